@@ -5,7 +5,7 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // A Leak is something that was lost before it was closed. The garbage collector
@@ -31,7 +31,7 @@ func Here(skip int) (s Stack) {
 }
 
 // String prints each frame on two lines: its function, and file and line.
-func (s Stack) String() string { return made.Print(made.Frames(s[:])) }
+func (s Stack) String() string { return fdtrace.Print(fdtrace.Frames(s[:])) }
 
 // ReportLeak passes l to the driver's leak handler.
 func (d *Driver) ReportLeak(l Leak) { d.leak(l) }

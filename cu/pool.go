@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // A Pool is device memory that streams allocate and free in their own order:
@@ -362,7 +362,7 @@ func (p *Pool) Export() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return made.File(int(*fd), fmt.Sprintf("memory pool %#x", p.inner.pool)), nil
+	return fdtrace.File(int(*fd), fmt.Sprintf("memory pool %#x", p.inner.pool)), nil
 }
 
 // ImportPool makes a pool from a descriptor that another process exported

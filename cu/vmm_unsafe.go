@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // HandleType is a way to hand physical memory to another process.
@@ -221,7 +221,7 @@ func (m *MemHandle) Export() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return made.File(int(*fd), fmt.Sprintf("gpu memory of %d bytes", m.inner.size)), nil
+	return fdtrace.File(int(*fd), fmt.Sprintf("gpu memory of %d bytes", m.inner.size)), nil
 }
 
 // private makes a call that opens fd, and marks it close-on-exec. There is no
@@ -405,5 +405,5 @@ func (d *Driver) DMABuf(p DevicePtr, size uint64, flags DMABufFlags) (*os.File, 
 	if err != nil {
 		return nil, err
 	}
-	return made.File(int(*fd), fmt.Sprintf("dma-buf of %d bytes", size)), nil
+	return fdtrace.File(int(*fd), fmt.Sprintf("dma-buf of %d bytes", size)), nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -125,7 +125,7 @@ func eventuallyPut(t *testing.T, c *Client, p Part) {
 func TestTablesThatAreNotDelivered(t *testing.T) {
 	limitTo(t, 128<<20)
 	s, _, dev := kept(t)
-	table, err := memfd.Sealed("table", []byte(`"`+strings.Repeat("a", 8<<20)+`"`))
+	table, err := descriptor.Sealed("table", []byte(`"`+strings.Repeat("a", 8<<20)+`"`))
 	require.NoError(t, err)
 	sparse := sparseTable(t, 60<<20)
 	defer func() { require.NoError(t, errors.Join(table.Close(), sparse.Close())) }()
@@ -148,9 +148,9 @@ func TestTablesThatAreNotDelivered(t *testing.T) {
 func sparseTable(t *testing.T, size int64) *os.File {
 	fd, err := unix.MemfdCreate("table", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	require.NoError(t, err)
-	f := made.File(fd, "table")
+	f := fdtrace.File(fd, "table")
 	require.NoError(t, f.Truncate(size))
-	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, memfd.Content)
+	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, descriptor.Content)
 	require.NoError(t, err)
 	return f
 }

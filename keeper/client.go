@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -315,7 +315,7 @@ func (c *Client) book(ctx context.Context, p Put, part Part, transaction string)
 func (b *booking) deliver(ctx context.Context, d *memory, files []*os.File, digest string, table json.RawMessage) (reply, error) {
 	c := b.client
 	if len(table) > 0 {
-		f, err := memfd.Sealed("gpufd-table", table)
+		f, err := descriptor.Sealed("gpufd-table", table)
 		if err != nil {
 			return reply{}, err
 		}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -374,7 +374,7 @@ func (c *session) mayYield() error {
 // first: any file that is no memory answers that at once.
 func tableSize(f *os.File) (uint64, error) {
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
-	if err != nil || seals&memfd.Content != memfd.Content {
+	if err != nil || seals&descriptor.Content != descriptor.Content {
 		return 0, badRequest("a table is a memfd that is sealed against writing, shrinking and growing")
 	}
 	info, err := f.Stat()

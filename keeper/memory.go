@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/fdkind"
+	"github.com/gpufd/gpufd/internal/descriptor"
 )
 
 // Memory of the software driver is a file that ends with a trailer, which begins so
@@ -29,9 +29,9 @@ func isMemory(f *os.File, k cu.Kind) error {
 	err = conn.Control(func(fd uintptr) {
 		switch k {
 		case cu.CUDA:
-			is = fdkind.IsNVIDIA(int(fd))
+			is = descriptor.IsNVIDIA(int(fd))
 		case cu.Soft:
-			is = fdkind.Quiet(int(fd)) && hasTrailer(int(fd))
+			is = descriptor.Quiet(int(fd)) && hasTrailer(int(fd))
 		}
 		if !is {
 			link, _ = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) // its sender may have chosen it

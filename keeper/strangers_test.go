@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/fusetest"
+	"github.com/gpufd/gpufd/internal/testenv/fusetest"
 	"github.com/gpufd/gpufd/sock"
 )
 

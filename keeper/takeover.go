@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -140,7 +140,7 @@ func (c *session) manifest() (reply, []*os.File, error) {
 	c.server.mu.Lock()
 	text := c.server.state.Encode()
 	c.server.mu.Unlock()
-	f, err := memfd.Sealed("gpufd-manifest", text)
+	f, err := descriptor.Sealed("gpufd-manifest", text)
 	if err != nil {
 		return reply{}, nil, err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -107,7 +107,7 @@ func laterKeeper(ctx context.Context, l *sock.Listener, yielded *atomic.Bool) er
 		var files []*os.File
 		switch r.Op {
 		case opManifest:
-			f, err := memfd.Sealed("manifest", []byte("gpufd-keeper-manifest 2\n"))
+			f, err := descriptor.Sealed("manifest", []byte("gpufd-keeper-manifest 2\n"))
 			if err != nil {
 				return err
 			}

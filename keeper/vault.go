@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -256,7 +256,7 @@ func duplicates(files []*os.File) (own []*os.File, err error) {
 		cerr = conn.Control(func(fd uintptr) {
 			var dup int
 			if dup, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0); err == nil {
-				own = append(own, made.File(dup, f.Name()))
+				own = append(own, fdtrace.File(dup, f.Name()))
 			}
 		})
 		if err = errors.Join(err, cerr); err != nil {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -14,7 +14,7 @@ import (
 const MaxCursors = 16 << 20
 
 // cursorSeals keep the size of a file of cursors, and nothing else: both sides write it.
-const cursorSeals = memfd.Size
+const cursorSeals = descriptor.Size
 
 // cursorOption is memory that each lease has of its own.
 type cursorOption struct {
@@ -71,7 +71,7 @@ func (l *Lease) beginCursors() {
 	if c == nil {
 		return
 	}
-	f, err := memfd.Fixed("gpufd cursors", int64(c.size))
+	f, err := descriptor.Fixed("gpufd cursors", int64(c.size))
 	if err == nil {
 		l.cursors = f
 		err = c.begin(l, f)

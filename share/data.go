@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
 // sealed are the seals of a file of application data: its size and content cannot change.
-const sealed = memfd.Content
+const sealed = descriptor.Content
 
 // setData adds application data to the offering. If it does not fit an OFFER, it goes into
 // a file, and every consumer gets a descriptor.
@@ -29,7 +29,7 @@ func (o *offering) setData(b []byte) (err error) {
 
 // newDataFile makes a sealed file of b.
 func newDataFile(b []byte) (*os.File, error) {
-	f, err := memfd.Sealed("gpufd data", b)
+	f, err := descriptor.Sealed("gpufd data", b)
 	if err != nil {
 		return nil, fmt.Errorf("share: %d bytes of application data: %w", len(b), err)
 	}

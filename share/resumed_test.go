@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -22,7 +22,7 @@ func TestOfferResumed(t *testing.T) {
 	for _, f := range files {
 		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 		require.NoError(t, err)
-		again = append(again, made.File(fd, f.Name()))
+		again = append(again, fdtrace.File(fd, f.Name()))
 	}
 	old, err := first.OfferFiles("data", one, files, ReadOnly)
 	require.NoError(t, err)

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/fdkind"
+	"github.com/gpufd/gpufd/internal/descriptor"
 )
 
 // A file of a stranger's own file system (FUSE) runs its owner's code at each close(2) of a
@@ -48,7 +48,7 @@ func judge(fd int) error {
 	if err != nil || flags&unix.MSG_CTRUNC == 0 {
 		return nil // as whoever receives it finds out
 	}
-	says, err := runAside(&aside{conn: fd, mounts: fdkind.OwnMounts()})
+	says, err := runAside(&aside{conn: fd, mounts: descriptor.OwnMounts()})
 	switch {
 	case errors.Is(err, errNoAside):
 		return nil // the descriptors are judged when they have come
@@ -65,7 +65,7 @@ func judge(fd int) error {
 // areQuiet is judge for descriptors that have come, where there can be no child.
 func areQuiet(fds []int) bool {
 	for _, fd := range fds {
-		if !fdkind.Quiet(fd) {
+		if !descriptor.Quiet(fd) {
 			return false
 		}
 	}

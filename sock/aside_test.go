@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/fusetest"
-	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv/fusetest"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
 const strangerUID = 4242

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/fdkind"
+	"github.com/gpufd/gpufd/internal/descriptor"
 )
 
 // An aside is what a child process looks at for us, and what it says. The child has our memory
@@ -15,7 +15,7 @@ type aside struct {
 	conn   int
 	below  int // all descriptors are, to begin with
 	drain  bool
-	mounts fdkind.Mounts
+	mounts descriptor.Mounts
 	says   verdict
 
 	msg     unix.Msghdr
@@ -161,7 +161,7 @@ func (a *aside) note() bool {
 			for i := at + cmsgHeader; i+4 <= at+size; i += 4 {
 				fd := *(*int32)(unsafe.Pointer(&a.control[i]))
 				a.n++
-				quiet = quiet && fdkind.QuietAt(int(fd), &a.st, &a.mounts)
+				quiet = quiet && descriptor.QuietAt(int(fd), &a.st, &a.mounts)
 			}
 		}
 		at += (size + cmsgAlign - 1) &^ (cmsgAlign - 1)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // Conn is one end of a connection, and owns its descriptor until Close. Its
@@ -186,7 +186,7 @@ func (c *Conn) File() (*os.File, error) {
 	if err != nil {
 		return nil, c.explain("file", err)
 	}
-	return made.File(fd, s.from.received("sock")), nil
+	return fdtrace.File(fd, s.from.received("sock")), nil
 }
 
 func dupFD(fd int) (int, error) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // Files returns copies of the descriptors of the socket and its lock, which the caller
@@ -38,7 +38,7 @@ func (l *Listener) copies() (files []*os.File, err error) {
 		return func(fd int) error {
 			dup, err := dupFD(fd)
 			if err == nil {
-				files = append(files, made.File(dup, name))
+				files = append(files, fdtrace.File(dup, name))
 			}
 			return err
 		}
@@ -75,7 +75,7 @@ func (l *Listener) inheritFiles(files []*os.File, o options) error {
 			if err != nil {
 				return err
 			}
-			rec.Files = append(rec.Files, made.File(dup, "inherited"))
+			rec.Files = append(rec.Files, fdtrace.File(dup, "inherited"))
 		}
 		return nil
 	})
@@ -108,7 +108,7 @@ func (p *Process) File() (*os.File, error) {
 	err := p.s.control(func(fd int) error {
 		dup, err := dupFD(fd)
 		if err == nil {
-			f = made.File(dup, "process")
+			f = fdtrace.File(dup, "process")
 		}
 		return err
 	})

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // lockFile keeps two servers from racing for one path. The kernel drops the
@@ -65,7 +65,7 @@ func openLock(path string) (*lockFile, error) {
 		closeFDs([]int{fd})
 		return nil, err
 	}
-	return &lockFile{path: path, file: made.File(fd, path), id: id}, nil
+	return &lockFile{path: path, file: fdtrace.File(fd, path), id: id}, nil
 }
 
 // acquire takes the lock without waiting.

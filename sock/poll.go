@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 	"github.com/gpufd/gpufd/internal/wait"
 )
 
@@ -40,7 +40,7 @@ type socket struct {
 // newSocket takes ownership of fd, and closes it on failure. fd must be in
 // non-blocking mode, else os.NewFile does not hand it to the poller.
 func newSocket(fd int, name string, from sender) (*socket, error) {
-	f := made.File(fd, from.received(name))
+	f := fdtrace.File(fd, from.received(name))
 	// Where the poller refused the descriptor, deadlines fail, and nothing
 	// could interrupt a wait.
 	if err := f.SetDeadline(time.Time{}); err != nil {

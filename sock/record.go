@@ -3,7 +3,7 @@ package sock
 import (
 	"os"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 const (
@@ -51,7 +51,7 @@ func newFiles(fds []int, from sender) []*os.File {
 	}
 	files, name := make([]*os.File, len(fds)), from.received("received")
 	for i, fd := range fds {
-		files[i] = made.File(fd, name)
+		files[i] = fdtrace.File(fd, name)
 	}
 	return files
 }

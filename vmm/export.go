@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // Export returns the buffer's description and one descriptor per chunk, which the
@@ -171,5 +171,5 @@ func dup(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicating a memory descriptor: %w; each chunk needs two: use larger chunks or raise the limit on open files (ulimit -n)", err)
 	}
-	return made.File(fd, f.Name()), nil
+	return fdtrace.File(fd, f.Name()), nil
 }

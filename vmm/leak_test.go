@@ -8,7 +8,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 	"github.com/gpufd/gpufd/vmm"
 )
 

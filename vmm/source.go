@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // The alignment of direct reads, in the file and in memory, and the smallest size
@@ -99,7 +99,7 @@ func (s *source) openDirect() {
 		fd, opened = unix.Open(fmt.Sprintf("/proc/self/fd/%d", old), unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	})
 	if err == nil && opened == nil {
-		s.direct = made.File(fd, s.file.Name())
+		s.direct = fdtrace.File(fd, s.file.Name())
 	}
 }
 

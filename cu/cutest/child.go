@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
 // Children are functions by name that tests run in processes of their own: they

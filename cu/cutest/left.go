@@ -8,8 +8,8 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
-	"github.com/gpufd/gpufd/internal/handles"
-	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv/handles"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
 // table holds what the drivers of [Open] gave out.

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/leak"
 	"github.com/gpufd/gpufd/internal/testenv"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
 // Main runs the tests with a directory of their own for the software driver's

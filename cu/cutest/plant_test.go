@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
 // plantEnv makes the test binary run a single planted fault under Main.

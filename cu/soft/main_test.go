@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/handles"
-	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv/handles"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 	"github.com/stretchr/testify/require"
 )
 

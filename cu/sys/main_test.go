@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
 // TestMain fails when the tests leave a descriptor open or a goroutine running

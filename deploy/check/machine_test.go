@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
 )
 
 // long is how long a test waits for what should happen soon.

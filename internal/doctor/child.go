@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -29,7 +29,7 @@ type child struct {
 // requests until the other end closes the connection, which is descriptor 3. open opens the
 // driver.
 func RunChild(open func() (*cu.Driver, error)) error {
-	conn, err := sock.FromFile(made.File(childFD, "doctor"))
+	conn, err := sock.FromFile(fdtrace.File(childFD, "doctor"))
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/hints"
+	"github.com/gpufd/gpufd/internal/advice"
 )
 
 // A Config configures a run.
@@ -152,7 +152,7 @@ func (facts facts) cause(id string, f *fault) string {
 	if f.Result == 0 {
 		return ""
 	}
-	causes := slices.DeleteFunc(hints.CausesOf(f.Op, sysResult(f.Result)), func(cause string) bool {
+	causes := slices.DeleteFunc(advice.CausesOf(f.Op, sysResult(f.Result)), func(cause string) bool {
 		switch cause {
 		case "pid-equal":
 			return !facts.samePID

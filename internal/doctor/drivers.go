@@ -9,7 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/hints"
+	"github.com/gpufd/gpufd/internal/advice"
 )
 
 // oldest is the oldest CUDA version that this library works with.
@@ -38,7 +38,7 @@ func (v *visit) drivers() []Row {
 func (v *visit) noDriver(f *fault) Row {
 	broken := slices.ContainsFunc(v.rows, func(r Row) bool { return r.ID == "shm" && r.Status == Fail })
 	if f.Mark == "" && broken {
-		f.Mark = oneOf(hints.Read(f.Text), "shm")
+		f.Mark = oneOf(advice.Read(f.Text), "shm")
 	}
 	return failed("driver", Fail, f, facts{})
 }

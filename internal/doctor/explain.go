@@ -7,17 +7,17 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/hints"
+	"github.com/gpufd/gpufd/internal/advice"
 )
 
 // A Meaning is what a code or a line of a log means when memory is shared.
 type Meaning struct {
-	Call   string        `json:"call,omitempty"`   // the driver's function, where it is named
-	Result string        `json:"result,omitempty"` // its result, where there is one
-	Words  string        `json:"words,omitempty"`  // the driver's for that result
-	Other  string        `json:"other,omitempty"`  // what it is, where it is no result of the driver
-	Hints  []string      `json:"hints,omitempty"`  // those of gpufd's errors
-	Causes []hints.Cause `json:"causes,omitempty"` // possible causes, the likeliest first
+	Call   string         `json:"call,omitempty"`   // the driver's function, where it is named
+	Result string         `json:"result,omitempty"` // its result, where there is one
+	Words  string         `json:"words,omitempty"`  // the driver's for that result
+	Other  string         `json:"other,omitempty"`  // what it is, where it is no result of the driver
+	Hints  []string       `json:"hints,omitempty"`  // those of gpufd's errors
+	Causes []advice.Cause `json:"causes,omitempty"` // possible causes, the likeliest first
 }
 
 // Known reports whether anything is known.
@@ -27,10 +27,10 @@ func (m Meaning) Known() bool { return len(m.Causes) > 0 || m.Result != "" || m.
 // a name with or without CUDA_ERROR_, the driver's words, a line that holds one of these, or
 // telling words, or the id of a row or cause.
 func Explain(text string) Meaning {
-	if c, ok := hints.Find(strings.ToLower(strings.TrimSpace(text))); ok {
-		return Meaning{Causes: []hints.Cause{c}}
+	if c, ok := advice.Find(strings.ToLower(strings.TrimSpace(text))); ok {
+		return Meaning{Causes: []advice.Cause{c}}
 	}
-	calls, ids := callsIn(text), hints.Read(text)
+	calls, ids := callsIn(text), advice.Read(text)
 	result := resultIn(text, len(calls) > 0 || len(ids) == 0) // the system says "Operation not permitted", too
 	op := callOf(calls, result)
 	m := Meaning{Call: op}
@@ -39,14 +39,14 @@ func Explain(text string) Meaning {
 	} else {
 		m.Result, m.Words = result.String()+" ("+strconv.Itoa(int(result))+")", words[result]
 		if op != "" || len(ids) == 0 {
-			m.Hints, ids = hintsOf(op, result), append(ids, hints.CausesOf(op, result)...)
-		} else if h := hints.For("", result, false); h != "" { // the line's words say more than what any function may mean
+			m.Hints, ids = hintsOf(op, result), append(ids, advice.CausesOf(op, result)...)
+		} else if h := advice.For("", result, false); h != "" { // the line's words say more than what any function may mean
 			m.Hints = []string{h}
 		}
 	}
 	for _, id := range ids {
-		c, ok := hints.Find(id)
-		if ok && !slices.ContainsFunc(m.Causes, func(d hints.Cause) bool { return d.ID == id }) {
+		c, ok := advice.Find(id)
+		if ok && !slices.ContainsFunc(m.Causes, func(d advice.Cause) bool { return d.ID == id }) {
 			m.Causes = append(m.Causes, c)
 		}
 	}
@@ -55,12 +55,12 @@ func Explain(text string) Meaning {
 
 // hintsOf returns the library's hints for that result of the function, or of all functions.
 func hintsOf(op string, r sys.CUresult) (all []string) {
-	calls := []hints.Call{{Op: op, Result: r}}
+	calls := []advice.Call{{Op: op, Result: r}}
 	if op == "" {
-		calls = hints.Calls(r)
+		calls = advice.Calls(r)
 	}
 	for _, c := range calls {
-		text := hints.For(c.Op, r, false)
+		text := advice.For(c.Op, r, false)
 		if c.Op != "" && text != "" {
 			text = c.Op + ": " + text
 		}
@@ -104,7 +104,7 @@ func callsIn(text string) (calls []string) {
 // special meaning, else the first, else "".
 func callOf(calls []string, r sys.CUresult) string {
 	for _, op := range calls {
-		if slices.ContainsFunc(hints.Calls(r), func(c hints.Call) bool { return c.Op == op }) {
+		if slices.ContainsFunc(advice.Calls(r), func(c advice.Call) bool { return c.Op == op }) {
 			return op
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/hints"
+	"github.com/gpufd/gpufd/internal/advice"
 )
 
 // ids are the causes of a meaning.
@@ -58,7 +58,7 @@ func FuzzExplain(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, c := range Explain(s).Causes {
-			_, ok := hints.Find(c.ID)
+			_, ok := advice.Find(c.ID)
 			require.True(t, ok)
 		}
 	})
@@ -174,7 +174,7 @@ func TestEveryResult(t *testing.T) {
 			fmt.Sprint(int(r)), r.String(), strings.ToLower(r.String()), strings.TrimPrefix(r.String(), "CUDA_ERROR_"),
 			"x failed: " + r.String() + ": y", fmt.Sprintf("CUDA error %d", r), fmt.Sprintf("cuMemMap() failed, ret: %d", r),
 		} {
-			if _, isID := hints.Find(strings.ToLower(text)); !isID { // "timeout" is a cause
+			if _, isID := advice.Find(strings.ToLower(text)); !isID { // "timeout" is a cause
 				require.Equal(t, want, Explain(text).Result, text)
 			}
 		}

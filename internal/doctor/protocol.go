@@ -8,8 +8,8 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/advice"
 	"github.com/gpufd/gpufd/internal/cli"
-	"github.com/gpufd/gpufd/internal/hints"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -118,7 +118,7 @@ func markOf(err error) string {
 	case errors.Is(err, cu.ErrSymbolMissing):
 		return "libcuda-version"
 	case errors.Is(err, sock.ErrPath):
-		return oneOf(hints.Read(err.Error()), "path-too-long") // others are malformed
+		return oneOf(advice.Read(err.Error()), "path-too-long") // others are malformed
 	case errors.Is(err, sock.ErrControlTruncated), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		return "fd-limit"
 	case errors.Is(err, sock.ErrNoListener):

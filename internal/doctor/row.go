@@ -5,7 +5,7 @@ package doctor
 import (
 	"fmt"
 
-	"github.com/gpufd/gpufd/internal/hints"
+	"github.com/gpufd/gpufd/internal/advice"
 )
 
 // A Status is the result of a check.
@@ -41,7 +41,7 @@ func row(id string, status Status, cause, format string, args ...any) Row {
 		}
 		about = r.Cause
 	}
-	c, _ := hints.Find(about)
+	c, _ := advice.Find(about)
 	r.Why = c.Why
 	if r.Cause != "" {
 		r.Do = c.Do

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/internal/hints"
+	"github.com/gpufd/gpufd/internal/advice"
 )
 
 // noProof lists the causes that no test of this package shows alone, with the reason.
@@ -42,7 +42,7 @@ func TestEveryCauseIsShown(t *testing.T) {
 		require.NoError(t, err)
 		sources.Write(b)
 	}
-	for _, c := range hints.Causes {
+	for _, c := range advice.Causes {
 		if c.Untried == "" && noProof[c.ID] == "" {
 			require.Contains(t, sources.String(), `"`+c.ID+`"`)
 		}

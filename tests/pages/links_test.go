@@ -38,6 +38,9 @@ func TestLinks(t *testing.T) {
 	}
 	pages := map[string]string{}
 	for name := range strings.FieldsSeq(string(out)) {
+		if strings.HasPrefix(name, "internal/commands/") { // parts of docs/commands.md
+			continue
+		}
 		if b, err := os.ReadFile(filepath.Join(root, name)); err == nil {
 			pages[name] = string(b)
 		}

@@ -8,7 +8,7 @@ import (
 	"math"
 	"os"
 
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -77,7 +77,7 @@ func (c *Client) requestNothing(ctx context.Context, h header, body []byte, file
 // Manifest tells.
 func (c *Client) Swap(ctx context.Context, manifest []byte) error {
 	return c.do(ctx, "swap", func() error {
-		f, err := memfd.Sealed("gpufd-manifest", manifest)
+		f, err := descriptor.Sealed("gpufd-manifest", manifest)
 		if err != nil {
 			return err
 		}

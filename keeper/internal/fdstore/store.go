@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/memfd"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -25,7 +25,7 @@ const (
 	MaxManifest = 256 << 20
 
 	// sealed are the seals of a manifest.
-	sealed = memfd.Seals
+	sealed = descriptor.Seals
 
 	// spare is how many descriptors are kept free for one record that is received or
 	// sent, and for what the process has open besides: its socket, its keeper, who else

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run)) }

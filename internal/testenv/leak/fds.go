@@ -12,7 +12,7 @@ import (
 	"sync"
 	"weak"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // FDs are the open descriptors of this process by number, with what each refers
@@ -92,8 +92,8 @@ var (
 
 // watch records the stacks of the makers of descriptors from now on.
 func watch() {
-	made.Watch(func(f *os.File) {
-		stack := made.Here()
+	fdtrace.Watch(func(f *os.File) {
+		stack := fdtrace.Here()
 		mu.Lock()
 		defer mu.Unlock()
 		notes[number(f)] = note{weak.Make(f), stack}
@@ -119,7 +119,7 @@ func noted(fd int) (stack []uintptr, ok bool) {
 }
 
 // fdMaker is the function that makers of descriptors call.
-const fdMaker = "github.com/gpufd/gpufd/internal/made.File"
+const fdMaker = "github.com/gpufd/gpufd/internal/fdtrace.File"
 
 // origin says where a descriptor was made.
 func origin(fd int) string {
@@ -127,7 +127,7 @@ func origin(fd int) string {
 	if !ok {
 		return "was not made by a package of gpufd"
 	}
-	return "was made at\n" + made.Print(made.Past(made.Frames(stack), fdMaker))
+	return "was made at\n" + fdtrace.Print(fdtrace.Past(fdtrace.Frames(stack), fdMaker))
 }
 
 // isProfile reports whether target is the profile that go test writes: package

@@ -1,6 +1,6 @@
-// Package ctxfirst holds one test: a call whose context has ended returns its error before it does
-// anything else.
-package ctxfirst
+// Package api tests rules that hold for all of the exported API: a call whose context has ended returns its error
+// before it does anything else, and zero values do not panic.
+package api
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package made
+package fdtrace
 
 import (
 	"os"
@@ -22,11 +22,11 @@ func TestWatcherIsToldByTheMaker(t *testing.T) {
 	defer watcher.Store(nil)
 	f := makeOne(fd)
 	require.NoError(t, f.Close())
-	text := Print(Past(Frames(stack), "github.com/gpufd/gpufd/internal/made.File"))
+	text := Print(Past(Frames(stack), "github.com/gpufd/gpufd/internal/fdtrace.File"))
 	lines := strings.Split(text, "\n")
-	require.Equal(t, "    github.com/gpufd/gpufd/internal/made.makeOne", lines[0])
-	require.Regexp(t, `^        .*made_test\.go:\d+$`, lines[1])
-	require.Equal(t, "    github.com/gpufd/gpufd/internal/made.TestWatcherIsToldByTheMaker", lines[2])
+	require.Equal(t, "    github.com/gpufd/gpufd/internal/fdtrace.makeOne", lines[0])
+	require.Regexp(t, `^        .*fdtrace_test\.go:\d+$`, lines[1])
+	require.Equal(t, "    github.com/gpufd/gpufd/internal/fdtrace.TestWatcherIsToldByTheMaker", lines[2])
 	require.Len(t, lines, 5, "neither testing nor the runtime")
 	require.Len(t, Past(Frames(stack), "no such function"), len(Frames(stack)))
 }

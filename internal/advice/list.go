@@ -1,4 +1,4 @@
-package hints
+package advice
 
 // Causes are in the order of docs/doctor.md: what doctor checks on this machine, what it
 // checks with a peer, and other causes of failures.

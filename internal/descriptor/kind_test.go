@@ -1,4 +1,4 @@
-package fdkind_test
+package descriptor_test
 
 import (
 	"os"
@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/fdkind"
-	"github.com/gpufd/gpufd/internal/fusetest"
+	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/internal/testenv/fusetest"
 )
 
 func TestQuiet(t *testing.T) {
@@ -36,8 +36,8 @@ func TestQuiet(t *testing.T) {
 		"proc":          {make(unix.Open("/proc/version", unix.O_RDONLY|unix.O_CLOEXEC, 0)), false},
 		"no descriptor": {-1, false},
 	} {
-		require.Equal(t, c.quiet, fdkind.Quiet(c.fd), name)
-		require.False(t, fdkind.IsNVIDIA(c.fd), name)
+		require.Equal(t, c.quiet, descriptor.Quiet(c.fd), name)
+		require.False(t, descriptor.IsNVIDIA(c.fd), name)
 	}
 	make(pair[1], nil)
 }
@@ -50,7 +50,7 @@ func TestFUSEIsNotAsked(t *testing.T) {
 	asked := func() {
 		_, _ = f.Stat() // this one is
 	}
-	answers := []bool{fdkind.Quiet(int(f.Fd())), fdkind.IsNVIDIA(int(f.Fd()))}
+	answers := []bool{descriptor.Quiet(int(f.Fd())), descriptor.IsNVIDIA(int(f.Fd()))}
 	require.Equal(t, []bool{false, false}, answers)
 	require.Empty(t, m.Asked())
 	go asked()

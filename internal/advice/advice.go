@@ -1,6 +1,6 @@
-// Package hints says what to do about the results of driver calls, and what causes them
+// Package advice says what to do about the results of driver calls, and what causes them
 // where memory is shared. The errors of package cu and gpufd doctor both take it from here.
-package hints
+package advice
 
 import (
 	"strings"

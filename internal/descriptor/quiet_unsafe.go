@@ -1,4 +1,4 @@
-package fdkind
+package descriptor
 
 import (
 	"unsafe"

@@ -1,6 +1,8 @@
-// Package memfd makes sealed files of memory, to be sent to another process as
-// descriptors: what the other process has checked cannot change afterwards.
-package memfd
+// Package descriptor makes sealed files of memory, to be sent to another process as
+// descriptors: the bytes that the other process has checked cannot change afterwards. It also tells the
+// kinds of descriptors that others have sent, without a call that another user's file system answers: fstat(2) of a file on
+// FUSE, and even close(2), take as long as the owner of that file system likes.
+package descriptor
 
 import (
 	"errors"
@@ -8,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // Content is the seals that fix a file's bytes and size (fcntl(2), F_ADD_SEALS).
@@ -68,5 +70,5 @@ func create(name string) (*os.File, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	return made.File(fd, name), nil
+	return fdtrace.File(fd, name), nil
 }

@@ -1,5 +1,4 @@
-// Package zerotest holds one test: a zero value of an exported type does not panic.
-package zerotest
+package api
 
 import (
 	"context"
@@ -47,7 +46,7 @@ func TestZeroValuesDoNotPanic(t *testing.T) {
 		for i := range typ.NumMethod() {
 			name := typ.Method(i).Name
 			t.Run(typ.Elem().String()+"."+name, func(t *testing.T) {
-				err, isError := call(t, reflect.New(typ.Elem()).Method(i))
+				err, isError := callZero(t, reflect.New(typ.Elem()).Method(i))
 				if closes && isError && !slices.Contains(ends, name) {
 					require.Error(t, err)
 				}
@@ -57,7 +56,7 @@ func TestZeroValuesDoNotPanic(t *testing.T) {
 }
 
 // call calls f, and returns its last result if that is an error.
-func call(t *testing.T, f reflect.Value) (err error, isError bool) {
+func callZero(t *testing.T, f reflect.Value) (err error, isError bool) {
 	t.Helper()
 	var args []reflect.Value
 	for i := range f.Type().NumIn() {

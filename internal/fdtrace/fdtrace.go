@@ -1,7 +1,7 @@
-// Package made records where things were made, so that a test can say which
+// Package fdtrace records where things were made, so that a test can say which
 // function left one behind. A program pays one atomic load for each descriptor
 // that it makes.
-package made
+package fdtrace
 
 import (
 	"fmt"

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // A Table records what was given out and not given back. Handles belong to the
@@ -62,7 +62,7 @@ func (t *Table) Hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 
 // thing returns what the call has just given out.
 func (m maker) thing(call sys.Call) thing {
-	x := thing{place: place{kind: m.kind, at: call.Arg(m.arg)}, once: m.once, stack: made.Here()}
+	x := thing{place: place{kind: m.kind, at: call.Arg(m.arg)}, once: m.once, stack: fdtrace.Here()}
 	if !m.in {
 		x.at = call.Out(m.arg)
 	}
@@ -225,5 +225,5 @@ func (x thing) String() string {
 }
 
 func (x thing) printStack() string {
-	return made.Print(made.Past(made.Frames(x.stack), crossing))
+	return fdtrace.Print(fdtrace.Past(fdtrace.Frames(x.stack), crossing))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/made"
+	"github.com/gpufd/gpufd/internal/fdtrace"
 )
 
 // plantEnv names the one of plants that this process is to leave behind.
@@ -45,7 +45,7 @@ func plantDescriptor() int {
 	if err != nil {
 		return 9
 	}
-	kept = append(kept, made.File(fd, "planted"))
+	kept = append(kept, fdtrace.File(fd, "planted"))
 	return 0
 }
 
@@ -91,7 +91,7 @@ func plantWhatEndsSoon() int {
 // failed anyhow. The report names the function that made it.
 func TestPlantedLeaksFailTheRun(t *testing.T) {
 	checks := map[string]func(*testing.T){} // the processes run side by side
-	const pkg = "github.com/gpufd/gpufd/internal/leak."
+	const pkg = "github.com/gpufd/gpufd/internal/testenv/leak."
 	for plant, want := range map[string]struct {
 		code  int
 		words []string
@@ -168,7 +168,7 @@ func TestStaleStackIsNotBlamed(t *testing.T) {
 	before := OpenFDs()
 	fd, err := unix.Dup(int(null.Fd()))
 	require.NoError(t, err)
-	f := made.File(fd, "null")
+	f := fdtrace.File(fd, "null")
 	require.Contains(t, OpenFDs().Since(before)[0], "TestStaleStackIsNotBlamed")
 	require.NoError(t, f.Close())
 	require.NoError(t, unix.Dup3(int(zero.Fd()), fd, unix.O_CLOEXEC))
@@ -183,7 +183,7 @@ func TestLibcudasDescriptorsDoNotCount(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.Empty(t, OpenFDs().Since(before))
-	ours := made.File(fds[0], "ours")
+	ours := fdtrace.File(fds[0], "ours")
 	require.Len(t, OpenFDs().Since(before), 1)
 	require.NoError(t, ours.Close())
 	require.NoError(t, unix.Close(fds[1]))

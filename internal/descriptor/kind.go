@@ -1,7 +1,4 @@
-// Package fdkind tells what a descriptor is of, without a call that another user's file
-// system answers: fstat(2) of a file on FUSE, and even close(2), take as long as the owner of
-// that file system likes.
-package fdkind
+package descriptor
 
 import (
 	"os"

@@ -1,4 +1,4 @@
-package hints
+package advice
 
 import (
 	"flag"
@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write the sections of docs/doctor.md")
 
 const (
 	document = "../../docs/doctor.md"
-	begin    = "<!-- The rest is written by go test ./internal/hints -run TestDocument -update -->\n"
+	begin    = "<!-- The rest is written by go test ./internal/advice -run TestDocument -update -->\n"
 )
 
 // sections are what docs/doctor.md says of each id.
@@ -43,7 +43,7 @@ func TestDocument(t *testing.T) {
 		require.NoError(t, os.WriteFile(document, []byte(head+begin+sections()), 0o644))
 		return
 	}
-	require.Equal(t, sections(), rest, "go test ./internal/hints -run TestDocument -update writes it")
+	require.Equal(t, sections(), rest, "go test ./internal/advice -run TestDocument -update writes it")
 	require.NotContains(t, head, "\n### ", "a section without an id")
 }
 
