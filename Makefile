@@ -26,13 +26,10 @@ GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
 SUITE      := $(GO) run ./internal/suite
 # Flags of make test, and packages; the default is all.
 SUITEFLAGS ?=
-# A directory in which make test has noted the driver functions that succeeded (GPUFD_CALLED):
-# make gate then takes these notes, and runs neither test nor demo.
-CALLED    ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
-.PHONY: all build demo test gate long faults check generate functions docs man cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
+.PHONY: all build demo test gate long faults check generate docs man cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
 
 all: build
 
@@ -45,8 +42,7 @@ demo: build ## hand a buffer from producer to consumer and verify it
 test: ## run all tests on the software driver
 	$(SUITE) $(SUITEFLAGS)
 
-gate: check $(if $(CALLED),,demo) ## what every change has to pass, but for demo and test if CALLED is what make test has noted with GPUFD_CALLED=CALLED
-	scripts/functions.sh -check $(CALLED)
+gate: demo test check ## what every change has to pass
 	$(MAKE) race PKGS='$(GATE_RACE)'
 	$(MAKE) test-old PKGS='$(GATE_OLD)'
 	$(MAKE) test-arm64 PKGS='$(GATE_ARM64)'
@@ -71,11 +67,9 @@ check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
 	GOARCH=arm64 $(GO) build -o /dev/null ./cmd/...
 	$(GO) mod verify
 
-generate: ## write cu/sys/z*.go and cu/z*.go from abi/
+generate: ## write cu/sys/z*.go and cu/z*.go from abi/, and docs/functions.md
 	$(GO) run ./internal/gen
-
-functions: ## run the tests and write docs/functions.md from what they called
-	scripts/functions.sh
+	$(GO) run ./internal/gen/functions >docs/functions.md
 
 docs: ## write docs/commands.md
 	$(GO) run ./internal/commands >docs/commands.md

@@ -15,5 +15,5 @@ fi
 for f in $made; do
 	diff -u "$f" "$dir/$f" || { echo "$f is stale: run make generate"; exit 1; }
 done
-${GO:-go} run ./internal/functions -check
+${GO:-go} run ./internal/gen/functions | diff -u docs/functions.md - || { echo "docs/functions.md is stale: run make generate"; exit 1; }
 ${GO:-go} run ./internal/commands | diff -u docs/commands.md - || { echo "docs/commands.md is stale: run make docs"; exit 1; }

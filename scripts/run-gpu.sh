@@ -7,11 +7,10 @@
 # Flags are those of internal/suite: -v, -j N, -deadline 9m, -slowest 20.
 # It prints a line per suite, what failed, what was not run and why, and "N passed, N
 # failed, N skipped" in the end.
-# With GPUFD_CALLED=DIRECTORY the tests note there which driver functions succeeded;
 # GPUFD_ALL=1 runs also what is otherwise left to the software driver.
 set -u
 case ${1:-} in -h | --help | -help)
-	sed -n '2,11s/^# \{0,1\}//p' "$0"
+	sed -n '2,10s/^# \{0,1\}//p' "$0"
 	exit 0
 	;;
 esac
@@ -20,7 +19,6 @@ tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 xz -dc "$here/bundle.txz" | tar -C "$tree" -xf - || exit 1
 export GPUFD_DRIVER=cuda GPUFD_BIN="$tree/bin"
-[ -z "${GPUFD_CALLED:-}" ] || GPUFD_CALLED=$(cd "$GPUFD_CALLED" && pwd) || exit 1 # suites change directory
 
 echo "gpufd $(cat "$tree/VERSION") on $(uname -m), Linux $(uname -r), $(nproc) cores"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "no nvidia-smi here"

@@ -43,9 +43,6 @@ func accounts() []cu.Option {
 		return nil
 	}
 	hooks := []cu.Option{cu.WithHook(table.Hook)}
-	if os.Getenv(calledEnv) != "" {
-		hooks = append(hooks, cu.WithHook(noteCall))
-	}
 	return hooks
 }
 

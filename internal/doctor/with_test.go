@@ -182,7 +182,7 @@ func TestWithAnotherUser(t *testing.T) {
 	require.NoError(t, err)
 	defer binary.Close()
 	start := func(env ...string) *exec.Cmd {
-		cmd := offer(t, nil, append(env, "GPUFD_SOFT_DIR="+dir, uidsEnv+"=0", "GPUFD_CALLED=")...)
+		cmd := offer(t, nil, append(env, "GPUFD_SOFT_DIR="+dir, uidsEnv+"=0")...)
 		cmd.Path, cmd.ExtraFiles, cmd.Dir = "/proc/self/fd/3", []*os.File{binary}, "/"
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: other, Gid: other}}
 		return cmd
