@@ -164,7 +164,7 @@ func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 }
 
 // write queues the write of the number, with an event behind it, which costs a third as
-// much as the write (cuEventRecord, in docs/benchmarks/calls.md).
+// much as the write.
 func (c *Counter) write(s *cu.Stream, n uint64) error {
 	return c.usage.give(s, func() error { return s.WriteValue64(c.word, n, cu.WriteDefault) })
 }
