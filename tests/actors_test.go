@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,6 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
-	"github.com/gpufd/gpufd/internal/leak"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
@@ -37,6 +37,8 @@ var actors = map[string]func(task) error{
 	actFollower:       follow,
 	actHeir:           inherit,
 	actVisitor:        visit,
+	actWriter:         writeForEver,
+	actJudge:          judgeWriters,
 }
 
 const (
@@ -48,11 +50,24 @@ const (
 	actCrowd          = "crowd"           // attach many times at once
 	actFollower       = "follower"        // attach, and again when there is something newer
 	actHeir           = "heir"            // take a producer's place, and give it to the next
+	actWriter         = "writer"          // attach, and write without end
+	actJudge          = "judge"           // offer memory, and see how long it is written
 	actVisitor        = "visitor"         // attach, verify whose memory it is and leave, over and over
 )
 
-// taskEnv holds the task of an actor, as JSON.
-const taskEnv = "GPUFD_TEST_TASK"
+func testMainLoad(m *testing.M) {
+	children := map[string]func() error{}
+	for role, act := range actors {
+		children[role] = func() error {
+			var do task
+			if err := json.Unmarshal([]byte(os.Args[1]), &do); err != nil {
+				return err
+			}
+			return act(do)
+		}
+	}
+	Main(m, children)
+}
 
 // A task is what an actor is to do; what each field means is the actor's.
 type task struct {
@@ -65,34 +80,15 @@ type task struct {
 	Lenient bool          `json:",omitempty"` // take it that a producer dies
 }
 
-// perform runs an actor, which may leave nothing behind if it ends by itself.
-func perform(act func(task) error) int {
-	var do task
-	if err := json.Unmarshal([]byte(os.Getenv(taskEnv)), &do); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	before := leak.Now()
-	if err := act(do); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return leak.Report(os.Stderr, 0, before.Left())
-}
-
 // actor starts one of actors.
-func (s *scene) actor(mode string, do task) *process {
+func (s *scene) actor(role string, do task) *process {
 	s.t.Helper()
-	return s.actorBehind(nil, mode, do)
+	return s.actorBehind(nil, role, do)
 }
 
 // actorBehind is actor with another program in front, if there is one.
-func (s *scene) actorBehind(front []string, mode string, do task) *process {
+func (s *scene) actorBehind(front []string, role string, do task) *process {
 	s.t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	if do.Socket == "" {
 		do.Socket = s.socket
 	}
@@ -100,9 +96,7 @@ func (s *scene) actorBehind(front []string, mode string, do task) *process {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	line := append(front[:len(front):len(front)], self)
-	return start(s.t, mode, line[0], args(childEnv+"="+mode, taskEnv+"="+string(b),
-		"GPUFD_DRIVER="+kindName(), "GORACE=atexit_sleep_ms=0"), line[1:]...)
+	return s.child(front, role, nil, string(b))
 }
 
 // The orders that an actor takes, a line each. To the last three it answers with

@@ -19,8 +19,8 @@ import (
 
 // channelReader is the reader of channels in C, built once.
 var channelReader = sync.OnceValues(func() (string, error) {
-	file := filepath.Join(binDir, "channel.c.bin")
-	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", file, "../examples/c/channel.c", "-ldl").CombinedOutput()
+	file := filepath.Join(scratch, "channel.c.bin")
+	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", file, filepath.Join(Root(), "examples", "c", "channel.c"), "-ldl").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
@@ -41,9 +41,7 @@ type channelOfC struct {
 // newChannelOfC starts both.
 func newChannelOfC(t *testing.T, policy string) *channelOfC {
 	t.Helper()
-	if _, err := exec.LookPath("cc"); err != nil {
-		missing(t, compilerEnv, "there is no C compiler here")
-	}
+	needCC(t)
 	file, err := channelReader()
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp(shortTempDir(), "gpufd-") // not a scene: who is killed leaves its socket

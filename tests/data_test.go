@@ -107,30 +107,6 @@ func TestFlipBesideTheData(t *testing.T) {
 	producer.succeeds()
 }
 
-// flipped starts a producer for two consumers and is the first of them itself:
-// it flips a bit and reports that all is well.
-func (s *scene) flipped(size, chunk, offset uint64, bit int, more ...string) *process {
-	args := append([]string{"-access", "rw", "-consumers", "2", "-size", decimal(size)}, more...)
-	if chunk != 0 {
-		args = append(args, "-chunk", decimal(chunk))
-	}
-	producer := s.serving(args...)
-	att := s.mustAttach(share.WithAccess(share.ReadWrite))
-	flip(s.t, att.Device(), att.Ptr().Add(offset), bit)
-	report(s.t, att, nil)
-	return producer
-}
-
-// flip changes one bit of device memory.
-func flip(t testing.TB, dev *cu.Device, p cu.DevicePtr, bit int) {
-	t.Helper()
-	ctx := cutest.Context(t, dev)
-	one := make([]byte, 1)
-	require.NoError(t, cu.CopyToHost(ctx, one, p))
-	one[0] ^= 1 << bit
-	require.NoError(t, cu.CopyToDevice(ctx, p, one))
-}
-
 // TestReadOnlyCannotWrite defends invariant 7: what attached read-only, which
 // is the default, is refused by the driver, and the data stays good.
 //

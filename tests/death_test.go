@@ -2,7 +2,6 @@ package tests
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -18,35 +17,6 @@ import (
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
-
-// reclaimed checks that a killed producer has left its socket file and lock file,
-// and that the next one takes them over and tidies up.
-func (s *scene) reclaimed() {
-	s.t.Helper()
-	require.Equal(s.t, []string{"s", "s.lock"}, s.listing())
-	producer := s.serving()
-	s.consumer().succeeds()
-	producer.succeeds()
-	require.Empty(s.t, s.listing())
-}
-
-// kill kills a producer and waits until nobody answers at its socket: that can
-// outlive the process by a moment.
-func (s *scene) kill(producer *process) {
-	s.t.Helper()
-	producer.kill()
-	s.forsaken()
-}
-
-// forsaken waits until nobody answers at the socket.
-func (s *scene) forsaken() {
-	s.t.Helper()
-	eventually(s.t, func() bool {
-		conn, err := sock.Dial(context.Background(), s.socket)
-		_ = conn.Close() // if there is one, nobody is at its other end
-		return errors.Is(err, sock.ErrNoListener)
-	}, "somebody answers at the socket of a killed producer")
-}
 
 // TestFault1_ProducerDiesBeforeSending: the consumer that waits for the offer
 // ends, exit 4.
@@ -160,7 +130,7 @@ func TestFault5and6_ConsumerDies(t *testing.T) {
 			producer := s.serving("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB")
 			s.consumer().succeeds()
 			before := len(openFDs(pidText(producer)))
-			consumer := s.child(mode)
+			consumer := s.child(nil, mode, nil, s.socket)
 			consumer.waitLine("holding")
 			consumer.kill()
 			producer.waitLine("Lost consumer 2: share: the consumer left without a verdict")
@@ -189,7 +159,7 @@ func TestFault7_BothDie(t *testing.T) {
 	s := newScene(t)
 	free := freeMemory(t)
 	producer := s.serving()
-	consumer := s.child(childMapped)
+	consumer := s.child(nil, childMapped, nil, s.socket)
 	consumer.waitLine("holding")
 	require.Less(t, freeMemory(t), free)
 	s.kill(producer)
@@ -246,7 +216,7 @@ func TestFault16_Exec(t *testing.T) {
 	defer func() { require.NoError(t, srv.Close()) }()
 	s.mustAttachElsewhere(t)
 
-	p := s.child(childFDs)
+	p := s.child(nil, childFDs, nil)
 	p.succeeds()
 	for fd, target := range openFDs("self") {
 		_, older := inherited[fd]
@@ -271,10 +241,6 @@ func (s *scene) mustAttachElsewhere(t *testing.T) {
 		producer.succeeds()
 	})
 }
-
-// enough is a -timeout within which a consumer that is well starts and gets
-// through each step, and that a test can wait for.
-var enough = map[bool]string{false: "8s", true: "20s"}[cutest.Emulated()]
 
 // TestSilentPeer: one that connects and never speaks is sent away after
 // -timeout, and costs nobody else anything.

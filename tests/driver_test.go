@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,27 +9,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
-
-// fakeDevice is a libcuda with one device, and without virtual memory
-// management: its functions are not there, the attributes say it is.
-var fakeDevice = map[string]answer{
-	"cuInit":                       returns(0),
-	"cuDriverGetVersion":           stores(9000),
-	"cuDeviceGetCount":             stores(1),
-	"cuDeviceGet":                  stores(0),
-	"cuDeviceGetName":              stores('f' | 'a'<<8 | 'k'<<16 | 'e'<<24),
-	"cuDeviceGetUuid":              stores(0x12345678),
-	"cuDeviceGetAttribute":         stores(1),
-	"cuDevicePrimaryCtxRetain":     stores(0x1000),
-	"cuDevicePrimaryCtxRelease_v2": returns(0),
-}
-
-// with returns the functions with some of them replaced.
-func with(functions map[string]answer, other map[string]answer) map[string]answer {
-	functions = maps.Clone(functions)
-	maps.Copy(functions, other)
-	return functions
-}
 
 // TestFault43_BadLibcuda: a libcuda that is there and cannot do what is needed
 // is an error that says so, exit 3, and never a reason to take the software
@@ -96,6 +74,15 @@ func TestFault43_NoVMM(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFault43_VMMRefused: a device that says it has virtual memory management, and refuses it.
+func TestFault43_VMMRefused(t *testing.T) {
+	env := fakeLibcuda(t, with(fakeDevice, map[string]answer{
+		"cuMemGetAllocationGranularity": stores(2 << 20), "cuDeviceTotalMem_v2": stores(1 << 30), "cuMemCreate": returns(801),
+	}))
+	newScene(t).start("producer", env, "-driver", "cuda").
+		fails(3, "cuMemCreate: ", "CUDA_ERROR_NOT_SUPPORTED", "compute capability 6.0 or newer", "CUDA 10.2 or newer")
 }
 
 // TestFault43_NoDevice: a libcuda that sees no GPU. auto takes the software

@@ -216,7 +216,7 @@ func TestHangingEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newStuck(t)
 			s := newScene(t)
-			hoarder := s.child(childHoards, smallDevice, d.env())
+			hoarder := s.child(nil, childHoards, args(smallDevice, d.env()))
 			hoarder.waitLine("holding")
 			p := s.start("producer", args(smallDevice, d.env()), "-size", wanted, "-wait", "1h", "-timeout", "1s")
 			p.waitLine("Waiting for device memory, for 1h0m0s at most")

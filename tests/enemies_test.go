@@ -11,10 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
-	"github.com/gpufd/gpufd/share"
-	"github.com/gpufd/gpufd/sock"
 )
 
 // The kinds of enemies, each a process of its own, with how many connections it
@@ -121,24 +118,7 @@ func (e *enemy) await() []byte {
 			break
 		}
 	}
-	return e.hear()
-}
-
-// hear receives a record, or nothing, and closes the descriptors that come along.
-func (e *enemy) hear() []byte {
-	b, oob := make([]byte, sock.MaxRecord), make([]byte, 2048)
-	n, oobn, _, _, err := unix.Recvmsg(e.fd, b, oob, unix.MSG_CMSG_CLOEXEC)
-	if err != nil {
-		return nil
-	}
-	messages, _ := unix.ParseSocketControlMessage(oob[:oobn])
-	for _, m := range messages {
-		fds, _ := unix.ParseUnixRights(&m)
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-	}
-	return b[:n]
+	return hear(e.fd)
 }
 
 // pause ends early when the enemy is to halt.
@@ -163,35 +143,6 @@ func (e *enemy) linger(every time.Duration, something func() error) {
 		e.pause(every)
 	}
 }
-
-// The records of docs/wire.md, written by somebody who does not have the library.
-const (
-	typeAttach   = 1
-	typeOffer    = 2
-	typeRefuse   = 3
-	typeProgress = 4
-	typeMapped   = 5
-	typeVerdict  = 6
-	typeRevoke   = 7
-	typePublish  = 8
-	typeConfirm  = 9
-)
-
-func record(typ uint16, body ...byte) []byte {
-	b := append([]byte("GPFD"), byte(share.Version), 0)
-	b = binary.LittleEndian.AppendUint16(b, typ)
-	b = append(b, 0, 0, 0, 0)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(body)))
-	return append(b, body...)
-}
-
-func wish(access byte, name string) []byte {
-	return record(typeAttach, append([]byte{byte(cutest.Kind()), access, 0, 0, byte(len(name)), 0}, name...)...)
-}
-
-func number(n uint64) []byte { return binary.LittleEndian.AppendUint64(nil, n) }
-
-func progress() []byte { return record(typeProgress, append(number(1), number(2)...)...) }
 
 // attach asks for the offer as a good consumer would, and returns the generation
 // that it was offered, if it was.
@@ -336,7 +287,7 @@ func (e *enemy) lie() {
 		}
 	}
 	if !attached || e.chance(2) {
-		e.hear() // the answer
+		hear(e.fd) // the answer
 	}
 }
 

@@ -10,25 +10,6 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// A wrongCase is a program that is started wrongly: it has to say so in one
-// line, exit with that code and leave nothing behind.
-type wrongCase struct {
-	name  string
-	args  []string
-	env   []string
-	code  int
-	words []string // of the line on standard error
-}
-
-func args(a ...string) []string { return a }
-
-func (c wrongCase) run(t *testing.T, program string) {
-	t.Helper()
-	t.Run(program+" "+c.name, func(t *testing.T) {
-		newScene(t).start(program, c.env, c.args...).fails(c.code, c.words...)
-	})
-}
-
 // TestWrongFlags: what can be seen to be wrong in the command line alone.
 func TestWrongFlags(t *testing.T) {
 	both := []wrongCase{

@@ -18,65 +18,10 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 )
 
-// The programs in other languages are clients of docs/wire.md, which are started from
-// their sources beside these tests, in a bundle as well.
-const (
-	pythonDir = "../examples/python"
-	cSource   = "../examples/c/consumer.c"
-)
-
-// Where these are 1, Python or a C compiler is said to be there, with what tests import in
-// Python: then a skip fails.
-const (
-	pythonEnv   = "GPUFD_REQUIRE_PYTHON"
-	compilerEnv = "GPUFD_REQUIRE_CC"
-)
-
-// missing skips t, or fails it where env says that nothing is missing.
-func missing(t testing.TB, env, format string, args ...any) {
-	t.Helper()
-	if os.Getenv(env) == "1" {
-		t.Fatalf(env+"=1, but "+format, args...)
-	}
-	t.Skipf(format, args...)
-}
-
-// python is the interpreter, which has the modules, or t is skipped.
-func python(t testing.TB, modules ...string) string {
-	t.Helper()
-	path, err := exec.LookPath("python3")
-	if err != nil {
-		missing(t, pythonEnv, "there is no python3 here")
-	}
-	for _, m := range modules {
-		if why := lacks(path, m); why != "" {
-			missing(t, pythonEnv, "python3 has no %s: %s", m, why)
-		}
-	}
-	return path
-}
-
-// lacking remembers what lacks found: some modules take seconds.
-var lacking sync.Map
-
-// lacks says why the interpreter cannot import a module, or nothing.
-func lacks(path, module string) string {
-	why, ok := lacking.Load(path + " " + module)
-	if !ok {
-		why = ""
-		if out, err := exec.Command(path, "-c", "import "+module).CombinedOutput(); err != nil {
-			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-			why = fmt.Sprintf("%s (%v)", lines[len(lines)-1], err)
-		}
-		lacking.Store(path+" "+module, why)
-	}
-	return why.(string)
-}
-
 // compiled is the consumer in C, built once.
 var compiled = sync.OnceValues(func() (string, error) {
-	file := filepath.Join(binDir, "consumer.c.bin")
-	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", file, cSource, "-ldl").CombinedOutput()
+	file := filepath.Join(scratch, "consumer.c.bin")
+	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", file, filepath.Join(Root(), "examples", "c", "consumer.c"), "-ldl").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
@@ -118,27 +63,12 @@ func (p peer) command(t testing.TB) []string {
 		}
 		return args(python(t, p.modules...), "-B", filepath.Join(pythonDir, p.name))
 	case ".c":
-		if _, err := exec.LookPath("cc"); err != nil {
-			missing(t, compilerEnv, "there is no C compiler here")
-		}
+		needCC(t)
 		file, err := compiled()
 		require.NoError(t, err)
 		return args(file)
 	}
 	return args(programPath(t, p.name))
-}
-
-// meeting is a scene in which a GPU's driver may keep what it does from the first time on:
-// these tests can be run alone.
-func meeting(t testing.TB) *scene {
-	t.Helper()
-	s := newScene(t)
-	t.Cleanup(func() {
-		if cutest.Kind() == cu.CUDA && !t.Failed() {
-			s.settle()
-		}
-	})
-	return s
 }
 
 // peer starts one on the scene's socket, on the driver that tests run on.
@@ -538,34 +468,6 @@ func TestInteropOtherUser(t *testing.T) {
 			}
 			producer.signal(syscall.SIGTERM)
 			producer.wait()
-		})
-	}
-}
-
-// TestInteropLies: whatever an offer claims and whatever comes with it, the programs say
-// what is wrong and exit 1, and the producer serves the next.
-//
-//fault:none
-func TestInteropLies(t *testing.T) {
-	for _, consumer := range []peer{pyConsumer, cConsumer} {
-		t.Run(consumer.String(), func(t *testing.T) {
-			consumer.command(t)
-			s := meeting(t)
-			producer := s.serving("-consumers", "0", "-size", "3MiB", "-chunk", "4MiB")
-			s.peer(consumer).succeeds() // what a GPU's driver keeps from the first time on is nobody's leak
-			for _, c := range append(liesWithFiles(t), lies...) {
-				name, _ := strings.CutPrefix(c.name, "fault ")
-				t.Run("row "+name, func(t *testing.T) {
-					c.provenUnlessOfTheDriver(t)
-					if strings.HasPrefix(name, "25") && !strings.Contains(name, "pipe") {
-						cutest.ProvenOnSoft(t)
-					}
-					s.relayed(t, onlyOf(typeOffer, c.f), nil).peer(consumer).fails(1)
-				})
-			}
-			s.peer(consumer).succeeds()
-			producer.signal(syscall.SIGTERM)
-			require.NotZero(t, producer.wait(), producer.dump())
 		})
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -19,10 +18,12 @@ import (
 // that it takes no descriptors.
 const soPassRights = 83
 
-// actOlder is a child that becomes the program of its arguments, as on an older kernel.
-const actOlder = "as on an older kernel"
+// childOlder is the role of a child that becomes the program of its arguments, as on an older kernel.
+const childOlder = "as on an older kernel"
 
-func init() { actors[actOlder] = becomeOlder }
+func testMainInterop(m *testing.M) {
+	Main(m, map[string]func() error{childOlder: becomeOlder})
+}
 
 // A kernel is this one, or as one before Linux 6.16.
 type kernel struct{ older bool }
@@ -52,12 +53,8 @@ func (k kernel) start(s *scene, p peer, more ...string) *process {
 	if !k.older {
 		return s.peer(p, more...)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	line := slices.Concat(p.command(s.t), args("-socket", s.socket), p.flags, more)
-	return start(s.t, p.name, self, args(childEnv+"="+actOlder, taskEnv+"={}", "GPUFD_DRIVER="+kindName()), line...)
+	return s.child(nil, childOlder, nil, line...)
 }
 
 // serving starts a producer and waits until it serves.
@@ -69,7 +66,7 @@ func (k kernel) serving(s *scene, p peer, more ...string) *process {
 }
 
 // becomeOlder hides SO_PASSRIGHTS from this thread and what it becomes.
-func becomeOlder(task) error {
+func becomeOlder() error {
 	runtime.LockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl PR_SET_NO_NEW_PRIVS: %w", err)
@@ -82,9 +79,7 @@ func becomeOlder(task) error {
 	if err := unix.SetsockoptInt(0, unix.SOL_SOCKET, soPassRights, 0); err != unix.ENOPROTOOPT {
 		return fmt.Errorf("setsockopt SO_PASSRIGHTS behind the filter: %v, want %w", err, unix.ENOPROTOOPT)
 	}
-	return syscall.Exec(os.Args[1], os.Args[1:], slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, childEnv+"=") || strings.HasPrefix(v, taskEnv+"=")
-	}))
+	return syscall.Exec(os.Args[1], os.Args[1:], os.Environ())
 }
 
 // withoutOption is a seccomp filter in which setsockopt and getsockopt do not know an

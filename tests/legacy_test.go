@@ -296,12 +296,6 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 	})
 }
 
-// Where the legacy part of the commands' offer begins: behind name and data.
-const (
-	atOffset = body + 68 + len(cli.OfferName) + 16
-	atHandle = atOffset + 8
-)
-
 // TestLegacyLies: whatever is said of the handle, the consumer names it, exit 1.
 func TestLegacyLies(t *testing.T) {
 	s := newScene(t)

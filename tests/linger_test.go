@@ -110,7 +110,7 @@ func (x *lingerer) accept(path string, victim func() *process) (*process, int) {
 	x.conns = append(x.conns, fd)
 	require.True(x.t, x.awaits(fd, p.name), p.dump())
 	asked := wish(1, cli.OfferName)[atType:] // flags and capabilities may differ
-	require.Equal(x.t, asked[:2], (&enemy{fd: fd}).hear()[atType:atType+2])
+	require.Equal(x.t, asked[:2], hear(fd)[atType:atType+2])
 	return p, fd
 }
 
@@ -188,7 +188,7 @@ func (x *lingerer) offered(fd int) uint64 {
 	x.t.Helper()
 	x.sendBare(fd, wish(1, cli.OfferName))
 	require.True(x.t, x.awaits(fd, "the producer"))
-	b := (&enemy{fd: fd}).hear()
+	b := hear(fd)
 	require.Greater(x.t, len(b), 16+56)
 	require.EqualValues(x.t, typeOffer, binary.LittleEndian.Uint16(b[6:]))
 	return binary.LittleEndian.Uint64(b[16+48:])

@@ -5,16 +5,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpufd/gpufd/cu/cutest"
 )
-
-// uuids are those of the first two devices, or t is skipped.
-func uuids(t *testing.T) (a, b string) {
-	t.Helper()
-	first, second := cutest.TwoDevices(t, cutest.Driver(t))
-	return first.UUID().String(), second.UUID().String()
-}
 
 func visible(uuids string) []string { return []string{"CUDA_VISIBLE_DEVICES=" + uuids} }
 

@@ -10,72 +10,111 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
-// patience is how long anything may take that is no matter of the test. On a
-// GPU there are tests of 64 GiB.
+// patience limits everything that a test does not measure. On a GPU some tests share 64 GiB.
 var patience = map[cu.Kind]time.Duration{cu.Soft: time.Minute, cu.CUDA: 3 * time.Minute}[cutest.Kind()]
 
-// binDir is where the programs are built to.
-var binDir string
-
-// inherited are the descriptors that this process was started with.
-var inherited = openFDs("self")
-
-func TestMain(m *testing.M) {
-	if mode := os.Getenv(childEnv); mode != "" {
-		os.Exit(child(mode))
+// Main runs the tests of a package, or the child process that [testenv.Child] started. A child
+// fails if it leaves something behind.
+func Main(m *testing.M, children map[string]func() error) {
+	role := testenv.Role()
+	if role == "" {
+		os.Exit(run(m))
 	}
-	os.Exit(run(m))
+	before, err := leak.Now(), fmt.Errorf("no child %q", role)
+	if f := children[role]; f != nil {
+		err = f()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(leak.Report(os.Stderr, 0, before.Left()))
 }
 
-// run is cutest.Run with a directory for the programs.
+// scratch is a directory for what a package's tests build.
+var scratch string
+
 func run(m *testing.M) int {
 	var err error
-	if binDir, err = os.MkdirTemp("", "gpufd-bin-"); err != nil {
-		fmt.Fprintln(os.Stderr, "tests:", err)
+	if scratch, err = os.MkdirTemp("", "gpufd-tests-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(binDir)
+	defer os.RemoveAll(scratch)
 	return cutest.Run(m)
 }
 
-// programs is the directory of the programs.
-var programs = sync.OnceValues(func() (string, error) {
+// binDir returns the directory of the programs: GPUFD_BIN, or build/test of this checkout, where
+// they are built once for all packages of tests.
+var binDir = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("GPUFD_BIN"); dir != "" {
 		return filepath.Abs(dir)
 	}
-	build := exec.Command("go", "build", "-o", binDir+"/",
-		"github.com/gpufd/gpufd/cmd/producer", "github.com/gpufd/gpufd/cmd/consumer", "github.com/gpufd/gpufd/cmd/launch", "github.com/gpufd/gpufd/cmd/ring",
-		"github.com/gpufd/gpufd/cmd/gpufd")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	root, err := filepath.Abs(Root())
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, "build", "test")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return "", err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return "", err
+	}
+	build := exec.Command("go", "build", "-o", dir+"/", "./cmd/producer", "./cmd/consumer", "./cmd/launch", "./cmd/ring", "./cmd/gpufd")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%s: %w\n%s", build, err, out)
 	}
-	return binDir, nil
+	return dir, nil
 })
 
+// Root returns the root of the sources, or of the bundle for a GPU, from the directory in which tests run.
+func Root() string {
+	dir := "."
+	for range 8 {
+		if _, err := os.Stat(filepath.Join(dir, "examples", "c")); err == nil {
+			return dir
+		}
+		dir = filepath.Join(dir, "..")
+	}
+	return ".."
+}
+
+// programPath returns the path of one of gpufd's programs.
 func programPath(t testing.TB, name string) string {
 	t.Helper()
-	dir, err := programs()
+	dir, err := binDir()
 	require.NoError(t, err)
 	return filepath.Join(dir, name)
+}
+
+// parallel lets t run beside other tests on the software driver. On a GPU each process that a
+// test starts takes half a GiB, and the tests count memory.
+func parallel(t *testing.T) {
+	if cutest.Kind() == cu.Soft {
+		t.Parallel()
+	}
 }
 
 // needGPU skips t on the software driver, or fails it where a GPU was promised
 // and nobody chose the software driver.
 func needGPU(t testing.TB, why string) {
 	t.Helper()
-	switch {
-	case cutest.Kind() == cu.CUDA:
-	case os.Getenv("GPUFD_REQUIRE_GPU") == "1" && os.Getenv("GPUFD_DRIVER") != "soft":
-		t.Fatalf("GPUFD_REQUIRE_GPU=1, but these tests run on the software driver: %s", why)
-	default:
-		t.Skip("needs a GPU (GPUFD_DRIVER=cuda): " + why)
-	}
+	testenv.Need(t, testenv.GPU, cutest.Kind() == cu.CUDA, why)
 }
 
 // long is the size of a buffer that takes the CPU a while to fill and to verify.

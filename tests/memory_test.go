@@ -22,7 +22,7 @@ var wanted = map[cu.Kind]string{cu.Soft: "32MiB", cu.CUDA: "4GiB"}[cutest.Kind()
 func (s *scene) hoarded() (hoarder *process, producer func(args ...string) *process) {
 	s.t.Helper()
 	cutest.Alone(s.t, "it takes the device's memory")
-	hoarder = s.child(childHoards, smallDevice)
+	hoarder = s.child(nil, childHoards, []string{smallDevice})
 	hoarder.waitLine("holding")
 	return hoarder, func(args ...string) *process {
 		return s.start("producer", []string{smallDevice}, append([]string{"-size", wanted}, args...)...)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,7 +41,10 @@ func start(t testing.TB, name, file string, env []string, args ...string) *proce
 func startCommand(t testing.TB, name string, cmd *exec.Cmd, env []string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, cmd: cmd, done: make(chan struct{})}
-	p.cmd.Env = append(programEnv(), env...)
+	if p.cmd.Env == nil {
+		p.cmd.Env = programEnv()
+	}
+	p.cmd.Env = append(p.cmd.Env, env...)
 	if p.cmd.Stdout == nil {
 		p.cmd.Stdout = &p.out
 	}
@@ -286,4 +290,36 @@ func (w *transcript) String() string {
 		b.WriteString("  | " + l + "\n")
 	}
 	return b.String()
+}
+
+// A wrongCase is a program that is started wrongly: it has to say so in one
+// line, exit with that code and leave nothing behind.
+type wrongCase struct {
+	name  string
+	args  []string
+	env   []string
+	code  int
+	words []string // of the line on standard error
+}
+
+func args(a ...string) []string { return a }
+
+func (c wrongCase) run(t *testing.T, program string) {
+	t.Helper()
+	t.Run(program+" "+c.name, func(t *testing.T) {
+		newScene(t).start(program, c.env, c.args...).fails(c.code, c.words...)
+	})
+}
+
+var traceLine = regexp.MustCompile(`^(cu[A-Z]\w*)\((.*)\) = (CUDA_[A-Z_]+|symbol missing) <\d[\d.]*(µs|ms|s)>$`)
+
+// calls checks the form of every line on standard error.
+func calls(t *testing.T, p *process) (names []string) {
+	t.Helper()
+	for _, line := range p.err.all() {
+		parts := traceLine.FindStringSubmatch(line)
+		require.NotNil(t, parts, line)
+		names = append(names, parts[1])
+	}
+	return names
 }

@@ -14,19 +14,9 @@ import (
 )
 
 // packageDir is the Python package, with its tests.
-const packageDir = "../python"
+var packageDir = filepath.Join(Root(), "python")
 
-// pythonWith is an interpreter that has a module: the one on the path, or the system's.
-func pythonWith(t testing.TB, module string) string {
-	t.Helper()
-	for _, name := range args("python3", "/usr/bin/python3") {
-		if path, err := exec.LookPath(name); err == nil && lacks(path, module) == "" {
-			return path
-		}
-	}
-	missing(t, pythonEnv, "no python3 here has %s", module)
-	return ""
-}
+func testMainPython(m *testing.M) { Main(m, nil) }
 
 // unittests runs the tests of a directory that are written in Python, among which are those.
 // They have deadlines of their own.
@@ -71,7 +61,7 @@ func TestPythonPackage(t *testing.T) {
 	if cutest.Emulated() {
 		t.Skip("the interpreter is the machine's")
 	}
-	unittests(t, pythonWith(t, "numpy"), args("GPUFD_BIN="+filepath.Dir(programPath(t, "gpufd"))), filepath.Join(packageDir, "tests"),
+	unittests(t, python(t, "numpy"), args("GPUFD_BIN="+filepath.Dir(programPath(t, "gpufd"))), filepath.Join(packageDir, "tests"),
 		"test_valid_records", "test_foreign_records", "test_every_step_fails", "test_versions_parts_labels", "test_wheel", "test_types")
 }
 

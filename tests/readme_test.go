@@ -50,10 +50,10 @@ var machines = regexp.MustCompile(`\S+ \(CUDA \d+\.\d\)(: [^\[]+)?`)
 func readmesProgram(ctx context.Context, t *testing.T) (readme, program string) {
 	t.Helper()
 	_, noGo := exec.LookPath("go")
-	if _, err := os.Stat("../go.mod"); err != nil || noGo != nil {
+	if _, err := os.Stat(filepath.Join(Root(), "go.mod")); err != nil || noGo != nil {
 		t.Skip("takes Go and the sources of gpufd")
 	}
-	b, err := os.ReadFile("../README.md")
+	b, err := os.ReadFile(filepath.Join(Root(), "README.md"))
 	require.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)```go\n(package main\n.+?)```").FindAllStringSubmatch(string(b), -1)
 	require.Len(t, blocks, 1, "programs in README.md")

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,7 +18,9 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // A scene is a place for processes to meet: a directory of its own with a
@@ -223,3 +226,108 @@ func state(pid int) byte {
 func kindName() string { return cutest.Kind().String() }
 
 func decimal(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// flipped starts a producer for two consumers and is the first of them itself:
+// it flips a bit and reports that all is well.
+func (s *scene) flipped(size, chunk, offset uint64, bit int, more ...string) *process {
+	args := append([]string{"-access", "rw", "-consumers", "2", "-size", decimal(size)}, more...)
+	if chunk != 0 {
+		args = append(args, "-chunk", decimal(chunk))
+	}
+	producer := s.serving(args...)
+	att := s.mustAttach(share.WithAccess(share.ReadWrite))
+	flip(s.t, att.Device(), att.Ptr().Add(offset), bit)
+	report(s.t, att, nil)
+	return producer
+}
+
+// flip changes one bit of device memory.
+func flip(t testing.TB, dev *cu.Device, p cu.DevicePtr, bit int) {
+	t.Helper()
+	ctx := cutest.Context(t, dev)
+	one := make([]byte, 1)
+	require.NoError(t, cu.CopyToHost(ctx, one, p))
+	one[0] ^= 1 << bit
+	require.NoError(t, cu.CopyToDevice(ctx, p, one))
+}
+
+// reclaimed checks that a killed producer has left its socket file and lock file,
+// and that the next one takes them over and tidies up.
+func (s *scene) reclaimed() {
+	s.t.Helper()
+	require.Equal(s.t, []string{"s", "s.lock"}, s.listing())
+	producer := s.serving()
+	s.consumer().succeeds()
+	producer.succeeds()
+	require.Empty(s.t, s.listing())
+}
+
+// kill kills a producer and waits until nobody answers at its socket: that can
+// outlive the process by a moment.
+func (s *scene) kill(producer *process) {
+	s.t.Helper()
+	producer.kill()
+	s.forsaken()
+}
+
+// forsaken waits until nobody answers at the socket.
+func (s *scene) forsaken() {
+	s.t.Helper()
+	eventually(s.t, func() bool {
+		conn, err := sock.Dial(context.Background(), s.socket)
+		_ = conn.Close() // if there is one, nobody is at its other end
+		return errors.Is(err, sock.ErrNoListener)
+	}, "somebody answers at the socket of a killed producer")
+}
+
+// enough is a -timeout within which a consumer that is well starts and gets
+// through each step, and that a test can wait for.
+var enough = map[bool]string{false: "8s", true: "20s"}[cutest.Emulated()]
+
+func alignUp(n, unit uint64) uint64 { return (n + unit - 1) / unit * unit }
+
+const (
+	kib = uint64(1) << 10
+	mib = uint64(1) << 20
+	gib = uint64(1) << 30
+)
+
+// uuids are those of the first two devices, or t is skipped.
+func uuids(t *testing.T) (a, b string) {
+	t.Helper()
+	first, second := cutest.TwoDevices(t, cutest.Driver(t))
+	return first.UUID().String(), second.UUID().String()
+}
+
+// softFiles are the files of the software driver.
+func softFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(os.Getenv("GPUFD_SOFT_DIR"), "*.mem"))
+	require.NoError(t, err)
+	return files
+}
+
+// meeting is a scene in which a GPU's driver may keep what it does from the first time on:
+// these tests can be run alone.
+func meeting(t testing.TB) *scene {
+	t.Helper()
+	s := newScene(t)
+	t.Cleanup(func() {
+		if cutest.Kind() == cu.CUDA && !t.Failed() {
+			s.settle()
+		}
+	})
+	return s
+}
+
+// child starts this test binary as the child process that role names. front, if any, is a
+// program that starts it.
+func (s *scene) child(front []string, role string, env []string, args ...string) *process {
+	s.t.Helper()
+	cmd := testenv.Child(context.Background(), role, args...)
+	if front != nil {
+		cutest.Front(s.t, cmd, front, args...)
+	}
+	// Without the last, each child of a binary with the race detector takes a second to end.
+	return startCommand(s.t, role, cmd, append([]string{"GPUFD_DRIVER=" + kindName(), "GORACE=atexit_sleep_ms=0"}, env...))
+}

@@ -9,12 +9,6 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-const (
-	kib = uint64(1) << 10
-	mib = uint64(1) << 20
-	gib = uint64(1) << 30
-)
-
 //fault:only G
 func TestSizes(t *testing.T) {
 	for _, c := range []struct {
@@ -91,8 +85,6 @@ func handOver(t *testing.T, size, chunk uint64) {
 		require.EqualValues(t, aligned, last["aligned"])
 	}
 }
-
-func alignUp(n, unit uint64) uint64 { return (n + unit - 1) / unit * unit }
 
 // TestSizeUnits: what a person writes is what is shared.
 func TestSizeUnits(t *testing.T) {

@@ -3,7 +3,6 @@ package tests
 import (
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -289,12 +288,4 @@ func (x *soak) lastProducer(customer *process) {
 	_, err = customer.order(orderHalt)
 	require.NoError(x.t, err)
 	require.NoError(x.t, last.dismiss())
-}
-
-// softFiles are the files of the software driver.
-func softFiles(t *testing.T) []string {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(os.Getenv("GPUFD_SOFT_DIR"), "*.mem"))
-	require.NoError(t, err)
-	return files
 }

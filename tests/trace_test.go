@@ -1,13 +1,10 @@
 package tests
 
 import (
-	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-var traceLine = regexp.MustCompile(`^(cu[A-Z]\w*)\((.*)\) = (CUDA_[A-Z_]+|symbol missing) <\d[\d.]*(µs|ms|s)>$`)
 
 // traced runs a producer and a consumer with GPUFD_TRACE=1 and returns the
 // calls that each made, in order.
@@ -21,17 +18,6 @@ func traced(t *testing.T, way string) (producerCalls, consumerCalls []string) {
 	require.Equal(t, 0, consumer.wait(), consumer.dump())
 	require.Equal(t, 0, producer.wait(), producer.dump())
 	return calls(t, producer), calls(t, consumer)
-}
-
-// calls checks the form of every line on standard error.
-func calls(t *testing.T, p *process) (names []string) {
-	t.Helper()
-	for _, line := range p.err.all() {
-		parts := traceLine.FindStringSubmatch(line)
-		require.NotNil(t, parts, line)
-		names = append(names, parts[1])
-	}
-	return names
 }
 
 // TestTrace: GPUFD_TRACE=1 prints every driver call as strace does, on standard

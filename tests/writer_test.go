@@ -20,16 +20,6 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-const (
-	actWriter = "writer" // attach, and write without end
-	actJudge  = "judge"  // offer memory, and see how long it is written
-)
-
-func init() {
-	actors[actWriter] = writeForEver
-	actors[actJudge] = judgeWriters
-}
-
 // endlessKernel counts in a word, without end.
 const endlessKernel = `.version 7.4
 .target sm_75

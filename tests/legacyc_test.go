@@ -21,7 +21,7 @@ import (
 // stub is a libcuda that has legacy IPC and nothing else, built once, for programs of the
 // machine: testdata/libcuda.c.
 var stub = sync.OnceValues(func() (string, error) {
-	dir := filepath.Join(binDir, "stub")
+	dir := filepath.Join(scratch, "stub")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
