@@ -1,0 +1,411 @@
+package handoff
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpufd/gpufd/tests/internal/programs"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/share"
+)
+
+// The transcript of the programs that share memory by a legacy handle.
+var (
+	legacyProducerTranscript = []string{
+		`=== CUDA IPC Producer ===`,
+		`Using CUDA device 0: .+`,
+		`IPC support: yes`,
+		`Buffer size: 1048576 bytes, aligned size: 2097152 bytes`,
+		`Allocated device memory at 0x[1-9a-f][0-9a-f]*`,
+		`Generated 262144 test integers`,
+		`Copied test data to GPU`,
+		`Waiting for consumer connection\.\.\.`,
+		`Consumer connected`,
+		`Sent IPC handle and size metadata to consumer`,
+		`Consumer verified data successfully!`,
+		`Cleanup complete`,
+	}
+	legacyConsumerTranscript = []string{
+		`=== CUDA VMM Consumer ===`,
+		`Using CUDA device 0: .+`,
+		`Connecting to producer\.\.\.`,
+		`Connected to producer`,
+		`Received IPC handle: 64 bytes, size: 1048576 bytes`,
+		`Opened IPC handle at 0x[1-9a-f][0-9a-f]*`,
+		`Copied 1048576 bytes from GPU to host`,
+		`Data verification PASSED \(262144 integers verified\)`,
+		`Sent acknowledgment to producer`,
+		`Cleanup complete`,
+	}
+)
+
+func TestLegacyTranscript(t *testing.T) {
+	s := programs.NewScene(t)
+	producer := s.Serving("-handle", "legacy", "-fill", "cpu")
+	consumer := s.Consumer("-verify", "cpu")
+	consumer.Succeeds()
+	producer.Succeeds()
+	requireTranscript(t, producer, legacyProducerTranscript)
+	requireTranscript(t, consumer, legacyConsumerTranscript)
+	require.Len(t, programs.Find(producer, "  every consumer can write it"), 1)
+	require.Len(t, programs.Find(consumer, "  it is read-write here, although read-only was asked for"), 1)
+}
+
+// TestLegacy: whatever the size, whoever fills and verifies, and however many come.
+func TestLegacy(t *testing.T) {
+	for _, size := range []uint64{1, 3, 4*programs.Kib + 1, 2 * programs.Mib, 10*programs.Mib + 1} {
+		for _, way := range waysFor(size) {
+			t.Run(fmt.Sprintf("%d on the %s", size, way), func(t *testing.T) {
+				if size != 10*programs.Mib+1 {
+					cutest.ProvenOnSoft(t)
+				}
+				s := programs.NewScene(t)
+				producer := s.Serving("-handle", "legacy", "-size", programs.Decimal(size), "-fill", way, "-salt", "0x5EED", "-consumers", "3", "-access", "rw")
+				s.Consumer("-verify", way, "-access", "rw").Succeeds()
+				one, two := s.Consumer("-json"), s.Consumer("-verify", way)
+				one.Succeeds()
+				two.Succeeds()
+				producer.Succeeds()
+				last, _ := one.Result()
+				require.Equal(t, "legacy", last["handle"])
+				require.EqualValues(t, size, last["size"])
+				require.Equal(t, "legacy", programs.Event(t, one, "received")["handle"])
+				require.NotRegexp(t, `[0-9a-f]{128}`, one.Out.String(), "who can read a log has no right to the memory")
+				require.Empty(t, programs.Find(two, "Imported"), "nothing comes as a descriptor")
+			})
+		}
+	}
+}
+
+// TestLegacyConsumerIsEarly: it waits for memory that is filled still.
+func TestLegacyConsumerIsEarly(t *testing.T) {
+	s := programs.NewScene(t)
+	producer := s.Producer("-handle", "legacy", "-size", "64MiB", "-fill", "cpu")
+	producer.WaitLine("Allocated device memory")
+	s.Consumer().Succeeds()
+	producer.Succeeds()
+}
+
+func TestLegacyWrongFlags(t *testing.T) {
+	for _, c := range []programs.WrongCase{
+		{Name: "-handle unknown", Args: programs.Args("-handle", "fabric"), Code: 2, Words: programs.Args(`"fabric"`, "vmm or legacy")},
+		{Name: "read-only", Args: programs.Args("-handle", "legacy", "-access", "ro"), Code: 2, Words: programs.Args("-access ro", "-handle vmm")},
+		{Name: "chunks", Args: programs.Args("-handle", "legacy", "-chunk", "2MiB"), Code: 2, Words: programs.Args("-chunk 2MiB", "-handle vmm")},
+		{Name: "wait", Args: programs.Args("-handle", "legacy", "-wait", "1s"), Code: 2, Words: programs.Args("-wait 1s", "-handle vmm")},
+		{Name: "too large", Args: programs.Args("-handle", "legacy", "-size", "16777215TiB"), Code: 1, Words: programs.Args("is larger than device")},
+	} {
+		c.Run(t, "producer")
+	}
+}
+
+// TestLegacyIsNotSupported: a device without it is said to be so, exit 3; by drivers that
+// do not tell beforehand, when they are asked for a handle.
+func TestLegacyIsNotSupported(t *testing.T) {
+	if cutest.Kind() != cu.Soft {
+		t.Skip("the software driver can be told to have none")
+	}
+	programs.NewScene(t).Start("producer", programs.Args("GPUFD_SOFT_IPC=0"), "-handle", "legacy").Fails(3, "legacy IPC")
+}
+
+// withoutVMM is a device of the software driver without virtual memory management.
+func withoutVMM(t *testing.T) []string {
+	t.Helper()
+	if cutest.Kind() != cu.Soft {
+		t.Skip("the software driver can be told to have none")
+	}
+	return programs.Args("GPUFD_SOFT_VMM=0")
+}
+
+// TestLegacyWithoutVMM: on devices that have no virtual memory management legacy memory
+// goes from producer to consumer, on either side or on both; from the GPU's kernels, too.
+func TestLegacyWithoutVMM(t *testing.T) {
+	none := withoutVMM(t)
+	for name, c := range map[string]struct{ producer, consumer []string }{
+		"both": {none, none}, "the consumer's": {nil, none}, "the producer's": {none, nil},
+	} {
+		for _, way := range programs.Args("cpu", "gpu") {
+			t.Run(name+" on the "+way, func(t *testing.T) {
+				s := programs.NewScene(t)
+				producer := s.Start("producer", c.producer, "-handle", "legacy", "-size", "5000", "-fill", way)
+				producer.WaitLine("Waiting for consumer connection...")
+				s.Start("consumer", c.consumer, "-verify", way).Succeeds()
+				producer.Succeeds()
+			})
+		}
+	}
+}
+
+// TestDescriptorsWithoutVMM: a device that cannot take or make descriptors is said to be
+// so, with what to do, exit 3, and the producer that offered them is told.
+func TestDescriptorsWithoutVMM(t *testing.T) {
+	none := withoutVMM(t)
+	const why = "does not support virtual memory management"
+	programs.NewScene(t).Start("producer", none).Fails(3, why, "GPUFD_SOFT_VMM=0", "use --handle legacy")
+	if cutest.Device(t).Driver().Version() >= 12000 { // older ones cannot be asked for legacy IPC
+		neither := append(none, "GPUFD_SOFT_IPC=0")
+		line := programs.NewScene(t).Start("producer", neither).Fails(3, why)
+		require.NotContains(t, line, "-handle legacy")
+		programs.NewScene(t).Start("consumer", neither).Fails(3, why)
+	}
+	s := programs.NewScene(t)
+	producer := s.Serving("-consumers", "2")
+	s.Start("consumer", none).Fails(3, why, "by a vmm handle, and this side takes [legacy]", "start the producer with --handle legacy")
+	s.Consumer().Succeeds()
+	producer.Fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "this side takes [legacy]")
+}
+
+// TestLegacyWrongData defends invariant 6: one bit, flipped by another process, and the
+// data of another run.
+func TestLegacyWrongData(t *testing.T) {
+	for name, c := range map[string]struct {
+		size, offset uint64
+		bit          int
+	}{
+		"fault 65: only byte":    {1, 0, 7},
+		"fault 65: middle":       {programs.Mib, programs.Mib/2 + 1, 3},
+		"fault 65: last byte":    {3*programs.Mib + 2, 3*programs.Mib + 1, 2},
+		"fault 65: end of 2 MiB": {3*programs.Mib + 2, 2*programs.Mib - 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := programs.Meeting(t)
+			producer := s.Flipped(c.size, 0, c.offset, c.bit, "-handle", "legacy")
+			s.Consumer().Fails(1, fmt.Sprintf("index %d", c.offset/4), "want 0x", "; 1 integer is wrong")
+			producer.Fails(1, fmt.Sprintf("index %d", c.offset/4))
+		})
+	}
+	t.Run("fault 67: another run", func(t *testing.T) {
+		s := programs.NewScene(t)
+		producer := s.Serving("-handle", "legacy", "-salt", "7")
+		s.Consumer("-expect-salt", "8").Fails(1, "index 0")
+		producer.Fails(1, "index 0")
+	})
+}
+
+// TestFault1to4and9_LegacyProducerDies: killed at each step, or interrupted; the consumer ends, exit 4,
+// and the next producer takes over.
+func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
+	t.Run("fault 1: it sends nothing", func(t *testing.T) {
+		s := programs.NewScene(t)
+		producer := s.Serving("-handle", "legacy")
+		producer.Stop()
+		consumer := s.Consumer()
+		consumer.WaitLine("Connected to producer")
+		s.Kill(producer)
+		consumer.Fails(4, "the producer closed the connection before its offer was complete", "peer lost")
+		s.Reclaimed()
+	})
+	t.Run("fault 2: received", func(t *testing.T) {
+		s := programs.Meeting(t)
+		producer := s.Serving("-handle", "legacy")
+		_, err := s.Attach(share.OnReceived(func(share.Offer, []*os.File) { s.Kill(producer) }))
+		require.Equal(t, 4, cli.ExitCode(err), err)
+		s.Reclaimed()
+	})
+	t.Run("fault 2: opened", func(t *testing.T) {
+		s := programs.NewScene(t)
+		producer := s.Serving("-handle", "legacy")
+		s.Relayed(t, nil, programs.OnlyOf(programs.TypeMapped, func(*programs.Said) { producer.Kill() })).Consumer().
+			Fails(4, "before it confirmed that the memory is what it offered", "peer lost")
+		s.Forsaken()
+		s.Reclaimed()
+	})
+	t.Run("fault 3: verifying", func(t *testing.T) {
+		s := programs.NewScene(t)
+		producer := s.Serving("-handle", "legacy", "-size", programs.Long, "-consumers", "0")
+		consumer := haltVerifying(s)
+		s.Kill(producer)
+		require.NoError(t, programs.Resume(consumer))
+		consumer.Fails(4, "peer lost")
+		s.Reclaimed()
+	})
+	t.Run("fault 4: filling", func(t *testing.T) {
+		s := programs.NewScene(t)
+		producer := s.Producer("-handle", "legacy", "-size", programs.Long, "-fill", "cpu")
+		producer.WaitLine("Allocated device memory")
+		producer.Stop()
+		consumer := s.Consumer()
+		consumer.WaitLine("Connected to producer")
+		s.Kill(producer)
+		consumer.Fails(4, "peer lost")
+		require.Empty(t, programs.Find(consumer, "Received IPC handle"), consumer.Dump())
+		s.Reclaimed()
+	})
+	t.Run("fault 9: interrupted", func(t *testing.T) {
+		s := programs.NewScene(t)
+		producer := s.Serving("-handle", "legacy", "-size", programs.Long, "-consumers", "0")
+		consumer := haltVerifying(s)
+		producer.Signal(syscall.SIGTERM)
+		producer.WaitLine("  waiting for consumers to close the memory (1), for 30s at most")
+		require.False(t, producer.Ended(), "the memory is open there")
+		require.NoError(t, programs.Resume(consumer))
+		consumer.Fails(4, "revoked by the producer")
+		require.Empty(t, programs.Find(consumer, "Data verification"), "it closes the memory instead")
+		producer.Succeeds()
+	})
+}
+
+// TestFault5and6_LegacyConsumerDies: killed when it has the handle, and while it verifies; the
+// producer says so and serves the next.
+func TestFault5and6_LegacyConsumerDies(t *testing.T) {
+	for _, when := range []string{"Received IPC handle", "Opened IPC handle", "  verifying"} {
+		t.Run(strings.TrimSpace(when), func(t *testing.T) {
+			s := programs.NewScene(t)
+			producer := s.Serving("-handle", "legacy", "-size", programs.Long, "-consumers", "2")
+			consumer := s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)).Consumer("-verify", "cpu")
+			consumer.WaitLine(when)
+			consumer.Kill()
+			producer.WaitLine("Lost consumer 1: share: the consumer left without a verdict")
+			s.Consumer().Succeeds()
+			producer.Fails(4, fmt.Sprintf("consumer 1 (pid %d", os.Getpid()), "left without a verdict")
+		})
+	}
+}
+
+// TestFault9_LegacyProducerInterrupted: the consumer whose memory is taken back is killed, or
+// does not come back; its producer frees the memory then, and in the second case says so.
+func TestFault9_LegacyProducerInterrupted(t *testing.T) {
+	interrupted := func(t *testing.T, flags ...string) (producer, consumer *programs.Process) {
+		s := programs.NewScene(t)
+		producer = s.Serving(append(programs.Args("-handle", "legacy"), flags...)...)
+		consumer = s.Relayed(t, programs.Unsaid(programs.TypeConfirm), nil).Consumer()
+		consumer.WaitLine("Opened IPC handle")
+		producer.WaitLine("  consumer 1 has mapped the memory")
+		consumer.Stop()
+		producer.Signal(syscall.SIGTERM)
+		producer.WaitLine("  waiting for consumers to close the memory (1)")
+		return producer, consumer
+	}
+	t.Run("the consumer is killed", func(t *testing.T) {
+		producer, consumer := interrupted(t)
+		require.False(t, producer.Ended())
+		consumer.Kill()
+		producer.Succeeds()
+	})
+	t.Run("the consumer never closes it", func(t *testing.T) {
+		producer, consumer := interrupted(t, "-timeout", programs.Enough)
+		producer.Fails(4, "a consumer may still have the legacy memory open: not closed within "+programs.Enough, fmt.Sprintf("pid %d", os.Getpid()))
+		require.NoError(t, programs.Resume(consumer))
+		consumer.Fails(4, "revoked by the producer")
+	})
+}
+
+// TestLegacyLies: whatever is said of the handle, the consumer names it, exit 1.
+func TestLegacyLies(t *testing.T) {
+	s := programs.NewScene(t)
+	producer := s.Serving("-handle", "legacy", "-consumers", "0")
+	s.Consumer().Succeeds() // what a GPU's driver keeps from the first time on is nobody's leak
+	lies := 0
+	for name, c := range map[string]struct {
+		twist programs.Twist
+		says  string
+	}{
+		"fault 29: another handle":        {programs.OnlyOf(programs.TypeOffer, programs.Put(programs.AtHandle, make([]byte, 64)...)), "cuIpcOpenMemHandle"},
+		"fault 35: size 0":                {programs.OnlyOf(programs.TypeOffer, programs.Changed(programs.AtSize, programs.Becomes(0))), "0 bytes at 0 of an allocation"},
+		"fault 36: larger":                {programs.OnlyOf(programs.TypeOffer, programs.Changed(programs.AtSize, programs.Becomes(1<<40))), "of an allocation of 2097152"},
+		"fault 36: a larger allocation":   {programs.OnlyOf(programs.TypeOffer, programs.All(programs.Changed(programs.AtChunkSize, programs.Becomes(1<<40)), programs.Changed(programs.AtSize, programs.Becomes(1<<40)))), "allocation size is 1099511627776"},
+		"fault 38: offset":                {programs.OnlyOf(programs.TypeOffer, programs.Changed(programs.AtOffset, programs.Becomes(1<<21))), "at 2097152 of an allocation"},
+		"fault 38: offset beyond 64 bits": {programs.OnlyOf(programs.TypeOffer, programs.Changed(programs.AtOffset, programs.Becomes(1<<64-1))), "of an allocation of 2097152"},
+		"fault 39: another device":        {programs.OnlyOf(programs.TypeOffer, programs.Put(programs.AtSize-8, 1, 2, 3)), ""},
+		"fault 40: unknown handle":        {programs.OnlyOf(programs.TypeOffer, programs.Put(programs.AtHandleType, 3)), "handles of type 3"},
+		"read-only":                       {programs.OnlyOf(programs.TypeOffer, programs.Put(programs.Body+1, 1)), "cannot be read-only"},
+		"another generation":              {programs.OnlyOf(programs.TypeConfirm, programs.Changed(programs.Body, programs.Becomes(5))), "another generation than was offered"},
+		"it publishes":                    {programs.OnlyOf(programs.TypeConfirm, programs.Put(programs.AtType, 8)), "where a confirmation belongs"},
+		"descriptors":                     {programs.OnlyOf(programs.TypeOffer, programs.Sends(os.Stdin)), "1 descriptors instead of 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			switch name[:min(len(name), 8)] {
+			case "fault 29", "fault 36", "fault 39", "another ":
+			default:
+				cutest.ProvenOnSoft(t)
+			}
+			consumer := s.Relayed(t, c.twist, nil).Consumer()
+			if strings.HasSuffix(name, "another device") { // which may be hidden here: the handle decides
+				consumer.Succeeds()
+				return
+			}
+			lies++
+			consumer.Fails(1, c.says)
+		})
+	}
+	producer.Signal(syscall.SIGTERM)
+	require.Equal(t, min(lies, 1), min(producer.Wait(), 1), "it was told of %d lies: %s", lies, producer.Dump())
+}
+
+// TestFault39_LegacyMemoryOfAnotherDevice: both are visible, and the offer names the one
+// that the memory is not on. The handle decides, as for a device that is hidden.
+//
+//fault:skip takes two devices
+func TestFault39_LegacyMemoryOfAnotherDevice(t *testing.T) {
+	a, b := programs.Uuids(t)
+	s := programs.NewScene(t)
+	producer := s.Serving("-handle", "legacy", "-device", b, "-consumers", "0")
+	named, err := cu.ParseUUID(a)
+	require.NoError(t, err)
+	s.Relayed(t, programs.OnlyOf(programs.TypeOffer, programs.Put(programs.AtDevice, named[:]...)), nil).Consumer().Succeeds()
+	s.Consumer("-device", b).Succeeds()
+	producer.Signal(syscall.SIGTERM)
+	producer.Succeeds()
+}
+
+// TestFault13_LegacyMemoryOfAnEarlierProducer: its handle, in the offer of the one that
+// took its place.
+func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
+	s := programs.NewScene(t)
+	first := s.Serving("-handle", "legacy")
+	old := make(chan []byte, 1)
+	s.Relayed(t, programs.OnlyOf(programs.TypeOffer, func(m *programs.Said) { old <- bytes.Clone(m.Record[programs.AtHandle:]) }), nil).Consumer().Succeeds()
+	first.Succeeds()
+	second := s.Serving("-handle", "legacy", "-salt", "3")
+	s.Relayed(t, programs.OnlyOf(programs.TypeOffer, programs.Put(programs.AtHandle, <-old...)), nil).Consumer().Fails(1, "cuIpcOpenMemHandle")
+	require.NotZero(t, second.Wait(), second.Dump())
+}
+
+// TestFault46_LegacyNamespaces: as with descriptors, but for two that have one number,
+// each in its own.
+//
+//fault:skip lets us have no namespaces
+func TestFault46_LegacyNamespaces(t *testing.T) {
+	in := cutest.Namespaced(t)
+	second := append(in[:len(in):len(in)], "sh", "-c", `"$0" "$@"; exit $?`)
+	t.Run("process 1 of each", func(t *testing.T) {
+		s := programs.NewScene(t)
+		producer := wrapped(s, in, nil, "producer", "-handle", "legacy", "-size", "5MiB")
+		producer.WaitLine("Waiting for consumer connection...")
+		wrapped(s, in, nil, "consumer").Fails(1, "CUDA_ERROR_INVALID_CONTEXT", "the same process number in another PID namespace")
+		producer.Fails(1, "the consumer reports", "the same process number in another PID namespace")
+	})
+	for name, c := range map[string]struct{ producer, consumer []string }{
+		"both": {in, second}, "producer": {in, nil}, "consumer": {nil, in},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := programs.NewScene(t)
+			producer := wrapped(s, c.producer, nil, "producer", "-handle", "legacy", "-size", "5MiB")
+			producer.WaitLine("Waiting for consumer connection...")
+			wrapped(s, c.consumer, nil, "consumer").Succeeds()
+			producer.Succeeds()
+		})
+	}
+}
+
+// TestLegacyHiddenDevice: the device of the memory is hidden from the consumer, which
+// opens it on another.
+func TestLegacyHiddenDevice(t *testing.T) {
+	a, b := programs.Uuids(t)
+	s := programs.NewScene(t)
+	producer := s.Start("producer", visible(a), "-handle", "legacy", "-consumers", "4")
+	producer.WaitLine("Waiting for consumer connection...")
+	s.Start("consumer", visible(b)).Succeeds()
+	s.Start("consumer", visible(b+","+a)).Succeeds()
+	s.Start("consumer", visible(b+","+a), "-device", b).Fails(1, "memory of another device", a)
+	s.Start("consumer", visible(a)).Succeeds()
+	require.Equal(t, 1, producer.Wait(), producer.Dump())
+}

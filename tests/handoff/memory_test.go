@@ -1,0 +1,95 @@
+package handoff
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpufd/gpufd/tests/internal/programs"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// A software device is small here; what the producers want is there, but for
+// the hoarder.
+const smallDevice = "GPUFD_SOFT_MEMORY=64MiB"
+
+var wanted = map[cu.Kind]string{cu.Soft: "32MiB", cu.CUDA: "4GiB"}[cutest.Kind()]
+
+// hoarded has a process take the memory, and returns it and a function that
+// starts producers.
+func hoarded(s *programs.Scene) (hoarder *programs.Process, producer func(args ...string) *programs.Process) {
+	s.T.Helper()
+	cutest.Alone(s.T, "it takes the device's memory")
+	hoarder = s.Child(nil, childHoards, []string{smallDevice})
+	hoarder.WaitLine("holding")
+	return hoarder, func(args ...string) *programs.Process {
+		return s.Start("producer", []string{smallDevice}, append([]string{"-size", wanted}, args...)...)
+	}
+}
+
+// memoryHint is where the driver's error says to look for who has the memory.
+func memoryHint() string {
+	if cutest.Kind() == cu.Soft {
+		return "GPUFD_SOFT_DIR"
+	}
+	return "nvidia-smi"
+}
+
+// TestFault61_DeviceIsFull: a producer that does not wait fails at once, 1; one
+// that does says so, and fails when the time is over, 4.
+func TestFault61_DeviceIsFull(t *testing.T) {
+	s := programs.NewScene(t)
+	hoarder, producer := hoarded(s)
+	producer().Fails(1, "CUDA_ERROR_OUT_OF_MEMORY (2)", memoryHint(), "wait for it with --wait")
+	for _, chunk := range [][]string{nil, {"-chunk", "2MiB"}} {
+		began := time.Now()
+		p := producer(append(chunk, "-wait", "300ms")...)
+		p.Fails(4, " did not become free in ", " bytes free: context deadline exceeded", "CUDA_ERROR_OUT_OF_MEMORY (2)", "wait longer with --wait")
+		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
+		require.Len(t, programs.Find(p, "Waiting for device memory, for 300ms at most"), 1, p.Dump())
+		require.Empty(t, programs.Find(p, "Waiting for consumer"))
+	}
+	require.Empty(t, s.Listing(), "nobody listens any more")
+	hoarder.Kill()
+}
+
+// TestFault61_MemoryComesFree: the process that has the memory is killed, and
+// the producer that waits for it goes on. Its consumer was there before, and
+// has more patience than for one step.
+func TestFault61_MemoryComesFree(t *testing.T) {
+	s := programs.NewScene(t)
+	hoarder, producer := hoarded(s)
+	p := producer("-wait", "1m")
+	p.WaitLine("Waiting for device memory, for 1m0s at most")
+	consumer := s.Start("consumer", []string{smallDevice}, "-timeout", "10s")
+	consumer.WaitLine("Connected to producer")
+	if cutest.Kind() == cu.Soft { // longer than the consumer's patience for a silent one
+		time.Sleep(11 * time.Second)
+	}
+	require.Empty(t, programs.Find(p, "Created physical memory"))
+	hoarder.Kill()
+	consumer.Succeeds()
+	p.Succeeds()
+	require.Regexp(t, `  durations: .*\bwait \d`, programs.Find(p, "  durations")[0])
+}
+
+// TestFault61_WaitIsInterrupted: a signal ends the wait.
+func TestFault61_WaitIsInterrupted(t *testing.T) {
+	s := programs.NewScene(t)
+	hoarder, producer := hoarded(s)
+	p := producer("-wait", "1h")
+	p.WaitLine("Waiting for device memory, for 1h0m0s at most")
+	p.Signal(syscall.SIGTERM)
+	p.Fails(1, "interrupted")
+	hoarder.Kill()
+}
+
+// TestWaitUsage: a wait is a duration.
+func TestWaitUsage(t *testing.T) {
+	programs.NewScene(t).Producer("-wait", "-1s").Fails(2, "-wait -1s: want 0 or more")
+	programs.NewScene(t).Producer("-wait", "5").Fails(2, "-wait")
+}
