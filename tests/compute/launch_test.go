@@ -24,15 +24,7 @@ import (
 // launch starts the program, on the driver that tests run on.
 func launch(t *testing.T, env []string, args ...string) *programs.Process {
 	t.Helper()
-	if !cutest.Shared() {
-		free := programs.FreeMemory(t)
-		t.Cleanup(func() {
-			if !t.Failed() {
-				programs.RequireFree(t, free)
-			}
-		})
-	}
-	env = append([]string{"GPUFD_DRIVER=" + cutest.Kind().String()}, env...)
+	env = append(programs.OwnDevices(t), env...)
 	return programs.Start(t, "launch", programs.ProgramPath(t, "launch"), env, args...)
 }
 
@@ -108,6 +100,7 @@ again:
 
 // Every kernel that comes with the module, and what it leaves in memory.
 func TestLaunchBuiltins(t *testing.T) {
+	programs.Parallel(t)
 	const n = 1003
 	a, b := floats(n, func(i int) float32 { return float32(i) }), floats(n, func(i int) float32 { return 0.5 })
 	data := make([]byte, 4*n+3)
@@ -180,6 +173,7 @@ func moduleOf(t *testing.T, kernel string) (module string) {
 // A kernel of a file, by both ways to load it; all dimensions; shared memory
 // beyond 48 KiB; many launches.
 func TestLaunchFiles(t *testing.T) {
+	programs.Parallel(t)
 	ptx := file(t, []byte(probes))
 	for _, flag := range []string{"-ptx", "-module"} {
 		t.Run(flag, func(t *testing.T) {
@@ -195,6 +189,7 @@ func TestLaunchFiles(t *testing.T) {
 
 // Buffers are read and written in pieces, onto the file that was read, too.
 func TestLaunchStreamsFiles(t *testing.T) {
+	programs.Parallel(t)
 	content := make([]byte, pattern.Piece+4099)
 	pattern.Fill(content, 1, 2)
 	name := file(t, content)
@@ -205,6 +200,7 @@ func TestLaunchStreamsFiles(t *testing.T) {
 }
 
 func TestLaunchJSON(t *testing.T) {
+	programs.Parallel(t)
 	out := filepath.Join(t.TempDir(), "out")
 	p := launch(t, nil, "-json", "-builtin", "memory", "-kernel", "fill_bytes", "-grid", "2", "-block", "3,2", "-repeat", "20", "-bytes", "8KiB",
 		"zero:8KiB:"+out, "u64:8192", "u8:1")
@@ -234,6 +230,7 @@ func TestLaunchJSON(t *testing.T) {
 // What one kernel takes is listed as it is, or as a driver that does not know
 // says.
 func TestLaunchList(t *testing.T) {
+	programs.Parallel(t)
 	p := launch(t, nil, "-builtin", "vector", "-list")
 	p.Succeeds()
 	require.Regexp(t, `^saxpy: takes 4 arguments \(f32 a, ptr x, ptr y, u64 n\); \d+ registers, 0 bytes of shared memory, 0 of local; at most 1024 threads in a block$`,
@@ -283,6 +280,7 @@ func TestLaunchList(t *testing.T) {
 // TestLaunchListsAll: without a module, all kernels that come with the program are
 // listed, or the one that is asked for.
 func TestLaunchListsAll(t *testing.T) {
+	programs.Parallel(t)
 	p := launch(t, nil, "-list")
 	p.Succeeds()
 	for _, b := range kernels.Builtins() {
@@ -301,6 +299,7 @@ func TestLaunchListsAll(t *testing.T) {
 // TestLaunchMissingModule: a file that is not there is found missing before a driver is
 // opened, which takes a third of a second on a GPU.
 func TestLaunchMissingModule(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	none := filepath.Join(t.TempDir(), "none")
 	for _, flag := range []string{"-ptx", "-module"} {
@@ -312,6 +311,7 @@ func TestLaunchMissingModule(t *testing.T) {
 
 // TestLaunchErrorComesFirst: what went wrong is said before anything is tidied up.
 func TestLaunchErrorComesFirst(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	var both programs.Transcript
 	cmd := exec.Command(programs.ProgramPath(t, "launch"), "-builtin", "vector", "-kernel", "nope")
@@ -327,6 +327,7 @@ func TestLaunchErrorComesFirst(t *testing.T) {
 // TestLaunchNumbers: sizes as people write them, and floats of all kinds and by their
 // bits, arrive as they should.
 func TestLaunchNumbers(t *testing.T) {
+	programs.Parallel(t)
 	x, out := file(t, floats(1, func(int) float32 { return 3 })), filepath.Join(t.TempDir(), "out")
 	launch(t, nil, "-builtin", "vector", "-kernel", "saxpy", "-grid", "0x10", "-block", "0x20", "-shared", "0", "-bytes", "1M",
 		"f32:bits:0x40000000", "in:"+x, "zero:4:"+out, "u64:1").Succeeds()
@@ -363,6 +364,7 @@ func knowsParameters(t *testing.T) bool {
 
 // What cannot be is one line, before anything runs.
 func TestLaunchWrong(t *testing.T) {
+	programs.Parallel(t)
 	ptx, dir := file(t, []byte(probes)), t.TempDir()
 	full, empty, out := file(t, words(1)), file(t, nil), filepath.Join(dir, "out")
 	pipe := filepath.Join(dir, "pipe")
@@ -456,6 +458,7 @@ func TestLaunchWrong(t *testing.T) {
 // TestLaunchedKernelDies: a kernel that dies is exit 1 with the driver's
 // words, and where it died if that is known; no file is written.
 func TestLaunchedKernelDies(t *testing.T) {
+	programs.Parallel(t)
 	ptx, out := file(t, []byte(probes)), filepath.Join(t.TempDir(), "out")
 	trapped := launch(t, nil, "-ptx", ptx, "-kernel", "die", "zero:4:"+out).Fails(1, "kernel die failed: ", "(719)")
 	lost := launch(t, nil, "-builtin", "memory", "-kernel", "fill_bytes", "u64:0", "u64:1", "u8:1").
@@ -478,6 +481,7 @@ func TestLaunchedKernelDies(t *testing.T) {
 // A kernel that never ends is given up, with many launches queued behind it, or
 // when somebody says so.
 func TestLaunchEndless(t *testing.T) {
+	programs.Parallel(t)
 	ptx, out := file(t, []byte(probes)), filepath.Join(t.TempDir(), "out")
 	launch(t, nil, "-timeout", "300ms", "-repeat", "100000", "-ptx", ptx, "-kernel", "spin", "zero:4:"+out).
 		Fails(4, "kernel spin is not done after 300ms", "-timeout")
@@ -489,6 +493,7 @@ func TestLaunchEndless(t *testing.T) {
 }
 
 func TestLaunchVersionAndHelp(t *testing.T) {
+	programs.Parallel(t)
 	p := launch(t, nil, "-version")
 	p.Succeeds()
 	require.Regexp(t, `^launch \S+ linux/(amd64|arm64)$`, p.Out.All()[0])

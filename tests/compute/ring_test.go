@@ -29,13 +29,8 @@ func ring(t *testing.T, env []string, args ...string) *programs.Process {
 	t.Helper()
 	cmd := exec.Command(programs.ProgramPath(t, "ring"), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // as a shell does it
-	return ringOf(t, cmd, env)
-}
-
-func ringOf(t *testing.T, cmd *exec.Cmd, env []string) *programs.Process {
-	t.Helper()
-	free, left := freeEverywhere(t), programs.SoftFiles(t)
 	var p *programs.Process
+	env = append(programs.OwnDevices(t), env...)
 	t.Cleanup(func() {
 		if t.Failed() {
 			return
@@ -43,25 +38,9 @@ func ringOf(t *testing.T, cmd *exec.Cmd, env []string) *programs.Process {
 		for id, pid := range members(p) {
 			programs.Eventually(t, func() bool { return !alive(pid) }, "process %d outlives its ring", id)
 		}
-		for dev, want := range free {
-			programs.Eventually(t, func() bool { return cutest.FreeMemory(t, dev) >= want }, "memory of %v is missing: %d bytes were free", dev, want)
-		}
-		require.Equal(t, left, programs.SoftFiles(t))
 	})
-	p = programs.StartCommand(t, "ring", cmd, append([]string{"GPUFD_DRIVER=" + programs.KindName()}, env...))
+	p = programs.StartCommand(t, "ring", cmd, env)
 	return p
-}
-
-// freeEverywhere is the free memory of each device, if nobody else uses it.
-func freeEverywhere(t *testing.T) map[*cu.Device]uint64 {
-	t.Helper()
-	free := map[*cu.Device]uint64{}
-	for _, dev := range cutest.Driver(t).Devices() {
-		if !cutest.Shared() {
-			free[dev] = cutest.FreeMemory(t, dev)
-		}
-	}
-	return free
 }
 
 var startedLine = regexp.MustCompile(`^Started process (\d+) \(pid (\d+)\)`)
@@ -91,6 +70,7 @@ func allMapped(p *programs.Process) []int {
 var small = programs.Args("-size", "8KiB")
 
 func TestRing(t *testing.T) {
+	programs.Parallel(t)
 	procs := "8"
 	if cutest.Kind() == cu.CUDA {
 		procs = "4" // each has a context
@@ -125,6 +105,7 @@ func TestRing(t *testing.T) {
 
 // TestRingManyProcesses: as many as there may be.
 func TestRingManyProcesses(t *testing.T) {
+	programs.Parallel(t)
 	if cutest.Kind() == cu.CUDA || cutest.Emulated() || testing.Short() {
 		t.Skip("64 processes with a context each take long")
 	}
@@ -134,6 +115,7 @@ func TestRingManyProcesses(t *testing.T) {
 }
 
 func TestRingJSON(t *testing.T) {
+	programs.Parallel(t)
 	granularity, _, err := cutest.Device(t).Granularity(cu.HandleFD)
 	require.NoError(t, err)
 	size := granularity + 1
@@ -164,6 +146,7 @@ func TestRingJSON(t *testing.T) {
 
 // Each device has the chunks of its own processes, or the first has all.
 func TestRingPlace(t *testing.T) {
+	programs.Parallel(t)
 	programs.Uuids(t)
 	for place, want := range map[string][]string{
 		"spread": {"Created 2 chunks on device 0", "Created 1 chunk on device 1"},
@@ -179,6 +162,7 @@ func TestRingPlace(t *testing.T) {
 
 //fault:only G
 func TestRingSizes(t *testing.T) {
+	programs.Parallel(t)
 	for _, c := range []struct{ procs, size uint64 }{{2, 2*programs.Gib + 1}, {2, 4*programs.Gib + 3}, {3, 5 * programs.Gib}, {1, 20 * programs.Gib}} {
 		t.Run(fmt.Sprintf("fault 69: %d with %d", c.procs, c.size), func(t *testing.T) {
 			programs.NeedGPU(t, "the software driver's memory is the host's, and it is slow")
@@ -189,6 +173,7 @@ func TestRingSizes(t *testing.T) {
 
 // TestRingWrong: what cannot be is one line.
 func TestRingWrong(t *testing.T) {
+	programs.Parallel(t)
 	dir := t.TempDir()
 	for _, c := range []programs.WrongCase{
 		{Name: "-procs 0", Args: programs.Args("-procs", "0"), Code: 2, Words: programs.Args("-procs 0", "1 to 64")},
@@ -221,6 +206,7 @@ func TestRingWrong(t *testing.T) {
 // TestRingNoDevice: devices that cannot take part are named with the reason, and
 // without one that can it is exit 3.
 func TestRingNoDevice(t *testing.T) {
+	programs.Parallel(t)
 	for name, c := range map[string]struct {
 		attribute programs.Answer
 		words     string
@@ -274,12 +260,14 @@ const (
 func endless(t *testing.T) string { return fillKernel(t, fillNext, staysThere) }
 
 func TestRingModule(t *testing.T) {
+	programs.Parallel(t)
 	ring(t, nil, append(small, "-procs", "2", "-module", fillKernel(t, fillStore, fillStore))...).Succeeds()
 }
 
 // TestRingWrongData: one byte that is not filled, all, and the values of another
 // process are found, and the process, the offset and both bytes are named.
 func TestRingWrongData(t *testing.T) {
+	programs.Parallel(t)
 	t.Run("one byte", func(t *testing.T) {
 		p := ring(t, nil, append(small, "-procs", "3", "-salt", "0", "-module", fillKernel(t, fillStore, storesAllBut777))...)
 		p.Fails(1, "3 processes failed, among them process 0: its chunk is wrong: at offset 777, want 0x02, got 0x00; no other is wrong")
@@ -309,6 +297,7 @@ func TestRingWrongData(t *testing.T) {
 // TestRingKernelDies: a process whose kernel dies says so, and the others that it
 // is lost.
 func TestRingKernelDies(t *testing.T) {
+	programs.Parallel(t)
 	p := ring(t, nil, append(small, "-procs", "2", "-module", fillKernel(t, fillStore, storesNowhere))...)
 	said := p.Fails(1, "ring: process ", " step 0: CUDA_ERROR_ILLEGAL_ADDRESS (700), noticed by cu")
 	if cutest.Kind() == cu.Soft {
@@ -368,6 +357,7 @@ func lastStep(p *programs.Process, id int) (step int) {
 // TestFault8_MemberDiesAtTheBarrier: one of the members that wait for another
 // dies. The rest, which waits too, hears of it at once.
 func TestFault8_MemberDiesAtTheBarrier(t *testing.T) {
+	programs.Parallel(t)
 	p, pids := haltAtBarrier(t, unhurried...)
 	before := time.Now()
 	require.NoError(t, syscall.Kill(pids[2], syscall.SIGKILL))
@@ -380,6 +370,7 @@ func TestFault8_MemberDiesAtTheBarrier(t *testing.T) {
 // TestFault8_MemberThatCannotEnd: a member is halted when another dies, and so
 // cannot do as it is told. It is killed.
 func TestFault8_MemberThatCannotEnd(t *testing.T) {
+	programs.Parallel(t)
 	p, pids := haltAtBarrier(t, unhurried...)
 	require.NoError(t, syscall.Kill(pids[2], syscall.SIGKILL))
 	p.Fails(4, "peer 2 lost")
@@ -389,6 +380,7 @@ func TestFault8_MemberThatCannotEnd(t *testing.T) {
 
 // TestFault8_MemberDiesWhileFilling: the kernels of all run, and never end.
 func TestFault8_MemberDiesWhileFilling(t *testing.T) {
+	programs.Parallel(t)
 	p := ring(t, nil, append(unhurried, "-procs", "3", "-size", "1", "-module", endless(t))...)
 	pids := allMapped(p)
 	before := time.Now()
@@ -398,6 +390,7 @@ func TestFault8_MemberDiesWhileFilling(t *testing.T) {
 
 // TestFault8_MemberDiesWhileStarting: before it has mapped anything.
 func TestFault8_MemberDiesWhileStarting(t *testing.T) {
+	programs.Parallel(t)
 	p := ring(t, nil, append(unhurried, "-procs", "3", "-size", "1", "-steps", "1000000")...)
 	p.WaitLine("Started process 2")
 	before := time.Now()
@@ -407,6 +400,7 @@ func TestFault8_MemberDiesWhileStarting(t *testing.T) {
 
 // TestFault8_ParentDies: the members end, whether they wait or their kernels run.
 func TestFault8_ParentDies(t *testing.T) {
+	programs.Parallel(t)
 	for name, a := range map[string][]string{
 		"at the barrier": {"-steps", "1000000"},
 		"while filling":  {"-module", endless(t)},
@@ -432,12 +426,14 @@ func TestFault8_ParentDies(t *testing.T) {
 //
 //fault:only S
 func TestFault8_ParentDiesWhileMembersAreStuck(t *testing.T) {
+	programs.Parallel(t)
 	if cutest.Kind() == cu.CUDA {
 		t.Skip("the lock is the software driver's")
 	}
-	p := ring(t, nil, append(unhurried, "-procs", "3", "-size", "1", "-steps", "1000000")...)
+	dir := programs.OwnSoftDir(t)
+	p := ring(t, programs.Args("GPUFD_SOFT_DIR="+dir), append(unhurried, "-procs", "3", "-size", "1", "-steps", "1000000")...)
 	p.WaitLine("Started process 0")
-	lock, err := os.Open(filepath.Join(os.Getenv("GPUFD_SOFT_DIR"), "lock"))
+	lock, err := os.Open(filepath.Join(dir, "lock"))
 	require.NoError(t, err)
 	defer lock.Close() // before all else that ends: it would wait
 	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
@@ -459,6 +455,7 @@ func TestFault8_ParentDiesWhileMembersAreStuck(t *testing.T) {
 
 // TestRingInterrupted: by a signal to the parent, or from a terminal to all.
 func TestRingInterrupted(t *testing.T) {
+	programs.Parallel(t)
 	for name, a := range map[string][]string{
 		"at the barrier": {"-steps", "1000000"},
 		"while filling":  {"-module", endless(t)},
@@ -480,6 +477,7 @@ func TestRingInterrupted(t *testing.T) {
 // TestRingTimeout: a member that does nothing is given up after -timeout, and does
 // not live on.
 func TestRingTimeout(t *testing.T) {
+	programs.Parallel(t)
 	p, pids := haltAtBarrier(t, "-timeout", programs.Enough)
 	p.Fails(4, fmt.Sprintf("process 0 (pid %d) was silent for ", pids[0]), ", at step ", "wait longer with --timeout")
 	require.Len(t, programs.Find(p, "Process 1 failed: peer 0 lost (exit code 4)"), 1, p.Dump())
@@ -491,6 +489,7 @@ func TestRingTimeout(t *testing.T) {
 // TestRingWaitsQuietly: who waits at the barrier uses no CPU, and has no
 // sockets of others.
 func TestRingWaitsQuietly(t *testing.T) {
+	programs.Parallel(t)
 	p, pids := haltAtBarrier(t, unhurried...)
 	waiting := append(slices.Clone(pids[1:]), p.PID())
 	before := cpuTicks(t, waiting)
@@ -555,6 +554,7 @@ var version = regexp.MustCompile(`_v\d$`)
 // TestRingTrace: a ring of two devices calls every function of the sample, those
 // that have newer versions by these.
 func TestRingTrace(t *testing.T) {
+	programs.Parallel(t)
 	programs.Uuids(t)
 	require.Len(t, sampleCalls, 28)
 	called := map[string]bool{}
@@ -573,6 +573,7 @@ func TestRingTrace(t *testing.T) {
 }
 
 func TestRingVersionAndHelp(t *testing.T) {
+	programs.Parallel(t)
 	p := ring(t, nil, "-version")
 	p.Succeeds()
 	require.Regexp(t, `^ring \S+ linux/(amd64|arm64)$`, p.Out.All()[0])

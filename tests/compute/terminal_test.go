@@ -67,6 +67,7 @@ func (term *terminal) end() string {
 // TestTerminalShowsLongWork: on a terminal, who waits says for what, on one line that is
 // rewritten, fits, and goes in the end.
 func TestTerminalShowsLongWork(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	spin := programs.Args("-ptx", file(t, []byte(probes)), "-kernel", "spin", "zero:4")
 	s := programs.NewScene(t)
@@ -84,7 +85,7 @@ func TestTerminalShowsLongWork(t *testing.T) {
 		"step of a ring":              {"ring", programs.Args("-timeout", "3s", "-procs", "2", "-size", "1", "-module", endless(t)), 4, "0 of 2 steps done; the next: 0 of 2 processes done (1s)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			programs.Parallel(t)
 			term := newTerminal(t, 40)
 			p := term.start(c.program, c.args...)
 			require.Equal(t, c.code, p.Wait(), p.Dump())
@@ -106,6 +107,7 @@ func TestTerminalShowsLongWork(t *testing.T) {
 // TestTerminalShowsHowMuchIsFilled: who waits for a producer that fills its memory shows how
 // far that is, as the producer says.
 func TestTerminalShowsHowMuchIsFilled(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	socket := programs.NewScene(t).Socket
 	srv, err := share.Listen(socket)

@@ -61,6 +61,7 @@ func needNamespaces(t *testing.T) {
 //
 //fault:skip needs root
 func TestFault53_OtherUser(t *testing.T) {
+	programs.Parallel(t)
 	trust := programs.Args("-allow-uid", "0")
 	for _, c := range []struct {
 		name     string
@@ -84,6 +85,7 @@ func TestFault53_OtherUser(t *testing.T) {
 		{"it takes offers of another", programs.Args("-allow-uid", "12345"), 0o666, programs.Args("-allow-uid", "1", "-allow-gid", "1"), programs.Args("sock: peer refused"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			programs.Parallel(t)
 			if c.name != "its uid is allowed" {
 				cutest.ProvenOnSoft(t)
 			}
@@ -113,6 +115,7 @@ func TestFault53_OtherUser(t *testing.T) {
 //
 //fault:skip needs root
 func TestFault53_OtherUserServes(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.OpenScene(t)
 	require.NoError(t, os.Chown(s.Dir, programs.OtherUID, programs.OtherGID))
 	producer := s.StartAs(asOther(), "producer", "-allow-uid", "root", "-consumers", "2")
@@ -128,6 +131,7 @@ func TestFault53_OtherUserServes(t *testing.T) {
 // GPU the test says what the driver makes of it, which is not promised; on the software
 // driver its memory is in the user's own directory, and the consumer says so.
 func TestLegacyOtherUser(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.OpenScene(t)
 	producer := s.Serving("-handle", "legacy", "-allow-uid", programs.Decimal(programs.OtherUID), "-consumers", "2")
 	other := s.StartAs(asOther(), "consumer", "-allow-uid", "0")
@@ -150,6 +154,7 @@ func TestLegacyOtherUser(t *testing.T) {
 // TestSoftwareDirectoryOfAnotherUser: one directory is of one user, and the error says what
 // another does.
 func TestSoftwareDirectoryOfAnotherUser(t *testing.T) {
+	programs.Parallel(t)
 	if cutest.Kind() != cu.Soft {
 		t.Skip("of the software driver")
 	}
@@ -168,6 +173,7 @@ func TestSoftwareDirectoryOfAnotherUser(t *testing.T) {
 //fault:skip cannot make user and PID namespaces
 //fault:skip needs root
 func TestFault54_PIDZero(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.OpenScene(t)
 	needNamespaces(t)
 	producer := s.StartAs(inNamespace(0), "producer")
@@ -183,6 +189,7 @@ func TestFault54_PIDZero(t *testing.T) {
 //fault:skip cannot make user and PID namespaces
 //fault:skip needs root
 func TestFault54_OverflowUID(t *testing.T) {
+	programs.Parallel(t)
 	everybody := programs.Args("-allow-uid", "65534", "-allow-gid", "65534")
 	t.Run("consumer", func(t *testing.T) {
 		s := programs.OpenScene(t)
@@ -207,6 +214,7 @@ func TestFault54_OverflowUID(t *testing.T) {
 // TestFault59_Connections: a consumer that finds no place is told so, and harms
 // nobody; when there is a place again it gets one.
 func TestFault59_Connections(t *testing.T) {
+	programs.Parallel(t)
 	for _, c := range []struct{ flag, says string }{
 		{"-connections", "the producer has 2 connections, and takes no more"},
 		{"-connections-per-peer", "the producer has 2 connections of this process, and takes no more of it"},
@@ -253,6 +261,7 @@ func raw(s *programs.Scene) *sock.Conn {
 // TestFault60_NeverReads: a consumer that never reads is given up, whether it is
 // silent or floods, and whenever it came. Others are served meanwhile.
 func TestFault60_NeverReads(t *testing.T) {
+	programs.Parallel(t)
 	for name, c := range map[string]struct {
 		flood   bool
 		timeout string
@@ -260,6 +269,7 @@ func TestFault60_NeverReads(t *testing.T) {
 		says    string
 	}{"silent": {false, programs.Enough, 4, "took too long"}, "flooding": {true, "1m", 1, "too many records a second"}} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			s := programs.NewScene(t)
 			producer := s.Serving("-consumers", "2", "-timeout", c.timeout)
 			conn := raw(s)

@@ -28,6 +28,7 @@ func isolated(s *programs.Scene, args ...string) *programs.Process {
 // A channel between containers: a writer and readers in namespaces of their own, with nothing in
 // common but the socket's directory. One reader is killed, and the others miss nothing.
 func TestChannelBetweenNamespaces(t *testing.T) {
+	programs.Parallel(t)
 	cutest.Namespaced(t, cutest.AsRoot...)
 	const frame, half = 4096, 50
 	s, dir := programs.NewScene(t), t.TempDir()

@@ -19,6 +19,7 @@ import (
 // at once, and gives back what it had once: another time would be misuse, for
 // which the software driver fails the run and a GPU's crashes (D4).
 func TestFault11_CloseTwice(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	closeTwice(t, s)
 	if cutest.Kind() == cu.CUDA { // what its driver keeps from the first time on is nobody's leak

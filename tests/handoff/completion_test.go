@@ -15,6 +15,7 @@ import (
 // TestCompletion: bash completes each of the four programs with what the program prints
 // for it.
 func TestCompletion(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	bash, err := exec.LookPath("bash")
 	if err != nil {

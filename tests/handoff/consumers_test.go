@@ -16,8 +16,10 @@ import (
 
 // TestConsumersAtOnce: several consumers attach and verify at the same time.
 func TestConsumersAtOnce(t *testing.T) {
+	programs.Parallel(t)
 	for _, n := range []int{2, 4, 16} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			programs.Parallel(t)
 			if n != 4 {
 				cutest.ProvenOnSoft(t)
 			}
@@ -41,9 +43,11 @@ func TestConsumersAtOnce(t *testing.T) {
 // TestServeUntilSignal: with -consumers 0 a producer serves until it is asked
 // to end, and that is success.
 func TestServeUntilSignal(t *testing.T) {
+	programs.Parallel(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		for _, consumers := range []int{0, 2} {
 			t.Run(fmt.Sprintf("%s after %d consumers", sig, consumers), func(t *testing.T) {
+				programs.Parallel(t)
 				if sig != syscall.SIGTERM || consumers == 0 {
 					cutest.ProvenOnSoft(t)
 				}
@@ -65,6 +69,7 @@ func TestServeUntilSignal(t *testing.T) {
 // TestSignalTellsConsumers: a consumer that is attached when the producer is
 // interrupted learns that the offer has ended, and exits 4.
 func TestSignalTellsConsumers(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving()
 	consumer := s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)).Consumer()
@@ -80,6 +85,7 @@ func TestSignalTellsConsumers(t *testing.T) {
 // TestTooManyConsumers: one that comes when all places are taken is turned
 // away, and those that have one are not disturbed.
 func TestTooManyConsumers(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-consumers", "1")
 	att := s.MustAttach()
@@ -91,6 +97,7 @@ func TestTooManyConsumers(t *testing.T) {
 // TestRefusalHarmsNobody: a consumer that asks for more than is offered goes
 // away with a reason, and the next is served.
 func TestRefusalHarmsNobody(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-access", "ro")
 	s.Consumer("-access", "rw").Fails(1, "read-only", "read-write")
@@ -103,6 +110,7 @@ func TestRefusalHarmsNobody(t *testing.T) {
 // where a dead one has left its socket; both say where they meet, and for what and how long
 // they wait.
 func TestConsumerWaitsForItsProducer(t *testing.T) {
+	programs.Parallel(t)
 	for name, before := range map[string]func(s *programs.Scene){
 		"nothing":        func(*programs.Scene) {},
 		"a stale socket": func(s *programs.Scene) { s.Kill(s.Serving()) },
@@ -124,6 +132,7 @@ func TestConsumerWaitsForItsProducer(t *testing.T) {
 
 // TestConsumerNamesAMissingDirectory: a producer listens in no directory that is not there.
 func TestConsumerNamesAMissingDirectory(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	dir := filepath.Join(filepath.Dir(s.Socket), "none")
 	c := s.Consumer("-socket", dir+"/s", "-timeout", "100ms")
@@ -133,6 +142,7 @@ func TestConsumerNamesAMissingDirectory(t *testing.T) {
 
 // TestProducerSaysWhatASizeTakes: memory comes in multiples of the granularity.
 func TestProducerSaysWhatASizeTakes(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-size", "7")
 	require.Len(t, programs.Find(producer, "  2 MiB of device memory: it comes in multiples of 2 MiB"), 1, producer.Dump())
@@ -142,6 +152,7 @@ func TestProducerSaysWhatASizeTakes(t *testing.T) {
 
 // TestConsumerBesideItsProducer: "producer & consumer" works, whichever is faster.
 func TestConsumerBesideItsProducer(t *testing.T) {
+	programs.Parallel(t)
 	for range 3 {
 		s := programs.NewScene(t)
 		producer, consumer := s.Producer(), s.Consumer()
@@ -152,6 +163,7 @@ func TestConsumerBesideItsProducer(t *testing.T) {
 
 // TestConsumerStopsWaiting: a signal ends the wait for a producer.
 func TestConsumerStopsWaiting(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	consumer := programs.NewScene(t).Consumer("-json", "-timeout", "1h")
 	programs.WaitEvent(t, consumer, "waiting")
@@ -162,6 +174,7 @@ func TestConsumerStopsWaiting(t *testing.T) {
 
 // TestProducerSaysHowLong: without a bound there is none to be said.
 func TestProducerSaysHowLong(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-consumers", "0")

@@ -23,6 +23,7 @@ import (
 //
 //fault:rows 77
 func TestFileIsCutOff(t *testing.T) {
+	programs.Parallel(t)
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the memory of the software driver is files")
 	}

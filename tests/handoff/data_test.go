@@ -19,8 +19,10 @@ import (
 )
 
 func TestSalt(t *testing.T) {
+	programs.Parallel(t)
 	for _, salt := range []string{"1", "4294967295", "0x5EED"} {
 		t.Run(salt, func(t *testing.T) {
+			programs.Parallel(t)
 			if salt != "0x5EED" {
 				cutest.ProvenOnSoft(t)
 			}
@@ -35,8 +37,10 @@ func TestSalt(t *testing.T) {
 
 // TestFault67_WrongSalt: data of another run is not accepted, by either side.
 func TestFault67_WrongSalt(t *testing.T) {
+	programs.Parallel(t)
 	for _, c := range []struct{ salt, expect uint64 }{{0, 1}, {1, 0}, {7, 1 << 31}} {
 		t.Run(fmt.Sprintf("%d for %d", c.salt, c.expect), func(t *testing.T) {
+			programs.Parallel(t)
 			s := programs.NewScene(t)
 			producer := s.Serving("-size", "1030", "-salt", programs.Decimal(c.salt))
 			consumer := s.Consumer("-expect-salt", programs.Decimal(c.expect))
@@ -57,6 +61,7 @@ func TestFault67_WrongSalt(t *testing.T) {
 // process, makes both sides fail, and consumers name the integer, whether the host
 // or the device compares.
 func TestFault65_FlippedBit(t *testing.T) {
+	programs.Parallel(t)
 	for name, c := range map[string]struct {
 		size, chunk, offset uint64
 		bit                 int
@@ -78,6 +83,7 @@ func TestFault65_FlippedBit(t *testing.T) {
 		"a chunk of the offer's third record": {size: 130*2*programs.Mib - 2, chunk: 2 * programs.Mib, offset: 260*programs.Mib - 3, bit: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			if strings.Contains(name, "partial") || strings.HasPrefix(name, "first") || name == "middle" || name == "last byte of a piece" {
 				cutest.ProvenOnSoft(t)
 			}
@@ -103,6 +109,7 @@ func TestFault65_FlippedBit(t *testing.T) {
 // TestFlipBesideTheData: what lies behind the data, up to the aligned size, is
 // nobody's concern.
 func TestFlipBesideTheData(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Flipped(5, 0, 5, 0)
 	s.Consumer().Succeeds()
@@ -114,6 +121,7 @@ func TestFlipBesideTheData(t *testing.T) {
 //
 //fault:rows 70
 func TestReadOnlyCannotWrite(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-access", "rw", "-consumers", "2")
 	att := s.MustAttach()

@@ -23,6 +23,7 @@ import (
 // TestFault1_ProducerDiesBeforeSending: the consumer that waits for the offer
 // ends, exit 4.
 func TestFault1_ProducerDiesBeforeSending(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving()
 	producer.Stop()
@@ -37,6 +38,7 @@ func TestFault1_ProducerDiesBeforeSending(t *testing.T) {
 // memory is not mapped yet. It can be mapped all the same, the data is intact,
 // and the attachment knows that its producer is gone.
 func TestFault2_ProducerDiesAfterSending(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	const size = 5*programs.Mib + 3
 	producer := s.Serving("-size", programs.Decimal(size), "-chunk", "2MiB")
@@ -98,6 +100,7 @@ func haltVerifying(s *programs.Scene) *programs.Process {
 
 // TestFault3_ConsumerSaysThatProducerDied: the program, while it verifies.
 func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-size", programs.Long, "-consumers", "0")
 	consumer := haltVerifying(s)
@@ -110,6 +113,7 @@ func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
 // TestFault4_ProducerDiesWhileFilling: with a consumer that waits for the data. It
 // ends, exit 4, and has seen none.
 func TestFault4_ProducerDiesWhileFilling(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Producer("-size", programs.Long, "-fill", "cpu")
 	producer.WaitLine("Set read/write access") // now it fills
@@ -126,8 +130,10 @@ func TestFault4_ProducerDiesWhileFilling(t *testing.T) {
 // TestFault5and6_ConsumerDies: wherever it is killed, the producer says so,
 // gets everything back and serves the next one.
 func TestFault5and6_ConsumerDies(t *testing.T) {
+	programs.Parallel(t)
 	for name, mode := range map[string]string{"fault 5: received": childReceived, "fault 6: mapped": childMapped} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			s := programs.NewScene(t)
 			producer := s.Serving("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB")
 			s.Consumer().Succeeds()
@@ -146,6 +152,7 @@ func TestFault5and6_ConsumerDies(t *testing.T) {
 
 // TestFault6_OnlyConsumerDies: a producer that has no other consumer ends, 4.
 func TestFault6_OnlyConsumerDies(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving()
 	consumer := s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)).Consumer()
@@ -247,6 +254,7 @@ func mustAttachElsewhere(s *programs.Scene, t *testing.T) {
 // TestSilentPeer: one that connects and never speaks is sent away after
 // -timeout, and costs nobody else anything.
 func TestSilentPeer(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-consumers", "0", "-timeout", programs.Enough)
 	ctx, cancel := context.WithTimeout(context.Background(), programs.Patience)
@@ -269,13 +277,16 @@ func TestSilentPeer(t *testing.T) {
 //
 //fault:rows 31
 func TestTimeouts(t *testing.T) {
+	programs.Parallel(t)
 	t.Run("no consumer comes", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		started := time.Now()
 		s.Producer("-timeout", "500ms").Fails(4, "no consumer came in time", "500ms", "start a consumer")
 		require.GreaterOrEqual(t, time.Since(started), 500*time.Millisecond)
 	})
 	t.Run("the producer hangs", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Serving("-consumers", "0")
 		producer.Stop()
@@ -287,6 +298,7 @@ func TestTimeouts(t *testing.T) {
 		require.Contains(t, []int{0, 4}, producer.Wait(), producer.Dump())
 	})
 	t.Run("the consumer hangs", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Serving("-timeout", programs.Enough)
 		consumer := s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)).Consumer()

@@ -16,6 +16,7 @@ import (
 // is an error that says so, exit 3, and never a reason to take the software
 // driver.
 func TestFault43_BadLibcuda(t *testing.T) {
+	programs.Parallel(t)
 	const broken = "the driver is installed but does not work"
 	for name, c := range map[string]struct {
 		functions map[string]programs.Answer
@@ -60,6 +61,7 @@ func TestFault43_BadLibcuda(t *testing.T) {
 // TestFault43_NoVMM: a driver from before virtual memory management, by any of
 // the ways in which it shows.
 func TestFault43_NoVMM(t *testing.T) {
+	programs.Parallel(t)
 	t.Run("no symbols", func(t *testing.T) {
 		env := programs.FakeLibcuda(t, programs.FakeDevice)
 		for _, driver := range []string{"auto", "cuda"} {
@@ -80,6 +82,7 @@ func TestFault43_NoVMM(t *testing.T) {
 
 // TestFault43_VMMRefused: a device that says it has virtual memory management, and refuses it.
 func TestFault43_VMMRefused(t *testing.T) {
+	programs.Parallel(t)
 	env := programs.FakeLibcuda(t, programs.With(programs.FakeDevice, map[string]programs.Answer{
 		"cuMemGetAllocationGranularity": programs.Stores(2 << 20), "cuDeviceTotalMem_v2": programs.Stores(1 << 30), "cuMemCreate": programs.Returns(801),
 	}))
@@ -90,6 +93,7 @@ func TestFault43_VMMRefused(t *testing.T) {
 // TestFault43_NoDevice: a libcuda that sees no GPU. auto takes the software
 // driver and says so; cuda fails.
 func TestFault43_NoDevice(t *testing.T) {
+	programs.Parallel(t)
 	env := programs.FakeLibcuda(t, map[string]programs.Answer{"cuInit": programs.Returns(100)})
 	for _, program := range []string{"producer", "consumer"} {
 		programs.NewScene(t).Start(program, env, "-driver", "cuda").Fails(3, "CUDA_ERROR_NO_DEVICE (100)", "nvidia-smi")
@@ -102,6 +106,7 @@ func TestFault43_NoDevice(t *testing.T) {
 //
 //fault:skip libcuda is installed here
 func TestFault43_NoLibcuda(t *testing.T) {
+	programs.Parallel(t)
 	if _, name, err := sys.OpenCUDA(); err == nil {
 		t.Skip("libcuda is installed here: " + name)
 	}
@@ -131,6 +136,7 @@ func requireSoftware(t *testing.T, env []string, why string) {
 // TestUnloadableLibcuda: a libcuda that is there and cannot be loaded is
 // broken, not absent.
 func TestUnloadableLibcuda(t *testing.T) {
+	programs.Parallel(t)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "libcuda.so.1"), []byte("this is no library\n"), 0o700))
 	env := programs.Args("LD_LIBRARY_PATH=" + dir)
@@ -144,6 +150,7 @@ func TestUnloadableLibcuda(t *testing.T) {
 // TestDriversOfDifferentKinds: a consumer on libcuda cannot use the memory of
 // a producer on the software driver, and both say so.
 func TestDriversOfDifferentKinds(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Start("producer", nil, "-driver", "soft")
 	producer.WaitLine("Waiting for consumer connection...")

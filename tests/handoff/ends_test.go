@@ -57,6 +57,7 @@ func awaitLine(t testing.TB, r *bufio.Scanner, words string) {
 //
 //fault:rows 73
 func TestNobodyReads(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for name, c := range map[string]struct {
 		args    []string
@@ -66,6 +67,7 @@ func TestNobodyReads(t *testing.T) {
 		"json": {programs.Args("-json"), `{"event":"dropped","lines":`},
 	} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			s := programs.NewScene(t)
 			producer, out := piped(s, "producer", append(c.args, "-consumers", "0")...)
 			programs.Eventually(t, func() bool { // the file is there a moment before anybody listens
@@ -100,6 +102,7 @@ func consume(s *programs.Scene, t testing.TB) {
 //
 //fault:rows 73
 func TestReaderIsGone(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for name, given := range map[string][]string{"text": nil, "json": programs.Args("-json")} {
 		t.Run(name, func(t *testing.T) {
@@ -120,6 +123,7 @@ func TestReaderIsGone(t *testing.T) {
 //
 //fault:rows 74
 func TestHangup(t *testing.T) {
+	programs.Parallel(t)
 	hangups := make(chan os.Signal, 1) // taken, so that children do not have them ignored, as under nohup(1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
@@ -152,9 +156,7 @@ func newStuck(t testing.TB) *stuck {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the software driver's calls can be made to hang")
 	}
-	d := &stuck{t, filepath.Join(t.TempDir(), "soft")}
-	require.NoError(t, os.Mkdir(d.dir, 0o700))
-	return d
+	return &stuck{t, programs.OwnSoftDir(t)}
 }
 
 // env has a program use it.
@@ -186,6 +188,7 @@ func (d *stuck) hangs(p *programs.Process) {
 //fault:rows 74
 //fault:skip can be made to hang
 func TestHangingDriver(t *testing.T) {
+	programs.Parallel(t)
 	d := newStuck(t)
 	d.lock()
 	s := programs.NewScene(t)
@@ -207,6 +210,7 @@ func TestHangingDriver(t *testing.T) {
 //fault:rows 74
 //fault:skip can be made to hang
 func TestHangingEnd(t *testing.T) {
+	programs.Parallel(t)
 	for name, c := range map[string]struct {
 		again bool
 		code  int
@@ -216,6 +220,7 @@ func TestHangingEnd(t *testing.T) {
 		"told again":   {true, 1, "terminated came a second time: ended at once"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			d := newStuck(t)
 			s := programs.NewScene(t)
 			hoarder := s.Child(nil, childHoards, programs.Args(smallDevice, d.env()))
@@ -256,6 +261,7 @@ const lackOfDescriptors = "raise it with ulimit -n"
 //fault:rows 75
 //fault:skip qemu-user needs
 func TestFewDescriptors(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	if cutest.Emulated() {
 		t.Skip("qemu-user needs descriptors itself")
@@ -299,6 +305,7 @@ func requireEither(t *testing.T, p *programs.Process, n int) {
 //fault:rows 75
 //fault:skip lets us have no namespaces
 func TestFullDirectory(t *testing.T) {
+	programs.Parallel(t)
 	newStuck(t) // the software driver
 	in := cutest.Namespaced(t)
 	dir := t.TempDir()
@@ -322,6 +329,7 @@ func TestFullDirectory(t *testing.T) {
 //
 //fault:rows 76
 func TestMaxSize(t *testing.T) {
+	programs.Parallel(t)
 	t.Run("the granularity does not count", func(t *testing.T) {
 		s := programs.NewScene(t)
 		producer := s.Serving("-size", "1MiB", "-consumers", "2")

@@ -14,6 +14,7 @@ import (
 
 // TestWrongFlags: what can be seen to be wrong in the command line alone.
 func TestWrongFlags(t *testing.T) {
+	programs.Parallel(t)
 	both := []programs.WrongCase{
 		{Name: "unknown flag", Args: programs.Args("-nope"), Code: 2, Words: programs.Args("-nope", " -h")},
 		{Name: "positional argument", Args: programs.Args("extra"), Code: 2, Words: programs.Args(`"extra"`, " -h")},
@@ -62,6 +63,7 @@ func TestWrongFlags(t *testing.T) {
 
 // TestTooLarge: what the device can never hold, or cannot now.
 func TestTooLarge(t *testing.T) {
+	programs.Parallel(t)
 	for _, c := range []programs.WrongCase{
 		{Name: "-size", Args: programs.Args("-size", "1TiB"), Words: programs.Args("-size 1TiB", "larger than device", "GiB")},
 		{Name: "-size near 64 bits", Args: programs.Args("-size", "16777215TiB"), Words: programs.Args("larger than device")},
@@ -89,6 +91,7 @@ func TestTooLarge(t *testing.T) {
 
 // TestWrongSoftEnvironment: the software driver's own settings.
 func TestWrongSoftEnvironment(t *testing.T) {
+	programs.Parallel(t)
 	for _, c := range []programs.WrongCase{
 		{Name: "GPUFD_SOFT_DEVICES", Env: programs.Args("GPUFD_SOFT_DEVICES=many"), Code: 2, Words: programs.Args(`GPUFD_SOFT_DEVICES="many": want a number from 0 to 64`)},
 		{Name: "GPUFD_SOFT_MEMORY", Env: programs.Args("GPUFD_SOFT_MEMORY=lots"), Code: 2, Words: programs.Args(`GPUFD_SOFT_MEMORY="lots": want bytes, or a number and KiB, MiB or GiB`)},
@@ -107,6 +110,7 @@ func TestWrongSoftEnvironment(t *testing.T) {
 }
 
 func TestVersionAndHelp(t *testing.T) {
+	programs.Parallel(t)
 	for program, flags := range map[string]string{
 		"producer": "driver json timeout version device size chunk access consumers salt socket allow-uid allow-gid connections-per-peer",
 		"consumer": "driver json timeout version device access expect-salt socket allow-uid allow-gid",

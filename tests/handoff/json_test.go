@@ -17,6 +17,7 @@ var steps = map[string][]string{
 
 // TestJSON: every line is an object and the last is the result.
 func TestJSON(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Producer("-json", "-size", "3MiB")
 	programs.WaitEvent(t, producer, "waiting")
@@ -47,6 +48,7 @@ func TestJSON(t *testing.T) {
 
 // TestJSONOfFailure: the result says what went wrong, and the exit code.
 func TestJSONOfFailure(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Producer("-json")
 	programs.WaitEvent(t, producer, "waiting")

@@ -49,6 +49,7 @@ var (
 )
 
 func TestLegacyTranscript(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-handle", "legacy", "-fill", "cpu")
 	consumer := s.Consumer("-verify", "cpu")
@@ -62,9 +63,11 @@ func TestLegacyTranscript(t *testing.T) {
 
 // TestLegacy: whatever the size, whoever fills and verifies, and however many come.
 func TestLegacy(t *testing.T) {
+	programs.Parallel(t)
 	for _, size := range []uint64{1, 3, 4*programs.Kib + 1, 2 * programs.Mib, 10*programs.Mib + 1} {
 		for _, way := range waysFor(size) {
 			t.Run(fmt.Sprintf("%d on the %s", size, way), func(t *testing.T) {
+				programs.Parallel(t)
 				if size != 10*programs.Mib+1 {
 					cutest.ProvenOnSoft(t)
 				}
@@ -88,6 +91,7 @@ func TestLegacy(t *testing.T) {
 
 // TestLegacyConsumerIsEarly: it waits for memory that is filled still.
 func TestLegacyConsumerIsEarly(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Producer("-handle", "legacy", "-size", "64MiB", "-fill", "cpu")
 	producer.WaitLine("Allocated device memory")
@@ -96,6 +100,7 @@ func TestLegacyConsumerIsEarly(t *testing.T) {
 }
 
 func TestLegacyWrongFlags(t *testing.T) {
+	programs.Parallel(t)
 	for _, c := range []programs.WrongCase{
 		{Name: "-handle unknown", Args: programs.Args("-handle", "fabric"), Code: 2, Words: programs.Args(`"fabric"`, "vmm or legacy")},
 		{Name: "read-only", Args: programs.Args("-handle", "legacy", "-access", "ro"), Code: 2, Words: programs.Args("-access ro", "-handle vmm")},
@@ -110,6 +115,7 @@ func TestLegacyWrongFlags(t *testing.T) {
 // TestLegacyIsNotSupported: a device without it is said to be so, exit 3; by drivers that
 // do not tell beforehand, when they are asked for a handle.
 func TestLegacyIsNotSupported(t *testing.T) {
+	programs.Parallel(t)
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the software driver can be told to have none")
 	}
@@ -128,6 +134,7 @@ func withoutVMM(t *testing.T) []string {
 // TestLegacyWithoutVMM: on devices that have no virtual memory management legacy memory
 // goes from producer to consumer, on either side or on both; from the GPU's kernels, too.
 func TestLegacyWithoutVMM(t *testing.T) {
+	programs.Parallel(t)
 	none := withoutVMM(t)
 	for name, c := range map[string]struct{ producer, consumer []string }{
 		"both": {none, none}, "the consumer's": {nil, none}, "the producer's": {none, nil},
@@ -147,6 +154,7 @@ func TestLegacyWithoutVMM(t *testing.T) {
 // TestDescriptorsWithoutVMM: a device that cannot take or make descriptors is said to be
 // so, with what to do, exit 3, and the producer that offered them is told.
 func TestDescriptorsWithoutVMM(t *testing.T) {
+	programs.Parallel(t)
 	none := withoutVMM(t)
 	const why = "does not support virtual memory management"
 	programs.NewScene(t).Start("producer", none).Fails(3, why, "GPUFD_SOFT_VMM=0", "use --handle legacy")
@@ -166,6 +174,7 @@ func TestDescriptorsWithoutVMM(t *testing.T) {
 // TestLegacyWrongData defends invariant 6: one bit, flipped by another process, and the
 // data of another run.
 func TestLegacyWrongData(t *testing.T) {
+	programs.Parallel(t)
 	for name, c := range map[string]struct {
 		size, offset uint64
 		bit          int
@@ -176,6 +185,7 @@ func TestLegacyWrongData(t *testing.T) {
 		"fault 65: end of 2 MiB": {3*programs.Mib + 2, 2*programs.Mib - 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			s := programs.Meeting(t)
 			producer := s.Flipped(c.size, 0, c.offset, c.bit, "-handle", "legacy")
 			s.Consumer().Fails(1, fmt.Sprintf("index %d", c.offset/4), "want 0x", "; 1 integer is wrong")
@@ -183,6 +193,7 @@ func TestLegacyWrongData(t *testing.T) {
 		})
 	}
 	t.Run("fault 67: another run", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Serving("-handle", "legacy", "-salt", "7")
 		s.Consumer("-expect-salt", "8").Fails(1, "index 0")
@@ -193,7 +204,9 @@ func TestLegacyWrongData(t *testing.T) {
 // TestFault1to4and9_LegacyProducerDies: killed at each step, or interrupted; the consumer ends, exit 4,
 // and the next producer takes over.
 func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
+	programs.Parallel(t)
 	t.Run("fault 1: it sends nothing", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Serving("-handle", "legacy")
 		producer.Stop()
@@ -204,6 +217,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		s.Reclaimed()
 	})
 	t.Run("fault 2: received", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.Meeting(t)
 		producer := s.Serving("-handle", "legacy")
 		_, err := s.Attach(share.OnReceived(func(share.Offer, []*os.File) { s.Kill(producer) }))
@@ -211,6 +225,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		s.Reclaimed()
 	})
 	t.Run("fault 2: opened", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Serving("-handle", "legacy")
 		s.Relayed(t, nil, programs.OnlyOf(programs.TypeMapped, func(*programs.Said) { producer.Kill() })).Consumer().
@@ -219,6 +234,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		s.Reclaimed()
 	})
 	t.Run("fault 3: verifying", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Serving("-handle", "legacy", "-size", programs.Long, "-consumers", "0")
 		consumer := haltVerifying(s)
@@ -228,6 +244,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		s.Reclaimed()
 	})
 	t.Run("fault 4: filling", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Producer("-handle", "legacy", "-size", programs.Long, "-fill", "cpu")
 		producer.WaitLine("Allocated device memory")
@@ -240,6 +257,7 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 		s.Reclaimed()
 	})
 	t.Run("fault 9: interrupted", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Serving("-handle", "legacy", "-size", programs.Long, "-consumers", "0")
 		consumer := haltVerifying(s)
@@ -256,8 +274,10 @@ func TestFault1to4and9_LegacyProducerDies(t *testing.T) {
 // TestFault5and6_LegacyConsumerDies: killed when it has the handle, and while it verifies; the
 // producer says so and serves the next.
 func TestFault5and6_LegacyConsumerDies(t *testing.T) {
+	programs.Parallel(t)
 	for _, when := range []string{"Received IPC handle", "Opened IPC handle", "  verifying"} {
 		t.Run(strings.TrimSpace(when), func(t *testing.T) {
+			programs.Parallel(t)
 			s := programs.NewScene(t)
 			producer := s.Serving("-handle", "legacy", "-size", programs.Long, "-consumers", "2")
 			consumer := s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)).Consumer("-verify", "cpu")
@@ -273,6 +293,7 @@ func TestFault5and6_LegacyConsumerDies(t *testing.T) {
 // TestFault9_LegacyProducerInterrupted: the consumer whose memory is taken back is killed, or
 // does not come back; its producer frees the memory then, and in the second case says so.
 func TestFault9_LegacyProducerInterrupted(t *testing.T) {
+	programs.Parallel(t)
 	interrupted := func(t *testing.T, flags ...string) (producer, consumer *programs.Process) {
 		s := programs.NewScene(t)
 		producer = s.Serving(append(programs.Args("-handle", "legacy"), flags...)...)
@@ -285,12 +306,14 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 		return producer, consumer
 	}
 	t.Run("the consumer is killed", func(t *testing.T) {
+		programs.Parallel(t)
 		producer, consumer := interrupted(t)
 		require.False(t, producer.Ended())
 		consumer.Kill()
 		producer.Succeeds()
 	})
 	t.Run("the consumer never closes it", func(t *testing.T) {
+		programs.Parallel(t)
 		producer, consumer := interrupted(t, "-timeout", programs.Enough)
 		producer.Fails(4, "a consumer may still have the legacy memory open: not closed within "+programs.Enough, fmt.Sprintf("pid %d", os.Getpid()))
 		require.NoError(t, programs.Resume(consumer))
@@ -300,6 +323,7 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 
 // TestLegacyLies: whatever is said of the handle, the consumer names it, exit 1.
 func TestLegacyLies(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-handle", "legacy", "-consumers", "0")
 	s.Consumer().Succeeds() // what a GPU's driver keeps from the first time on is nobody's leak
@@ -345,6 +369,7 @@ func TestLegacyLies(t *testing.T) {
 //
 //fault:skip takes two devices
 func TestFault39_LegacyMemoryOfAnotherDevice(t *testing.T) {
+	programs.Parallel(t)
 	a, b := programs.Uuids(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-handle", "legacy", "-device", b, "-consumers", "0")
@@ -359,6 +384,7 @@ func TestFault39_LegacyMemoryOfAnotherDevice(t *testing.T) {
 // TestFault13_LegacyMemoryOfAnEarlierProducer: its handle, in the offer of the one that
 // took its place.
 func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	first := s.Serving("-handle", "legacy")
 	old := make(chan []byte, 1)
@@ -374,6 +400,7 @@ func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
 //
 //fault:skip lets us have no namespaces
 func TestFault46_LegacyNamespaces(t *testing.T) {
+	programs.Parallel(t)
 	in := cutest.Namespaced(t)
 	second := append(in[:len(in):len(in)], "sh", "-c", `"$0" "$@"; exit $?`)
 	t.Run("process 1 of each", func(t *testing.T) {
@@ -399,6 +426,7 @@ func TestFault46_LegacyNamespaces(t *testing.T) {
 // TestLegacyHiddenDevice: the device of the memory is hidden from the consumer, which
 // opens it on another.
 func TestLegacyHiddenDevice(t *testing.T) {
+	programs.Parallel(t)
 	a, b := programs.Uuids(t)
 	s := programs.NewScene(t)
 	producer := s.Start("producer", visible(a), "-handle", "legacy", "-consumers", "4")

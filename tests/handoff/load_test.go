@@ -18,6 +18,7 @@ import (
 // TestFault57_ProducerOutOfFDs: a producer that has no descriptor left for
 // another connection does not give up, and serves who waits as soon as it has.
 func TestFault57_ProducerOutOfFDs(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-consumers", "0", "-timeout", programs.Patience.String())
 	const room = 3
@@ -46,6 +47,7 @@ func TestFault57_ProducerOutOfFDs(t *testing.T) {
 // offer says what to do about it, and so does its producer, which serves the next
 // one.
 func TestFault57_ConsumerOutOfFDs(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Producer("-consumers", "2", "-size", "128MiB", "-chunk", "2MiB", "-timeout", programs.Patience.String())
 	producer.WaitLine("Waiting for consumer connection...")
@@ -80,6 +82,7 @@ func limitFDs(t *testing.T, p *programs.Process, room int) (all int) {
 // again and again, and nothing comes of it. (SIGURG is the one that Go's runtime
 // handles without being asked to.)
 func TestFault33_SignalStorm(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Producer("-size", programs.Long, "-chunk", "16MiB", "-fill", "cpu")
 	defer storm(producer)()

@@ -17,6 +17,7 @@ func visible(uuids string) []string { return []string{"CUDA_VISIBLE_DEVICES=" + 
 //
 //fault:skip takes two devices
 func TestFault41_DevicesInAnotherOrder(t *testing.T) {
+	programs.Parallel(t)
 	a, b := programs.Uuids(t)
 	s := programs.NewScene(t)
 	producer := s.Start("producer", visible(a+","+b), "-consumers", "0")
@@ -42,6 +43,7 @@ func TestFault41_DevicesInAnotherOrder(t *testing.T) {
 //
 //fault:skip takes two devices
 func TestFault42_HiddenDevice(t *testing.T) {
+	programs.Parallel(t)
 	t.Run("another is visible", func(t *testing.T) {
 		a, b := programs.Uuids(t)
 		s := programs.NewScene(t)

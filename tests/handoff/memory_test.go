@@ -19,16 +19,14 @@ const smallDevice = "GPUFD_SOFT_MEMORY=64MiB"
 
 var wanted = map[cu.Kind]string{cu.Soft: "32MiB", cu.CUDA: "4GiB"}[cutest.Kind()]
 
-// hoarded has a process take the memory, and returns it and a function that
-// starts producers.
-func hoarded(s *programs.Scene) (hoarder *programs.Process, producer func(args ...string) *programs.Process) {
+// hoarded starts a process that takes the memory of its devices, which env gives to others.
+func hoarded(s *programs.Scene) (hoarder *programs.Process, env []string) {
 	s.T.Helper()
 	cutest.Alone(s.T, "it takes the device's memory")
-	hoarder = s.Child(nil, childHoards, []string{smallDevice})
+	env = append(programs.OwnDevices(s.T), smallDevice)
+	hoarder = s.Child(nil, childHoards, env)
 	hoarder.WaitLine("holding")
-	return hoarder, func(args ...string) *programs.Process {
-		return s.Start("producer", []string{smallDevice}, append([]string{"-size", wanted}, args...)...)
-	}
+	return hoarder, env
 }
 
 // memoryHint is where the driver's error says to look for who has the memory.
@@ -42,12 +40,13 @@ func memoryHint() string {
 // TestFault61_DeviceIsFull: a producer that does not wait fails at once, 1; one
 // that does says so, and fails when the time is over, 4.
 func TestFault61_DeviceIsFull(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
-	hoarder, producer := hoarded(s)
-	producer().Fails(1, "CUDA_ERROR_OUT_OF_MEMORY (2)", memoryHint(), "wait for it with --wait")
+	hoarder, env := hoarded(s)
+	s.Start("producer", env, "-size", wanted).Fails(1, "CUDA_ERROR_OUT_OF_MEMORY (2)", memoryHint(), "wait for it with --wait")
 	for _, chunk := range [][]string{nil, {"-chunk", "2MiB"}} {
 		began := time.Now()
-		p := producer(append(chunk, "-wait", "300ms")...)
+		p := s.Start("producer", env, append(chunk, "-size", wanted, "-wait", "300ms")...)
 		p.Fails(4, " did not become free in ", " bytes free: context deadline exceeded", "CUDA_ERROR_OUT_OF_MEMORY (2)", "wait longer with --wait")
 		require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
 		require.Len(t, programs.Find(p, "Waiting for device memory, for 300ms at most"), 1, p.Dump())
@@ -61,14 +60,15 @@ func TestFault61_DeviceIsFull(t *testing.T) {
 // the producer that waits for it goes on. Its consumer was there before, and
 // has more patience than for one step.
 func TestFault61_MemoryComesFree(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
-	hoarder, producer := hoarded(s)
-	p := producer("-wait", "1m")
+	hoarder, env := hoarded(s)
+	p := s.Start("producer", env, "-size", wanted, "-wait", "1m")
 	p.WaitLine("Waiting for device memory, for 1m0s at most")
-	consumer := s.Start("consumer", []string{smallDevice}, "-timeout", "10s")
+	consumer := s.Start("consumer", env, "-timeout", "3s")
 	consumer.WaitLine("Connected to producer")
 	if cutest.Kind() == cu.Soft { // longer than the consumer's patience for a silent one
-		time.Sleep(11 * time.Second)
+		time.Sleep(4 * time.Second)
 	}
 	require.Empty(t, programs.Find(p, "Created physical memory"))
 	hoarder.Kill()
@@ -79,9 +79,10 @@ func TestFault61_MemoryComesFree(t *testing.T) {
 
 // TestFault61_WaitIsInterrupted: a signal ends the wait.
 func TestFault61_WaitIsInterrupted(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
-	hoarder, producer := hoarded(s)
-	p := producer("-wait", "1h")
+	hoarder, env := hoarded(s)
+	p := s.Start("producer", env, "-size", wanted, "-wait", "1h")
 	p.WaitLine("Waiting for device memory, for 1h0m0s at most")
 	p.Signal(syscall.SIGTERM)
 	p.Fails(1, "interrupted")
@@ -90,6 +91,7 @@ func TestFault61_WaitIsInterrupted(t *testing.T) {
 
 // TestWaitUsage: a wait is a duration.
 func TestWaitUsage(t *testing.T) {
+	programs.Parallel(t)
 	programs.NewScene(t).Producer("-wait", "-1s").Fails(2, "-wait -1s: want 0 or more")
 	programs.NewScene(t).Producer("-wait", "5").Fails(2, "-wait")
 }

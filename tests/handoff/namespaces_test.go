@@ -40,6 +40,7 @@ func wrapped(s *programs.Scene, wrap []string, env []string, program string, arg
 //
 //fault:skip lets us have no namespaces
 func TestFault46_Namespaces(t *testing.T) {
+	programs.Parallel(t)
 	in := cutest.Namespaced(t)
 	for _, c := range []struct {
 		name               string
@@ -77,6 +78,7 @@ func requirePeer(t *testing.T, p *programs.Process, prefix string, outside bool)
 //fault:skip lets us have no namespaces
 //fault:skip only root can be two users
 func TestFault46_UserNamespaces(t *testing.T) {
+	programs.Parallel(t)
 	in := cutest.Namespaced(t, cutest.AsRoot...)
 	unmapped := []string{"unshare", "--user"}
 	t.Run("the same user", func(t *testing.T) {
@@ -141,6 +143,7 @@ func asUser(t *testing.T, uid int, f func()) {
 //fault:only S
 //fault:skip lets us have no namespaces
 func TestFault46_SoftwareDirectory(t *testing.T) {
+	programs.Parallel(t)
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the software driver's own")
 	}

@@ -21,6 +21,7 @@ import (
 // TestReadmesProgram: the Go program in README.md compiles as it stands, and prints what
 // README.md says, on the driver of these tests and where there is no GPU.
 func TestReadmesProgram(t *testing.T) {
+	programs.Parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), programs.Patience)
 	defer cancel()
 	readme, program := readmesProgram(ctx, t)

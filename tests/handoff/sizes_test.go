@@ -13,6 +13,7 @@ import (
 
 //fault:only G
 func TestSizes(t *testing.T) {
+	programs.Parallel(t)
 	for _, c := range []struct {
 		size, chunk uint64
 		needsGPU    bool
@@ -42,6 +43,7 @@ func TestSizes(t *testing.T) {
 			name = "fault 69: " + name // 32 bits do not hold it
 		}
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			if c.needsGPU {
 				programs.NeedGPU(t, "the software driver's memory is the host's, and it is slow")
 			} else if c.size <= 4*programs.Kib || c.size == 2*programs.Mib {
@@ -90,6 +92,7 @@ func handOver(t *testing.T, size, chunk uint64) {
 
 // TestSizeUnits: what a person writes is what is shared.
 func TestSizeUnits(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for text, bytes := range map[string]int{"4096": 4096, "3KiB": 3 << 10, "2MiB": 2 << 20, "17B": 17} {
 		t.Run(text, func(t *testing.T) {

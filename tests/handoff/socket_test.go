@@ -48,6 +48,7 @@ var places = []place{
 //
 //fault:skip fault 52: only root can
 func TestFault50to52_Places(t *testing.T) {
+	programs.Parallel(t)
 	for _, p := range places {
 		for program, want := range map[string]struct {
 			code int
@@ -57,6 +58,7 @@ func TestFault50to52_Places(t *testing.T) {
 				continue
 			}
 			t.Run(p.name+" ("+program+")", func(t *testing.T) {
+				programs.Parallel(t)
 				cutest.ProvenOnSoft(t)
 				s := programs.NewScene(t)
 				path := p.make(t, s)
@@ -136,6 +138,7 @@ func chown(t *testing.T, s *programs.Scene) string {
 // TestFault48_StaleSocket: a socket file without an owner is replaced by the
 // next producer, whether a killed one left it or anybody else.
 func TestFault48_StaleSocket(t *testing.T) {
+	programs.Parallel(t)
 	for name, leave := range map[string]func(t *testing.T, s *programs.Scene){
 		"bare file": func(t *testing.T, s *programs.Scene) {
 			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -152,6 +155,7 @@ func TestFault48_StaleSocket(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			s := programs.NewScene(t)
 			leave(t, s)
 			s.Consumer("-timeout", "1s").Fails(1, "no producer there within 1s")
@@ -165,6 +169,7 @@ func TestFault48_StaleSocket(t *testing.T) {
 // TestFault49_LiveOwner: a second producer exits 1, and the first one goes on
 // serving.
 func TestFault49_LiveOwner(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	first := s.Serving("-consumers", "2")
 	s.Consumer().Succeeds()
@@ -177,6 +182,7 @@ func TestFault49_LiveOwner(t *testing.T) {
 // TestFault56_ManyAtOnce: of several producers that start at the same moment
 // one serves.
 func TestFault56_ManyAtOnce(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	s.Kill(s.Serving()) // so that there is a stale socket to race for
 	producers := make([]*programs.Process, 6)
@@ -199,6 +205,7 @@ func TestFault56_ManyAtOnce(t *testing.T) {
 
 // TestSocketMode: nobody else can connect to the socket, from its first moment.
 func TestSocketMode(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving()
 	info, err := os.Lstat(s.Socket)
@@ -211,6 +218,7 @@ func TestSocketMode(t *testing.T) {
 // TestDefaultSocket: without -socket both meet in the user's runtime directory,
 // or in a directory of the user's; the producer makes it, 0700.
 func TestDefaultSocket(t *testing.T) {
+	programs.Parallel(t)
 	for name, env := range map[string]func(s *programs.Scene) []string{
 		"XDG_RUNTIME_DIR": func(s *programs.Scene) []string { return programs.Args("XDG_RUNTIME_DIR=" + s.Dir) },
 		"TMPDIR":          func(s *programs.Scene) []string { return programs.Args("XDG_RUNTIME_DIR=", "TMPDIR="+s.Dir) },

@@ -25,6 +25,7 @@ func traced(t *testing.T, way string) (producerCalls, consumerCalls []string) {
 // TestTrace: GPUFD_TRACE=1 prints every driver call as strace does, on standard
 // error; the steps of the transcript are the calls.
 func TestTrace(t *testing.T) {
+	programs.Parallel(t)
 	producer, consumer := traced(t, "cpu")
 	requireOrder(t, producer, "cuInit", "cuDeviceGetCount", "cuMemGetAllocationGranularity", "cuMemCreate",
 		"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoDAsync_v2", "cuMemExportToShareableHandle",
@@ -37,6 +38,7 @@ func TestTrace(t *testing.T) {
 // TestTraceOfKernels: on the GPU, the kernels that are loaded do what the copies
 // did.
 func TestTraceOfKernels(t *testing.T) {
+	programs.Parallel(t)
 	producer, consumer := traced(t, "gpu")
 	requireOrder(t, producer, "cuModuleLoadDataEx", "cuMemSetAccess", "cuLaunchKernel", "cuMemExportToShareableHandle", "cuModuleUnload")
 	requireOrder(t, consumer, "cuModuleLoadDataEx", "cuMemSetAccess", "cuLaunchKernel", "cuModuleUnload", "cuMemUnmap")
@@ -57,6 +59,7 @@ func requireOrder(t *testing.T, calls []string, want ...string) {
 
 // TestTraceShowsArguments: as C would write them.
 func TestTraceShowsArguments(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	p := s.Start("producer", programs.Args("GPUFD_TRACE=1"), "-timeout", "1ms")
 	require.Equal(t, 4, p.Wait(), p.Dump())

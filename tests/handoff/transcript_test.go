@@ -51,6 +51,7 @@ var (
 )
 
 func TestTranscript(t *testing.T) {
+	programs.Parallel(t)
 	for access, words := range map[string]string{"ro": "read-only", "rw": "read/write"} {
 		t.Run(access, func(t *testing.T) {
 			s := programs.NewScene(t)
@@ -69,6 +70,7 @@ func TestTranscript(t *testing.T) {
 // TestTranscriptOnGPU: where the GPU fills and verifies, nothing is copied, and
 // nothing says so. All else stays.
 func TestTranscriptOnGPU(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-fill", "gpu")
 	consumer := s.Consumer("-verify", "gpu")
@@ -113,6 +115,7 @@ func requireTranscript(t *testing.T, p *programs.Process, want []string) {
 
 // TestTranscriptNamesPeer: the lines between say who the other side is.
 func TestTranscriptNamesPeer(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving()
 	consumer := s.Consumer()
@@ -131,6 +134,7 @@ func TestTranscriptNamesPeer(t *testing.T) {
 // TestLinesAppearAsSoonAsTrue: what a producer has done can be read while it
 // waits, and what a consumer has reached while its producer is silent.
 func TestLinesAppearAsSoonAsTrue(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving()
 	require.Empty(t, programs.Find(producer, "Consumer connected"))

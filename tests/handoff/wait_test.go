@@ -18,6 +18,7 @@ import (
 // its deadline; who writes the value itself frees the stream (D20b), and then
 // everything can be closed. The first time shows what a driver keeps for good.
 func TestFault18_PeerDiesBeforeItWrites(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	waitForTheDead(t, s)
 	s.Settle()

@@ -34,9 +34,11 @@ var defaultWay = map[cu.Kind]string{cu.Soft: "cpu", cu.CUDA: "gpu"}[cutest.Kind(
 
 // TestWays: whichever fills and whichever verifies, they agree on the data.
 func TestWays(t *testing.T) {
+	programs.Parallel(t)
 	for _, c := range []struct{ size, chunk uint64 }{{size: 1}, {size: 3}, {size: 4*programs.Kib + 1}, {size: 10*programs.Mib + 1, chunk: 2 * programs.Mib}} {
 		for _, fill := range append(waysFor(c.size), "") {
 			t.Run(fmt.Sprintf("%d in chunks of %d, %s", c.size, c.chunk, fill), func(t *testing.T) {
+				programs.Parallel(t)
 				if c.chunk == 0 {
 					cutest.ProvenOnSoft(t)
 				}
@@ -81,6 +83,7 @@ func requireWay(t *testing.T, p *programs.Process, doing, flag, way string) {
 }
 
 func TestWaysUsage(t *testing.T) {
+	programs.Parallel(t)
 	programs.NewScene(t).Producer("-fill", "host").Fails(2, "-fill", "want gpu or cpu")
 	programs.NewScene(t).Consumer("-verify", "").Fails(2, "-verify", "want gpu or cpu")
 }
@@ -88,6 +91,7 @@ func TestWaysUsage(t *testing.T) {
 // TestNoKernels: a driver that cannot load kernels is an error, 3, where they
 // were asked for.
 func TestNoKernels(t *testing.T) {
+	programs.Parallel(t)
 	env := programs.FakeLibcuda(t, programs.FakeDevice)
 	programs.NewScene(t).Start("consumer", env, "-driver", "cuda", "-verify", "gpu").
 		Fails(3, "--verify gpu: this driver cannot load the kernels", "cuModuleLoadDataEx", "does not have this function")
@@ -127,6 +131,7 @@ func launchOnce(t *testing.T) {
 // which does not notice. Its consumers do, whatever was in the memory before: the
 // zeros of new memory (D9) or the data of an earlier run.
 func TestFault66_FillThatIsNotLaunched(t *testing.T) {
+	programs.Parallel(t)
 	const size = 2*programs.Mib + 5
 	launchOnce(t)
 	for name, before := range map[string]func(*testing.T, cu.DevicePtr){
@@ -180,6 +185,7 @@ func offer(s *programs.Scene, buf *vmm.Buffer, meta pattern.Meta) (ends <-chan e
 // TestFault66_CheckThatIsNotLaunched: a kernel that never runs finds nothing
 // wrong. That is not taken for good data, not even if it is.
 func TestFault66_CheckThatIsNotLaunched(t *testing.T) {
+	programs.Parallel(t)
 	for _, size := range []uint64{1, 3, 4*programs.Kib + 1, 3 * programs.Mib} {
 		dev := notLaunched(t)
 		ctx := cutest.Context(t, dev)
@@ -207,6 +213,7 @@ func requirePatternOf(t *testing.T, ctx *cu.Context, p cu.DevicePtr, size uint64
 // TestKernelsAreGivenUp: who stops waiting while kernels run hears so, and no
 // kernel uses the memory when they have returned.
 func TestKernelsAreGivenUp(t *testing.T) {
+	programs.Parallel(t)
 	ctx := cutest.Context(t, cutest.Device(t))
 	const size = 8 * programs.Mib
 	mem, err := ctx.Alloc(size)

@@ -88,9 +88,11 @@ func (c *channelOfC) frames(n int) []byte {
 // TestChannelByC: a reader in C gets every byte that gpufd writes; one that drops gets whole
 // frames, in order.
 func TestChannelByC(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for _, policy := range programs.Args("block", "drop-oldest", "drop-newest") {
 		t.Run(policy, func(t *testing.T) {
+			programs.Parallel(t)
 			c := newChannelOfC(t, policy)
 			data := c.frames(300)
 			fed := make(chan error, 1)
@@ -119,6 +121,7 @@ func TestChannelByC(t *testing.T) {
 
 // TestChannelByCWriterKilled: the frame that was whole is there, and the error names it.
 func TestChannelByCWriterKilled(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	c := newChannelOfC(t, "block")
 	data := c.frames(2)

@@ -105,6 +105,7 @@ var pairs = []pair{
 // TestInteropDefaultSocket: without a flag the programs meet in one place, whatever the
 // language, where the environment names a directory of the user's or of temporary files.
 func TestInteropDefaultSocket(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	all := []pair{{goProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, goConsumer}}
 	eachPair(t, all, func(t *testing.T, p pair) {
@@ -145,6 +146,7 @@ func eachPair(t *testing.T, pairs []pair, f func(t *testing.T, p pair)) {
 			continue
 		}
 		t.Run(p.String(), func(t *testing.T) {
+			programs.Parallel(t)
 			p.producer.command(t) // what is missing is noticed here
 			p.consumer.command(t)
 			f(t, p)
@@ -164,6 +166,7 @@ func passOn(t *testing.T, p pair, flags ...string) {
 // TestInterop: memory goes from one language to another, in buffers of one byte to so
 // many chunks that their descriptors take two records.
 func TestInterop(t *testing.T) {
+	programs.Parallel(t)
 	large := programs.Args("-size", programs.Decimal(65*2*programs.Mib-3), "-chunk", "2MiB")
 	sizes := [][]string{programs.Args("-size", "1")}
 	if !testing.Short() {
@@ -180,6 +183,7 @@ func TestInterop(t *testing.T) {
 		}
 		for _, flags := range sizes {
 			t.Run(strings.Join(flags, " "), func(t *testing.T) {
+				programs.Parallel(t)
 				onGPU := "1"
 				if p.ours() {
 					onGPU = large[1]
@@ -196,6 +200,7 @@ func TestInterop(t *testing.T) {
 // TestInteropLibraries: CuPy and PyTorch fill and compare the shared memory with kernels
 // of theirs, as arrays over it without a copy; ours and plain copies do on the other side.
 func TestInteropLibraries(t *testing.T) {
+	programs.Parallel(t)
 	programs.NeedGPU(t, "CuPy and PyTorch take memory of one")
 	for _, library := range programs.Args("cupy", "torch") {
 		eachPair(t, []pair{
@@ -217,6 +222,7 @@ func TestInteropLibraries(t *testing.T) {
 // PyTorch, whose arrays lie somewhere in larger allocations; opened by the package, by
 // CuPy's runtime API, and under a tensor of PyTorch.
 func TestInteropLegacy(t *testing.T) {
+	programs.Parallel(t)
 	programs.NeedGPU(t, "a legacy handle of the software driver is for its own processes")
 	all := []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {pyProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, cConsumer}}
 	for _, library := range programs.Args("cupy", "torch") {
@@ -248,6 +254,7 @@ func TestInteropLegacy(t *testing.T) {
 
 // TestInteropLegacyKilled: whoever dies, the other ends clearly.
 func TestInteropLegacyKilled(t *testing.T) {
+	programs.Parallel(t)
 	programs.NeedGPU(t, "a legacy handle of the software driver is for its own processes")
 	eachPair(t, []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {goProducer, cConsumer}}, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
@@ -270,11 +277,13 @@ func TestInteropLegacyKilled(t *testing.T) {
 // TestInteropLegacySoftware: a program without the software driver cannot open what
 // stands for a legacy handle there, and does not say that it takes one.
 func TestInteropLegacySoftware(t *testing.T) {
+	programs.Parallel(t)
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the software driver's own")
 	}
 	for _, c := range []peer{pyConsumer, cConsumer} {
 		t.Run(c.String(), func(t *testing.T) {
+			programs.Parallel(t)
 			c.command(t)
 			s := programs.Meeting(t)
 			producer := s.Serving("-handle", "legacy")
@@ -291,6 +300,7 @@ func TestInteropLegacySoftware(t *testing.T) {
 // TestInteropReadWrite: a consumer of another language that asks for it maps the memory
 // read-write, and is refused where the offer does not give that.
 func TestInteropReadWrite(t *testing.T) {
+	programs.Parallel(t)
 	eachPair(t, pairs, func(t *testing.T, p pair) {
 		p.provenUnlessOurs(t)
 		s := programs.Meeting(t)
@@ -308,6 +318,7 @@ func TestInteropReadWrite(t *testing.T) {
 // TestInteropWrongData defends invariant 6 in other languages: both sides fail, and name
 // the integer.
 func TestInteropWrongData(t *testing.T) {
+	programs.Parallel(t)
 	eachPair(t, pairs, func(t *testing.T, p pair) {
 		p.provenUnlessOurs(t)
 		s := programs.Meeting(t)
@@ -319,8 +330,10 @@ func TestInteropWrongData(t *testing.T) {
 
 // TestInteropFlippedBit: one bit anywhere.
 func TestInteropFlippedBit(t *testing.T) {
+	programs.Parallel(t)
 	for _, consumer := range []peer{pyConsumer, cConsumer} {
 		t.Run(consumer.String(), func(t *testing.T) {
+			programs.Parallel(t)
 			consumer.command(t)
 			s := programs.Meeting(t)
 			producer := s.Flipped(10*programs.Mib+1, 2*programs.Mib, 4*programs.Mib-1, 7)
@@ -333,6 +346,7 @@ func TestInteropFlippedBit(t *testing.T) {
 // TestInteropProducerKilled: the consumer ends, exit 4, and whoever comes next takes the
 // socket over, whatever the language of the one that died.
 func TestInteropProducerKilled(t *testing.T) {
+	programs.Parallel(t)
 	eachPair(t, pairs, func(t *testing.T, p pair) {
 		p.provenUnlessOurs(t)
 		s := programs.Meeting(t)
@@ -349,6 +363,7 @@ func TestInteropProducerKilled(t *testing.T) {
 
 // TestInteropConsumerKilled: the producer knows at once, and serves the next.
 func TestInteropConsumerKilled(t *testing.T) {
+	programs.Parallel(t)
 	eachPair(t, []pair{{pyProducer, goConsumer}, {goProducer, pyConsumer}, {goProducer, cConsumer}}, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer, "-consumers", "2")
@@ -363,6 +378,7 @@ func TestInteropConsumerKilled(t *testing.T) {
 // TestInteropRevoked: a producer that is interrupted tells its consumers, and the
 // signal is no failure of it.
 func TestInteropRevoked(t *testing.T) {
+	programs.Parallel(t)
 	eachPair(t, pairs, func(t *testing.T, p pair) {
 		p.provenUnlessOurs(t)
 		s := programs.Meeting(t)
@@ -379,6 +395,7 @@ func TestInteropRevoked(t *testing.T) {
 
 // TestInteropInterrupted: a producer that is interrupted before it serves has failed.
 func TestInteropInterrupted(t *testing.T) {
+	programs.Parallel(t)
 	producer := startPeer(programs.Meeting(t), pyProducer, "-size", "512MiB") // which it fills for seconds
 	producer.WaitLine("Made")
 	producer.Signal(syscall.SIGTERM)
@@ -387,9 +404,11 @@ func TestInteropInterrupted(t *testing.T) {
 
 // TestInteropNobody: no producer, and no consumer.
 func TestInteropNobody(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for _, c := range []peer{pyConsumer, cConsumer} {
 		t.Run(c.String(), func(t *testing.T) {
+			programs.Parallel(t)
 			startPeer(programs.Meeting(t), c, "-timeout", "300ms").Fails(1, "nobody is listening there")
 			startPeer(programs.Meeting(t), c, "-socket", "/"+strings.Repeat("x", 107)).Fails(2, "1 to 107 bytes")
 			startPeer(programs.Meeting(t), c, "-nonsense", "1").Fails(2)
@@ -397,6 +416,7 @@ func TestInteropNobody(t *testing.T) {
 		})
 	}
 	t.Run(pyProducer.String(), func(t *testing.T) {
+		programs.Parallel(t)
 		startPeer(programs.Meeting(t), pyProducer, "-timeout", "100ms").Fails(4, "no consumer came")
 		startPeer(programs.Meeting(t), pyProducer, "-size", "x").Fails(2, "want bytes")
 	})
@@ -404,9 +424,11 @@ func TestInteropNobody(t *testing.T) {
 
 // TestInteropConsumerFirst: a consumer waits for its producer, as ours does, and says so.
 func TestInteropConsumerFirst(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for _, p := range []peer{goProducer, pyProducer} {
 		t.Run(p.String(), func(t *testing.T) {
+			programs.Parallel(t)
 			s := programs.Meeting(t)
 			consumer := startPeer(s, pyConsumer)
 			consumer.WaitLine("  no producer is there yet: waiting for one, for 30 s at most")
@@ -419,6 +441,7 @@ func TestInteropConsumerFirst(t *testing.T) {
 
 // TestInteropOneProducer: a socket has one producer, whatever the languages.
 func TestInteropOneProducer(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	eachPair(t, []pair{{goProducer, pyProducer}, {pyProducer, goProducer}, {pyProducer, pyProducer}}, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
@@ -431,6 +454,7 @@ func TestInteropOneProducer(t *testing.T) {
 
 // TestInteropSilence: who says nothing is given up, in time.
 func TestInteropSilence(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	eachPair(t, pairs, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
@@ -447,8 +471,10 @@ func TestInteropSilence(t *testing.T) {
 // TestInteropOtherUser: who is not admitted hears so and gets nothing, and one that is
 // not our user's is not listened to.
 func TestInteropOtherUser(t *testing.T) {
+	programs.Parallel(t)
 	other := syscall.SysProcAttr{Credential: &syscall.Credential{Uid: programs.OtherUID, Gid: programs.OtherGID}}
 	t.Run("the producer does not admit", func(t *testing.T) {
+		programs.Parallel(t)
 		s := programs.OpenScene(t)
 		producer := servingPeer(s, pyProducer, "-consumers", "0")
 		require.NoError(t, os.Chmod(s.Socket, 0o666))
@@ -459,6 +485,7 @@ func TestInteropOtherUser(t *testing.T) {
 	})
 	for _, c := range []peer{pyConsumer, cConsumer} {
 		t.Run(c.String()+" does not admit", func(t *testing.T) {
+			programs.Parallel(t)
 			c.command(t)
 			s := programs.OpenScene(t)
 			require.NoError(t, os.Chown(s.Dir, programs.OtherUID, programs.OtherGID))
@@ -476,6 +503,7 @@ func TestInteropOtherUser(t *testing.T) {
 
 // TestInteropLegacyRaw: programs that know nothing of us but the 64 bytes and an offset.
 func TestInteropLegacyRaw(t *testing.T) {
+	programs.Parallel(t)
 	programs.NeedGPU(t, "a legacy handle of the software driver is for its own processes")
 	raw := func(t *testing.T, more ...string) *exec.Cmd {
 		return exec.Command(programs.Python(t, "cupy"), append(programs.Args("-B", filepath.Join(programs.PythonDir, "legacy_raw.py")), more...)...)

@@ -56,7 +56,9 @@ func (k kernel) start(s *programs.Scene, p peer, more ...string) *programs.Proce
 		return startPeer(s, p, more...)
 	}
 	line := slices.Concat(p.command(s.T), programs.Args("-socket", s.Socket), p.flags, more)
-	return s.Child(nil, childOlder, nil, line...)
+	older := s.Child(nil, childOlder, nil, line...)
+	older.Name = p.name
+	return older
 }
 
 // serving starts a producer and waits until it serves.

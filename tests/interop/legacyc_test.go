@@ -104,9 +104,11 @@ func (b *stubbed) consumer(f programs.Twist, env ...string) *programs.Process {
 // TestLegacyByC: legacy memory is opened by the handle that is passed by value, at its
 // offset, whether its device is visible or not, and closed before the producer is told.
 func TestLegacyByC(t *testing.T) {
+	programs.Parallel(t)
 	for name, device := range map[string]byte{"visible": 0xa5, "hidden": 1} {
 		for _, size := range []uint64{1, 4099, 3*programs.Mib + 2} {
 			t.Run(fmt.Sprint(name, " ", size), func(t *testing.T) {
+				programs.Parallel(t)
 				b := newStubbed(t, size)
 				b.consumer(programs.OnlyOf(programs.TypeOffer, programs.Put(programs.AtDevice, bytes.Repeat([]byte{device}, 16)...))).Succeeds()
 				b.producer.Succeeds()
@@ -118,6 +120,7 @@ func TestLegacyByC(t *testing.T) {
 
 // TestLegacyByCFails: what is wrong is said to the producer after the memory was closed.
 func TestLegacyByCFails(t *testing.T) {
+	programs.Parallel(t)
 	offers := func(f programs.Twist) programs.Twist { return programs.OnlyOf(programs.TypeOffer, f) }
 	for name, c := range map[string]struct {
 		f      programs.Twist
@@ -140,6 +143,7 @@ func TestLegacyByCFails(t *testing.T) {
 		"one more of each other": {f: programs.OnlyOf(programs.TypeConfirm, programs.Put(programs.AtType, 8)), code: 1, says: "where CONFIRM is expected", opened: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			b := newStubbed(t, 5000)
 			f := c.f
 			if f == nil {
@@ -151,6 +155,7 @@ func TestLegacyByCFails(t *testing.T) {
 		})
 	}
 	t.Run("wrong data", func(t *testing.T) {
+		programs.Parallel(t)
 		b := newStubbed(t, 5000)
 		b.write(stubOffset+4*100, []byte{0xff})
 		b.consumer(func(*programs.Said) {}).Fails(1, "first at index 100, want 0x")
@@ -162,8 +167,10 @@ func TestLegacyByCFails(t *testing.T) {
 // TestLegacyByCRevoked: a producer that wants its memory back waits until it is closed, and
 // no longer once the consumer is killed.
 func TestLegacyByCRevoked(t *testing.T) {
+	programs.Parallel(t)
 	for name, killed := range map[string]bool{"it closes": false, "it is killed": true} {
 		t.Run(name, func(t *testing.T) {
+			programs.Parallel(t)
 			b := newStubbed(t, 5000)
 			hold := b.log + ".hold"
 			require.NoError(t, os.WriteFile(hold, nil, 0o600))
@@ -191,10 +198,12 @@ func TestLegacyByCRevoked(t *testing.T) {
 // TestInteropRefusedVerdict: what a producer says of a verdict stands for the same exit
 // code as before it, 4 if that is that the consumer was too slow.
 func TestInteropRefusedVerdict(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for _, consumer := range []peer{goConsumer, pyConsumer, cConsumer} {
 		for code, exit := range map[byte]int{6: 1, 7: 4} {
 			t.Run(fmt.Sprint(consumer, " ", code), func(t *testing.T) {
+				programs.Parallel(t)
 				consumer.command(t)
 				s := programs.Meeting(t)
 				producer := s.Serving()

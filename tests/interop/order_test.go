@@ -133,6 +133,7 @@ func listening(s *programs.Scene) *share.Server {
 // TestInteropCounter: streams here and a program in Python take turns on memory by
 // counters in a control chunk, whoever offers the two.
 func TestInteropCounter(t *testing.T) {
+	programs.Parallel(t)
 	pyTurns.command(t)
 	t.Run("Python attaches", func(t *testing.T) {
 		s := programs.Meeting(t)
@@ -187,6 +188,7 @@ func attachTo(t *testing.T, socket, name string) *share.Attachment {
 // TestInteropCounterGivenUp: who waits in vain ends in time, in either language, and
 // leaves in its slot that it has given it up; a process that is killed frees nobody.
 func TestInteropCounterGivenUp(t *testing.T) {
+	programs.Parallel(t)
 	pyTurns.command(t)
 	t.Run("Python waits in vain", func(t *testing.T) {
 		s := programs.Meeting(t)
@@ -237,6 +239,7 @@ func numberIn(t *testing.T, control *vmm.Buffer, slot uint64) uint64 {
 // TestInteropIPCEventSoftware: a program without the software driver cannot open its events,
 // and says what does.
 func TestInteropIPCEventSoftware(t *testing.T) {
+	programs.Parallel(t)
 	if cutest.Kind() != cu.Soft {
 		t.Skip("the software driver's own")
 	}
@@ -250,6 +253,7 @@ func TestInteropIPCEventSoftware(t *testing.T) {
 // TestInteropIPCEvent: the same by events of legacy IPC, one of either process, each of which
 // the other waits for on the host.
 func TestInteropIPCEvent(t *testing.T) {
+	programs.Parallel(t)
 	programs.NeedGPU(t, "an IPC event of the software driver is for its own processes")
 	pyTurns.command(t)
 	s := programs.Meeting(t)

@@ -155,6 +155,7 @@ func half(n uint64) uint64 { return n / 2 }
 // TestLiesInTheMiddle: whatever an offer claims and whatever comes with it, the programs say
 // what is wrong and exit 1, nothing of it stays, and the producer serves the next.
 func TestLiesInTheMiddle(t *testing.T) {
+	programs.Parallel(t)
 	for _, consumer := range []peer{goConsumer, pyConsumer, cConsumer} {
 		t.Run(consumer.String(), func(t *testing.T) {
 			programs.Parallel(t)
@@ -187,6 +188,7 @@ func TestLiesInTheMiddle(t *testing.T) {
 
 // The same on the way to the producer: it turns the peer away, who hears why.
 func TestLiesToTheProducer(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-consumers", "0")
 	s.Consumer().Succeeds() // as above
@@ -230,6 +232,7 @@ func kernelRefusesDescriptors(t *testing.T) bool {
 
 // TestRelayCanBeHonest: it is the lies that make the difference.
 func TestRelayCanBeHonest(t *testing.T) {
+	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving("-size", "5MiB", "-chunk", "2MiB")
 	s.Relayed(t, nil, nil).Consumer().Succeeds()

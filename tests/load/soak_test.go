@@ -93,14 +93,14 @@ func TestFault14_Soak(t *testing.T) {
 
 	x.run(consumer, max(n/20, 10)) // so that what is made once has been made
 	before := x.settled(long, started, anything)
-	free, files := programs.FreeMemory(t), programs.SoftFiles(t)
+	free, files := programs.FreeMemory(t), softFiles(t)
 	x.handoffs, x.killed = 0, map[string]int{}
 	x.run(consumer, n)
 	after := x.settled(long, before, allowed(n))
 	programs.RequireFree(t, free)
 
 	x.producer.Consumer().Succeeds() // it still serves, and reclaims
-	require.LessOrEqual(t, len(programs.SoftFiles(t)), len(files), "files of the software driver")
+	require.LessOrEqual(t, len(softFiles(t)), len(files), "files of the software driver")
 	x.lastProducer(consumer)
 	counts := after["producer"].Counts
 	t.Logf("%d handoffs and %d more in the middle of which somebody was killed: %v", x.handoffs, x.allKilled(), x.killed)
@@ -291,3 +291,5 @@ func (x *soak) lastProducer(consumer *programs.Process) {
 	require.NoError(x.t, err)
 	require.NoError(x.t, dismiss(last))
 }
+
+func softFiles(t *testing.T) []string { return programs.SoftFiles(t, os.Getenv("GPUFD_SOFT_DIR")) }

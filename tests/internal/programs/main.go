@@ -1,10 +1,14 @@
 package programs
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,6 +53,10 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(Scratch)
+	flag.Parse()
+	if runtime.GOMAXPROCS(0) < 8 && !cutest.Emulated() && !slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "-test.parallel") }) {
+		_ = flag.Set("test.parallel", "8") // tests here wait for processes most of the time
+	}
 	return cutest.Run(m)
 }
 
@@ -101,6 +109,10 @@ func ProgramPath(t testing.TB, name string) string {
 	require.NoError(t, err)
 	return filepath.Join(dir, name)
 }
+
+// countsMemory reports whether each scene looks at the device's free memory: tests that share the
+// device with others cannot.
+func countsMemory() bool { return cutest.Kind() == cu.CUDA && !cutest.Shared() }
 
 // Parallel lets t run beside other tests on the software driver. On a GPU each process that a
 // test starts takes half a GiB, and the tests count memory.

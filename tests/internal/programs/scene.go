@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -24,8 +25,9 @@ import (
 )
 
 // A Scene is a place for processes to meet: a directory of its own with a
-// socket in it. When the test ends, the directory has to be empty again and
-// the device's memory as free as before (invariants 3, 4 and 8).
+// socket in it. When the test ends, the directory has to be empty again. On a GPU the device's
+// memory has to be as free as before (invariants 3, 4 and 8); the software driver's is looked at
+// when all tests of the package have ended.
 type Scene struct {
 	T      testing.TB
 	Dir    string
@@ -39,7 +41,7 @@ func NewScene(t testing.TB) *Scene {
 	dir, err := os.MkdirTemp(ShortTempDir(), "gpufd-")
 	require.NoError(t, err)
 	s := &Scene{T: t, Dir: dir, Socket: filepath.Join(dir, "s")}
-	if !cutest.Shared() {
+	if countsMemory() {
 		s.free = FreeMemory(t)
 	}
 	t.Cleanup(func() {
@@ -49,7 +51,7 @@ func NewScene(t testing.TB) *Scene {
 		}
 		require.Subset(t, s.keeps, s.Listing(), "left in the socket's directory")
 		require.NotContains(t, s.Listing(), "s.lock", "left in the socket's directory")
-		if !cutest.Shared() { // else who started the tests looks at it behind the last
+		if countsMemory() {
 			RequireFree(t, s.free)
 		}
 	})
@@ -86,7 +88,7 @@ const driverKeeps = 16 << 20
 // of what was done so far is nobody's leak. What follows must leave it as it is.
 func (s *Scene) Settle() {
 	s.T.Helper()
-	if cutest.Shared() {
+	if !countsMemory() {
 		return
 	}
 	RequireFree(s.T, s.free-driverKeeps)
@@ -299,12 +301,51 @@ func Uuids(t *testing.T) (a, b string) {
 	return first.UUID().String(), second.UUID().String()
 }
 
-// SoftFiles are the files of the software driver.
-func SoftFiles(t *testing.T) []string {
+// SoftFiles returns the software driver's files with memory in dir.
+func SoftFiles(t testing.TB, dir string) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(os.Getenv("GPUFD_SOFT_DIR"), "*.mem"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.mem"))
 	require.NoError(t, err)
 	return files
+}
+
+// OwnSoftDir returns a directory that only t uses for the software driver. All memory there must
+// have been freed when t ends; a process that was killed leaves it to the next one.
+func OwnSoftDir(t testing.TB) (dir string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gpufd-soft-") // mode 0700, as the driver wants it
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		defer os.RemoveAll(dir)
+		if !t.Failed() && len(SoftFiles(t, dir)) > 0 {
+			next := exec.Command(ProgramPath(t, "producer"), "-driver", "soft", "-size", "1", "-timeout", "1ms", "-socket", filepath.Join(dir, "s"))
+			next.Env = append(ProgramEnv(), "GPUFD_SOFT_DIR="+dir)
+			_ = next.Run() // it reclaims, and no consumer comes
+			require.Empty(t, SoftFiles(t, dir), "memory of the software driver")
+		}
+	})
+	return dir
+}
+
+// OwnDevices returns the environment of a program that shares devices with nobody outside of t.
+// On a GPU it checks that their memory is as free at the end as before.
+func OwnDevices(t testing.TB) []string {
+	t.Helper()
+	if cutest.Kind() == cu.Soft {
+		return []string{"GPUFD_DRIVER=soft", "GPUFD_SOFT_DIR=" + OwnSoftDir(t)}
+	}
+	for _, dev := range cutest.Driver(t).Devices() {
+		if !countsMemory() {
+			break
+		}
+		free := cutest.FreeMemory(t, dev)
+		t.Cleanup(func() {
+			if !t.Failed() {
+				Eventually(t, func() bool { return cutest.FreeMemory(t, dev) >= free }, "memory of %v is missing: %d bytes were free", dev, free)
+			}
+		})
+	}
+	return []string{"GPUFD_DRIVER=cuda"}
 }
 
 // Meeting is a scene in which a GPU's driver may keep what it does from the first time on:
