@@ -27,13 +27,13 @@ class File:
         try:
             dev = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         except OSError as e:
-            common.missing("GPUFD_REQUIRE_NAMESPACES", f"no FUSE here: {e}")
+            common.missing("namespaces", f"no FUSE here: {e}")
         with tempfile.TemporaryDirectory() as at:
             options = f"fd={dev},rootmode=40000,user_id=0,group_id=0,allow_other"
             failed = _libc.mount(b"gpufd-test", at.encode(), b"fuse", 0, options.encode())
             if failed:
                 os.close(dev)
-                common.missing("GPUFD_REQUIRE_NAMESPACES", f"no FUSE here: {os.strerror(ctypes.get_errno())}")
+                common.missing("namespaces", f"no FUSE here: {os.strerror(ctypes.get_errno())}")
             self.server = os.fork()
             if self.server == 0:
                 try:

@@ -3,7 +3,7 @@
 	python3 python/tests/gpu.py -v
 
 It needs a GPU, gpufd's programs (GPUFD_BIN, or Go to build them) and whichever frameworks
-there are: a test of one that is missing is skipped, and says so; with GPUFD_REQUIRE_GPU=1
+there are: a test of one that is missing is skipped, and says so; with GPUFD_REQUIRE=gpu
 that is a failure. In the end it prints a table of what was seen. What could lose the
 context, a write through memory that is mapped read-only, is done in a child process.
 """
@@ -33,7 +33,7 @@ def module(name):
     try:
         return importlib.import_module(name)
     except ImportError as e:
-        common.missing("GPUFD_REQUIRE_GPU", f"{sys.executable} has no {name}: {e}")
+        common.missing("gpu", f"{sys.executable} has no {name}: {e}")
 
 
 def seen(framework, what, found):
@@ -59,7 +59,7 @@ class Torch:
     def __init__(self):
         self.lib = module("torch")
         if not self.lib.cuda.is_available():
-            common.missing("GPUFD_REQUIRE_GPU", "PyTorch sees no GPU")
+            common.missing("gpu", "PyTorch sees no GPU")
 
     def by_dlpack(self, array):
         return self.lib.from_dlpack(array)
@@ -149,7 +149,7 @@ class Jax:
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         self.lib = module("jax")
         if self.lib.default_backend() != "gpu":
-            common.missing("GPUFD_REQUIRE_GPU", "JAX sees no GPU")
+            common.missing("gpu", "JAX sees no GPU")
 
     def by_dlpack(self, array):
         return module("jax.dlpack").from_dlpack(array)
@@ -193,9 +193,9 @@ class OnGPU(common.Scene):
         try:
             there = _driver.has_device()
         except gpufd.Error as e:
-            common.missing("GPUFD_REQUIRE_GPU", str(e))
+            common.missing("gpu", str(e))
         if not there:
-            common.missing("GPUFD_REQUIRE_GPU", "there is no GPU here")
+            common.missing("gpu", "there is no GPU here")
 
     def setUp(self):
         super().setUp()

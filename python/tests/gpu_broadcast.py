@@ -1,6 +1,6 @@
 """gpufd.broadcast by NCCL, between two GPUs of one machine.
 
-	GPUFD_REQUIRE_GPU=1 python3 python/tests/gpu_broadcast.py -v
+	GPUFD_REQUIRE=gpu python3 python/tests/gpu_broadcast.py -v
 
 It needs two GPUs, PyTorch and gpufd's programs (GPUFD_BIN, or Go to build them). Two ranks have a
 keeper each, and the second one's memory is on the second GPU. Ranks are forked, as those of
@@ -40,7 +40,7 @@ class TwoGPUs(Keepers):
     @classmethod
     def setUpClass(cls):
         if torch is None or devices() < 2:
-            common.missing("GPUFD_REQUIRE_GPU", "there are no two GPUs here that PyTorch sees")
+            common.missing("two", "there are no two GPUs here that PyTorch sees")
         super().setUpClass()
 
     def setUp(self):

@@ -1,6 +1,6 @@
 """Channels on a GPU: PyTorch's and CuPy's streams against gpufd's programs, and each other.
 
-	GPUFD_REQUIRE_GPU=1 python3 python/tests/gpu_channel.py -v
+	GPUFD_REQUIRE=gpu python3 python/tests/gpu_channel.py -v
 
 It needs a GPU, gpufd's programs (GPUFD_BIN, or Go to build them), PyTorch or CuPy, and a C
 compiler for the reader in C. In the end it prints how long frames took.
@@ -34,7 +34,7 @@ def library(name):
     try:
         return importlib.import_module(name)
     except ImportError as e:
-        common.missing("GPUFD_REQUIRE_GPU", f"{sys.executable} has no {name}: {e}")
+        common.missing("gpu", f"{sys.executable} has no {name}: {e}")
 
 
 class Torch:
@@ -160,7 +160,7 @@ class Channels(common.Scene):
     def setUp(self):
         super().setUp()
         if not _driver.has_device():
-            common.missing("GPUFD_REQUIRE_GPU", "there is no GPU here")
+            common.missing("gpu", "there is no GPU here")
         os.environ["GPUFD_DRIVER"] = "cuda"
 
     def nothing_left(self):
@@ -296,7 +296,7 @@ class Channels(common.Scene):
 
     def test_the_reader_in_c(self):
         if not shutil.which("cc"):
-            common.missing("GPUFD_REQUIRE_CC", "there is no C compiler here")
+            common.missing("cc", "there is no C compiler here")
         with tempfile.TemporaryDirectory() as directory:
             file = directory + "/channel"
             subprocess.run(["cc", "-O2", "-o", file, common.ROOT / "examples/c/channel.c", "-ldl"], check=True)

@@ -1,9 +1,9 @@
 """The recipes of docs/python-keeper.md, as they stand on the page, with a Llama of random weights.
 
-	GPUFD_REQUIRE_GPU=1 python3 python/tests/gpu_transformers.py -v
+	GPUFD_REQUIRE=gpu python3 python/tests/gpu_transformers.py -v
 
 It needs a GPU, gpufd's programs (GPUFD_BIN, or Go to build them), PyTorch, transformers and
-accelerate: without them it is skipped, and says so; with GPUFD_REQUIRE_GPU=1 that is a failure.
+accelerate: without them it is skipped, and says so; with GPUFD_REQUIRE=gpu that is a failure.
 The network is not used.
 """
 

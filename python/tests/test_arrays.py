@@ -174,7 +174,7 @@ class Kept(common.Scene):
         try:
             import torch
         except ImportError:
-            common.missing("GPUFD_REQUIRE_PYTHON", "there is no PyTorch here")
+            common.missing("python", "there is no PyTorch here")
         for t, name in ((torch.ones(2, 3), "F32"), (torch.ones(4, dtype=torch.bfloat16), "BF16"), (torch.ones(2, dtype=torch.bool), "BOOL"),
                         (torch.ones(4, dtype=torch.uint8), "U8"), (torch.ones(4, 2)[2:], "F32"), (torch.tensor(5), "I64")):  # fmt: skip
             self.assertEqual(self.alone(t), ("array", name, tuple(t.shape)))

@@ -37,7 +37,7 @@ RANKS = 4
 
 def setUpModule():
     if torch is None or not torch.distributed.is_available():
-        common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no PyTorch with torch.distributed")
+        common.missing("python", f"{sys.executable} has no PyTorch with torch.distributed")
 
 
 class Ranks:

@@ -23,7 +23,7 @@ from gpufd import _joined, _writer, channel
 from gpufd._cuda import context_of
 
 HERE = pathlib.Path(__file__).resolve().parent
-INSIDE = "GPUFD_FAKE_CUDA"
+INSIDE = "GPUFD_TEST_CHILD"
 N = 8192
 ROOM = 1 << 20  # for what a stream copies
 
@@ -91,7 +91,7 @@ class StandIn(unittest.TestCase):
     @unittest.skipIf(os.environ.get(INSIDE), "it is the other process")
     def test_streams_with_the_stand_in(self):
         if not shutil.which("cc"):
-            common.missing("GPUFD_REQUIRE_CC", "there is no C compiler here")
+            common.missing("cc", "there is no C compiler here")
         with tempfile.TemporaryDirectory() as directory:
             subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", directory + "/libcuda.so.1", HERE / "fakecuda.c"], check=True)
             reader = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", directory + "/channel", common.ROOT / "examples/c/channel.c", "-ldl"]

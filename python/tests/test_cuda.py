@@ -26,14 +26,14 @@ from gpufd._cuda import CudaMemory
 from gpufd._deposit import Deposit
 
 HERE = pathlib.Path(__file__).resolve().parent
-INSIDE = "GPUFD_FAKE_CUDA"
+INSIDE = "GPUFD_TEST_CHILD"
 
 
 class StandIn(unittest.TestCase):
     @unittest.skipIf(os.environ.get(INSIDE), "it is the other process")
     def test_with_the_stand_in(self):
         if not shutil.which("cc"):
-            common.missing("GPUFD_REQUIRE_CC", "there is no C compiler here")
+            common.missing("cc", "there is no C compiler here")
         with tempfile.TemporaryDirectory() as directory:
             subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", directory + "/libcuda.so.1", HERE / "fakecuda.c"], check=True)
             env = {**os.environ, INSIDE: "1", "LD_LIBRARY_PATH": directory, "GPUFD_DRIVER": "cuda"}

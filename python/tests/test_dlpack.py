@@ -28,7 +28,7 @@ class InC(common.Scene):
     @classmethod
     def setUpClass(cls):
         if not shutil.which("cc"):
-            common.missing("GPUFD_REQUIRE_CC", "there is no C compiler here")
+            common.missing("cc", "there is no C compiler here")
         directory = tempfile.TemporaryDirectory(prefix="gpufd-")
         cls.addClassCleanup(directory.cleanup)
         cls.library = os.path.join(directory.name, "framework.so")

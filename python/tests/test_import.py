@@ -91,7 +91,7 @@ class Imports(unittest.TestCase):
         try:
             import torch  # noqa: F401
         except ImportError:
-            common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no PyTorch")
+            common.missing("python", f"{sys.executable} has no PyTorch")
         self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "_control", "_get", "_tables", "torch"})
 
 

@@ -37,7 +37,7 @@ class Package(unittest.TestCase):
         """pip builds a wheel, and installs it into an environment that has nothing else."""
         for module in ("pip", "setuptools", "wheel"):
             if subprocess.run([sys.executable, "-c", f"import {module}"], stderr=subprocess.DEVNULL).returncode:
-                common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no {module}")
+                common.missing("python", f"{sys.executable} has no {module}")
         with tempfile.TemporaryDirectory() as directory:
             there = pathlib.Path(directory)
             source = there / "source"  # building leaves things beside the sources
@@ -60,7 +60,7 @@ class Package(unittest.TestCase):
     def test_types(self):
         mypy = shutil.which("mypy")
         if not mypy:
-            common.missing("GPUFD_REQUIRE_PYTHON", "there is no mypy here")
+            common.missing("python", "there is no mypy here")
         with tempfile.TemporaryDirectory() as cache:
             user = pathlib.Path(cache) / "user.py"
             user.write_text(USER)  # mypy tells of an ignore that there is nothing for

@@ -27,7 +27,7 @@ if torch is not None:
 
 def setUpModule():
     if torch is None:
-        common.missing("GPUFD_REQUIRE_PYTHON", f"{sys.executable} has no PyTorch")
+        common.missing("python", f"{sys.executable} has no PyTorch")
 
 
 def model():

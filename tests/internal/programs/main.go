@@ -54,8 +54,8 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(Scratch)
 	flag.Parse()
-	if runtime.GOMAXPROCS(0) < 8 && !cutest.Emulated() && !slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "-test.parallel") }) {
-		_ = flag.Set("test.parallel", "8") // tests here wait for processes most of the time
+	if runtime.GOMAXPROCS(0) < 4 && !cutest.Emulated() && !slices.ContainsFunc(os.Args, func(a string) bool { return strings.HasPrefix(a, "-test.parallel") }) {
+		_ = flag.Set("test.parallel", "4") // tests here wait for processes most of the time
 	}
 	return cutest.Run(m)
 }
