@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // Kind returns the kind of driver that tests run on: GPUFD_DRIVER, or by default
@@ -59,14 +60,14 @@ func Driver(t testing.TB, opts ...cu.Option) *cu.Driver {
 	return d
 }
 
-// NoGPU skips t because there is no GPU. It fails t instead with
-// GPUFD_REQUIRE_GPU=1, and on the software driver, which is always there.
+// NoGPU skips t because there is no GPU. It fails t instead if GPUFD_REQUIRE lists gpu, and on
+// the software driver, which is always there.
 func NoGPU(t testing.TB, why string) {
 	t.Helper()
-	if os.Getenv("GPUFD_REQUIRE_GPU") == "1" || Kind() == cu.Soft {
+	if Kind() == cu.Soft {
 		t.Fatal(why)
 	}
-	t.Skip(why)
+	testenv.Need(t, testenv.GPU, false, why)
 }
 
 // internal/suite sets SharedGPU, an environment variable, when other tests use
@@ -117,17 +118,12 @@ func ProvenOnSoft(t testing.TB) {
 	}
 }
 
-// TwoDevices returns the first two devices of drv. If there is only one it skips
-// t, or fails it with GPUFD_REQUIRE_TWO=1.
+// TwoDevices returns the first two devices of drv. If there is only one it skips t, or fails it
+// if GPUFD_REQUIRE lists two.
 func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	t.Helper()
 	devices := drv.Devices()
-	if len(devices) < 2 {
-		if os.Getenv("GPUFD_REQUIRE_TWO") == "1" {
-			t.Fatalf("GPUFD_REQUIRE_TWO=1, but there are %d devices", len(devices))
-		}
-		t.Skip("takes two devices")
-	}
+	testenv.Need(t, testenv.TwoGPUs, len(devices) >= 2, fmt.Sprintf("there are %d devices", len(devices)))
 	return devices[0], devices[1]
 }
 

@@ -102,9 +102,9 @@ func TestWantOfAGPU(t *testing.T) {
 	for _, c := range []struct {
 		driver, require string
 		fails           bool
-	}{{"cuda", "", false}, {"cuda", "1", true}, {"soft", "", true}, {"soft", "1", true}} {
+	}{{"cuda", "", false}, {"cuda", "gpu", true}, {"soft", "", true}, {"soft", "gpu", true}} {
 		t.Setenv("GPUFD_DRIVER", c.driver)
-		t.Setenv("GPUFD_REQUIRE_GPU", c.require)
+		t.Setenv("GPUFD_REQUIRE", c.require)
 		got := record(t, func(t testing.TB) { NoGPU(t, "why") })
 		require.Equal(t, c.fails, got.Failed(), "%+v", c)
 		require.Equal(t, !c.fails, got.Skipped())

@@ -19,6 +19,6 @@
 // report.
 //
 // GPUFD_DRIVER chooses the driver: soft, which is the default and needs nothing,
-// or cuda. With GPUFD_REQUIRE_GPU=1 a test that would be skipped for want of a
+// or cuda. With GPUFD_REQUIRE=gpu a test that would be skipped for want of a
 // GPU fails.
 package cutest

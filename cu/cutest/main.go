@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/leak"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // Main runs the tests with a directory of their own for the software driver's
@@ -48,8 +49,8 @@ func checkEnvironment() error {
 	case "cuda":
 		return nil
 	case "", "soft":
-		if os.Getenv("GPUFD_REQUIRE_GPU") == "1" && kind == "" {
-			return errors.New("GPUFD_REQUIRE_GPU=1 needs GPUFD_DRIVER=cuda, or soft for tests without a GPU")
+		if testenv.Required(testenv.GPU) && kind == "" {
+			return errors.New("GPUFD_REQUIRE=gpu needs GPUFD_DRIVER=cuda, or soft for tests without a GPU")
 		}
 		return os.Setenv("GPUFD_DRIVER", cu.Soft.String()) // also for what opens a driver by itself
 	default:

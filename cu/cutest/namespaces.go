@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // isolated starts a program with unshare(1) in its own namespaces for processes,
@@ -16,9 +18,6 @@ var isolated = []string{"unshare", "--fork", "--kill-child", "--pid", "--mount-p
 // AsRoot adds a user namespace in which this user is root, and nobody else has a
 // number. Anybody may make one, if the kernel allows it.
 var AsRoot = []string{"--user", "--map-root-user"}
-
-// namespacesEnv is set on machines where namespaces work: then a skip fails.
-const namespacesEnv = "GPUFD_REQUIRE_NAMESPACES"
 
 // Namespaced returns the command that starts a program in its own namespaces,
 // like a container, or skips t. Users other than root need a user namespace for
@@ -34,10 +33,7 @@ func Namespaced(t testing.TB, more ...string) []string {
 		}
 		why = append(why, fmt.Sprintf("%s: %v: %s", strings.Join(wrap, " "), err, out))
 	}
-	if os.Getenv(namespacesEnv) == "1" {
-		t.Fatalf("%s=1, but: %q", namespacesEnv, why)
-	}
-	t.Skipf("this kernel lets us have no namespaces: %q", why)
+	testenv.Need(t, testenv.Namespaces, false, fmt.Sprintf("this kernel lets us have no namespaces: %q", why))
 	return nil
 }
 

@@ -160,7 +160,6 @@ func TestRingPlace(t *testing.T) {
 	}
 }
 
-//fault:only G
 func TestRingSizes(t *testing.T) {
 	programs.Parallel(t)
 	for _, c := range []struct{ procs, size uint64 }{{2, 2*programs.Gib + 1}, {2, 4*programs.Gib + 3}, {3, 5 * programs.Gib}, {1, 20 * programs.Gib}} {
@@ -423,8 +422,6 @@ func TestFault8_ParentDies(t *testing.T) {
 
 // TestFault8_ParentDiesWhileMembersAreStuck: in driver calls, which here wait for a
 // lock. Soon after their parent they end all the same.
-//
-//fault:only S
 func TestFault8_ParentDiesWhileMembersAreStuck(t *testing.T) {
 	programs.Parallel(t)
 	if cutest.Kind() == cu.CUDA {

@@ -58,8 +58,6 @@ func needNamespaces(t *testing.T) {
 
 // TestFault53_OtherUser: another user is let in if both sides say so, and else told
 // in one line why not. Who is allowed anyway is served as ever.
-//
-//fault:skip needs root
 func TestFault53_OtherUser(t *testing.T) {
 	programs.Parallel(t)
 	trust := programs.Args("-allow-uid", "0")
@@ -112,8 +110,6 @@ func TestFault53_OtherUser(t *testing.T) {
 
 // TestFault53_OtherUserServes: it works the other way round, too: a producer of
 // another user, and root consumes.
-//
-//fault:skip needs root
 func TestFault53_OtherUserServes(t *testing.T) {
 	programs.Parallel(t)
 	s := programs.OpenScene(t)
@@ -169,9 +165,6 @@ func TestSoftwareDirectoryOfAnotherUser(t *testing.T) {
 
 // TestFault54_PIDZero: a producer in namespaces of its own does not know our pid,
 // and serves us all the same: the uid decides.
-//
-//fault:skip cannot make user and PID namespaces
-//fault:skip needs root
 func TestFault54_PIDZero(t *testing.T) {
 	programs.Parallel(t)
 	s := programs.OpenScene(t)
@@ -185,9 +178,6 @@ func TestFault54_PIDZero(t *testing.T) {
 
 // TestFault54_OverflowUID: the uid that stands for everybody whom a namespace has no
 // number for is refused, though it is allowed.
-//
-//fault:skip cannot make user and PID namespaces
-//fault:skip needs root
 func TestFault54_OverflowUID(t *testing.T) {
 	programs.Parallel(t)
 	everybody := programs.Args("-allow-uid", "65534", "-allow-gid", "65534")

@@ -27,7 +27,7 @@ const (
 var inherited = programs.OpenFDs("self")
 
 func TestMain(m *testing.M) {
-	programs.Main(m, map[string]func() error{
+	programs.Main(m, cutest.Children{
 		childFDs: func() error {
 			for fd, target := range inherited {
 				fmt.Println(fd, target)

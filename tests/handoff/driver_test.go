@@ -103,8 +103,6 @@ func TestFault43_NoDevice(t *testing.T) {
 
 // TestFault43_NoLibcuda: auto takes the software driver and says so; cuda
 // fails and lists what was tried.
-//
-//fault:skip libcuda is installed here
 func TestFault43_NoLibcuda(t *testing.T) {
 	programs.Parallel(t)
 	if _, name, err := sys.OpenCUDA(); err == nil {

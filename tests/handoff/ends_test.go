@@ -186,7 +186,6 @@ func (d *stuck) hangs(p *programs.Process) {
 // says where, when -timeout is over.
 //
 //fault:rows 74
-//fault:skip can be made to hang
 func TestHangingDriver(t *testing.T) {
 	programs.Parallel(t)
 	d := newStuck(t)
@@ -208,7 +207,6 @@ func TestHangingDriver(t *testing.T) {
 // and at once when it is told again. It leaves no socket and no lock.
 //
 //fault:rows 74
-//fault:skip can be made to hang
 func TestHangingEnd(t *testing.T) {
 	programs.Parallel(t)
 	for name, c := range map[string]struct {
@@ -259,7 +257,6 @@ const lackOfDescriptors = "raise it with ulimit -n"
 // says in a line what this machine lacks. Below 4 it is not loaded.
 //
 //fault:rows 75
-//fault:skip qemu-user needs
 func TestFewDescriptors(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
@@ -303,7 +300,6 @@ func requireEither(t *testing.T, p *programs.Process, n int) {
 // cannot.
 //
 //fault:rows 75
-//fault:skip lets us have no namespaces
 func TestFullDirectory(t *testing.T) {
 	programs.Parallel(t)
 	newStuck(t) // the software driver

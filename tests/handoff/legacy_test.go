@@ -366,8 +366,6 @@ func TestLegacyLies(t *testing.T) {
 
 // TestFault39_LegacyMemoryOfAnotherDevice: both are visible, and the offer names the one
 // that the memory is not on. The handle decides, as for a device that is hidden.
-//
-//fault:skip takes two devices
 func TestFault39_LegacyMemoryOfAnotherDevice(t *testing.T) {
 	programs.Parallel(t)
 	a, b := programs.Uuids(t)
@@ -397,8 +395,6 @@ func TestFault13_LegacyMemoryOfAnEarlierProducer(t *testing.T) {
 
 // TestFault46_LegacyNamespaces: as with descriptors, but for two that have one number,
 // each in its own.
-//
-//fault:skip lets us have no namespaces
 func TestFault46_LegacyNamespaces(t *testing.T) {
 	programs.Parallel(t)
 	in := cutest.Namespaced(t)

@@ -14,8 +14,6 @@ func visible(uuids string) []string { return []string{"CUDA_VISIBLE_DEVICES=" + 
 // TestFault41_DevicesInAnotherOrder: what is device 0 to the producer is device 1
 // to the consumer. The UUID decides, and an ordinal that does not fit is an error
 // that says so.
-//
-//fault:skip takes two devices
 func TestFault41_DevicesInAnotherOrder(t *testing.T) {
 	programs.Parallel(t)
 	a, b := programs.Uuids(t)
@@ -40,8 +38,6 @@ func TestFault41_DevicesInAnotherOrder(t *testing.T) {
 
 // TestFault42_HiddenDevice: the consumer does not see the device that the memory
 // is on, and says so. The producer serves who does.
-//
-//fault:skip takes two devices
 func TestFault42_HiddenDevice(t *testing.T) {
 	programs.Parallel(t)
 	t.Run("another is visible", func(t *testing.T) {

@@ -37,8 +37,6 @@ func wrapped(s *programs.Scene, wrap []string, env []string, program string, arg
 // as containers are, with the socket in a directory that both have: the handoff
 // works, and the peer's pid is unknown where it is in another namespace. The
 // software driver also needs its directory on both sides.
-//
-//fault:skip lets us have no namespaces
 func TestFault46_Namespaces(t *testing.T) {
 	programs.Parallel(t)
 	in := cutest.Namespaced(t)
@@ -74,9 +72,6 @@ func requirePeer(t *testing.T, p *programs.Process, prefix string, outside bool)
 // TestFault46_UserNamespaces: whose user namespaces differ, too. Root in a user
 // namespace is who made it, and is admitted where that is the same user. Who has
 // no number in the other's namespace is refused, whichever side that is.
-//
-//fault:skip lets us have no namespaces
-//fault:skip only root can be two users
 func TestFault46_UserNamespaces(t *testing.T) {
 	programs.Parallel(t)
 	in := cutest.Namespaced(t, cutest.AsRoot...)
@@ -139,9 +134,6 @@ func asUser(t *testing.T, uid int, f func()) {
 
 // TestFault46_SoftwareDirectory: what the software driver has to share is its
 // directory, under whatever name: the devices are the directory's.
-//
-//fault:only S
-//fault:skip lets us have no namespaces
 func TestFault46_SoftwareDirectory(t *testing.T) {
 	programs.Parallel(t)
 	if cutest.Kind() != cu.Soft {

@@ -11,7 +11,6 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-//fault:only G
 func TestSizes(t *testing.T) {
 	programs.Parallel(t)
 	for _, c := range []struct {

@@ -45,8 +45,6 @@ var places = []place{
 
 // TestFault50to52_Places: neither program does anything at a place that is not
 // safe, or not there, and what is there stays.
-//
-//fault:skip fault 52: only root can
 func TestFault50to52_Places(t *testing.T) {
 	programs.Parallel(t)
 	for _, p := range places {

@@ -24,7 +24,7 @@ const soPassRights = 83
 const childOlder = "as on an older kernel"
 
 func TestMain(m *testing.M) {
-	programs.Main(m, map[string]func() error{childOlder: becomeOlder})
+	programs.Main(m, cutest.Children{childOlder: becomeOlder})
 }
 
 // A kernel is this one, or as one before Linux 6.16.

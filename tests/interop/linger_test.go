@@ -268,8 +268,6 @@ var raids = []raid{
 // it has lingering descriptors to drop, and ends when it is told to.
 //
 //fault:rows 72
-//fault:only S
-//fault:skip qemu-user has no seccomp
 func TestLingeringDescriptorsForProducers(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	for _, producer := range []peer{goProducer, pyProducer} {
@@ -355,7 +353,6 @@ var plots = []struct {
 // timeout, and says what is wrong.
 //
 //fault:rows 72
-//fault:skip qemu-user has no seccomp
 func TestLingeringDescriptorsForConsumers(t *testing.T) {
 	for _, consumer := range []peer{goConsumer, pyConsumer, cConsumer} {
 		if cutest.Emulated() && consumer.name != goConsumer.name {

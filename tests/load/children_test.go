@@ -58,7 +58,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	children := map[string]func() error{}
+	children := cutest.Children{}
 	for role, act := range roles {
 		children[role] = func() error {
 			var do task

@@ -146,8 +146,6 @@ func (st *stage) word(buf *vmm.Buffer) uint32 {
 
 // FAULTS 82: a writer is killed while its kernel writes. On a GPU it goes on writing when its
 // lease has ended; when it is fenced it does not, and only then the memory is handed back.
-//
-//fault:skip lets us have no namespaces
 func TestFault82_WriterIsKilledWhileItsKernelWrites(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		name := "in one PID namespace"

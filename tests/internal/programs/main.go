@@ -18,29 +18,16 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/internal/leak"
 	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // Patience limits everything that a test does not measure. On a GPU some tests share 64 GiB.
 var Patience = map[cu.Kind]time.Duration{cu.Soft: time.Minute, cu.CUDA: 3 * time.Minute}[cutest.Kind()]
 
-// Main runs the tests of a package, or the child process that [testenv.Child] started. A child
-// fails if it leaves something behind.
-func Main(m *testing.M, children map[string]func() error) {
-	role := testenv.Role()
-	if role == "" {
-		os.Exit(run(m))
-	}
-	before, err := leak.Now(), fmt.Errorf("no child %q", role)
-	if f := children[role]; f != nil {
-		err = f()
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(leak.Report(os.Stderr, 0, before.Left()))
+// Main runs the tests of a package, or the child process that [Scene.Child] started.
+func Main(m *testing.M, children cutest.Children) {
+	cutest.RunChild(children)
+	os.Exit(run(m))
 }
 
 // Scratch is a directory for what a package's tests build.

@@ -19,7 +19,6 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
-	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -365,10 +364,10 @@ func Meeting(t testing.TB) *Scene {
 // program that starts it.
 func (s *Scene) Child(front []string, role string, env []string, args ...string) *Process {
 	s.T.Helper()
-	cmd := testenv.Child(context.Background(), role, args...)
+	cmd := cutest.Child(context.Background(), role, append([]string{"GPUFD_DRIVER=" + KindName()}, env...)...)
+	cmd.Args = append(cmd.Args, args...)
 	if front != nil {
 		cutest.Front(s.T, cmd, front, args...)
 	}
-	// Without the last, each child of a binary with the race detector takes a second to end.
-	return StartCommand(s.T, role, cmd, append([]string{"GPUFD_DRIVER=" + KindName(), "GORACE=atexit_sleep_ms=0"}, env...))
+	return StartCommand(s.T, role, cmd, nil)
 }
