@@ -112,18 +112,18 @@ func TestLaunchBuiltins(t *testing.T) {
 		args []string // OUT is where the output goes
 		want []byte
 	}{
-		"pattern_fill":  {programs.Args("zero:4015:OUT", "u64:4015", "u64:7", "u32:42"), data},
-		"pattern_check": {programs.Args("in:"+inBroken, "u64:0xfaf", "u64:7", "u32:42", "inout:"+file(t, words(0, math.MaxUint64))+":OUT"), words(2, 7+10)},
-		"fill_bytes":    {programs.Args("zero:3KiB:OUT", "u64:3071", "u8:0xa5"), append([]byte(strings.Repeat("\xa5", 3071)), 0)},
-		"copy_bytes":    {programs.Args("zero:4015:OUT", "in:"+inData, "u64:4015"), data},
-		"checksum":      {programs.Args("in:"+inData, "u64:4015", "zero:8:OUT"), words(kernels.Checksum(data))},
-		"digest":        {programs.Args("in:"+inData, "u64:4015", "u64:0", "zero:16:OUT"), digestSums(data)},
-		"vector_add":    {programs.Args("in:"+inA, "in:"+inB, "zero:4012:OUT", "u64:1003"), floats(n, func(i int) float32 { return float32(i) + 0.5 })},
-		"saxpy":         {programs.Args("f32:-2.5", "in:"+inA, "inout:"+inB+":OUT", "u64:1003"), floats(n, func(i int) float32 { return -2.5*float32(i) + 0.5 })},
+		"pattern_fill":  {args("zero:4015:OUT", "u64:4015", "u64:7", "u32:42"), data},
+		"pattern_check": {args("in:"+inBroken, "u64:0xfaf", "u64:7", "u32:42", "inout:"+file(t, words(0, math.MaxUint64))+":OUT"), words(2, 7+10)},
+		"fill_bytes":    {args("zero:3KiB:OUT", "u64:3071", "u8:0xa5"), append([]byte(strings.Repeat("\xa5", 3071)), 0)},
+		"copy_bytes":    {args("zero:4015:OUT", "in:"+inData, "u64:4015"), data},
+		"checksum":      {args("in:"+inData, "u64:4015", "zero:8:OUT"), words(kernels.Checksum(data))},
+		"digest":        {args("in:"+inData, "u64:4015", "u64:0", "zero:16:OUT"), digestSums(data)},
+		"vector_add":    {args("in:"+inA, "in:"+inB, "zero:4012:OUT", "u64:1003"), floats(n, func(i int) float32 { return float32(i) + 0.5 })},
+		"saxpy":         {args("f32:-2.5", "in:"+inA, "inout:"+inB+":OUT", "u64:1003"), floats(n, func(i int) float32 { return -2.5*float32(i) + 0.5 })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
-			a := programs.Args("-builtin", moduleOf(t, name), "-kernel", name, "-grid", "3", "-block", "128")
+			a := args("-builtin", moduleOf(t, name), "-kernel", name, "-grid", "3", "-block", "128")
 			for _, arg := range c.args {
 				a = append(a, strings.ReplaceAll(arg, "OUT", out))
 			}
@@ -227,8 +227,7 @@ func TestLaunchJSON(t *testing.T) {
 	require.Contains(t, line, last["error"])
 }
 
-// What one kernel takes is listed as it is, or as a driver that does not know
-// says.
+// TestLaunchList: the parameters of a kernel are listed, or that the driver does not know them.
 func TestLaunchList(t *testing.T) {
 	programs.Parallel(t)
 	p := launch(t, nil, "-builtin", "vector", "-list")
@@ -263,7 +262,7 @@ func TestLaunchList(t *testing.T) {
 	require.Len(t, programs.Find(p, "nothing: takes "), 1)
 	require.Empty(t, programs.Find(p, "count: "))
 
-	old := programs.Args("GPUFD_DRIVER=soft", "GPUFD_SOFT_VERSION=11040")
+	old := args("GPUFD_DRIVER=soft", "GPUFD_SOFT_VERSION=11040")
 	for _, flag := range []string{"-ptx", "-module"} {
 		p = launch(t, old, flag, ptx, "-list")
 		p.Succeeds()
@@ -362,7 +361,7 @@ func knowsParameters(t *testing.T) bool {
 	return cutest.Device(t).Driver().Caller().Library().Has("cuFuncGetParamInfo")
 }
 
-// What cannot be is one line, before anything runs.
+// TestLaunchWrong: a wrong command line is one line of error, before anything runs.
 func TestLaunchWrong(t *testing.T) {
 	programs.Parallel(t)
 	ptx, dir := file(t, []byte(probes)), t.TempDir()
@@ -372,68 +371,55 @@ func TestLaunchWrong(t *testing.T) {
 	vast := file(t, nil)
 	require.NoError(t, os.Truncate(vast, 2<<30)) // of holes
 	saxpy := func(a ...string) []string {
-		return append(programs.Args("-builtin", "vector", "-kernel", "saxpy"), a...)
+		return append(args("-builtin", "vector", "-kernel", "saxpy"), a...)
 	}
 	probe := func(kernel string, a ...string) []string {
-		return append(programs.Args("-ptx", ptx, "-kernel", kernel), a...)
+		return append(args("-ptx", ptx, "-kernel", kernel), a...)
 	}
 	total, err := cutest.Device(t).TotalMemory()
 	require.NoError(t, err)
-	fits := programs.Args("f32:1", "zero:4", "zero:4:"+out, "u64:1")
-	ofTheDriver := programs.Args("too few", "wrong size", "missing kernel", "too many threads", "-shared too large", "buffer too large", "wrong PTX", "no PTX")
+	fits := args("f32:1", "zero:4", "zero:4:"+out, "u64:1")
+	ofTheDriver := args("too few", "wrong size", "missing kernel", "too many threads", "-shared too large", "buffer too large", "wrong PTX", "no PTX")
 	for _, c := range []programs.WrongCase{
-		{Name: "no module", Args: programs.Args("-kernel", "k"), Code: 2, Words: programs.Args("one of --ptx, --module and --builtin: none was given; launch --list shows what comes with this program")},
-		{Name: "two modules", Args: programs.Args("-ptx", ptx, "-builtin", "vector", "-kernel", "k"), Code: 2, Words: programs.Args("one of --ptx, --module and --builtin: 2 were given")},
-		{Name: "no kernel", Args: programs.Args("-ptx", ptx), Code: 2, Words: programs.Args("-kernel", "-list")},
-		{Name: "unknown builtin", Args: programs.Args("-builtin", "saxpy", "-list"), Code: 1, Words: programs.Args(`no module "saxpy"`, "pattern, memory, digest or vector")},
-		{Name: "missing in all", Args: programs.Args("-list", "-kernel", "axpy"), Code: 1, Words: programs.Args("no kernel axpy comes with this program", "saxpy")},
-		{Name: "-grid 0", Args: saxpy("-grid", "0"), Code: 2, Words: programs.Args("-grid", `"0"`, "X,Y,Z")},
-		{Name: "-block of four", Args: saxpy("-block", "1,1,1,1"), Code: 2, Words: programs.Args("-block", "X,Y,Z")},
-		{Name: "-repeat 0", Args: saxpy("-repeat", "0"), Code: 2, Words: programs.Args("-repeat 0", "1 or more")},
-		{Name: "-shared junk", Args: saxpy("-shared", "1KB"), Code: 2, Words: programs.Args("-shared", `"1KB"`)},
-		{Name: "arguments of -list", Args: programs.Args("-ptx", ptx, "-list", "u8:1"), Code: 2, Words: programs.Args(`"u8:1"`, "-list")},
-		{Name: "argument", Args: saxpy("f32:1", "u9:1"), Code: 2, Words: programs.Args(`argument 2, "u9:1"`, "want u8: to u64:")},
-		{Name: "number", Args: saxpy("f32:1", "u32:4294967296"), Code: 2, Words: programs.Args("argument 2", "from 0 to 4294967295")},
-		{Name: "flag behind", Args: saxpy("f32:1", "-json"), Code: 2, Words: programs.Args("-json: put flags before")},
-		{Name: "flag behind, and no module", Args: programs.Args("f32:1", "-json"), Code: 2, Words: programs.Args("-json: put flags before")},
-		{Name: "driver", Args: append(programs.Args("-driver", "none"), saxpy()...), Code: 2, Words: programs.Args(`"none"`)},
+		{Name: "no module", Args: args("-kernel", "k"), Code: 2, Words: args("one of --ptx, --module and --builtin: none was given; launch --list shows what comes with this program")},
+		{Name: "no kernel", Args: args("-ptx", ptx), Code: 2, Words: args("-kernel", "-list")},
+		{Name: "unknown builtin", Args: args("-builtin", "saxpy", "-list"), Code: 1, Words: args(`no module "saxpy"`, "pattern, memory, digest or vector")},
+		{Name: "missing in all", Args: args("-list", "-kernel", "axpy"), Code: 1, Words: args("no kernel axpy comes with this program", "saxpy")},
+		{Name: "-repeat 0", Args: saxpy("-repeat", "0"), Code: 2, Words: args("-repeat 0", "1 or more")},
+		{Name: "arguments of -list", Args: args("-ptx", ptx, "-list", "u8:1"), Code: 2, Words: args(`"u8:1"`, "-list")},
+		{Name: "argument", Args: saxpy("f32:1", "u9:1"), Code: 2, Words: args(`argument 2, "u9:1"`, "want u8: to u64:")},
+		{Name: "flag behind", Args: saxpy("f32:1", "-json"), Code: 2, Words: args("-json: put flags before")},
+		{Name: "flag behind, and no module", Args: args("f32:1", "-json"), Code: 2, Words: args("-json: put flags before")},
 
-		{Name: "too few", Args: saxpy("f32:1", "zero:4", "zero:4"), Code: 1, Words: programs.Args("kernel saxpy takes 4 arguments (f32 a, ptr x, ptr y, u64 n) and was given 3")},
-		{Name: "too many", Args: saxpy(append(fits, "u8:1")...), Code: 1, Words: programs.Args("was given 5")},
-		{Name: "wrong size", Args: saxpy("u8:1", "zero:4", "zero:4", "u64:1"), Code: 1, Words: programs.Args(`argument 1, "u8:1", has 1 byte where kernel saxpy takes 4`)},
-		{Name: "buffer for a number", Args: saxpy("zero:4", "zero:4", "zero:4", "u64:1"), Code: 1, Words: programs.Args("has 8 bytes where kernel saxpy takes 4")},
-		{Name: "buffer for a count", Args: saxpy("f32:1", "zero:4", "zero:4", "zero:4:"+out), Code: 1, Words: programs.Args(`argument 4, "zero:4:` + out + `", is no u64: kernel saxpy takes 4 arguments (f32 a, ptr x,`)},
-		{Name: "integer for a float", Args: saxpy("u32:1", "zero:4", "zero:4:"+out, "u64:1"), Code: 1, Words: programs.Args(`argument 1, "u32:1", is no f32: `, "if 1 are the bits of one, give f32:bits:1")},
-		{Name: "float for an integer", Args: saxpy("f32:1", "zero:4", "zero:4:"+out, "f64:1"), Code: 1, Words: programs.Args(`argument 4, "f64:1", is no u64: `)},
-		{Name: "missing kernel", Args: append(programs.Args("-builtin", "vector", "-kernel", "axpy"), fits...), Code: 1, Words: programs.Args("-builtin vector has no kernel axpy; it has saxpy and vector_add")},
-		{Name: "missing in a file", Args: probe("nowhere"), Code: 1, Words: programs.Args("has no kernel nowhere; it has count, die, leave, nothing, spin and through")},
-		{Name: "-grid too large", Args: append(saxpy("-grid", "1,65536"), fits...), Code: 1, Words: programs.Args("-grid 1,65536", "at most 65535 in Y", "device 0: ")},
-		{Name: "-block of 33 bits", Args: append(saxpy("-block", "5000000000"), fits...), Code: 1, Words: programs.Args("-block 5000000000", "at most 1024 in X")},
-		{Name: "-block of 65 bits", Args: append(saxpy("-block", "99999999999999999999"), fits...), Code: 1, Words: programs.Args("-block", "at most 1024 in X")},
-		{Name: "-block too deep", Args: append(saxpy("-block", "1,1,65"), fits...), Code: 1, Words: programs.Args("-block 1,1,65", "at most 64 in Z")},
-		{Name: "too many threads", Args: append(saxpy("-block", "64,17"), fits...), Code: 1, Words: programs.Args("-block 64,17", "1088 threads", "at most 1024")},
-		{Name: "-shared too large", Args: append(saxpy("-shared", "1MiB"), fits...), Code: 1, Words: programs.Args("-shared 1MiB", "at most")},
-		{Name: "-shared of 64 bits", Args: append(saxpy("-shared", "16777215TiB"), fits...), Code: 1, Words: programs.Args("-shared 16777215TiB", "at most")},
-		{Name: "buffer too large", Args: saxpy("f32:1", "zero:1024TiB", "zero:4:"+out, "u64:1"), Code: 1, Words: programs.Args("argument 2", "1024 TiB", "larger than device 0: ")},
-		{Name: "buffers too large", Args: saxpy("f32:1", "zero:4", "zero:"+programs.Decimal(total)+":"+out, "u64:1"), Code: 1, Words: programs.Args("argument 3", "larger than device 0: ")},
-		{Name: "device", Args: append(saxpy("-device", "99"), fits...), Code: 1, Words: programs.Args("no device 99")},
+		{Name: "too few", Args: saxpy("f32:1", "zero:4", "zero:4"), Code: 1, Words: args("kernel saxpy takes 4 arguments (f32 a, ptr x, ptr y, u64 n) and was given 3")},
+		{Name: "wrong size", Args: saxpy("u8:1", "zero:4", "zero:4", "u64:1"), Code: 1, Words: args(`argument 1, "u8:1", has 1 byte where kernel saxpy takes 4`)},
+		{Name: "buffer for a count", Args: saxpy("f32:1", "zero:4", "zero:4", "zero:4:"+out), Code: 1, Words: args(`argument 4, "zero:4:` + out + `", is no u64: kernel saxpy takes 4 arguments (f32 a, ptr x,`)},
+		{Name: "integer for a float", Args: saxpy("u32:1", "zero:4", "zero:4:"+out, "u64:1"), Code: 1, Words: args(`argument 1, "u32:1", is no f32: `, "if 1 are the bits of one, give f32:bits:1")},
+		{Name: "float for an integer", Args: saxpy("f32:1", "zero:4", "zero:4:"+out, "f64:1"), Code: 1, Words: args(`argument 4, "f64:1", is no u64: `)},
+		{Name: "missing kernel", Args: append(args("-builtin", "vector", "-kernel", "axpy"), fits...), Code: 1, Words: args("-builtin vector has no kernel axpy; it has saxpy and vector_add")},
+		{Name: "missing in a file", Args: probe("nowhere"), Code: 1, Words: args("has no kernel nowhere; it has count, die, leave, nothing, spin and through")},
+		{Name: "-grid too large", Args: append(saxpy("-grid", "1,65536"), fits...), Code: 1, Words: args("-grid 1,65536", "at most 65535 in Y", "device 0: ")},
+		{Name: "too many threads", Args: append(saxpy("-block", "64,17"), fits...), Code: 1, Words: args("-block 64,17", "1088 threads", "at most 1024")},
+		{Name: "-shared too large", Args: append(saxpy("-shared", "1MiB"), fits...), Code: 1, Words: args("-shared 1MiB", "at most")},
+		{Name: "buffer too large", Args: saxpy("f32:1", "zero:1024TiB", "zero:4:"+out, "u64:1"), Code: 1, Words: args("argument 2", "1024 TiB", "larger than device 0: ")},
+		{Name: "buffers too large", Args: saxpy("f32:1", "zero:4", "zero:"+programs.Decimal(total)+":"+out, "u64:1"), Code: 1, Words: args("argument 3", "larger than device 0: ")},
 
-		{Name: "no such input", Args: probe("leave", "in:"+dir+"/none"), Code: 1, Words: programs.Args("argument 1", dir+"/none", "no such file")},
-		{Name: "input is a directory", Args: probe("leave", "in:"+dir), Code: 1, Words: programs.Args(dir + " is not a regular file")},
-		{Name: "input is a pipe", Args: probe("leave", "in:"+pipe), Code: 1, Words: programs.Args(pipe + " is not a regular file")},
-		{Name: "input is empty", Args: probe("leave", "in:"+empty), Code: 1, Words: programs.Args(empty + " is empty")},
-		{Name: "no such directory", Args: probe("leave", "zero:1:"+dir+"/none/out"), Code: 1, Words: programs.Args("argument 1", dir+"/none", "no such file")},
-		{Name: "output is a directory", Args: probe("leave", "zero:1:"+dir), Code: 1, Words: programs.Args(dir + " is not a regular file")},
-		{Name: "output is a pipe", Args: probe("leave", "inout:"+full+":"+pipe), Code: 1, Words: programs.Args(pipe + " is not a regular file")},
-		{Name: "one output twice", Args: probe("leave", "zero:1:"+out, "zero:2:"+out), Code: 2, Words: programs.Args("argument 2", "written to "+out)},
-		{Name: "no such PTX", Args: programs.Args("-ptx", dir+"/none", "-list"), Code: 1, Words: programs.Args("-ptx "+dir+"/none", "no such file")},
-		{Name: "PTX is a pipe", Args: programs.Args("-ptx", pipe, "-list"), Code: 1, Words: programs.Args("-ptx "+pipe, "is not a regular file")},
-		{Name: "PTX without end", Args: programs.Args("-ptx", "/dev/zero", "-list"), Code: 1, Words: programs.Args("/dev/zero is not a regular file")},
-		{Name: "PTX too large", Args: programs.Args("-ptx", vast, "-list"), Code: 1, Words: programs.Args("has 2 GiB, which is too large for a module")},
-		{Name: "module is a pipe", Args: programs.Args("-module", pipe, "-list"), Code: 1, Words: programs.Args("-module "+pipe, "is not a regular file")},
-		{Name: "no such module", Args: programs.Args("-module", dir+"/none", "-list"), Code: 1, Words: programs.Args("-module "+dir+"/none", "no such file")},
-		{Name: "wrong PTX", Args: programs.Args("-ptx", file(t, []byte(strings.Replace(probes, "trap;", "tarp;", 1))), "-list"), Code: 1, Words: programs.Args("CUDA_ERROR_INVALID_PTX (218)", "line 36")},
-		{Name: "no PTX", Args: programs.Args("-module", full, "-list"), Code: 1, Words: programs.Args("cuModuleLoad: CUDA_ERROR_")},
+		{Name: "no such input", Args: probe("leave", "in:"+dir+"/none"), Code: 1, Words: args("argument 1", dir+"/none", "no such file")},
+		{Name: "input is a directory", Args: probe("leave", "in:"+dir), Code: 1, Words: args(dir + " is not a regular file")},
+		{Name: "input is a pipe", Args: probe("leave", "in:"+pipe), Code: 1, Words: args(pipe + " is not a regular file")},
+		{Name: "input is empty", Args: probe("leave", "in:"+empty), Code: 1, Words: args(empty + " is empty")},
+		{Name: "no such directory", Args: probe("leave", "zero:1:"+dir+"/none/out"), Code: 1, Words: args("argument 1", dir+"/none", "no such file")},
+		{Name: "output is a directory", Args: probe("leave", "zero:1:"+dir), Code: 1, Words: args(dir + " is not a regular file")},
+		{Name: "output is a pipe", Args: probe("leave", "inout:"+full+":"+pipe), Code: 1, Words: args(pipe + " is not a regular file")},
+		{Name: "one output twice", Args: probe("leave", "zero:1:"+out, "zero:2:"+out), Code: 2, Words: args("argument 2", "written to "+out)},
+		{Name: "no such PTX", Args: args("-ptx", dir+"/none", "-list"), Code: 1, Words: args("-ptx "+dir+"/none", "no such file")},
+		{Name: "PTX is a pipe", Args: args("-ptx", pipe, "-list"), Code: 1, Words: args("-ptx "+pipe, "is not a regular file")},
+		{Name: "PTX without end", Args: args("-ptx", "/dev/zero", "-list"), Code: 1, Words: args("/dev/zero is not a regular file")},
+		{Name: "PTX too large", Args: args("-ptx", vast, "-list"), Code: 1, Words: args("has 2 GiB, which is too large for a module")},
+		{Name: "module is a pipe", Args: args("-module", pipe, "-list"), Code: 1, Words: args("-module "+pipe, "is not a regular file")},
+		{Name: "no such module", Args: args("-module", dir+"/none", "-list"), Code: 1, Words: args("-module "+dir+"/none", "no such file")},
+		{Name: "wrong PTX", Args: args("-ptx", file(t, []byte(strings.Replace(probes, "trap;", "tarp;", 1))), "-list"), Code: 1, Words: args("CUDA_ERROR_INVALID_PTX (218)", "line 36")},
+		{Name: "no PTX", Args: args("-module", full, "-list"), Code: 1, Words: args("cuModuleLoad: CUDA_ERROR_")},
 	} {
 		t.Run(c.Name, func(t *testing.T) {
 			if !slices.Contains(ofTheDriver, c.Name) {
@@ -490,19 +476,4 @@ func TestLaunchEndless(t *testing.T) {
 	p.Signal(syscall.SIGTERM)
 	p.Fails(1, "interrupted")
 	require.NoFileExists(t, out)
-}
-
-func TestLaunchVersionAndHelp(t *testing.T) {
-	programs.Parallel(t)
-	p := launch(t, nil, "-version")
-	p.Succeeds()
-	require.Regexp(t, `^launch \S+ linux/(amd64|arm64)$`, p.Out.All()[0])
-	p = launch(t, nil, "-h")
-	p.Succeeds()
-	for f := range strings.FieldsSeq("driver json timeout version device ptx module builtin kernel grid block shared repeat bytes list") {
-		require.Len(t, programs.Find(p, "  --"+f), 1, p.Dump())
-	}
-	for _, words := range []string{"Usage: launch [flags] ARG…", "zero:SIZE[:OUTFILE]", "Exit codes: 0"} {
-		require.Contains(t, p.Out.String(), words)
-	}
 }

@@ -67,7 +67,7 @@ func allMapped(p *programs.Process) []int {
 }
 
 // small is a chunk that the software driver fills at once.
-var small = programs.Args("-size", "8KiB")
+var small = args("-size", "8KiB")
 
 func TestRing(t *testing.T) {
 	programs.Parallel(t)
@@ -92,7 +92,7 @@ func TestRing(t *testing.T) {
 		"-timeout short": {"-procs", "2", "-size", "1", "-timeout", programs.Enough},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if !slices.Contains(programs.Args("default", "many on first", "fewer steps", "-compat", "odd"), name) {
+			if !slices.Contains(args("default", "many on first", "fewer steps", "-compat", "odd"), name) {
 				cutest.ProvenOnSoft(t)
 			}
 			p := ring(t, nil, a...)
@@ -147,7 +147,7 @@ func TestRingJSON(t *testing.T) {
 // Each device has the chunks of its own processes, or the first has all.
 func TestRingPlace(t *testing.T) {
 	programs.Parallel(t)
-	programs.Uuids(t)
+	programs.TwoUUIDs(t)
 	for place, want := range map[string][]string{
 		"spread": {"Created 2 chunks on device 0", "Created 1 chunk on device 1"},
 		"first":  {"Created 3 chunks on device 0"},
@@ -162,7 +162,7 @@ func TestRingPlace(t *testing.T) {
 
 func TestRingSizes(t *testing.T) {
 	programs.Parallel(t)
-	for _, c := range []struct{ procs, size uint64 }{{2, 2*programs.Gib + 1}, {2, 4*programs.Gib + 3}, {3, 5 * programs.Gib}, {1, 20 * programs.Gib}} {
+	for _, c := range []struct{ procs, size uint64 }{{2, 2*programs.GiB + 1}, {2, 4*programs.GiB + 3}, {3, 5 * programs.GiB}, {1, 20 * programs.GiB}} {
 		t.Run(fmt.Sprintf("fault 69: %d with %d", c.procs, c.size), func(t *testing.T) {
 			programs.NeedGPU(t, "the software driver's memory is the host's, and it is slow")
 			ring(t, nil, "-procs", programs.Decimal(c.procs), "-size", programs.Decimal(c.size)).Succeeds()
@@ -175,59 +175,32 @@ func TestRingWrong(t *testing.T) {
 	programs.Parallel(t)
 	dir := t.TempDir()
 	for _, c := range []programs.WrongCase{
-		{Name: "-procs 0", Args: programs.Args("-procs", "0"), Code: 2, Words: programs.Args("-procs 0", "1 to 64")},
-		{Name: "-procs 65", Args: programs.Args("-procs", "65"), Code: 2, Words: programs.Args("-procs 65", "1 to 64")},
-		{Name: "-procs -1", Args: programs.Args("-procs", "-1"), Code: 2, Words: programs.Args("-procs -1")},
-		{Name: "-procs junk", Args: programs.Args("-procs", "all"), Code: 2, Words: programs.Args("-procs", `"all"`)},
-		{Name: "-steps 0", Args: programs.Args("-steps", "0"), Code: 2, Words: programs.Args("-steps 0", "1 or more")},
-		{Name: "-size 0", Args: programs.Args("-size", "0"), Code: 2, Words: programs.Args("-size", "more than 0")},
-		{Name: "-size junk", Args: programs.Args("-size", "1MB"), Code: 2, Words: programs.Args("-size", `"1MB"`)},
-		{Name: "-place last", Args: programs.Args("-place", "last"), Code: 2, Words: programs.Args("-place", "first or spread")},
-		{Name: "-salt", Args: programs.Args("-salt", "4294967296"), Code: 2, Words: programs.Args("-salt", "32 bits")},
-		{Name: "-salt with -compat", Args: programs.Args("-salt", "1", "-compat"), Code: 2, Words: programs.Args("-salt 1", "-compat")},
-		{Name: "-module without a name", Args: programs.Args("-module", ""), Code: 2, Words: programs.Args("-module")},
-		{Name: "-timeout 0", Args: programs.Args("-timeout", "0"), Code: 2, Words: programs.Args("-timeout", "more than 0")},
-		{Name: "argument", Args: programs.Args("extra"), Code: 2, Words: programs.Args(`"extra"`, "ring -h")},
-		{Name: "unknown flag", Args: programs.Args("-nope"), Code: 2, Words: programs.Args("-nope", "ring -h")},
-		{Name: "driver", Args: programs.Args("-driver", "none"), Code: 2, Words: programs.Args(`"none"`)},
-		{Name: "as a member", Args: programs.Args("member"), Code: 2, Words: programs.Args("member is for the processes that ring starts itself")},
-		{Name: "too large", Args: programs.Args("-size", "1TiB"), Code: 1, Words: programs.Args("-size 1TiB", "such chunk", "and has only")},
-		{Name: "too many", Args: programs.Args("-size", "16777215TiB", "-procs", "64"), Code: 1, Words: programs.Args("such chunks, and has only")},
-		{Name: "no such module", Args: programs.Args("-procs", "2", "-module", dir+"/none"), Code: 1, Words: programs.Args("-module "+dir+"/none", "no such file")},
-		{Name: "no module", Args: programs.Args("-procs", "2", "-module", file(t, []byte("no PTX"))), Code: 1, Words: programs.Args("-module ", "cuModuleLoad: CUDA_ERROR_")},
-		{Name: "no such kernel", Args: programs.Args("-procs", "2", "-module", file(t, []byte(probes))), Code: 1, Words: programs.Args("has no kernel fill_bytes", "CUDA_ERROR_NOT_FOUND (500)")},
-		{Name: "no devices", Args: programs.Args("-driver", "soft"), Env: programs.Args("GPUFD_SOFT_DEVICES=0"), Code: 3, Words: programs.Args("CUDA_ERROR_NO_DEVICE (100)")},
+		{Name: "-procs 0", Args: args("-procs", "0"), Code: 2, Words: args("-procs 0", "1 to 64")},
+		{Name: "-steps 0", Args: args("-steps", "0"), Code: 2, Words: args("-steps 0", "1 or more")},
+		{Name: "-size 0", Args: args("-size", "0"), Code: 2, Words: args("-size", "more than 0")},
+		{Name: "-place last", Args: args("-place", "last"), Code: 2, Words: args("-place", "first or spread")},
+		{Name: "-salt with -compat", Args: args("-salt", "1", "-compat"), Code: 2, Words: args("-salt 1", "-compat")},
+		{Name: "-module without a name", Args: args("-module", ""), Code: 2, Words: args("-module")},
+		{Name: "as a member", Args: args("member"), Code: 2, Words: args("member is for the processes that ring starts itself")},
+		{Name: "too large", Args: args("-size", "1TiB"), Code: 1, Words: args("-size 1TiB", "such chunk", "and has only")},
+		{Name: "too many", Args: args("-size", "16777215TiB", "-procs", "64"), Code: 1, Words: args("such chunks, and has only")},
+		{Name: "no such module", Args: args("-procs", "2", "-module", dir+"/none"), Code: 1, Words: args("-module "+dir+"/none", "no such file")},
+		{Name: "no module", Args: args("-procs", "2", "-module", file(t, []byte("no PTX"))), Code: 1, Words: args("-module ", "cuModuleLoad: CUDA_ERROR_")},
+		{Name: "no such kernel", Args: args("-procs", "2", "-module", file(t, []byte(probes))), Code: 1, Words: args("has no kernel fill_bytes", "CUDA_ERROR_NOT_FOUND (500)")},
+		{Name: "no devices", Args: args("-driver", "soft"), Env: args("GPUFD_SOFT_DEVICES=0"), Code: 3, Words: args("CUDA_ERROR_NO_DEVICE (100)")},
 	} {
 		t.Run(c.Name, func(t *testing.T) { ring(t, c.Env, c.Args...).Fails(c.Code, c.Words...) })
 	}
 }
 
-// TestRingNoDevice: devices that cannot take part are named with the reason, and
-// without one that can it is exit 3.
-func TestRingNoDevice(t *testing.T) {
+// TestRingUnreachableDevice: a device that the others cannot reach is left out.
+func TestRingUnreachableDevice(t *testing.T) {
 	programs.Parallel(t)
-	for name, c := range map[string]struct {
-		attribute programs.Answer
-		words     string
-	}{
-		"no virtual memory management": {programs.Stores(0), "does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED)"},
-		"attribute unknown":            {programs.Returns(1), "does not support virtual memory management"},
-		"compute mode":                 {programs.Stores(3), "is in compute mode CU_COMPUTEMODE_EXCLUSIVE_PROCESS, and several processes would use it"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			env := programs.FakeLibcuda(t, programs.With(programs.FakeDevice, map[string]programs.Answer{"cuDeviceGetAttribute": c.attribute}))
-			p := ring(t, env, "-driver", "cuda")
-			p.Fails(3, "no device can take part: ", c.words, "0: fake (GPU-78563412-")
-			require.Len(t, programs.Find(p, "Not using CUDA device 0: "), 1)
-		})
-	}
-	t.Run("cannot reach each other", func(t *testing.T) {
-		p := ring(t, programs.Args("GPUFD_DRIVER=soft", "GPUFD_SOFT_DEVICES=2", "GPUFD_SOFT_PEERS=0", "CUDA_VISIBLE_DEVICES=0,1"), append(small, "-procs", "3")...)
-		p.Succeeds()
-		require.Contains(t, programs.Find(p, "Not using CUDA device 1: ")[0], "cannot reach each other's memory (GPUFD_SOFT_PEERS=0)")
-		require.Len(t, programs.Find(p, "Using CUDA device "), 1)
-		require.Contains(t, programs.Find(p, "Created ")[0], "3 chunks on device 0")
-	})
+	p := ring(t, args("GPUFD_DRIVER=soft", "GPUFD_SOFT_DEVICES=2", "GPUFD_SOFT_PEERS=0", "CUDA_VISIBLE_DEVICES=0,1"), append(small, "-procs", "3")...)
+	p.Succeeds()
+	require.Contains(t, programs.Find(p, "Not using CUDA device 1: ")[0], "cannot reach each other's memory (GPUFD_SOFT_PEERS=0)")
+	require.Len(t, programs.Find(p, "Using CUDA device "), 1)
+	require.Contains(t, programs.Find(p, "Created ")[0], "3 chunks on device 0")
 }
 
 // fillKernel is the kernel of package kernels with a line replaced.
@@ -324,13 +297,13 @@ func requirePeerLost(t *testing.T, p *programs.Process, gone int, since time.Tim
 }
 
 // unhurried is a -timeout that is far away.
-var unhurried = programs.Args("-timeout", "2m")
+var unhurried = args("-timeout", "2m")
 
 // haltAtBarrier starts a ring of which process 0 is stopped, so that the others
 // come to wait for it at the barrier, and waits until process 1 does.
 func haltAtBarrier(t *testing.T, more ...string) (p *programs.Process, pids []int) {
 	t.Helper()
-	p = ring(t, nil, append(programs.Args("-procs", "4", "-size", "1KiB", "-steps", "1000000", "-v"), more...)...)
+	p = ring(t, nil, append(args("-procs", "4", "-size", "1KiB", "-steps", "1000000", "-v"), more...)...)
 	p.WaitLine("Step 3: ")
 	pids = members(p)
 	require.NoError(t, syscall.Kill(pids[0], syscall.SIGSTOP))
@@ -428,7 +401,7 @@ func TestFault8_ParentDiesWhileMembersAreStuck(t *testing.T) {
 		t.Skip("the lock is the software driver's")
 	}
 	dir := programs.OwnSoftDir(t)
-	p := ring(t, programs.Args("GPUFD_SOFT_DIR="+dir), append(unhurried, "-procs", "3", "-size", "1", "-steps", "1000000")...)
+	p := ring(t, args("GPUFD_SOFT_DIR="+dir), append(unhurried, "-procs", "3", "-size", "1", "-steps", "1000000")...)
 	p.WaitLine("Started process 0")
 	lock, err := os.Open(filepath.Join(dir, "lock"))
 	require.NoError(t, err)
@@ -474,13 +447,17 @@ func TestRingInterrupted(t *testing.T) {
 // TestRingTimeout: a member that does nothing is given up after -timeout, and does
 // not live on.
 func TestRingTimeout(t *testing.T) {
-	programs.Parallel(t)
-	p, pids := haltAtBarrier(t, "-timeout", programs.Enough)
-	p.Fails(4, fmt.Sprintf("process 0 (pid %d) was silent for ", pids[0]), ", at step ", "wait longer with --timeout")
-	require.Len(t, programs.Find(p, "Process 1 failed: peer 0 lost (exit code 4)"), 1, p.Dump())
-
-	p = ring(t, nil, "-timeout", programs.Enough, "-procs", "2", "-size", "1", "-module", endless(t))
-	p.Fails(4, " lives but has not finished step 0, and no process has done anything for "+programs.Enough, "a kernel or a call of the driver may hang")
+	t.Run("halted", func(t *testing.T) {
+		programs.Parallel(t)
+		p, pids := haltAtBarrier(t, "-timeout", programs.Enough)
+		p.Fails(4, fmt.Sprintf("process 0 (pid %d) was silent for ", pids[0]), ", at step ", "wait longer with --timeout")
+		require.Len(t, programs.Find(p, "Process 1 failed: peer 0 lost (exit code 4)"), 1, p.Dump())
+	})
+	t.Run("endless kernel", func(t *testing.T) {
+		programs.Parallel(t)
+		p := ring(t, nil, "-timeout", programs.Enough, "-procs", "2", "-size", "1", "-module", endless(t))
+		p.Fails(4, " lives but has not finished step 0, and no process has done anything for "+programs.Enough, "a kernel or a call of the driver may hang")
+	})
 }
 
 // TestRingWaitsQuietly: who waits at the barrier uses no CPU, and has no
@@ -552,11 +529,11 @@ var version = regexp.MustCompile(`_v\d$`)
 // that have newer versions by these.
 func TestRingTrace(t *testing.T) {
 	programs.Parallel(t)
-	programs.Uuids(t)
+	programs.TwoUUIDs(t)
 	require.Len(t, sampleCalls, 28)
 	called := map[string]bool{}
 	for _, more := range [][]string{nil, {"-module", fillKernel(t, fillStore, fillStore)}} {
-		p := ring(t, programs.Args("GPUFD_TRACE=1"), append(small, more...)...)
+		p := ring(t, args("GPUFD_TRACE=1"), append(small, more...)...)
 		require.Equal(t, 0, p.Wait(), p.Dump())
 		require.Len(t, programs.Find(p, "Using CUDA device "), 2)
 		for _, name := range programs.Calls(t, p) {
@@ -567,17 +544,4 @@ func TestRingTrace(t *testing.T) {
 	for name, why := range sampleCalls {
 		require.Equal(t, why == "", called[name], name)
 	}
-}
-
-func TestRingVersionAndHelp(t *testing.T) {
-	programs.Parallel(t)
-	p := ring(t, nil, "-version")
-	p.Succeeds()
-	require.Regexp(t, `^ring \S+ linux/(amd64|arm64)$`, p.Out.All()[0])
-	p = ring(t, nil, "-h")
-	p.Succeeds()
-	for f := range strings.FieldsSeq("driver json timeout version procs steps size place salt compat module v") {
-		require.NotEmpty(t, programs.Find(p, "  --"+f), p.Dump())
-	}
-	require.Contains(t, p.Out.String(), "Exit codes: 0")
 }

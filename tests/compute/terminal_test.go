@@ -69,7 +69,7 @@ func (term *terminal) end() string {
 func TestTerminalShowsLongWork(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
-	spin := programs.Args("-ptx", file(t, []byte(probes)), "-kernel", "spin", "zero:4")
+	spin := args("-ptx", file(t, []byte(probes)), "-kernel", "spin", "zero:4")
 	s := programs.NewScene(t)
 	silent := s.Serving("-consumers", "0")
 	silent.Stop()
@@ -79,10 +79,10 @@ func TestTerminalShowsLongWork(t *testing.T) {
 		code    int
 		line    string
 	}{
-		"consumer without a producer": {"consumer", programs.Args("-timeout", "3s", "-socket", programs.NewScene(t).Socket), 1, "waiting for a producer (1s)"},
-		"producer says nothing":       {"consumer", programs.Args("-timeout", "3s", "-socket", s.Socket), 4, "waiting for the producer, which may still be filling its memory (1s)"},
-		"kernel runs":                 {"launch", append(programs.Args("-timeout", "3s"), spin...), 4, "kernel spin is running, for 3s at most (1s)"},
-		"step of a ring":              {"ring", programs.Args("-timeout", "3s", "-procs", "2", "-size", "1", "-module", endless(t)), 4, "0 of 2 steps done; the next: 0 of 2 processes done (1s)"},
+		"consumer without a producer": {"consumer", args("-timeout", "3s", "-socket", programs.NewScene(t).Socket), 1, "waiting for a producer (1s)"},
+		"producer says nothing":       {"consumer", args("-timeout", "3s", "-socket", s.Socket), 4, "waiting for the producer, which may still be filling its memory (1s)"},
+		"kernel runs":                 {"launch", append(args("-timeout", "3s"), spin...), 4, "kernel spin is running, for 3s at most (1s)"},
+		"step of a ring":              {"ring", args("-timeout", "3s", "-procs", "2", "-size", "1", "-module", endless(t)), 4, "0 of 2 steps done; the next: 0 of 2 processes done (1s)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			programs.Parallel(t)
@@ -116,7 +116,7 @@ func TestTerminalShowsHowMuchIsFilled(t *testing.T) {
 	srv.Expect(cli.OfferName)
 	srv.Working(cli.OfferName, 1<<20, 4<<20)
 	term := newTerminal(t, 100)
-	p := term.start("consumer", programs.Args("-timeout", "3s", "-socket", socket)...)
+	p := term.start("consumer", args("-timeout", "3s", "-socket", socket)...)
 	require.Equal(t, 4, p.Wait(), p.Dump())
 	require.Contains(t, term.end(), "\r\x1b[Kwaiting for the producer, which has filled 1 MiB of 4 MiB (25 %) (1s)")
 }

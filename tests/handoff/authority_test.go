@@ -60,7 +60,7 @@ func needNamespaces(t *testing.T) {
 // in one line why not. Who is allowed anyway is served as ever.
 func TestFault53_OtherUser(t *testing.T) {
 	programs.Parallel(t)
-	trust := programs.Args("-allow-uid", "0")
+	trust := args("-allow-uid", "0")
 	for _, c := range []struct {
 		name     string
 		producer []string
@@ -69,18 +69,18 @@ func TestFault53_OtherUser(t *testing.T) {
 		says     []string // the consumer's line; none if it is let in
 		told     bool     // the producer says that it turned somebody away
 	}{
-		{"nobody asked for it", nil, 0o600, trust, programs.Args("permission denied", "write permission on the socket"), false},
-		{"its uid is allowed", programs.Args("-allow-uid", "12345"), 0o666, trust, nil, false},
-		{"its uid is among those allowed", programs.Args("-allow-uid", "1,12345", "-allow-uid", "2"), 0o666, programs.Args("-allow-uid", "root"), nil, false},
-		{"another uid is allowed", programs.Args("-allow-uid", "12346"), 0o666, trust,
-			programs.Args("not allowed", "this is uid 12345 gid 12346: start the producer with --allow-uid or --allow-gid"), true},
-		{"its gid is allowed", programs.Args("-allow-gid", "12346"), 0o660, programs.Args("-allow-gid", "0"), nil, false},
-		{"its gid is among those allowed", programs.Args("-allow-gid", "1,12346"), 0o666, programs.Args("-allow-gid", "root"), nil, false},
-		{"another gid is allowed", programs.Args("-allow-gid", "12345"), 0o660, trust, programs.Args("permission denied"), false},
-		{"other gids are allowed", programs.Args("-allow-gid", "12345,1"), 0o666, trust, programs.Args("not allowed"), true},
-		{"it takes no offers of others", programs.Args("-allow-uid", "12345"), 0o666, nil,
-			programs.Args("sock: peer refused", "uid 0", "not user 12345", "to take its offers, use --allow-uid or --allow-gid"), false},
-		{"it takes offers of another", programs.Args("-allow-uid", "12345"), 0o666, programs.Args("-allow-uid", "1", "-allow-gid", "1"), programs.Args("sock: peer refused"), false},
+		{"nobody asked for it", nil, 0o600, trust, args("permission denied", "write permission on the socket"), false},
+		{"its uid is allowed", args("-allow-uid", "12345"), 0o666, trust, nil, false},
+		{"its uid is among those allowed", args("-allow-uid", "1,12345", "-allow-uid", "2"), 0o666, args("-allow-uid", "root"), nil, false},
+		{"another uid is allowed", args("-allow-uid", "12346"), 0o666, trust,
+			args("not allowed", "this is uid 12345 gid 12346: start the producer with --allow-uid or --allow-gid"), true},
+		{"its gid is allowed", args("-allow-gid", "12346"), 0o660, args("-allow-gid", "0"), nil, false},
+		{"its gid is among those allowed", args("-allow-gid", "1,12346"), 0o666, args("-allow-gid", "root"), nil, false},
+		{"another gid is allowed", args("-allow-gid", "12345"), 0o660, trust, args("permission denied"), false},
+		{"other gids are allowed", args("-allow-gid", "12345,1"), 0o666, trust, args("not allowed"), true},
+		{"it takes no offers of others", args("-allow-uid", "12345"), 0o666, nil,
+			args("sock: peer refused", "uid 0", "not user 12345", "to take its offers, use --allow-uid or --allow-gid"), false},
+		{"it takes offers of another", args("-allow-uid", "12345"), 0o666, args("-allow-uid", "1", "-allow-gid", "1"), args("sock: peer refused"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			programs.Parallel(t)
@@ -88,7 +88,7 @@ func TestFault53_OtherUser(t *testing.T) {
 				cutest.ProvenOnSoft(t)
 			}
 			s := programs.OpenScene(t)
-			producer := s.Serving(append(programs.Args("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB"), c.producer...)...)
+			producer := s.Serving(append(args("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB"), c.producer...)...)
 			info, err := os.Stat(s.Socket)
 			require.NoError(t, err)
 			require.Equal(t, c.mode, info.Mode().Perm())
@@ -158,7 +158,7 @@ func TestSoftwareDirectoryOfAnotherUser(t *testing.T) {
 	dir := filepath.Join(s.Dir, "soft")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	defer func() { require.NoError(t, os.RemoveAll(dir)) }()
-	for _, program := range programs.Args("producer", "consumer") {
+	for _, program := range args("producer", "consumer") {
 		s.StartAsIn(asOther(), dir, program).Fails(2, "GPUFD_SOFT_DIR="+strconv.Quote(dir)+": belongs to uid 0, and this is uid 12345", "want a directory of your own", "the file machine")
 	}
 }
@@ -180,7 +180,7 @@ func TestFault54_PIDZero(t *testing.T) {
 // number for is refused, though it is allowed.
 func TestFault54_OverflowUID(t *testing.T) {
 	programs.Parallel(t)
-	everybody := programs.Args("-allow-uid", "65534", "-allow-gid", "65534")
+	everybody := args("-allow-uid", "65534", "-allow-gid", "65534")
 	t.Run("consumer", func(t *testing.T) {
 		s := programs.OpenScene(t)
 		needNamespaces(t)

@@ -26,6 +26,8 @@ const (
 // inherited are the descriptors that this process was started with.
 var inherited = programs.OpenFDs("self")
 
+var args = programs.Args
+
 func TestMain(m *testing.M) {
 	programs.Main(m, cutest.Children{
 		childFDs: func() error {

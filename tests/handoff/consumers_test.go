@@ -72,7 +72,7 @@ func TestSignalTellsConsumers(t *testing.T) {
 	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving()
-	consumer := s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)).Consumer()
+	consumer := s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)).Consumer()
 	consumer.WaitLine("Received FD")
 	consumer.Stop()
 	producer.Signal(syscall.SIGTERM)
@@ -107,8 +107,8 @@ func TestRefusalHarmsNobody(t *testing.T) {
 }
 
 // TestConsumerWaitsForItsProducer: a consumer that comes first finds its producer, also
-// where a dead one has left its socket; both say where they meet, and for what and how long
-// they wait.
+// where a dead one has left its socket; both print the socket, what they wait
+// for and how long.
 func TestConsumerWaitsForItsProducer(t *testing.T) {
 	programs.Parallel(t)
 	for name, before := range map[string]func(s *programs.Scene){

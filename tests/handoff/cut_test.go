@@ -32,18 +32,18 @@ func TestFileIsCutOff(t *testing.T) {
 	} {
 		t.Run(way, func(t *testing.T) {
 			s := programs.NewScene(t)
-			buf, err := vmm.New(cutest.Device(t), 4*programs.Mib)
+			buf, err := vmm.New(cutest.Device(t), 4*programs.MiB)
 			require.NoError(t, err)
 			_, files, err := buf.Export()
 			require.NoError(t, err)
 			srv, err := share.Listen(s.Socket)
 			require.NoError(t, err)
-			meta := pattern.Meta{Count: pattern.Count(4 * programs.Mib)}
+			meta := pattern.Meta{Count: pattern.Count(4 * programs.MiB)}
 			prepared, err := srv.Prepare(cli.OfferName, buf, share.ReadOnly, share.WithData(meta.Encode()), share.WithLeases(1))
 			require.NoError(t, err)
 			consumer := s.Consumer("-verify", way)
 			consumer.WaitLine("Set read-only access permissions")
-			require.NoError(t, files[0].Truncate(int64(programs.Mib)))
+			require.NoError(t, files[0].Truncate(int64(programs.MiB)))
 			ctx, cancel := context.WithTimeout(t.Context(), programs.Patience)
 			defer cancel()
 			require.NoError(t, prepared.Offer(ctx))

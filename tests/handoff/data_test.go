@@ -48,7 +48,7 @@ func TestFault67_WrongSalt(t *testing.T) {
 			words := []string{"index 0", fmt.Sprintf("want 0x%08x", want), fmt.Sprintf("got 0x%08x", got)}
 
 			consumer.Fails(1, append(words, " are wrong")...)
-			producer.Fails(1, append(words, "the consumer reports", "pid "+programs.PidText(consumer))...)
+			producer.Fails(1, append(words, "the consumer reports", "pid "+programs.PIDText(consumer))...)
 			require.Len(t, programs.Find(consumer, "Data verification FAILED ("), 1, consumer.Dump())
 			require.Len(t, programs.Find(consumer, "Sent acknowledgment to producer"), 1, consumer.Dump())
 			require.Len(t, programs.Find(producer, "Consumer reported a failure: "), 1, producer.Dump())
@@ -66,21 +66,21 @@ func TestFault65_FlippedBit(t *testing.T) {
 		size, chunk, offset uint64
 		bit                 int
 	}{
-		"first integer":                       {size: programs.Mib, offset: 0, bit: 0},
-		"last integer":                        {size: programs.Mib, offset: programs.Mib - 1, bit: 7},
-		"middle":                              {size: programs.Mib, offset: programs.Mib/2 + 1, bit: 3},
+		"first integer":                       {size: programs.MiB, offset: 0, bit: 0},
+		"last integer":                        {size: programs.MiB, offset: programs.MiB - 1, bit: 7},
+		"middle":                              {size: programs.MiB, offset: programs.MiB/2 + 1, bit: 3},
 		"only byte":                           {size: 1, offset: 0, bit: 7},
 		"last byte of a partial integer":      {size: 3, offset: 2, bit: 7},
 		"partial integer after a whole one":   {size: 5, offset: 4, bit: 0},
-		"partial integer in the next chunk":   {size: 2*programs.Mib + 1, chunk: 2 * programs.Mib, offset: 2 * programs.Mib, bit: 1},
-		"last byte of a chunk":                {size: 10*programs.Mib + 1, chunk: 2 * programs.Mib, offset: 4*programs.Mib - 1, bit: 7},
-		"first byte of a chunk":               {size: 10*programs.Mib + 1, chunk: 2 * programs.Mib, offset: 4 * programs.Mib, bit: 0},
-		"last byte of a piece":                {size: 64*programs.Mib + 3, offset: 64*programs.Mib - 1, bit: 4},
-		"first byte of the second piece":      {size: 64*programs.Mib + 3, offset: 64 * programs.Mib, bit: 4},
-		"last byte of a kernel's piece":       {size: 3*programs.Mib + 2, offset: programs.Mib - 1, bit: 6},
-		"first byte of a kernel's piece":      {size: 3*programs.Mib + 2, offset: 2 * programs.Mib, bit: 0},
-		"partial integer of a kernel's piece": {size: 3*programs.Mib + 2, offset: 3*programs.Mib + 1, bit: 2},
-		"a chunk of the offer's third record": {size: 130*2*programs.Mib - 2, chunk: 2 * programs.Mib, offset: 260*programs.Mib - 3, bit: 5},
+		"partial integer in the next chunk":   {size: 2*programs.MiB + 1, chunk: 2 * programs.MiB, offset: 2 * programs.MiB, bit: 1},
+		"last byte of a chunk":                {size: 10*programs.MiB + 1, chunk: 2 * programs.MiB, offset: 4*programs.MiB - 1, bit: 7},
+		"first byte of a chunk":               {size: 10*programs.MiB + 1, chunk: 2 * programs.MiB, offset: 4 * programs.MiB, bit: 0},
+		"last byte of a piece":                {size: 64*programs.MiB + 3, offset: 64*programs.MiB - 1, bit: 4},
+		"first byte of the second piece":      {size: 64*programs.MiB + 3, offset: 64 * programs.MiB, bit: 4},
+		"last byte of a kernel's piece":       {size: 3*programs.MiB + 2, offset: programs.MiB - 1, bit: 6},
+		"first byte of a kernel's piece":      {size: 3*programs.MiB + 2, offset: 2 * programs.MiB, bit: 0},
+		"partial integer of a kernel's piece": {size: 3*programs.MiB + 2, offset: 3*programs.MiB + 1, bit: 2},
+		"a chunk of the offer's third record": {size: 130*2*programs.MiB - 2, chunk: 2 * programs.MiB, offset: 260*programs.MiB - 3, bit: 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			programs.Parallel(t)

@@ -20,18 +20,29 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
+// eachHandle calls f for both kinds of handles.
+func eachHandle(t *testing.T, f func(t *testing.T, handle string)) {
+	for _, handle := range args("vmm", "legacy") {
+		t.Run(handle, func(t *testing.T) {
+			programs.Parallel(t)
+			f(t, handle)
+		})
+	}
+}
+
 // TestFault1_ProducerDiesBeforeSending: the consumer that waits for the offer
 // ends, exit 4.
 func TestFault1_ProducerDiesBeforeSending(t *testing.T) {
-	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving()
-	producer.Stop()
-	consumer := s.Consumer()
-	consumer.WaitLine("Connected to producer")
-	s.Kill(producer)
-	consumer.Fails(4, "the producer closed the connection before its offer was complete", "peer lost")
-	s.Reclaimed()
+	eachHandle(t, func(t *testing.T, handle string) {
+		s := programs.NewScene(t)
+		producer := s.Serving("-handle", handle)
+		producer.Stop()
+		consumer := s.Consumer()
+		consumer.WaitLine("Connected to producer")
+		s.Kill(producer)
+		consumer.Fails(4, "the producer closed the connection before its offer was complete", "peer lost")
+		s.Reclaimed()
+	})
 }
 
 // TestFault2_ProducerDiesAfterSending: the descriptors have arrived and the
@@ -40,7 +51,7 @@ func TestFault1_ProducerDiesBeforeSending(t *testing.T) {
 func TestFault2_ProducerDiesAfterSending(t *testing.T) {
 	programs.Parallel(t)
 	s := programs.NewScene(t)
-	const size = 5*programs.Mib + 3
+	const size = 5*programs.MiB + 3
 	producer := s.Serving("-size", programs.Decimal(size), "-chunk", "2MiB")
 	att, err := s.Attach(share.OnReceived(func(share.Offer, []*os.File) { s.Kill(producer) }))
 	require.NoError(t, err)
@@ -100,31 +111,33 @@ func haltVerifying(s *programs.Scene) *programs.Process {
 
 // TestFault3_ConsumerSaysThatProducerDied: the program, while it verifies.
 func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
-	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-size", programs.Long, "-consumers", "0")
-	consumer := haltVerifying(s)
-	s.Kill(producer)
-	require.NoError(t, programs.Resume(consumer))
-	consumer.Fails(4, "peer lost")
-	s.Reclaimed()
+	eachHandle(t, func(t *testing.T, handle string) {
+		s := programs.NewScene(t)
+		producer := s.Serving("-handle", handle, "-size", programs.Long, "-consumers", "0")
+		consumer := haltVerifying(s)
+		s.Kill(producer)
+		require.NoError(t, programs.Resume(consumer))
+		consumer.Fails(4, "peer lost")
+		s.Reclaimed()
+	})
 }
 
 // TestFault4_ProducerDiesWhileFilling: with a consumer that waits for the data. It
 // ends, exit 4, and has seen none.
 func TestFault4_ProducerDiesWhileFilling(t *testing.T) {
-	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Producer("-size", programs.Long, "-fill", "cpu")
-	producer.WaitLine("Set read/write access") // now it fills
-	producer.Stop()                            // and is still at it when the consumer comes
-	consumer := s.Consumer()
-	consumer.WaitLine("Connected to producer")
-	s.Kill(producer)
-	consumer.Fails(4, "the producer closed the connection before its offer was complete", "peer lost")
-	require.Empty(t, programs.Find(consumer, "Received FD"), consumer.Dump())
-	require.Empty(t, programs.Find(consumer, "Data verification"), consumer.Dump())
-	s.Reclaimed()
+	eachHandle(t, func(t *testing.T, handle string) {
+		s := programs.NewScene(t)
+		producer := s.Producer("-handle", handle, "-size", programs.Long, "-fill", "cpu")
+		producer.WaitLine(map[string]string{"vmm": "Set read/write access", "legacy": "Allocated device memory"}[handle]) // now it fills
+		producer.Stop()                                                                                                   // and is still at it when the consumer comes
+		consumer := s.Consumer()
+		consumer.WaitLine("Connected to producer")
+		s.Kill(producer)
+		consumer.Fails(4, "the producer closed the connection before its offer was complete", "peer lost")
+		require.Empty(t, programs.Find(consumer, "Received"), consumer.Dump())
+		require.Empty(t, programs.Find(consumer, "Data verification"), consumer.Dump())
+		s.Reclaimed()
+	})
 }
 
 // TestFault5and6_ConsumerDies: wherever it is killed, the producer says so,
@@ -137,12 +150,12 @@ func TestFault5and6_ConsumerDies(t *testing.T) {
 			s := programs.NewScene(t)
 			producer := s.Serving("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB")
 			s.Consumer().Succeeds()
-			before := len(programs.OpenFDs(programs.PidText(producer)))
+			before := len(programs.OpenFDs(programs.PIDText(producer)))
 			consumer := s.Child(nil, mode, nil, s.Socket)
 			consumer.WaitLine("holding")
 			consumer.Kill()
 			producer.WaitLine("Lost consumer 2: share: the consumer left without a verdict")
-			programs.Eventually(t, func() bool { return len(programs.OpenFDs(programs.PidText(producer))) <= before }, "the producer keeps descriptors")
+			programs.Eventually(t, func() bool { return len(programs.OpenFDs(programs.PIDText(producer))) <= before }, "the producer keeps descriptors")
 			s.Consumer().Succeeds()
 			producer.Signal(syscall.SIGTERM)
 			producer.Fails(4, "consumer 2", "left without a verdict")
@@ -155,7 +168,7 @@ func TestFault6_OnlyConsumerDies(t *testing.T) {
 	programs.Parallel(t)
 	s := programs.NewScene(t)
 	producer := s.Serving()
-	consumer := s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)).Consumer()
+	consumer := s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)).Consumer()
 	consumer.WaitLine("Received FD")
 	consumer.Kill()
 	producer.Fails(4, fmt.Sprintf("consumer 1 (pid %d", os.Getpid()), "left without a verdict")
@@ -177,44 +190,12 @@ func TestFault7_BothDie(t *testing.T) {
 	s.Reclaimed()
 }
 
-// TestFault9and12_ProducerEndsFirst: it gives everything back and exits in good order
-// while a consumer maps, or has mapped, the memory. That works, and the memory is free
-// when the last one lets go of it.
-func TestFault9and12_ProducerEndsFirst(t *testing.T) {
-	for name, mapped := range map[string]bool{"fault 9: while a consumer maps": false, "fault 12: before its consumer": true} {
-		t.Run(name, func(t *testing.T) {
-			s := programs.NewScene(t)
-			free := programs.FreeMemory(t)
-			producer := s.Serving("-size", "3MiB")
-			ends := func() {
-				producer.Signal(syscall.SIGTERM)
-				producer.Succeeds()
-			}
-			att, err := s.Attach(share.OnReceived(func(share.Offer, []*os.File) {
-				if !mapped {
-					ends()
-				}
-			}))
-			require.NoError(t, err)
-			if mapped {
-				ends()
-			}
-			<-att.Done()
-			require.ErrorIs(t, att.Err(), share.ErrRevoked)
-			programs.RequirePattern(t, att.Buffer().Device(), att.Buffer().Ptr(), 3<<20)
-			require.Less(t, programs.FreeMemory(t), free, "this process still has the memory")
-			require.NoError(t, att.Close())
-			programs.RequireFree(t, free)
-		})
-	}
-}
-
 // TestFault16_Exec: a child that a user of device memory starts inherits
 // nothing of it.
 func TestFault16_Exec(t *testing.T) {
 	s := programs.NewScene(t)
 	dev := cutest.Device(t)
-	buf, err := vmm.New(dev, 2*programs.Mib)
+	buf, err := vmm.New(dev, 2*programs.MiB)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, buf.Close()) }()
 	_, files, err := buf.Export()
@@ -301,7 +282,7 @@ func TestTimeouts(t *testing.T) {
 		programs.Parallel(t)
 		s := programs.NewScene(t)
 		producer := s.Serving("-timeout", programs.Enough)
-		consumer := s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)).Consumer()
+		consumer := s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)).Consumer()
 		consumer.WaitLine("Received FD")
 		consumer.Stop()
 		producer.Fails(4, "consumer 1", "took too long")

@@ -19,37 +19,37 @@ func TestFault43_BadLibcuda(t *testing.T) {
 	programs.Parallel(t)
 	const broken = "the driver is installed but does not work"
 	for name, c := range map[string]struct {
-		functions map[string]programs.Answer
+		functions map[string]answer
 		auto      []string // words of the line with -driver auto
 		cuda      []string // and with -driver cuda
 	}{
 		"cuInit fails": {
-			map[string]programs.Answer{"cuInit": programs.Returns(999)},
-			programs.Args(broken, "cuInit: CUDA_ERROR_UNKNOWN (999)", "GPUFD_DRIVER=soft"), programs.Args("cuInit: CUDA_ERROR_UNKNOWN (999)"),
+			map[string]answer{"cuInit": returns(999)},
+			args(broken, "cuInit: CUDA_ERROR_UNKNOWN (999)", "GPUFD_DRIVER=soft"), args("cuInit: CUDA_ERROR_UNKNOWN (999)"),
 		},
 		"libcuda and kernel module differ": {
-			map[string]programs.Answer{"cuInit": programs.Returns(803)},
-			programs.Args(broken, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot"), programs.Args("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot"),
+			map[string]answer{"cuInit": returns(803)},
+			args(broken, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot"), args("CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)", "reboot"),
 		},
 		"stub": {
-			map[string]programs.Answer{"cuInit": programs.Returns(34)},
-			programs.Args(broken, "CUDA_ERROR_STUB_LIBRARY (34)", "LD_LIBRARY_PATH"), programs.Args("CUDA_ERROR_STUB_LIBRARY (34)"),
+			map[string]answer{"cuInit": returns(34)},
+			args(broken, "CUDA_ERROR_STUB_LIBRARY (34)", "LD_LIBRARY_PATH"), args("CUDA_ERROR_STUB_LIBRARY (34)"),
 		},
 		"no cuInit": {
-			map[string]programs.Answer{"cuDriverGetVersion": programs.Stores(9000)},
-			programs.Args(broken, "cuInit", "does not have this function"), programs.Args("cuInit", "does not have this function"),
+			map[string]answer{"cuDriverGetVersion": stores(9000)},
+			args(broken, "cuInit", "does not have this function"), args("cuInit", "does not have this function"),
 		},
 		"no functions at all": {
 			nil,
-			programs.Args(broken, "cuInit", "does not have this function"), programs.Args("cuInit", "does not have this function"),
+			args(broken, "cuInit", "does not have this function"), args("cuInit", "does not have this function"),
 		},
 		"devices cannot be counted": {
-			programs.With(programs.FakeDevice, map[string]programs.Answer{"cuDeviceGetCount": programs.Returns(3)}),
-			programs.Args(broken, "cuDeviceGetCount: CUDA_ERROR_NOT_INITIALIZED (3)"), programs.Args("cuDeviceGetCount"),
+			with(fakeDevice, map[string]answer{"cuDeviceGetCount": returns(3)}),
+			args(broken, "cuDeviceGetCount: CUDA_ERROR_NOT_INITIALIZED (3)"), args("cuDeviceGetCount"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			env := programs.FakeLibcuda(t, c.functions)
+			env := fakeLibcuda(t, c.functions)
 			for _, program := range []string{"producer", "consumer"} {
 				programs.NewScene(t).Start(program, env, "-driver", "auto").Fails(3, c.auto...)
 				programs.NewScene(t).Start(program, env, "-driver", "cuda").Fails(3, c.cuda...)
@@ -63,15 +63,15 @@ func TestFault43_BadLibcuda(t *testing.T) {
 func TestFault43_NoVMM(t *testing.T) {
 	programs.Parallel(t)
 	t.Run("no symbols", func(t *testing.T) {
-		env := programs.FakeLibcuda(t, programs.FakeDevice)
+		env := fakeLibcuda(t, fakeDevice)
 		for _, driver := range []string{"auto", "cuda"} {
 			programs.NewScene(t).Start("producer", env, "-driver", driver).
 				Fails(3, "cuMemGetAllocationGranularity", "does not have this function", "CUDA 10.2", "CUDA 9.0", "newer driver")
 		}
 	})
-	for name, attribute := range map[string]programs.Answer{"attribute says no": programs.Stores(0), "attribute unknown": programs.Returns(1)} {
+	for name, attribute := range map[string]answer{"attribute says no": stores(0), "attribute unknown": returns(1)} {
 		t.Run(name, func(t *testing.T) {
-			env := programs.FakeLibcuda(t, programs.With(programs.FakeDevice, map[string]programs.Answer{"cuDeviceGetAttribute": attribute}))
+			env := fakeLibcuda(t, with(fakeDevice, map[string]answer{"cuDeviceGetAttribute": attribute}))
 			for _, program := range []string{"producer", "consumer"} {
 				programs.NewScene(t).Start(program, env, "-driver", "cuda").
 					Fails(3, "does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED)", "0: fake (GPU-78563412-")
@@ -83,8 +83,8 @@ func TestFault43_NoVMM(t *testing.T) {
 // TestFault43_VMMRefused: a device that says it has virtual memory management, and refuses it.
 func TestFault43_VMMRefused(t *testing.T) {
 	programs.Parallel(t)
-	env := programs.FakeLibcuda(t, programs.With(programs.FakeDevice, map[string]programs.Answer{
-		"cuMemGetAllocationGranularity": programs.Stores(2 << 20), "cuDeviceTotalMem_v2": programs.Stores(1 << 30), "cuMemCreate": programs.Returns(801),
+	env := fakeLibcuda(t, with(fakeDevice, map[string]answer{
+		"cuMemGetAllocationGranularity": stores(2 << 20), "cuDeviceTotalMem_v2": stores(1 << 30), "cuMemCreate": returns(801),
 	}))
 	programs.NewScene(t).Start("producer", env, "-driver", "cuda").
 		Fails(3, "cuMemCreate: ", "CUDA_ERROR_NOT_SUPPORTED", "compute capability 6.0 or newer", "CUDA 10.2 or newer")
@@ -94,7 +94,7 @@ func TestFault43_VMMRefused(t *testing.T) {
 // driver and says so; cuda fails.
 func TestFault43_NoDevice(t *testing.T) {
 	programs.Parallel(t)
-	env := programs.FakeLibcuda(t, map[string]programs.Answer{"cuInit": programs.Returns(100)})
+	env := fakeLibcuda(t, map[string]answer{"cuInit": returns(100)})
 	for _, program := range []string{"producer", "consumer"} {
 		programs.NewScene(t).Start(program, env, "-driver", "cuda").Fails(3, "CUDA_ERROR_NO_DEVICE (100)", "nvidia-smi")
 	}
@@ -137,7 +137,7 @@ func TestUnloadableLibcuda(t *testing.T) {
 	programs.Parallel(t)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "libcuda.so.1"), []byte("this is no library\n"), 0o700))
-	env := programs.Args("LD_LIBRARY_PATH=" + dir)
+	env := args("LD_LIBRARY_PATH=" + dir)
 	if _, _, err := sys.OpenCUDA(); err == nil {
 		t.Skip("the loader would find the real libcuda behind it")
 	}
@@ -152,9 +152,30 @@ func TestDriversOfDifferentKinds(t *testing.T) {
 	s := programs.NewScene(t)
 	producer := s.Start("producer", nil, "-driver", "soft")
 	producer.WaitLine("Waiting for consumer connection...")
-	env := programs.FakeLibcuda(t, programs.FakeDevice)
+	env := fakeLibcuda(t, fakeDevice)
 	s.Start("consumer", env, "-driver", "cuda").Fails(1, "soft", "cuda", "run both with the same --driver")
 	producer.WaitLine("  turned a peer away")
 	s.Start("consumer", nil, "-driver", "soft").Succeeds()
 	producer.Succeeds()
+}
+
+// TestFault43_RingWithoutDevice: devices that cannot take part are named with the reason, and
+// without one that can it is exit 3.
+func TestFault43_RingWithoutDevice(t *testing.T) {
+	programs.Parallel(t)
+	for name, c := range map[string]struct {
+		attribute answer
+		words     string
+	}{
+		"no virtual memory management": {stores(0), "does not support virtual memory management (CUDA_ERROR_NOT_SUPPORTED)"},
+		"attribute unknown":            {returns(1), "does not support virtual memory management"},
+		"compute mode":                 {stores(3), "is in compute mode CU_COMPUTEMODE_EXCLUSIVE_PROCESS, and several processes would use it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			env := fakeLibcuda(t, with(fakeDevice, map[string]answer{"cuDeviceGetAttribute": c.attribute}))
+			p := programs.Start(t, "ring", programs.ProgramPath(t, "ring"), env, "-driver", "cuda")
+			p.Fails(3, "no device can take part: ", c.words, "0: fake (GPU-78563412-")
+			require.Len(t, programs.Find(p, "Not using CUDA device 0: "), 1)
+		})
+	}
 }

@@ -64,7 +64,7 @@ func TestNobodyReads(t *testing.T) {
 		dropped string
 	}{
 		"text": {nil, " lines were dropped: the output was not read"},
-		"json": {programs.Args("-json"), `{"event":"dropped","lines":`},
+		"json": {args("-json"), `{"event":"dropped","lines":`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			programs.Parallel(t)
@@ -88,7 +88,7 @@ func TestNobodyReads(t *testing.T) {
 	}
 }
 
-// consume has this process be a consumer that finds nothing wrong.
+// consume attaches from this process, and reports that nothing is wrong.
 func consume(s *programs.Scene, t testing.TB) {
 	t.Helper()
 	att, err := s.Attach()
@@ -104,7 +104,7 @@ func consume(s *programs.Scene, t testing.TB) {
 func TestReaderIsGone(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
-	for name, given := range map[string][]string{"text": nil, "json": programs.Args("-json")} {
+	for name, given := range map[string][]string{"text": nil, "json": args("-json")} {
 		t.Run(name, func(t *testing.T) {
 			s := programs.NewScene(t)
 			producer, out := piped(s, "producer", append(given, "-consumers", "0")...)
@@ -192,9 +192,9 @@ func TestHangingDriver(t *testing.T) {
 	d.lock()
 	s := programs.NewScene(t)
 	all := []*programs.Process{
-		s.Start("producer", programs.Args(d.env()), "-timeout", "1s"), s.Start("consumer", programs.Args(d.env()), "-timeout", "1s", "-json"),
-		programs.Start(t, "ring", programs.ProgramPath(t, "ring"), programs.Args("GPUFD_DRIVER=soft", d.env()), "-timeout", "1s"),
-		programs.Start(t, "launch", programs.ProgramPath(t, "launch"), programs.Args("GPUFD_DRIVER=soft", d.env()), "-timeout", "1s", "-builtin", "vector", "-list"),
+		s.Start("producer", args(d.env()), "-timeout", "1s"), s.Start("consumer", args(d.env()), "-timeout", "1s", "-json"),
+		programs.Start(t, "ring", programs.ProgramPath(t, "ring"), args("GPUFD_DRIVER=soft", d.env()), "-timeout", "1s"),
+		programs.Start(t, "launch", programs.ProgramPath(t, "launch"), args("GPUFD_DRIVER=soft", d.env()), "-timeout", "1s", "-builtin", "vector", "-list"),
 	}
 	for _, p := range all {
 		p.Fails(4, "nothing happened for 4s", `hangs in the step "driver"`, "-timeout")
@@ -221,9 +221,9 @@ func TestHangingEnd(t *testing.T) {
 			programs.Parallel(t)
 			d := newStuck(t)
 			s := programs.NewScene(t)
-			hoarder := s.Child(nil, childHoards, programs.Args(smallDevice, d.env()))
+			hoarder := s.Child(nil, childHoards, args(smallDevice, d.env()))
 			hoarder.WaitLine("holding")
-			p := s.Start("producer", programs.Args(smallDevice, d.env()), "-size", wanted, "-wait", "1h", "-timeout", "1s")
+			p := s.Start("producer", args(smallDevice, d.env()), "-size", wanted, "-wait", "1h", "-timeout", "1s")
 			p.WaitLine("Waiting for device memory, for 1h0m0s at most")
 			d.lock()
 			d.hangs(p)
@@ -271,7 +271,7 @@ func TestFewDescriptors(t *testing.T) {
 
 		other := programs.NewScene(t)
 		producer := limited(other, n, "producer")
-		programs.Eventually(t, func() bool { return producer.Ended() || len(programs.Find(producer, "Waiting for consumer")) > 0 }, "%s: %s", producer.Name, programs.FmtFunc(func() any { return producer.Dump() }))
+		programs.Eventually(t, func() bool { return producer.Ended() || len(programs.Find(producer, "Waiting for consumer")) > 0 }, "%s: %s", producer.Name, programs.Late(func() any { return producer.Dump() }))
 		if !producer.Ended() {
 			consume(other, t)
 		}
@@ -312,7 +312,7 @@ func TestFullDirectory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := programs.NewScene(t)
 			for _, program := range []string{"producer", "consumer"} {
-				p := programs.Start(t, program, in[0], programs.Args("GPUFD_DRIVER=soft", "GPUFD_SOFT_DIR="+c.soft), append(in[1:len(in):len(in)], "/bin/sh", "-c",
+				p := programs.Start(t, program, in[0], args("GPUFD_DRIVER=soft", "GPUFD_SOFT_DIR="+c.soft), append(in[1:len(in):len(in)], "/bin/sh", "-c",
 					`mount -t tmpfs -o "mode=0700,$1" full "$2" && { head -c 8192 /dev/zero >"$2/filler" || true; } 2>/dev/null && shift 2 && exec "$@"`,
 					"sh", c.options, dir, programs.ProgramPath(t, program), "-socket", s.Socket)...)
 				p.Fails(3, "the software driver cannot use its directory: GPUFD_SOFT_DIR=", "no space left on device")

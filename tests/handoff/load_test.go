@@ -33,7 +33,7 @@ func TestFault57_ProducerOutOfFDs(t *testing.T) {
 	}
 	consumer := s.Consumer()
 	consumer.WaitLine("Connected to producer")
-	programs.Eventually(t, func() bool { return len(programs.OpenFDs(programs.PidText(producer))) == all }, "the producer has descriptors to spare")
+	programs.Eventually(t, func() bool { return len(programs.OpenFDs(programs.PIDText(producer))) == all }, "the producer has descriptors to spare")
 	require.Empty(t, programs.Find(producer, "Consumer connected"))
 	for _, conn := range idle {
 		require.NoError(t, conn.Close())
@@ -66,7 +66,7 @@ func TestFault57_ConsumerOutOfFDs(t *testing.T) {
 // it can have with those.
 func limitFDs(t *testing.T, p *programs.Process, room int) (all int) {
 	t.Helper()
-	open := programs.OpenFDs(programs.PidText(p))
+	open := programs.OpenFDs(programs.PIDText(p))
 	n := 0
 	for free := 0; free < room; n++ {
 		if _, taken := open[n]; !taken {
@@ -104,7 +104,7 @@ func storm(p *programs.Process) (stop func()) {
 				return
 			default:
 			}
-			threads, _ := os.ReadDir("/proc/" + programs.PidText(p) + "/task") // it may have ended
+			threads, _ := os.ReadDir("/proc/" + programs.PIDText(p) + "/task") // it may have ended
 			for _, thread := range threads {
 				if tid, err := strconv.Atoi(thread.Name()); err == nil {
 					_ = unix.Tgkill(p.PID(), tid, unix.SIGURG)

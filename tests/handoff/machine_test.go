@@ -16,7 +16,7 @@ func visible(uuids string) []string { return []string{"CUDA_VISIBLE_DEVICES=" + 
 // that says so.
 func TestFault41_DevicesInAnotherOrder(t *testing.T) {
 	programs.Parallel(t)
-	a, b := programs.Uuids(t)
+	a, b := programs.TwoUUIDs(t)
 	s := programs.NewScene(t)
 	producer := s.Start("producer", visible(a+","+b), "-consumers", "0")
 	producer.WaitLine("Waiting for consumer connection...")
@@ -41,7 +41,7 @@ func TestFault41_DevicesInAnotherOrder(t *testing.T) {
 func TestFault42_HiddenDevice(t *testing.T) {
 	programs.Parallel(t)
 	t.Run("another is visible", func(t *testing.T) {
-		a, b := programs.Uuids(t)
+		a, b := programs.TwoUUIDs(t)
 		s := programs.NewScene(t)
 		producer := s.Start("producer", visible(a), "-consumers", "0")
 		producer.WaitLine("Waiting for consumer connection...")

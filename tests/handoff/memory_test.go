@@ -29,7 +29,7 @@ func hoarded(s *programs.Scene) (hoarder *programs.Process, env []string) {
 	return hoarder, env
 }
 
-// memoryHint is where the driver's error says to look for who has the memory.
+// memoryHint is the word in the driver's error that says where to look for the memory's users.
 func memoryHint() string {
 	if cutest.Kind() == cu.Soft {
 		return "GPUFD_SOFT_DIR"
@@ -87,11 +87,4 @@ func TestFault61_WaitIsInterrupted(t *testing.T) {
 	p.Signal(syscall.SIGTERM)
 	p.Fails(1, "interrupted")
 	hoarder.Kill()
-}
-
-// TestWaitUsage: a wait is a duration.
-func TestWaitUsage(t *testing.T) {
-	programs.Parallel(t)
-	programs.NewScene(t).Producer("-wait", "-1s").Fails(2, "-wait -1s: want 0 or more")
-	programs.NewScene(t).Producer("-wait", "5").Fails(2, "-wait")
 }

@@ -40,7 +40,7 @@ func TestReadmesProgram(t *testing.T) {
 	}
 	const onSoft, onGPU = `software driver \(CUDA [^\]\n]+\]`, `libcuda\.so\.1 \(CUDA [^\]\n]+\]`
 	printed(map[cu.Kind]string{cu.Soft: onSoft, cu.CUDA: onGPU}[cutest.Kind()], run("GPUFD_DRIVER="+programs.KindName()))
-	noGPU := run(programs.FakeLibcuda(t, map[string]programs.Answer{"cuInit": programs.Returns(100)})...)
+	noGPU := run(fakeLibcuda(t, map[string]answer{"cuInit": returns(100)})...)
 	require.Contains(t, noGPU, "libcuda sees no GPU")
 	printed(onSoft, noGPU)
 }

@@ -218,8 +218,8 @@ func TestSocketMode(t *testing.T) {
 func TestDefaultSocket(t *testing.T) {
 	programs.Parallel(t)
 	for name, env := range map[string]func(s *programs.Scene) []string{
-		"XDG_RUNTIME_DIR": func(s *programs.Scene) []string { return programs.Args("XDG_RUNTIME_DIR=" + s.Dir) },
-		"TMPDIR":          func(s *programs.Scene) []string { return programs.Args("XDG_RUNTIME_DIR=", "TMPDIR="+s.Dir) },
+		"XDG_RUNTIME_DIR": func(s *programs.Scene) []string { return args("XDG_RUNTIME_DIR=" + s.Dir) },
+		"TMPDIR":          func(s *programs.Scene) []string { return args("XDG_RUNTIME_DIR=", "TMPDIR="+s.Dir) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := programs.NewScene(t)

@@ -13,7 +13,7 @@ import (
 func traced(t *testing.T, way string) (producerCalls, consumerCalls []string) {
 	t.Helper()
 	s := programs.NewScene(t)
-	env := programs.Args("GPUFD_TRACE=1")
+	env := args("GPUFD_TRACE=1")
 	producer := s.Start("producer", env, "-fill", way)
 	producer.WaitLine("Waiting for consumer connection...")
 	consumer := s.Start("consumer", env, "-verify", way)
@@ -61,7 +61,7 @@ func requireOrder(t *testing.T, calls []string, want ...string) {
 func TestTraceShowsArguments(t *testing.T) {
 	programs.Parallel(t)
 	s := programs.NewScene(t)
-	p := s.Start("producer", programs.Args("GPUFD_TRACE=1"), "-timeout", "1ms")
+	p := s.Start("producer", args("GPUFD_TRACE=1"), "-timeout", "1ms")
 	require.Equal(t, 4, p.Wait(), p.Dump())
 	require.Regexp(t, `(?m)^  \| cuInit\(0\) = CUDA_SUCCESS <`, p.Err.String())
 	require.Regexp(t, `(?m)^  \| cuMemMap\(0x[0-9a-f]+, 2097152, 0, 0x[0-9a-f]+, 0\) = CUDA_SUCCESS <`, p.Err.String())

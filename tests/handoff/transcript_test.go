@@ -126,7 +126,7 @@ func TestTranscriptNamesPeer(t *testing.T) {
 	for _, p := range []struct{ says, of *programs.Process }{{producer, consumer}, {consumer, producer}} {
 		found := peer.FindStringSubmatch(p.says.Out.String())
 		require.Len(t, found, 3, p.says.Dump())
-		require.Equal(t, programs.PidText(p.of), found[1])
+		require.Equal(t, programs.PIDText(p.of), found[1])
 		require.Contains(t, p.says.Out.String(), "durations: driver ")
 	}
 }

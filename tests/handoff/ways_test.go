@@ -23,7 +23,7 @@ import (
 // waysFor are the ways to fill and verify size bytes. The software driver is
 // slow at kernels.
 func waysFor(size uint64) []string {
-	if cutest.Kind() == cu.Soft && size > 16*programs.Mib {
+	if cutest.Kind() == cu.Soft && size > 16*programs.MiB {
 		return []string{"cpu"}
 	}
 	return []string{"cpu", "gpu"}
@@ -35,7 +35,7 @@ var defaultWay = map[cu.Kind]string{cu.Soft: "cpu", cu.CUDA: "gpu"}[cutest.Kind(
 // TestWays: whichever fills and whichever verifies, they agree on the data.
 func TestWays(t *testing.T) {
 	programs.Parallel(t)
-	for _, c := range []struct{ size, chunk uint64 }{{size: 1}, {size: 3}, {size: 4*programs.Kib + 1}, {size: 10*programs.Mib + 1, chunk: 2 * programs.Mib}} {
+	for _, c := range []struct{ size, chunk uint64 }{{size: 1}, {size: 3}, {size: 4*programs.KiB + 1}, {size: 10*programs.MiB + 1, chunk: 2 * programs.MiB}} {
 		for _, fill := range append(waysFor(c.size), "") {
 			t.Run(fmt.Sprintf("%d in chunks of %d, %s", c.size, c.chunk, fill), func(t *testing.T) {
 				programs.Parallel(t)
@@ -82,17 +82,11 @@ func requireWay(t *testing.T, p *programs.Process, doing, flag, way string) {
 	require.Equal(t, way, last[flag])
 }
 
-func TestWaysUsage(t *testing.T) {
-	programs.Parallel(t)
-	programs.NewScene(t).Producer("-fill", "host").Fails(2, "-fill", "want gpu or cpu")
-	programs.NewScene(t).Consumer("-verify", "").Fails(2, "-verify", "want gpu or cpu")
-}
-
 // TestNoKernels: a driver that cannot load kernels is an error, 3, where they
 // were asked for.
 func TestNoKernels(t *testing.T) {
 	programs.Parallel(t)
-	env := programs.FakeLibcuda(t, programs.FakeDevice)
+	env := fakeLibcuda(t, fakeDevice)
 	programs.NewScene(t).Start("consumer", env, "-driver", "cuda", "-verify", "gpu").
 		Fails(3, "--verify gpu: this driver cannot load the kernels", "cuModuleLoadDataEx", "does not have this function")
 }
@@ -120,10 +114,10 @@ func fillWith(t *testing.T, ctx *cu.Context, p cu.DevicePtr, size uint64, salt u
 func launchOnce(t *testing.T) {
 	t.Helper()
 	ctx := cutest.Context(t, cutest.Device(t))
-	mem, err := ctx.Alloc(programs.Mib)
+	mem, err := ctx.Alloc(programs.MiB)
 	require.NoError(t, err)
-	fillWith(t, ctx, mem.Ptr(), programs.Mib, 0)
-	requirePatternOf(t, ctx, mem.Ptr(), programs.Mib, 0)
+	fillWith(t, ctx, mem.Ptr(), programs.MiB, 0)
+	requirePatternOf(t, ctx, mem.Ptr(), programs.MiB, 0)
 	require.NoError(t, mem.Close())
 }
 
@@ -132,7 +126,7 @@ func launchOnce(t *testing.T) {
 // zeros of new memory (D9) or the data of an earlier run.
 func TestFault66_FillThatIsNotLaunched(t *testing.T) {
 	programs.Parallel(t)
-	const size = 2*programs.Mib + 5
+	const size = 2*programs.MiB + 5
 	launchOnce(t)
 	for name, before := range map[string]func(*testing.T, cu.DevicePtr){
 		"new memory": func(*testing.T, cu.DevicePtr) {},
@@ -158,8 +152,7 @@ func TestFault66_FillThatIsNotLaunched(t *testing.T) {
 	}
 }
 
-// offer has this process be the scene's producer until the result is called, and
-// sends what becomes of each consumer.
+// offer offers buf from this process until stop is called, and sends each consumer's verdict.
 func offer(s *programs.Scene, buf *vmm.Buffer, meta pattern.Meta) (ends <-chan error, stop func()) {
 	s.T.Helper()
 	srv, err := share.Listen(s.Socket)
@@ -186,7 +179,7 @@ func offer(s *programs.Scene, buf *vmm.Buffer, meta pattern.Meta) (ends <-chan e
 // wrong. That is not taken for good data, not even if it is.
 func TestFault66_CheckThatIsNotLaunched(t *testing.T) {
 	programs.Parallel(t)
-	for _, size := range []uint64{1, 3, 4*programs.Kib + 1, 3 * programs.Mib} {
+	for _, size := range []uint64{1, 3, 4*programs.KiB + 1, 3 * programs.MiB} {
 		dev := notLaunched(t)
 		ctx := cutest.Context(t, dev)
 		mem, err := ctx.Alloc(size)
@@ -215,7 +208,7 @@ func requirePatternOf(t *testing.T, ctx *cu.Context, p cu.DevicePtr, size uint64
 func TestKernelsAreGivenUp(t *testing.T) {
 	programs.Parallel(t)
 	ctx := cutest.Context(t, cutest.Device(t))
-	const size = 8 * programs.Mib
+	const size = 8 * programs.MiB
 	mem, err := ctx.Alloc(size)
 	require.NoError(t, err)
 	k, err := cli.NewKernels(ctx)
@@ -240,7 +233,7 @@ func TestKernelsAreGivenUp(t *testing.T) {
 		require.EqualValues(t, size, last)
 	}
 	for range 5 {
-		const size = programs.Mib + 16 // a short piece is done, and a long one is not
+		const size = programs.MiB + 16 // a short piece is done, and a long one is not
 		require.ErrorIs(t, k.Fill(t.Context(), mem.Ptr(), size, 0, func(uint64) error { return stopped }), stopped)
 		zeros := make([]byte, size)
 		require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr(), zeros))

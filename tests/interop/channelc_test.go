@@ -90,7 +90,7 @@ func (c *channelOfC) frames(n int) []byte {
 func TestChannelByC(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
-	for _, policy := range programs.Args("block", "drop-oldest", "drop-newest") {
+	for _, policy := range args("block", "drop-oldest", "drop-newest") {
 		t.Run(policy, func(t *testing.T) {
 			programs.Parallel(t)
 			c := newChannelOfC(t, policy)

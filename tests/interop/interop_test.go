@@ -48,12 +48,12 @@ var (
 
 // with is the program with a library of Python, which touches the data on the GPU.
 func (p peer) with(library string) peer {
-	p.flags = programs.Args("-with", library)
-	p.modules = append(programs.Args(library), p.modules...)
+	p.flags = args("-with", library)
+	p.modules = append(args(library), p.modules...)
 	return p
 }
 
-func (p peer) String() string { return strings.Join(append(programs.Args(p.name), p.flags...), " ") }
+func (p peer) String() string { return strings.Join(append(args(p.name), p.flags...), " ") }
 
 // command is how the program is started, or t is skipped.
 func (p peer) command(t testing.TB) []string {
@@ -61,23 +61,23 @@ func (p peer) command(t testing.TB) []string {
 	switch filepath.Ext(p.name) {
 	case ".py":
 		if cutest.Kind() != cu.CUDA {
-			return programs.Args(programs.Python(t), "-B", filepath.Join(programs.PythonDir, p.name))
+			return args(programs.Python(t), "-B", filepath.Join(programs.PythonDir, p.name))
 		}
-		return programs.Args(programs.Python(t, p.modules...), "-B", filepath.Join(programs.PythonDir, p.name))
+		return args(programs.Python(t, p.modules...), "-B", filepath.Join(programs.PythonDir, p.name))
 	case ".c":
 		programs.NeedCC(t)
 		file, err := compiled()
 		require.NoError(t, err)
-		return programs.Args(file)
+		return args(file)
 	}
-	return programs.Args(programs.ProgramPath(t, p.name))
+	return args(programs.ProgramPath(t, p.name))
 }
 
 // peer starts one on the scene's socket, on the driver that tests run on.
 func startPeer(s *programs.Scene, p peer, more ...string) *programs.Process {
 	s.T.Helper()
 	line := append(append(p.command(s.T), "-socket", s.Socket), p.flags...)
-	return programs.Start(s.T, p.name, line[0], programs.Args("GPUFD_DRIVER="+programs.KindName()), append(line[1:], more...)...)
+	return programs.Start(s.T, p.name, line[0], args("GPUFD_DRIVER="+programs.KindName()), append(line[1:], more...)...)
 }
 
 // servingPeer starts a producer and waits until it serves.
@@ -109,10 +109,10 @@ func TestInteropDefaultSocket(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	all := []pair{{goProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, goConsumer}}
 	eachPair(t, all, func(t *testing.T, p pair) {
-		for _, name := range programs.Args("XDG_RUNTIME_DIR", "TMPDIR") {
+		for _, name := range args("XDG_RUNTIME_DIR", "TMPDIR") {
 			s := programs.Meeting(t)
 			s.Keep("gpufd", fmt.Sprintf("gpufd-%d", os.Getuid())) // the directory of the socket
-			env := programs.Args("GPUFD_DRIVER="+programs.KindName(), "XDG_RUNTIME_DIR=", name+"="+s.Dir)
+			env := args("GPUFD_DRIVER="+programs.KindName(), "XDG_RUNTIME_DIR=", name+"="+s.Dir)
 			run := func(p peer) *programs.Process {
 				line := p.command(t)
 				return programs.Start(t, p.name, line[0], env, line[1:]...)
@@ -167,18 +167,17 @@ func passOn(t *testing.T, p pair, flags ...string) {
 // many chunks that their descriptors take two records.
 func TestInterop(t *testing.T) {
 	programs.Parallel(t)
-	large := programs.Args("-size", programs.Decimal(65*2*programs.Mib-3), "-chunk", "2MiB")
-	sizes := [][]string{programs.Args("-size", "1")}
+	large := args("-size", programs.Decimal(65*2*programs.MiB-3), "-chunk", "2MiB")
+	sizes := [][]string{args("-size", "1")}
 	if !testing.Short() {
 		sizes = append(sizes,
-			programs.Args("-size", "3", "-salt", "0x5EED"),
-			programs.Args("-size", programs.Decimal(4*programs.Mib+2)),
-			programs.Args("-size", programs.Decimal(10*programs.Mib+1), "-chunk", "2MiB", "-salt", "4294967295"),
+			args("-size", "3", "-salt", "0x5EED"),
+			args("-size", programs.Decimal(4*programs.MiB+1), "-chunk", "2MiB", "-salt", "4294967295"),
 		)
 	}
 	eachPair(t, pairs, func(t *testing.T, p pair) {
 		sizes := slices.Clip(sizes)
-		if p.ours() && !(testing.Short() && p.consumer.name == pyConsumer.name) { // it takes Python seconds
+		if p.ours() && (cutest.Kind() == cu.CUDA || p.consumer.name == cConsumer.name) { // Python takes long: see its test_many_chunks
 			sizes = append(sizes, large)
 		}
 		for _, flags := range sizes {
@@ -202,7 +201,7 @@ func TestInterop(t *testing.T) {
 func TestInteropLibraries(t *testing.T) {
 	programs.Parallel(t)
 	programs.NeedGPU(t, "CuPy and PyTorch take memory of one")
-	for _, library := range programs.Args("cupy", "torch") {
+	for _, library := range args("cupy", "torch") {
 		eachPair(t, []pair{
 			{goProducer, pyConsumer.with(library)},
 			{pyProducer.with(library), goConsumer},
@@ -210,9 +209,9 @@ func TestInteropLibraries(t *testing.T) {
 			{pyProducer, pyConsumer.with(library)},
 		}, func(t *testing.T, p pair) {
 			p.provenUnlessOurs(t)
-			passOn(t, p, "-size", programs.Decimal(130*programs.Mib+3), "-chunk", "2MiB", "-salt", "77") // a library takes seconds to begin
+			passOn(t, p, "-size", programs.Decimal(130*programs.MiB+3), "-chunk", "2MiB", "-salt", "77") // a library takes seconds to begin
 			if cutest.All() {
-				passOn(t, p, "-size", programs.Decimal(130*programs.Mib+3), "-salt", "77")
+				passOn(t, p, "-size", programs.Decimal(130*programs.MiB+3), "-salt", "77")
 			}
 		})
 	}
@@ -225,19 +224,19 @@ func TestInteropLegacy(t *testing.T) {
 	programs.Parallel(t)
 	programs.NeedGPU(t, "a legacy handle of the software driver is for its own processes")
 	all := []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {pyProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, cConsumer}}
-	for _, library := range programs.Args("cupy", "torch") {
+	for _, library := range args("cupy", "torch") {
 		all = append(all, pair{goProducer, pyConsumer.with(library)}, pair{pyProducer.with(library), goConsumer},
 			pair{pyProducer.with(library), pyConsumer}, pair{pyProducer.with(library), cConsumer}, pair{pyProducer.with(library), pyConsumer.with(library)})
 	}
 	eachPair(t, all, func(t *testing.T, p pair) {
 		library := len(p.producer.flags)+len(p.consumer.flags) > 0 // it takes seconds to begin
-		sizes := []uint64{10*programs.Mib + 1}
+		sizes := []uint64{10*programs.MiB + 1}
 		if library {
 			p.provenUnlessOurs(t)
-			sizes = []uint64{130 * programs.Mib}
+			sizes = []uint64{130 * programs.MiB}
 		}
 		if cutest.All() {
-			sizes = []uint64{1, 4*programs.Kib + 3, 10*programs.Mib + 1, 130 * programs.Mib}
+			sizes = []uint64{1, 4*programs.KiB + 3, 10*programs.MiB + 1, 130 * programs.MiB}
 		}
 		for _, size := range sizes {
 			passOn(t, p, "-handle", "legacy", "-size", programs.Decimal(size), "-salt", "77")
@@ -266,7 +265,7 @@ func TestInteropLegacyKilled(t *testing.T) {
 		consumer.Fails(4)
 
 		producer = servingPeer(s, p.producer, "-handle", "legacy", "-consumers", "2")
-		consumer = startPeer(s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)), p.consumer)
+		consumer = startPeer(s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)), p.consumer)
 		consumer.WaitLine("Received")
 		consumer.Kill()
 		startPeer(s, p.consumer).Succeeds()
@@ -336,7 +335,7 @@ func TestInteropFlippedBit(t *testing.T) {
 			programs.Parallel(t)
 			consumer.command(t)
 			s := programs.Meeting(t)
-			producer := s.Flipped(10*programs.Mib+1, 2*programs.Mib, 4*programs.Mib-1, 7)
+			producer := s.Flipped(4*programs.MiB+1, 2*programs.MiB, 4*programs.MiB-1, 7)
 			startPeer(s, consumer).Fails(1, "first at index 1048575, want 0x", "; 1 integer is wrong")
 			producer.Fails(1, "first at index 1048575")
 		})
@@ -367,7 +366,7 @@ func TestInteropConsumerKilled(t *testing.T) {
 	eachPair(t, []pair{{pyProducer, goConsumer}, {goProducer, pyConsumer}, {goProducer, cConsumer}}, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer, "-consumers", "2")
-		consumer := startPeer(s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)), p.consumer)
+		consumer := startPeer(s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)), p.consumer)
 		consumer.WaitLine("Received")
 		consumer.Kill()
 		startPeer(s, p.consumer).Succeeds()
@@ -383,7 +382,7 @@ func TestInteropRevoked(t *testing.T) {
 		p.provenUnlessOurs(t)
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer)
-		consumer := startPeer(s.Relayed(t, nil, programs.Unsaid(programs.TypeVerdict)), p.consumer)
+		consumer := startPeer(s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)), p.consumer)
 		consumer.WaitLine("Received")
 		consumer.Stop()
 		producer.Signal(syscall.SIGTERM)
@@ -412,7 +411,7 @@ func TestInteropNobody(t *testing.T) {
 			startPeer(programs.Meeting(t), c, "-timeout", "300ms").Fails(1, "nobody is listening there")
 			startPeer(programs.Meeting(t), c, "-socket", "/"+strings.Repeat("x", 107)).Fails(2, "1 to 107 bytes")
 			startPeer(programs.Meeting(t), c, "-nonsense", "1").Fails(2)
-			programs.Start(t, c.name, c.command(t)[0], programs.Args("GPUFD_DRIVER=nonsense"), c.command(t)[1:]...).Fails(2, "auto, cuda or soft")
+			programs.Start(t, c.name, c.command(t)[0], args("GPUFD_DRIVER=nonsense"), c.command(t)[1:]...).Fails(2, "auto, cuda or soft")
 		})
 	}
 	t.Run(pyProducer.String(), func(t *testing.T) {
@@ -506,9 +505,9 @@ func TestInteropLegacyRaw(t *testing.T) {
 	programs.Parallel(t)
 	programs.NeedGPU(t, "a legacy handle of the software driver is for its own processes")
 	raw := func(t *testing.T, more ...string) *exec.Cmd {
-		return exec.Command(programs.Python(t, "cupy"), append(programs.Args("-B", filepath.Join(programs.PythonDir, "legacy_raw.py")), more...)...)
+		return exec.Command(programs.Python(t, "cupy"), append(args("-B", filepath.Join(programs.PythonDir, "legacy_raw.py")), more...)...)
 	}
-	const size, salt = 3*programs.Mib + 2, 77
+	const size, salt = 3*programs.MiB + 2, 77
 	data := make([]byte, size)
 	pattern.Fill(data, 0, salt)
 	programs.Meeting(t)

@@ -23,6 +23,8 @@ const soPassRights = 83
 // childOlder is the role of a child that becomes the program of its arguments, as on an older kernel.
 const childOlder = "as on an older kernel"
 
+var args = programs.Args
+
 func TestMain(m *testing.M) {
 	programs.Main(m, cutest.Children{childOlder: becomeOlder})
 }
@@ -55,7 +57,7 @@ func (k kernel) start(s *programs.Scene, p peer, more ...string) *programs.Proce
 	if !k.older {
 		return startPeer(s, p, more...)
 	}
-	line := slices.Concat(p.command(s.T), programs.Args("-socket", s.Socket), p.flags, more)
+	line := slices.Concat(p.command(s.T), args("-socket", s.Socket), p.flags, more)
 	older := s.Child(nil, childOlder, nil, line...)
 	older.Name = p.name
 	return older

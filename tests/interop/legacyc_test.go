@@ -61,9 +61,9 @@ func newStubbed(t *testing.T, size uint64, flags ...string) *stubbed {
 	data := make([]byte, size)
 	pattern.Fill(data, 0, 77)
 	b.write(stubOffset, data)
-	require.NoError(t, os.Truncate(b.memory, int64(stubOffset+size+4*programs.Mib)))
+	require.NoError(t, os.Truncate(b.memory, int64(stubOffset+size+4*programs.MiB)))
 	require.NoError(t, os.WriteFile(b.log, nil, 0o600))
-	b.producer = b.scene.Serving(append(programs.Args("-handle", "legacy", "-size", programs.Decimal(size), "-salt", "77", "-fill", "cpu"), flags...)...)
+	b.producer = b.scene.Serving(append(args("-handle", "legacy", "-size", programs.Decimal(size), "-salt", "77", "-fill", "cpu"), flags...)...)
 	return b
 }
 
@@ -84,7 +84,7 @@ func (b *stubbed) history() string {
 }
 
 // consumer starts the one in C, whose offer goes past the twist; env is more for the stub.
-func (b *stubbed) consumer(f programs.Twist, env ...string) *programs.Process {
+func (b *stubbed) consumer(f programs.Edit, env ...string) *programs.Process {
 	b.t.Helper()
 	libcuda, err := stub()
 	require.NoError(b.t, err)
@@ -92,11 +92,11 @@ func (b *stubbed) consumer(f programs.Twist, env ...string) *programs.Process {
 	for i := range handle {
 		handle[i] = byte(3*i + 1)
 	}
-	aboutStub := programs.OnlyOf(programs.TypeOffer, programs.All(programs.Put(programs.Body, byte(cu.CUDA)), programs.Changed(programs.AtChunkSize, func(n uint64) uint64 { return n + 2*programs.Mib }),
+	aboutStub := programs.OnlyOf(programs.TypeOffer, programs.All(programs.Put(programs.Body, byte(cu.CUDA)), programs.Changed(programs.AtChunkSize, func(n uint64) uint64 { return n + 2*programs.MiB }),
 		programs.Changed(programs.AtOffset, programs.Becomes(stubOffset)), programs.Put(programs.AtHandle, handle...)))
 	r := b.scene.Relayed(b.t, programs.All(aboutStub, f), programs.All(
 		programs.OnlyOf(programs.TypeAttach, programs.Put(programs.Body, byte(cu.Soft))),
-		programs.OnlyOf(programs.TypeVerdict, func(*programs.Said) { b.closed.Store(b.history() == "opened\nclosed\n") })))
+		programs.OnlyOf(programs.TypeVerdict, func(*programs.Message) { b.closed.Store(b.history() == "opened\nclosed\n") })))
 	env = append(env, "LD_LIBRARY_PATH="+libcuda, "GPUFD_DRIVER=cuda", "STUB_MEMORY="+b.memory, "STUB_LOG="+b.log)
 	return programs.Start(b.t, cConsumer.name, cConsumer.command(b.t)[0], env, "-socket", r.Socket)
 }
@@ -106,7 +106,7 @@ func (b *stubbed) consumer(f programs.Twist, env ...string) *programs.Process {
 func TestLegacyByC(t *testing.T) {
 	programs.Parallel(t)
 	for name, device := range map[string]byte{"visible": 0xa5, "hidden": 1} {
-		for _, size := range []uint64{1, 4099, 3*programs.Mib + 2} {
+		for _, size := range []uint64{1, 4099, 3*programs.MiB + 2} {
 			t.Run(fmt.Sprint(name, " ", size), func(t *testing.T) {
 				programs.Parallel(t)
 				b := newStubbed(t, size)
@@ -121,16 +121,16 @@ func TestLegacyByC(t *testing.T) {
 // TestLegacyByCFails: what is wrong is said to the producer after the memory was closed.
 func TestLegacyByCFails(t *testing.T) {
 	programs.Parallel(t)
-	offers := func(f programs.Twist) programs.Twist { return programs.OnlyOf(programs.TypeOffer, f) }
+	offers := func(f programs.Edit) programs.Edit { return programs.OnlyOf(programs.TypeOffer, f) }
 	for name, c := range map[string]struct {
-		f      programs.Twist
+		f      programs.Edit
 		env    []string
 		code   int
 		says   string
 		opened bool
 	}{
 		"another handle":         {f: offers(programs.Put(programs.AtHandle+63, 0)), code: 1, says: "cuIpcOpenMemHandle_v2: STUB_ERROR (1)"},
-		"not supported":          {env: programs.Args("STUB_OPEN=801"), code: 3, says: "cuIpcOpenMemHandle_v2: STUB_ERROR (801)"},
+		"not supported":          {env: args("STUB_OPEN=801"), code: 3, says: "cuIpcOpenMemHandle_v2: STUB_ERROR (801)"},
 		"a larger allocation":    {f: offers(programs.Changed(programs.AtChunkSize, programs.Becomes(1<<40))), code: 1, says: "the offer says 1099511627776", opened: true},
 		"another generation":     {f: programs.OnlyOf(programs.TypeConfirm, programs.Changed(programs.Body, programs.Becomes(5))), code: 1, says: "where CONFIRM is expected", opened: true},
 		"no memory of its":       {f: offers(programs.Changed(programs.AtOffset, programs.Becomes(1<<64-1))), code: 1, says: "at 18446744073709551615 of an allocation"},
@@ -139,7 +139,7 @@ func TestLegacyByCFails(t *testing.T) {
 		"read-only":              {f: offers(programs.Put(programs.Body+1, 1)), code: 1, says: "can be written"},
 		"with granularity":       {f: offers(programs.Put(programs.AtGranularity, 1)), code: 1, says: "granularity"},
 		"with a descriptor":      {f: offers(programs.Sends(os.Stdin)), code: 1, says: "without descriptors"},
-		"too short":              {f: offers(func(m *programs.Said) { m.Record = m.Record[:len(m.Record)-20]; m.Record[programs.AtLength] -= 20 }), code: 1, says: "lengths make no sense"}, // and no field
+		"too short":              {f: offers(func(m *programs.Message) { m.Record = m.Record[:len(m.Record)-20]; m.Record[programs.AtLength] -= 20 }), code: 1, says: "lengths make no sense"}, // and no field
 		"one more of each other": {f: programs.OnlyOf(programs.TypeConfirm, programs.Put(programs.AtType, 8)), code: 1, says: "where CONFIRM is expected", opened: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +147,7 @@ func TestLegacyByCFails(t *testing.T) {
 			b := newStubbed(t, 5000)
 			f := c.f
 			if f == nil {
-				f = func(*programs.Said) {}
+				f = func(*programs.Message) {}
 			}
 			b.consumer(f, c.env...).Fails(c.code, c.says)
 			require.Contains(t, []int{1, 4}, b.producer.Wait(), b.producer.Dump())
@@ -158,7 +158,7 @@ func TestLegacyByCFails(t *testing.T) {
 		programs.Parallel(t)
 		b := newStubbed(t, 5000)
 		b.write(stubOffset+4*100, []byte{0xff})
-		b.consumer(func(*programs.Said) {}).Fails(1, "first at index 100, want 0x")
+		b.consumer(func(*programs.Message) {}).Fails(1, "first at index 100, want 0x")
 		b.producer.Fails(1, "first at index 100")
 		require.True(t, b.closed.Load(), b.history())
 	})
@@ -176,8 +176,8 @@ func TestLegacyByCRevoked(t *testing.T) {
 			require.NoError(t, os.WriteFile(hold, nil, 0o600))
 			confirmed, revoked := make(chan struct{}), make(chan struct{})
 			consumer := b.consumer(programs.All(
-				programs.OnlyOf(programs.TypeConfirm, func(*programs.Said) { close(confirmed) }),
-				programs.OnlyOf(programs.TypeRevoke, func(m *programs.Said) { m.Sent = func() { close(revoked) } })), "STUB_HOLD="+hold)
+				programs.OnlyOf(programs.TypeConfirm, func(*programs.Message) { close(confirmed) }),
+				programs.OnlyOf(programs.TypeRevoke, func(m *programs.Message) { m.Sent = func() { close(revoked) } })), "STUB_HOLD="+hold)
 			<-confirmed // and from then on it is held
 			b.producer.Signal(syscall.SIGTERM)
 			b.producer.WaitLine("  waiting for consumers to close the memory (1)")

@@ -246,7 +246,7 @@ type raid struct {
 
 // raids are of users who are admitted, but for one.
 var raids = []raid{
-	{name: "not admitted", flags: programs.Args("-allow-uid", "4242"), uid: programs.OtherUID, conns: 1,
+	{name: "not admitted", flags: args("-allow-uid", "4242"), uid: programs.OtherUID, conns: 1,
 		attack: func(x *lingerer, fd int) { x.send(fd, programs.Wish(1, cli.OfferName), 3) }},
 	{name: "with ATTACH", conns: 1, portable: true,
 		attack: func(x *lingerer, fd int) { x.sendMany(fd, programs.Wish(1, cli.OfferName)) }},
@@ -258,9 +258,9 @@ var raids = []raid{
 		}},
 	{name: "instead of MAPPED", conns: 1, offered: true, portable: true, code: 1,
 		attack: func(x *lingerer, fd int) { x.sendMany(fd, programs.Progress()) }},
-	{name: "over its places", flags: programs.Args("-connections-per-peer", "1"), conns: 5,
+	{name: "over its places", flags: args("-connections-per-peer", "1"), conns: 5,
 		attack: func(x *lingerer, fd int) { x.send(fd, programs.Wish(1, cli.OfferName), 1) }},
-	{name: "in the backlog", flags: programs.Args("-connections-per-peer", "1"), conns: 100, portable: true, unheard: true,
+	{name: "in the backlog", flags: args("-connections-per-peer", "1"), conns: 100, portable: true, unheard: true,
 		attack: func(x *lingerer, fd int) { x.send(fd, programs.Wish(1, cli.OfferName), 1) }},
 }
 
@@ -269,6 +269,7 @@ var raids = []raid{
 //
 //fault:rows 72
 func TestLingeringDescriptorsForProducers(t *testing.T) {
+	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for _, producer := range []peer{goProducer, pyProducer} {
 		for _, r := range raids {
@@ -276,6 +277,7 @@ func TestLingeringDescriptorsForProducers(t *testing.T) {
 				continue
 			}
 			t.Run(producer.name+" "+r.name, func(t *testing.T) {
+				programs.Parallel(t)
 				eachKernel(t, func(t *testing.T, k kernel) { r.on(t, k, producer) })
 			})
 		}
@@ -284,7 +286,7 @@ func TestLingeringDescriptorsForProducers(t *testing.T) {
 
 func (r raid) on(t *testing.T, k kernel, program peer) {
 	s := programs.OpenScene(t)
-	flags := programs.Args("-consumers", "0", "-timeout", "2s")
+	flags := args("-consumers", "0", "-timeout", "2s")
 	if program.name == goProducer.name {
 		flags = append(flags, r.flags...)
 	}
@@ -354,12 +356,14 @@ var plots = []struct {
 //
 //fault:rows 72
 func TestLingeringDescriptorsForConsumers(t *testing.T) {
+	programs.Parallel(t)
 	for _, consumer := range []peer{goConsumer, pyConsumer, cConsumer} {
 		if cutest.Emulated() && consumer.name != goConsumer.name {
 			continue
 		}
 		for _, plot := range plots {
 			t.Run(consumer.name+" "+plot.name, func(t *testing.T) {
+				programs.Parallel(t)
 				if plot.name != "as an offer's" { // which the driver is given
 					cutest.ProvenOnSoft(t)
 				}
@@ -385,7 +389,7 @@ func TestLingeringDescriptorsForConsumers(t *testing.T) {
 // bait is an offer of one chunk.
 func bait(t *testing.T) []byte {
 	t.Helper()
-	const size = 2 * programs.Mib
+	const size = 2 * programs.MiB
 	id := cutest.Device(t).UUID()
 	body := append([]byte{byte(cutest.Kind()), 1, 1, 0, 1, 0, 0, 0}, id[:]...)
 	for _, n := range []uint64{size, size, size, 1, 1 << 32} { // the last: first is 0, and fds 1

@@ -91,7 +91,7 @@ func (p *turner) counters(control *vmm.Buffer) (zero, one *share.Counter) {
 }
 
 // offering serves a buffer until the test ends. It returns when the offer stands: until then
-// Offer waits for what is given to the device, and with that for who waits for a counter.
+// Offer waits for queued work, which may itself wait for a counter.
 func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ...share.OfferOption) *vmm.Buffer {
 	t.Helper()
 	buf, err := vmm.New(cutest.Device(t), size)

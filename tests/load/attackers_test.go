@@ -30,7 +30,7 @@ var attackers = map[string]struct {
 	"lies":      {4, (*attacker).lie},
 }
 
-// What attackers count.
+// Counters of attackers.
 const (
 	countAttacks = "attacks"
 	countOffers  = "offers"  // that they were sent

@@ -38,7 +38,7 @@ var roles = map[string]func(task) error{
 	actMany:          attachAndHold,
 	actFollower:      follow,
 	actSuccessor:     succeedProducer,
-	actVisitor:       visit,
+	actChecker:       checkOwner,
 	actWriter:        writeForEver,
 	actJudge:         judgeWriters,
 }
@@ -54,7 +54,7 @@ const (
 	actSuccessor     = "successor"      // take a producer's place, and give it to the next
 	actWriter        = "writer"         // attach, and write without end
 	actJudge         = "judge"          // offer memory, and see how long it is written
-	actVisitor       = "visitor"        // attach, verify whose memory it is and leave, over and over
+	actChecker       = "checker"        // attach, verify whose memory it is and leave, over and over
 )
 
 func TestMain(m *testing.M) {
@@ -71,7 +71,7 @@ func TestMain(m *testing.M) {
 	programs.Main(m, children)
 }
 
-// A task is what an actor is to do; what each field means is the actor's.
+// A task says what a child does; each child documents the fields that it uses.
 type task struct {
 	Socket  string
 	What    string        `json:",omitempty"`
@@ -82,13 +82,13 @@ type task struct {
 	Lenient bool          `json:",omitempty"` // take it that a producer dies
 }
 
-// actor starts one of roles.
+// child starts the child process of a role.
 func child(s *programs.Scene, role string, do task) *programs.Process {
 	s.T.Helper()
 	return childBehind(s, nil, role, do)
 }
 
-// childBehind is actor with another program in front, if there is one.
+// childBehind is child with another program in front, if there is one.
 func childBehind(s *programs.Scene, front []string, role string, do task) *programs.Process {
 	s.T.Helper()
 	if do.Socket == "" {
@@ -101,7 +101,7 @@ func childBehind(s *programs.Scene, front []string, role string, do task) *progr
 	return s.Child(front, role, nil, string(b))
 }
 
-// The orders that an actor takes, a line each. To the last three it answers with
+// The orders that a child takes, a line each. To the last three it answers with
 // a line that begins with the same word. The end of its input ends it.
 const (
 	orderGo    = "go"
@@ -110,7 +110,7 @@ const (
 )
 
 // obey takes orders until there are no more. work goes on from go to halt; when it
-// fails, so does the actor. The counts are told with the usage.
+// fails, so does the child. The counts are told with the usage.
 func obey(work func(context.Context) error, counts func() map[string]int) error {
 	failed := make(chan error, 1)
 	halt := func() {}
@@ -168,7 +168,7 @@ func background(work func(context.Context) error, failed chan<- error) (halt fun
 	}
 }
 
-// inner is what only an actor itself knows of how it is.
+// An inner is what only a child itself can count.
 type inner struct {
 	Goroutines int
 	Counts     map[string]int
@@ -212,7 +212,7 @@ func (c *tally) all() map[string]int {
 	return maps.Clone(c.n)
 }
 
-// A stage is an actor's device, with a context.
+// A stage is a child's device, with a context.
 type stage struct {
 	dev  *cu.Device
 	ctx  *cu.Context
@@ -237,11 +237,11 @@ func openStageOn(device int) (*stage, error) {
 func (st *stage) close() error { return st.ctx.Close() }
 
 // offerSize is how much roles offer: two chunks, not all of the last.
-const offerSize = 3 * programs.Mib
+const offerSize = 3 * programs.MiB
 
-// newBuffer makes what an actor offers, not filled.
+// newBuffer makes what a child offers, not filled.
 func (st *stage) newBuffer() (*vmm.Buffer, error) {
-	return vmm.New(st.dev, offerSize, vmm.WithChunkSize(2*programs.Mib))
+	return vmm.New(st.dev, offerSize, vmm.WithChunkSize(2*programs.MiB))
 }
 
 // fill writes the first n bytes of the pattern.

@@ -74,7 +74,7 @@ func TestHostileMinuteNotices(t *testing.T) {
 	}
 }
 
-// What plants count and keep.
+// State of plants.
 var (
 	plantedPeers  atomic.Int64
 	plantedMemory struct {
@@ -177,7 +177,7 @@ func hostileStep() time.Duration {
 	return 5 * time.Second
 }
 
-// round has all peers go for a while, and the producer recover.
+// round lets all peers work for a while, and then waits until the producer has recovered.
 func (x siege) round(server *programs.Process, peers map[string]*programs.Process, last time.Duration, before usage, may allowance) (usage, []string) {
 	complaints := tell(peers, orderGo)
 	time.Sleep(last)

@@ -111,7 +111,7 @@ func TestFault59_Crowd(t *testing.T) {
 	}
 	all := processes * each
 	programs.Eventually(t, func() bool { return mapped(t, server) == all }, "%d of %d consumers have mapped the memory",
-		programs.FmtFunc(func() any { return mapped(t, server) }), all)
+		programs.Late(func() any { return mapped(t, server) }), all)
 	there, err := askUsage(server)
 	require.NoError(t, err)
 	require.Zero(t, there.Counts[share.Ended.String()], "all are there at once")

@@ -57,13 +57,13 @@ func serve(do task) error {
 	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
 }
 
-// offered are the options of an actor's offer.
+// offered are the options of a child's offer.
 func offered(salt uint32, observe func(share.Event)) []share.OfferOption {
 	meta := pattern.Meta{Count: pattern.Count(offerSize), Salt: salt}
 	return []share.OfferOption{share.WithData(meta.Encode()), share.WithVerdict(), share.OnEvent(observe)}
 }
 
-// What a server counts, beside the kinds of events.
+// Counters of a producer, beside the kinds of events.
 const (
 	countVerified = "verified" // leases that ended well
 	countLost     = "lost"     // leases whose consumer left without a verdict
@@ -85,7 +85,7 @@ func (c *tally) note(e share.Event) {
 	}
 }
 
-// What a consumer counts.
+// Counters of a consumer.
 const (
 	countHandoffs = "handoffs"
 	countMissed   = "missed"     // the producer was not there, or died

@@ -141,21 +141,21 @@ func (x *soak) run(consumer *programs.Process, n int) {
 	_, err := order(consumer, orderGo)
 	require.NoError(x.t, err)
 	x.wanted = n
-	x.born(true)
+	x.startLife(true)
 	for range consumers {
-		x.born(false)
+		x.startLife(false)
 	}
 	for len(x.alive) > 0 {
 		l := x.nextEnd()
 		switch {
 		case x.wanted > 0:
-			x.born(l.producer)
+			x.startLife(l.producer)
 		case !x.consumersAlive():
 			for other := range x.alive {
 				other.killAfter(0)
 			}
 		case l.producer:
-			x.born(true)
+			x.startLife(true)
 		}
 	}
 	_, err = order(consumer, orderHalt)
@@ -177,9 +177,8 @@ var (
 		share.Connected.String(), share.Sent.String(), share.Mapped.String(), share.Verdict.String(), share.Ended.String()}
 )
 
-// born starts a process whose fate hangs on the seed and the number of its life
-// alone.
-func (x *soak) born(producer bool) {
+// startLife starts a process whose death depends only on the seed and the number of its life.
+func (x *soak) startLife(producer bool) {
 	x.lives++
 	fate := rand.New(rand.NewPCG(x.seed, x.lives))
 	l := &life{producer: producer}
@@ -228,7 +227,7 @@ func (l *life) surely() int {
 
 func (l *life) byUs() bool { return l.What == dieAnywhere || l.What == dieStarting }
 
-// mortal is actor; a new producer waits until nobody answers for the last.
+// dying is child; a new producer waits until nobody answers for the last.
 func dying(s *programs.Scene, mode string, do task) *programs.Process {
 	if mode == actDyingProducer {
 		s.Forsaken()

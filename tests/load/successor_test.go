@@ -119,9 +119,9 @@ func ignoring(err, ignored error) error {
 	return err
 }
 
-// visit attaches and leaves, over and over. Nothing may go wrong, and the pid that it sees
+// checkOwner attaches and leaves, over and over. Nothing may go wrong, and the pid that it sees
 // is that of the process that serves it.
-func visit(do task) error {
+func checkOwner(do task) error {
 	st, err := openStage()
 	if err != nil {
 		return err
@@ -129,7 +129,7 @@ func visit(do task) error {
 	var counts tally
 	err = obey(func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			if err := st.visitOnce(do); err != nil {
+			if err := st.checkOnce(do); err != nil {
 				return err
 			}
 			counts.add(countHandoffs, 1)
@@ -139,7 +139,7 @@ func visit(do task) error {
 	return errors.Join(err, st.close())
 }
 
-func (st *stage) visitOnce(do task) error {
+func (st *stage) checkOnce(do task) error {
 	ctx, cancel := context.WithTimeout(context.Background(), do.Timeout)
 	defer cancel()
 	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev)
@@ -169,11 +169,11 @@ func TestFault85_UpgradeUnderLoad(t *testing.T) {
 	do := task{Timeout: programs.Patience, Salt: 7}
 	successor := child(s, actSuccessor, do)
 	successor.WaitLine("serving")
-	visitors := map[string]*programs.Process{}
+	checkers := map[string]*programs.Process{}
 	for i := range 3 {
-		visitors[strconv.Itoa(i+1)] = child(s, actVisitor, do)
+		checkers[strconv.Itoa(i+1)] = child(s, actChecker, do)
 	}
-	require.NoError(t, complaint(tell(visitors, orderGo)))
+	require.NoError(t, complaint(tell(checkers, orderGo)))
 	dev := cutest.Device(t)
 	for range upgrades {
 		do.Count++
@@ -187,11 +187,11 @@ func TestFault85_UpgradeUnderLoad(t *testing.T) {
 		require.NoError(t, att.Close())
 		successor = next
 	}
-	require.NoError(t, complaint(tell(visitors, orderHalt)))
-	for name, v := range visitors {
+	require.NoError(t, complaint(tell(checkers, orderHalt)))
+	for name, v := range checkers {
 		usage, err := askUsage(v)
 		require.NoError(t, err)
-		require.Greater(t, usage.Counts[countHandoffs], upgrades, "visitor %s", name)
+		require.Greater(t, usage.Counts[countHandoffs], upgrades, "checker %s", name)
 		require.NoError(t, dismiss(v))
 	}
 	require.NoError(t, dismiss(successor))

@@ -85,7 +85,7 @@ type swapper struct {
 }
 
 // swapSize is how many bytes a version has.
-const swapSize = 64 * programs.Kib
+const swapSize = 64 * programs.KiB
 
 // newSwapper serves on the scene's socket until t ends.
 func newSwapper(t *testing.T, s *programs.Scene, buffers int) *swapper {

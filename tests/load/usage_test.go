@@ -16,14 +16,14 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// usage are what an actor uses, and what it counted.
+// A usage is what a child uses, and what it counted.
 type usage struct {
 	footprint
 	threads int
 	inner
 }
 
-// order gives an actor an order and returns its answer, less the first word.
+// order gives a child an order and returns its answer, less the first word.
 func order(p *programs.Process, order string) (answer string, err error) {
 	if err := say(p, order); err != nil {
 		return "", err
@@ -31,7 +31,7 @@ func order(p *programs.Process, order string) (answer string, err error) {
 	return awaitAnswer(p, order)
 }
 
-// say gives an actor an order and does not wait.
+// say gives a child an order and does not wait.
 func say(p *programs.Process, order string) error {
 	p.Out.Forget()
 	if _, err := fmt.Fprintln(p.In, order); err != nil {
@@ -65,7 +65,7 @@ func awaitAnswer(p *programs.Process, order string) (answer string, err error) {
 	}
 }
 
-// dismiss ends an actor that takes orders, and checks that it leaves nothing
+// dismiss ends a child that takes orders, and checks that it leaves nothing
 // behind.
 func dismiss(p *programs.Process) error {
 	_ = p.In.Close() // if it has ended already, its exit code tells
@@ -75,7 +75,7 @@ func dismiss(p *programs.Process) error {
 	return nil
 }
 
-// usage asks an actor how it is.
+// askUsage returns what a child uses now.
 func askUsage(p *programs.Process) (v usage, err error) {
 	answer, err := order(p, orderUsage)
 	if err != nil {
@@ -99,7 +99,7 @@ func threads(t testing.TB, pid int) int {
 	return len(entries)
 }
 
-// An allowance is how much more an actor may use than before.
+// An allowance is how much more a child may use than before.
 type allowance struct {
 	fds, threads, resident, addresses int
 	processes                         int // that a server watches, each with a descriptor and a goroutine
@@ -111,7 +111,7 @@ func (a allowance) watching(n int) allowance {
 	return a
 }
 
-// anything is for an actor that has not done yet what makes memory and threads
+// anything is for a child that has not done yet what makes memory and threads
 // grow once, and libcuda open descriptors.
 var anything = allowance{fds: map[cu.Kind]int{cu.CUDA: 64}[cutest.Kind()], threads: 1 << 20, resident: 1 << 40, addresses: 1 << 60}
 
@@ -120,7 +120,7 @@ var anything = allowance{fds: map[cu.Kind]int{cu.CUDA: 64}[cutest.Kind()], threa
 // mapped for each, or what threads reserve. The runtime makes a thread when another is
 // held up in a call, of which there may be one for each connection, and keeps it.
 func allowed(n int) allowance {
-	a := allowance{threads: 64, resident: 8 << 20, addresses: max(1<<30, n*int(2*programs.Mib))}
+	a := allowance{threads: 64, resident: 8 << 20, addresses: max(1<<30, n*int(2*programs.MiB))}
 	if cutest.Emulated() {
 		a.resident = 64 << 20
 	}
@@ -149,7 +149,7 @@ func (v usage) over(before usage, may allowance) (complaints []string) {
 	return complaints
 }
 
-// settle asks the actor until it uses no more than before, for as long as the
+// settle asks the child until it uses no more than before, for as long as the
 // grace lasts, and returns what it uses too much of.
 func settle(p *programs.Process, before usage, may allowance, grace time.Duration) (v usage, complaints []string) {
 	for end := time.Now().Add(grace); ; {

@@ -68,8 +68,8 @@ func onGPU(t *testing.T, file string) {
 	t.Log(run(t, packageTests, env, programs.Python(t), "-B", file, "-v"))
 }
 
-// TestPythonFrameworks has PyTorch, CuPy, numba and JAX take memory of the programs here, and
-// sees what each does with the flag that it is read-only.
+// TestPythonFrameworks: PyTorch, CuPy, numba and JAX take memory of the programs here. It shows what
+// each does with the flag that it is read-only.
 func TestPythonFrameworks(t *testing.T) {
 	programs.NeedGPU(t, "frameworks take memory of one")
 	cutest.Alone(t, "it looks at how much of the device's memory is free")

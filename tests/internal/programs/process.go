@@ -211,8 +211,8 @@ func (p *Process) Result() (last map[string]any, all []map[string]any) {
 	return last, all
 }
 
-// PidText is the pid as the programs print it.
-func PidText(p *Process) string { return strconv.Itoa(p.PID()) }
+// PIDText is the pid as the programs print it.
+func PIDText(p *Process) string { return strconv.Itoa(p.PID()) }
 
 // Find returns the lines of standard output that begin so.
 func Find(p *Process, prefix string) []string {

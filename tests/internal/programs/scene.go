@@ -102,14 +102,14 @@ const freePatience = 40 * time.Second
 func RequireFree(t testing.TB, want uint64) {
 	t.Helper()
 	Within(t, min(Patience, freePatience), func() bool { return FreeMemory(t) >= want }, "device memory is missing: %d bytes were free and now %d are",
-		want, FmtFunc(func() any { return FreeMemory(t) }))
+		want, Late(func() any { return FreeMemory(t) }))
 }
 
-// A FmtFunc is an argument whose value is wanted late.
-type FmtFunc func() any
+// A Late is an argument whose value is wanted late.
+type Late func() any
 
 // Format is what package fmt calls.
-func (f FmtFunc) Format(s fmt.State, verb rune) { fmt.Fprintf(s, "%"+string(verb), f()) }
+func (f Late) Format(s fmt.State, verb rune) { fmt.Fprintf(s, "%"+string(verb), f()) }
 
 // Eventually polls until ok, for as long as the patience lasts.
 func Eventually(t testing.TB, ok func() bool, format string, args ...any) {
@@ -151,7 +151,7 @@ func (s *Scene) Serving(args ...string) *Process {
 	return p
 }
 
-// Attach has this process be a consumer of the scene's producer, whatever that offers.
+// Attach attaches this process to the scene's producer, by either kind of handle.
 func (s *Scene) Attach(opts ...share.AttachOption) (*share.Attachment, error) {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
@@ -288,13 +288,13 @@ var Enough = map[bool]string{false: "8s", true: "20s"}[cutest.Emulated()]
 func AlignUp(n, unit uint64) uint64 { return (n + unit - 1) / unit * unit }
 
 const (
-	Kib = uint64(1) << 10
-	Mib = uint64(1) << 20
-	Gib = uint64(1) << 30
+	KiB = uint64(1) << 10
+	MiB = uint64(1) << 20
+	GiB = uint64(1) << 30
 )
 
-// Uuids are those of the first two devices, or t is skipped.
-func Uuids(t *testing.T) (a, b string) {
+// TwoUUIDs are those of the first two devices, or t is skipped.
+func TwoUUIDs(t *testing.T) (a, b string) {
 	t.Helper()
 	first, second := cutest.TwoDevices(t, cutest.Driver(t))
 	return first.UUID().String(), second.UUID().String()

@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Said is one record on its way, with its files.
-type Said struct {
+// A Message is one record on its way, with its files.
+type Message struct {
 	Record []byte
 	Files  []*os.File
 	Sent   func() // is called once it is on its way
 }
 
-// A Twist changes what is said; a record that it sets to nil is not. What it adds to files
+// A Edit changes what is said; a record that it sets to nil is not. What it adds to files
 // stays the test's.
-type Twist func(m *Said)
+type Edit func(m *Message)
 
 // Relayed returns a scene whose socket leads to the producer of s, past twists:
 // of what the producer says, and of what its consumer does; nil changes nothing.
-func (s *Scene) Relayed(t *testing.T, fromProducer, fromConsumer Twist) *Scene {
+func (s *Scene) Relayed(t *testing.T, fromProducer, fromConsumer Edit) *Scene {
 	t.Helper()
 	r := NewScene(t)
 	l, err := sock.Listen(r.Socket)
@@ -61,14 +61,14 @@ func (s *Scene) Relayed(t *testing.T, fromProducer, fromConsumer Twist) *Scene {
 
 // relay sends on what comes until one of the two goes, and then sends the other
 // away.
-func relay(ctx context.Context, to, from *sock.Conn, change Twist) {
+func relay(ctx context.Context, to, from *sock.Conn, change Edit) {
 	defer to.Close()
 	for {
 		rec, err := from.Receive(ctx)
 		if err != nil {
 			return
 		}
-		m := Said{Record: rec.Data, Files: rec.Files, Sent: func() {}}
+		m := Message{Record: rec.Data, Files: rec.Files, Sent: func() {}}
 		if change != nil {
 			change(&m)
 		}
@@ -98,24 +98,24 @@ const (
 )
 
 // OnlyOf has f twist records of one type.
-func OnlyOf(kind byte, f Twist) Twist {
-	return func(m *Said) {
+func OnlyOf(kind byte, f Edit) Edit {
+	return func(m *Message) {
 		if m.Record[AtType] == kind {
 			f(m)
 		}
 	}
 }
 
-// Unsaid keeps records of one type from the other side, and with that what comes behind them
+// Drop keeps records of one type from the other side, and with that what comes behind them
 // from coming to its end.
-func Unsaid(kind byte) Twist { return OnlyOf(kind, func(m *Said) { m.Record = nil }) }
+func Drop(kind byte) Edit { return OnlyOf(kind, func(m *Message) { m.Record = nil }) }
 
 // Put writes bytes into the record.
-func Put(at int, b ...byte) Twist { return func(m *Said) { copy(m.Record[at:], b) } }
+func Put(at int, b ...byte) Edit { return func(m *Message) { copy(m.Record[at:], b) } }
 
 // Changed changes a number of 64 bits.
-func Changed(at int, f func(uint64) uint64) Twist {
-	return func(m *Said) {
+func Changed(at int, f func(uint64) uint64) Edit {
+	return func(m *Message) {
 		binary.LittleEndian.PutUint64(m.Record[at:], f(binary.LittleEndian.Uint64(m.Record[at:])))
 	}
 }
@@ -123,8 +123,8 @@ func Changed(at int, f func(uint64) uint64) Twist {
 func Becomes(n uint64) func(uint64) uint64 { return func(uint64) uint64 { return n } }
 
 // All does several twists.
-func All(twists ...Twist) Twist {
-	return func(m *Said) {
+func All(twists ...Edit) Edit {
+	return func(m *Message) {
 		for _, f := range twists {
 			f(m)
 		}
@@ -132,9 +132,9 @@ func All(twists ...Twist) Twist {
 }
 
 // Sends replaces the files.
-func Sends(files ...*os.File) Twist { return func(m *Said) { m.Files = files } }
+func Sends(files ...*os.File) Edit { return func(m *Message) { m.Files = files } }
 
-// Where the legacy part of the commands' offer begins: behind name and data.
+// Offsets of the legacy part of the commands' offer, behind name and data.
 const (
 	AtOffset = Body + 68 + len(cli.OfferName) + 16
 	AtHandle = AtOffset + 8

@@ -1,4 +1,4 @@
-package programs
+package handoff
 
 import (
 	"bytes"
@@ -10,22 +10,23 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/gpufd/gpufd/tests/internal/programs"
 	"github.com/stretchr/testify/require"
 )
 
-// An Answer is what a function of a fake libcuda does: store 32 bits where its
+// An answer is what a function of a fake libcuda does: store 32 bits where its
 // first argument points, if told to, and return a result.
-type Answer struct {
+type answer struct {
 	store  []uint32 // at most one
 	result uint16
 }
 
-func Returns(result uint16) Answer { return Answer{result: result} }
+func returns(result uint16) answer { return answer{result: result} }
 
-func Stores(v uint32) Answer { return Answer{store: []uint32{v}} }
+func stores(v uint32) answer { return answer{store: []uint32{v}} }
 
 // code is the function's machine code for this machine.
-func (a Answer) code() []byte {
+func (a answer) code() []byte {
 	le := binary.LittleEndian
 	if runtime.GOARCH == "arm64" {
 		var b []byte
@@ -45,17 +46,17 @@ func (a Answer) code() []byte {
 	return append(b, 0xc3)                                 // ret
 }
 
-// FakeLibcuda writes a libcuda.so.1 with those functions and returns the
+// fakeLibcuda writes a libcuda.so.1 with those functions and returns the
 // environment in which the dynamic linker finds it first.
-func FakeLibcuda(t *testing.T, functions map[string]Answer) []string {
+func fakeLibcuda(t *testing.T, functions map[string]answer) []string {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "libcuda.so.1"), sharedObject(functions), 0o700))
 	return []string{"LD_LIBRARY_PATH=" + dir}
 }
 
-// Of the shared object: the dynamic section is in a segment of its own, which
-// the linker writes to. The alignment suits pages of 64 KiB.
+// The shared object's dynamic section is in its own segment, which the linker writes to. The
+// alignment suits pages of 64 KiB.
 const (
 	segmentAlign = 0x10000
 	headersSize  = 64 + 4*56
@@ -63,7 +64,7 @@ const (
 
 // sharedObject is an ELF file with those functions and nothing else: no
 // sections, one hash bucket.
-func sharedObject(functions map[string]Answer) []byte {
+func sharedObject(functions map[string]answer) []byte {
 	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]
 	text := bytes.NewBuffer(nil)
 	names := bytes.NewBufferString("\x00libcuda.so.1\x00")
@@ -102,7 +103,7 @@ func sharedObject(functions map[string]Answer) []byte {
 		{Tag: int64(elf.DT_SYMENT), Val: elf.Sym64Size},
 		{Tag: int64(elf.DT_NULL)},
 	}
-	dynamicAt := AlignUp(end, segmentAlign)
+	dynamicAt := programs.AlignUp(end, segmentAlign)
 	dynamicSize := uint64(16 * len(dynamic))
 	segments := []elf.Prog64{
 		{Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Filesz: end, Memsz: end, Align: segmentAlign},
@@ -126,22 +127,22 @@ func sharedObject(functions map[string]Answer) []byte {
 	return file.Bytes()
 }
 
-// FakeDevice is a libcuda with one device, and without virtual memory
+// fakeDevice is a libcuda with one device, and without virtual memory
 // management: its functions are not there, the attributes say it is.
-var FakeDevice = map[string]Answer{
-	"cuInit":                       Returns(0),
-	"cuDriverGetVersion":           Stores(9000),
-	"cuDeviceGetCount":             Stores(1),
-	"cuDeviceGet":                  Stores(0),
-	"cuDeviceGetName":              Stores('f' | 'a'<<8 | 'k'<<16 | 'e'<<24),
-	"cuDeviceGetUuid":              Stores(0x12345678),
-	"cuDeviceGetAttribute":         Stores(1),
-	"cuDevicePrimaryCtxRetain":     Stores(0x1000),
-	"cuDevicePrimaryCtxRelease_v2": Returns(0),
+var fakeDevice = map[string]answer{
+	"cuInit":                       returns(0),
+	"cuDriverGetVersion":           stores(9000),
+	"cuDeviceGetCount":             stores(1),
+	"cuDeviceGet":                  stores(0),
+	"cuDeviceGetName":              stores('f' | 'a'<<8 | 'k'<<16 | 'e'<<24),
+	"cuDeviceGetUuid":              stores(0x12345678),
+	"cuDeviceGetAttribute":         stores(1),
+	"cuDevicePrimaryCtxRetain":     stores(0x1000),
+	"cuDevicePrimaryCtxRelease_v2": returns(0),
 }
 
-// With returns the functions with some of them replaced.
-func With(functions map[string]Answer, other map[string]Answer) map[string]Answer {
+// with returns the functions with some of them replaced.
+func with(functions map[string]answer, other map[string]answer) map[string]answer {
 	functions = maps.Clone(functions)
 	maps.Copy(functions, other)
 	return functions
