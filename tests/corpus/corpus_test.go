@@ -292,7 +292,7 @@ func takes(t *testing.T, version string) {
 }
 
 // Every kernel of the corpus makes the bytes that it makes on an H200. With
-// GPUFD_RECORD, a directory, what it makes is written there instead.
+// -record, what it makes is written to that directory instead.
 func TestCorpus(t *testing.T) {
 	list, err := cases()
 	require.NoError(t, err)
