@@ -18,6 +18,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -51,9 +52,8 @@ func needNamespaces(t *testing.T) {
 	cmd := exec.Command("/bin/true")
 	attr := inNamespace(os.Geteuid())
 	cmd.SysProcAttr = &attr
-	if err := cmd.Run(); err != nil {
-		t.Skipf("cannot make user and PID namespaces here: %v", err)
-	}
+	err := cmd.Run()
+	testenv.Need(t, testenv.Namespaces, err == nil, fmt.Sprintf("cannot make user and PID namespaces here: %v", err))
 }
 
 // TestFault53_OtherUser: another user is let in if both sides say so, and else told

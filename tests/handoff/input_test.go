@@ -79,12 +79,6 @@ func TestWrongSoftEnvironment(t *testing.T) {
 	programs.Parallel(t)
 	for _, c := range []programs.WrongCase{
 		{Name: "GPUFD_SOFT_DEVICES", Env: args("GPUFD_SOFT_DEVICES=many"), Code: 2, Words: args(`GPUFD_SOFT_DEVICES="many": want a number from 0 to 64`)},
-		{Name: "GPUFD_SOFT_MEMORY", Env: args("GPUFD_SOFT_MEMORY=lots"), Code: 2, Words: args(`GPUFD_SOFT_MEMORY="lots": want bytes, or a number and KiB, MiB or GiB`)},
-		{Name: "GPUFD_SOFT_VERSION", Env: args("GPUFD_SOFT_VERSION=13.0"), Code: 2, Words: args(`GPUFD_SOFT_VERSION="13.0": want a number from 1000 to 13000`)},
-		{Name: "GPUFD_SOFT_PEERS", Env: args("GPUFD_SOFT_PEERS=no"), Code: 2, Words: args(`GPUFD_SOFT_PEERS="no": want a number from 0 to 1`)},
-		{Name: "GPUFD_SOFT_IPC", Env: args("GPUFD_SOFT_IPC=no"), Code: 2, Words: args(`GPUFD_SOFT_IPC="no": want a number from 0 to 1`)},
-		{Name: "GPUFD_SOFT_VMM", Env: args("GPUFD_SOFT_VMM=no"), Code: 2, Words: args(`GPUFD_SOFT_VMM="no": want a number from 0 to 1`)},
-		{Name: "GPUFD_SOFT_IMEX", Env: args("GPUFD_SOFT_IMEX=yes"), Code: 2, Words: args(`GPUFD_SOFT_IMEX="yes": want a number from 0 to 1`)},
 		{Name: "GPUFD_SOFT_DIR", Env: args("GPUFD_SOFT_DIR=/dev/null"), Code: 2, Words: args(`GPUFD_SOFT_DIR="/dev/null": not a directory; want a directory of your own with mode 0700`)},
 		{Name: "no devices", Env: args("GPUFD_SOFT_DEVICES=0"), Code: 3, Words: args("CUDA_ERROR_NO_DEVICE (100)")},
 	} {

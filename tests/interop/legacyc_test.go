@@ -83,7 +83,7 @@ func (b *stubbed) history() string {
 	return string(h)
 }
 
-// consumer starts the one in C, whose offer goes past the twist; env is more for the stub.
+// consumer starts the one in C, whose offer goes past the edit; env is more for the stub.
 func (b *stubbed) consumer(f programs.Edit, env ...string) *programs.Process {
 	b.t.Helper()
 	libcuda, err := stub()

@@ -22,11 +22,11 @@ type Message struct {
 	Sent   func() // is called once it is on its way
 }
 
-// A Edit changes what is said; a record that it sets to nil is not. What it adds to files
-// stays the test's.
+// An Edit changes a message; if it sets the record to nil, that is not sent. What it adds to files
+// stays open.
 type Edit func(m *Message)
 
-// Relayed returns a scene whose socket leads to the producer of s, past twists:
+// Relayed returns a scene whose socket leads to the producer of s through a relay with edits:
 // of what the producer says, and of what its consumer does; nil changes nothing.
 func (s *Scene) Relayed(t *testing.T, fromProducer, fromConsumer Edit) *Scene {
 	t.Helper()
@@ -97,7 +97,7 @@ const (
 	AtFDs         = Body + 60
 )
 
-// OnlyOf has f twist records of one type.
+// OnlyOf applies f to records of one type.
 func OnlyOf(kind byte, f Edit) Edit {
 	return func(m *Message) {
 		if m.Record[AtType] == kind {
@@ -122,10 +122,10 @@ func Changed(at int, f func(uint64) uint64) Edit {
 
 func Becomes(n uint64) func(uint64) uint64 { return func(uint64) uint64 { return n } }
 
-// All does several twists.
-func All(twists ...Edit) Edit {
+// All applies several edits.
+func All(edits ...Edit) Edit {
 	return func(m *Message) {
-		for _, f := range twists {
+		for _, f := range edits {
 			f(m)
 		}
 	}
