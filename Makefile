@@ -7,9 +7,9 @@ export GOFLAGS += -trimpath
 GO       ?= go
 COMMANDS := producer consumer launch ring gpufd
 # Packages whose tests use the driver; their test binaries go to the GPU machine.
-GPU_PKGS := cu/sys cu cu/cutest kernels kernels/digest vmm internal/safetensors internal/doctor share channel keeper tests tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
+GPU_PKGS := cu/sys cu cu/cutest kernels kernels/digest vmm internal/safetensors internal/doctor share channel keeper tests/handoff tests/interop tests/compute tests/load tests/python tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
 # Those of them that may share a GPU with each other: the others count its memory.
-GPU_TOGETHER := cu/sys cu cu/cutest kernels kernels/digest internal/safetensors internal/doctor keeper tests tests/corpus examples/go examples/go/08-test-without-a-gpu
+GPU_TOGETHER := cu/sys cu cu/cutest kernels kernels/digest internal/safetensors internal/doctor keeper tests/handoff tests/interop tests/compute tests/load tests/corpus examples/go examples/go/08-test-without-a-gpu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
 TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s
@@ -125,13 +125,13 @@ fuzz: ## run every fuzzer for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)
 
 soak: ## hand over HANDOFFS times while consumers and producers are killed: half a minute; GPUFD_SEED=N repeats a run's decisions
-	GPUFD_SOAK='$(HANDOFFS)' $(GO) test -v -count=1 -timeout 30m -run '^TestFault14_Soak$$' ./tests
+	GPUFD_SOAK='$(HANDOFFS)' $(GO) test -v -count=1 -timeout 30m -run '^TestFault14_Soak$$' ./tests/load
 
 soak-channel: ## pass 1,000,000 frames to readers of every policy that stall and are killed, and check every byte: a quarter of an hour
 	GPUFD_SOAK=1 $(GO) test -v -count=1 -timeout 100m -run '^TestSoak$$' ./channel
 
 hostile: ## besiege a producer with hostile processes for SIEGE, and see that faults planted in it are noticed
-	GPUFD_HOSTILE='$(SIEGE)' $(GO) test -v -count=1 -timeout 30m -run '^TestHostileMinute' ./tests
+	GPUFD_HOSTILE='$(SIEGE)' $(GO) test -v -count=1 -timeout 30m -run '^TestHostileMinute' ./tests/load
 
 gpu-bundle: ## pack commands and test binaries for a GPU machine without Go into build/gpu
 	scripts/gpu-bundle.sh '$(COMMANDS)' '$(GPU_PKGS)' '$(GPU_TOGETHER)' '$(VERSION)'

@@ -5,7 +5,7 @@
 #   corpus.sh [DIRECTORY to write to, instead of where the files are]
 # A file's first line may name the architecture that it needs. What an H200
 # makes of it is recorded there by
-#   GPUFD_DRIVER=cuda GPUFD_CORPUS=DIRECTORY GPUFD_RECORD=DIRECTORY go test ./tests/corpus
+#   GPUFD_DRIVER=cuda go test ./tests/corpus -corpus DIRECTORY -record DIRECTORY
 set -eu
 cd "$(dirname "$0")/../cu/soft/internal/ptx/testdata/corpus"
 out=${1:-.}

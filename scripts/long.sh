@@ -11,7 +11,7 @@ slices=(arm64-programs race-programs old arm64-library race-library fuzz hostile
 
 # programs lists the programs, and the packages whose tests start programs; library lists
 # the others.
-programs() { $go list ./tests ./share/... ./sock/... ./cmd/... ./internal/... ./examples/...; }
+programs() { $go list ./tests/... ./share/... ./sock/... ./cmd/... ./internal/... ./examples/...; }
 library() { $go list ./... | grep -vxF -f <(programs); }
 
 slice() {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
@@ -17,15 +18,12 @@ import (
 // [ExpectLeaks].
 type Children map[string]func() error
 
-const childEnv = "GPUFD_CUTEST_CHILD"
-
 // Child returns a command that runs the child with that name, one of those given
 // to [Main], until ctx ends. It adds env to the environment.
 func Child(ctx context.Context, name string, env ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
-	// Without the last, each child of a binary with the race detector takes a
-	// second to end.
-	cmd.Env = append(append(os.Environ(), childEnv+"="+name, "GORACE=atexit_sleep_ms=0"), env...)
+	cmd := testenv.Child(ctx, name)
+	// Without GORACE, each child of a binary with the race detector takes a second to end.
+	cmd.Env = append(append(cmd.Env, "GORACE=atexit_sleep_ms=0"), env...)
 	return cmd
 }
 
@@ -35,7 +33,7 @@ func RunChild(children ...Children) { runChild(children) }
 
 // runChild runs the child of children that this process is, if any.
 func runChild(children []Children) {
-	name := os.Getenv(childEnv)
+	name := testenv.Role()
 	if name == "" {
 		return
 	}

@@ -57,14 +57,14 @@ func Driver(t testing.TB, opts ...cu.Option) *cu.Driver {
 	return d
 }
 
-// NoGPU skips t because there is no GPU. It fails t instead with
-// GPUFD_REQUIRE=gpu, and on the software driver, which is always there.
+// NoGPU skips t because there is no GPU. It fails t instead if GPUFD_REQUIRE lists gpu, and on
+// the software driver, which is always there.
 func NoGPU(t testing.TB, why string) {
 	t.Helper()
-	if testenv.Required(testenv.GPU) || Kind() == cu.Soft {
+	if Kind() == cu.Soft {
 		t.Fatal(why)
 	}
-	t.Skip(why)
+	testenv.Need(t, testenv.GPU, false, why)
 }
 
 // internal/suite sets SharedGPU, an environment variable, when other tests use
@@ -115,12 +115,12 @@ func ProvenOnSoft(t testing.TB) {
 	}
 }
 
-// TwoDevices returns the first two devices of drv. If there is only one it skips
-// t, or fails it with GPUFD_REQUIRE=two.
+// TwoDevices returns the first two devices of drv. If there is only one it skips t, or fails it
+// if GPUFD_REQUIRE lists two.
 func TwoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	t.Helper()
 	devices := drv.Devices()
-	testenv.Need(t, testenv.TwoGPUs, len(devices) >= 2, "takes two devices")
+	testenv.Need(t, testenv.TwoGPUs, len(devices) >= 2, fmt.Sprintf("there are %d devices", len(devices)))
 	return devices[0], devices[1]
 }
 

@@ -102,7 +102,7 @@ func TestWantOfAGPU(t *testing.T) {
 	for _, c := range []struct {
 		driver, require string
 		fails           bool
-	}{{"cuda", "", false}, {"cuda", "python,gpu", true}, {"soft", "", true}, {"soft", "gpu", true}} {
+	}{{"cuda", "", false}, {"cuda", "gpu", true}, {"soft", "", true}, {"soft", "gpu", true}} {
 		t.Setenv("GPUFD_DRIVER", c.driver)
 		t.Setenv("GPUFD_REQUIRE", c.require)
 		got := record(t, func(t testing.TB) { NoGPU(t, "why") })

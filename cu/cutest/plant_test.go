@@ -16,7 +16,7 @@ import (
 )
 
 // plantEnv makes the test binary run a single planted fault under Main.
-const plantEnv = "GPUFD_CUTEST_PLANT"
+const plantEnv = "GPUFD_PLANT"
 
 // A plant leaves something behind, and is found in a report by these words.
 type plant struct {

@@ -47,4 +47,5 @@ func (r *recorder) Error(args ...any)            { r.failures = append(r.failure
 func (r *recorder) Errorf(f string, args ...any) { r.Error(fmt.Sprintf(f, args...)) }
 func (r *recorder) Fatalf(f string, args ...any) { r.Fatal(fmt.Sprintf(f, args...)) }
 func (r *recorder) Fatal(args ...any)            { r.Error(args...); runtime.Goexit() }
+func (r *recorder) Skipf(string, ...any)         { r.Skip() }
 func (r *recorder) Skip(...any)                  { r.skipped = true; runtime.Goexit() }

@@ -23,7 +23,7 @@ from gpufd import _joined, _writer, channel
 from gpufd._cuda import context_of
 
 HERE = pathlib.Path(__file__).resolve().parent
-INSIDE = "GPUFD_FAKE_CUDA"
+INSIDE = "GPUFD_TEST_CHILD"
 N = 8192
 ROOM = 1 << 20  # for what a stream copies
 

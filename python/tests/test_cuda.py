@@ -26,7 +26,7 @@ from gpufd._cuda import CudaMemory
 from gpufd._deposit import Deposit
 
 HERE = pathlib.Path(__file__).resolve().parent
-INSIDE = "GPUFD_FAKE_CUDA"
+INSIDE = "GPUFD_TEST_CHILD"
 
 
 class StandIn(unittest.TestCase):

@@ -87,17 +87,14 @@ func (r *row) check(t testing.TB, have string) {
 	differs(t, r.id, r.what, r.want, r.soft, have)
 }
 
-// fromEnv is the row that a child begins with.
-const fromEnv = "GPUFD_CONFORMANCE_FROM"
-
 // answerMark begins the lines that are answers.
 const answerMark = "answer: "
 
-// child answers the rows from the given one on, a line each.
+// child answers the rows from the one that its argument names on, a line each.
 func (s *rows) child() error {
 	cutest.ExpectLeaks() // what rows make goes with the process
 	runtime.LockOSThread()
-	from, err := strconv.Atoi(os.Getenv(fromEnv))
+	from, err := strconv.Atoi(os.Args[1])
 	if err != nil {
 		return err
 	}
@@ -119,7 +116,8 @@ func answer(a any) { fmt.Println(answerMark + word(a)) }
 func (s *rows) answers(t testing.TB, from int) (answers []string) {
 	t.Helper()
 	ctx := soon(t)
-	cmd := cutest.Child(ctx, s.name, append(s.all[from].env, fmt.Sprint(fromEnv, "=", from))...)
+	cmd := cutest.Child(ctx, s.name, s.all[from].env...)
+	cmd.Args = append(cmd.Args, strconv.Itoa(from))
 	var out, trouble bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &trouble
 	err := cmd.Run()

@@ -83,7 +83,7 @@ func TestC6_Create(t *testing.T) {
 	check(t, "flags and a size that is not aligned", invalid, tryCreate(t, 1, propOf(0), 1))
 }
 
-// What a handle type does not exist for is forgotten.
+// Bits of the handle types that have no meaning are dropped.
 func TestC6_CreateUnknownType(t *testing.T) {
 	c := raw(t)
 	for _, kind := range []sys.CUmemAllocationHandleType{0, handleFD} {

@@ -3,7 +3,7 @@
 // cuMemMap. It runs unchanged on libcuda and on the software driver
 // (GPUFD_DRIVER=cuda or soft), through the raw calls of cu/sys.
 //
-// What the H200 answered is what is expected. Where the software driver answers
+// The H200's answers are expected. If the software driver answers
 // otherwise on purpose, the check has a name, and docs/driver-facts.md lists the
 // name with both answers and the reason. The list is checked both ways.
 //

@@ -24,7 +24,7 @@ package conformance
 // The same helpers work in there. The rows of a sheet share one process until
 // one crashes or hangs; with alone in place of sheet each has its own.
 //
-// Where the software driver is to answer otherwise, give the check a name
+// If the software driver is to answer otherwise, give the check a name
 // (differs in place of check, or id and soft in a row) and add the name, both
 // answers and the reason to the table in docs/driver-facts.md.
 //

@@ -139,7 +139,7 @@ func (o *owner) end(t testing.TB) {
 	require.NoError(t, o.Wait())
 }
 
-// tell has the owner do something.
+// tell gives the owner an order.
 func (o *owner) tell(t testing.TB, what string) {
 	t.Helper()
 	_, err := fmt.Fprintln(o.in, what)
@@ -257,7 +257,7 @@ func TestIPCOpenReturns_MAP_FAILED(t *testing.T) {
 	}
 }
 
-// What a handle is known by, which is not all of it: an old one may name what is at
+// A handle is known by a part of it: an old one may name what is at
 // the same place now.
 var damagedHandles = alone("damaged handles",
 	row{what: "a bit of byte 20 flipped", want: success, ask: func(t testing.TB) any {
@@ -372,7 +372,7 @@ func TestD16_Share(t *testing.T) {
 	check(t, "nowhere to store it", invalid, c.CuIpcGetMemHandle(nil, p))
 }
 
-// What the memory is where it was opened.
+// The memory as it is where it was opened.
 func TestD16_Opened(t *testing.T) {
 	c, o := inContext(t), owned(t)
 	p := open(t, c, o.memory[0])
@@ -531,7 +531,7 @@ func TestD16_Events(t *testing.T) {
 	check(t, "whose owner was killed", success, tryOpenEvent(t, c, o.event))
 }
 
-// What the owner left behind, which nobody promises.
+// Effects of an owner that has ended, which nobody promises.
 //
 //fault:rows 17
 func TestD16_EventsLeftBehind(t *testing.T) {

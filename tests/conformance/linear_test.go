@@ -153,7 +153,7 @@ func TestC9_AddressRange(t *testing.T) {
 	ok(t, c.CuMemFreeHost(host))
 }
 
-// What is free goes down by what is made and up again.
+// Free memory goes down by what is made, and up again.
 func TestC9_GetInfo(t *testing.T) {
 	c := inContext(t)
 	before := freeBytes(t, c)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// What calls are made with. Each is given back when the test ends.
+// Arguments of calls. Each is given back when the test ends.
 
 // propOf describes memory of a device that can be shared as a descriptor.
 func propOf(dev int32) *sys.CUmemAllocationProp {

@@ -146,7 +146,7 @@ func TestD3_Unmap(t *testing.T) {
 	check(t, "two mappings at once", success, c.CuMemUnmap(p, 4*unit))
 }
 
-// What the driver crashes on, or lets pass though it is wrong.
+// Errors that crash the driver, or that it lets pass.
 var misuse = alone("misuse",
 	row{what: "unmap again", want: success, id: "unmap-unmapped", soft: invalid, ask: func(t testing.TB) any {
 		p := reserved(t, unit)

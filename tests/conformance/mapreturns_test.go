@@ -37,7 +37,7 @@ func TestMapReturns_NOT_SUPPORTED(t *testing.T) {
 	check(t, "a part", notSupported, c.CuMemMap(p, unit, 0, h, 0))
 }
 
-// Where several things are wrong at once, this is what is found first.
+// The first error found, if several things are wrong at once.
 func TestMapReturns_Order(t *testing.T) {
 	c := raw(t)
 	h, p := created(t, 2*unit), reserved(t, 2*unit)

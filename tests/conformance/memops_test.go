@@ -251,7 +251,7 @@ func TestC27_Batches(t *testing.T) {
 	check(t, "the good one was not done", 254, left())
 }
 
-// What the documents say of batches, or leave open: each in a process of its
+// Batches, as the documents describe them or leave open: each in a process of its
 // own.
 var oddBatches = func() (all []*rows) {
 	add := func(r row) { all = append(all, sheet("batch: "+r.what, r)) }
@@ -290,7 +290,7 @@ func TestC27_OddBatches(t *testing.T) {
 	}
 }
 
-// What becomes of a stream that waits when what it waits for goes.
+// A stream that waits, when the thing that it waits for goes.
 var endedWaits = []*rows{
 	sheet("wait, then take the rights", row{what: "wait, take the rights, synchronise", want: "SUCCESS SUCCESS LAUNCH_FAILED", ask: func(t testing.TB) any {
 		c := inContext(t)

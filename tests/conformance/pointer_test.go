@@ -173,7 +173,7 @@ func TestC36_PointerAttributes(t *testing.T) {
 	ok(t, c.CuMemFreeHost(host))
 }
 
-// Where no memory of the driver's is a single attribute is an error and several
+// At an address without memory of the driver's, a single attribute is an error and several
 // at once are zeros, but for three.
 func TestC36_AttributesOfNothing(t *testing.T) {
 	c := inContext(t)

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -23,13 +24,11 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// directory has the corpus: GPUFD_CORPUS, or that of the repository.
-func directory() string {
-	if dir := os.Getenv("GPUFD_CORPUS"); dir != "" {
-		return dir
-	}
-	return "../../cu/soft/internal/ptx/testdata/corpus"
-}
+var (
+	directory = flag.String("corpus", "../../cu/soft/internal/ptx/testdata/corpus", "the directory of the kernels")
+	recordTo  = flag.String("record", "", "record what a GPU computes in this directory")
+	keepIn    = flag.String("keep", "", "keep all outputs of the corpus in this directory")
+)
 
 // variants are the ways that nvcc compiles: optimised, and -O0 -G.
 var variants = []string{"opt", "dbg"}
@@ -63,7 +62,7 @@ func (k kase) alone() bool { return k.how == "alone" }
 
 // cases reads them, each in all variants.
 func cases() (list []kase, err error) {
-	text, err := os.ReadFile(filepath.Join(directory(), "cases.txt"))
+	text, err := os.ReadFile(filepath.Join(*directory, "cases.txt"))
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +104,7 @@ func (k kase) text() ([]byte, error) { return unzipped(k.file + "." + k.variant 
 
 // unzipped reads a file of the corpus.
 func unzipped(name string) ([]byte, error) {
-	file, err := os.Open(filepath.Join(directory(), name))
+	file, err := os.Open(filepath.Join(*directory, name))
 	if err != nil {
 		return nil, err
 	}
@@ -184,16 +183,17 @@ func (k kase) launch(c *cu.Context, f *cu.Function, in, out *cu.Memory) ([]byte,
 	return result, errors.Join(cu.CopyToHostAsync(s, result, out.Ptr()), s.Synchronize(ctx))
 }
 
-// caseChild runs the case that GPUFD_CASE names, and writes what comes of it behind
+// caseChild runs the case that its argument names, and writes what comes of it behind
 // what the kernel has printed.
 func caseChild() error {
 	cutest.ExpectLeaks() // contexts that are lost
+	flag.Parse()
 	list, err := cases()
 	if err != nil {
 		return err
 	}
 	for _, k := range list {
-		if k.name() != os.Getenv("GPUFD_CASE") {
+		if k.name() != flag.Arg(0) {
 			continue
 		}
 		d, err := cutest.Open()
@@ -213,7 +213,7 @@ func caseChild() error {
 		fmt.Printf("\x00%s\x00%s", got, result(err))
 		return nil
 	}
-	return fmt.Errorf("no case %s", os.Getenv("GPUFD_CASE"))
+	return fmt.Errorf("no case %s", flag.Arg(0))
 }
 
 // result is an error's as it is recorded: the driver's, if it has one.
@@ -255,7 +255,8 @@ func (k kase) outcome(t *testing.T) (o outcome) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := cutest.Child(ctx, "case", "GPUFD_CASE="+k.name())
+	cmd := cutest.Child(ctx, "case")
+	cmd.Args = append(cmd.Args, "-corpus", *directory, k.name())
 	var said, complaint bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &complaint
 	require.NoError(t, cmd.Run(), "%s", &complaint)
@@ -269,7 +270,7 @@ func (k kase) outcome(t *testing.T) (o outcome) {
 
 // recorded reads what an H200 made of the cases.
 func recorded(t *testing.T) map[string]string {
-	text, err := os.ReadFile(filepath.Join(directory(), "h200.txt"))
+	text, err := os.ReadFile(filepath.Join(*directory, "h200.txt"))
 	require.NoError(t, err)
 	known := map[string]string{}
 	for line := range strings.Lines(string(text)) {
@@ -291,21 +292,21 @@ func takes(t *testing.T, version string) {
 }
 
 // Every kernel of the corpus makes the bytes that it makes on an H200. With
-// GPUFD_RECORD, a directory, what it makes is written there instead.
+// -record, what it makes is written to that directory instead.
 func TestCorpus(t *testing.T) {
 	list, err := cases()
 	require.NoError(t, err)
 	require.NotEmpty(t, list)
 	takes(t, "9.0")
-	if dir := os.Getenv("GPUFD_RECORD"); dir != "" {
-		record(t, dir, list)
+	if *recordTo != "" {
+		record(t, *recordTo, list)
 		return
 	}
 	known := recorded(t)
 	for _, k := range list {
 		t.Run(k.name(), func(t *testing.T) {
 			want := known[k.recordedAs()]
-			require.NotEmpty(t, want, "not recorded: scripts/corpus.sh, and GPUFD_RECORD on a GPU")
+			require.NotEmpty(t, want, "not recorded: scripts/corpus.sh, and -record on a GPU")
 			o := k.outcome(t)
 			keep(t, k, o)
 			switch {
@@ -343,13 +344,12 @@ func ordered(bits uint32) int64 {
 	return int64(bits)
 }
 
-// keep writes what a case came to into GPUFD_KEEP, a directory, to be compared.
+// keep writes what a case came to into the directory of -keep, to be compared.
 func keep(t *testing.T, k kase, o outcome) {
-	dir := os.Getenv("GPUFD_KEEP")
-	if dir == "" {
+	if *keepIn == "" {
 		return
 	}
-	name := filepath.Join(dir, strings.ReplaceAll(k.name(), "/", "."))
+	name := filepath.Join(*keepIn, strings.ReplaceAll(k.name(), "/", "."))
 	require.NoError(t, os.WriteFile(name+".bin", o.output, 0o644))
 	if said := o.printed + o.errors + o.result; said != "" {
 		require.NoError(t, os.WriteFile(name+".txt", []byte(o.printed+"\x00"+o.errors+"\x00"+o.result), 0o644))

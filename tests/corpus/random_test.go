@@ -159,7 +159,7 @@ func (o leaving) agreed(seed int) bool {
 
 // randomRecorded reads what each left.
 func randomRecorded(t *testing.T) map[int]leaving {
-	text, err := os.ReadFile(filepath.Join(directory(), "random.txt"))
+	text, err := os.ReadFile(filepath.Join(*directory, "random.txt"))
 	require.NoError(t, err)
 	known := map[int]leaving{}
 	for line := range strings.Lines(string(text)) {
@@ -187,19 +187,19 @@ const unlike = 706
 // leastRecorded is how many random kernels have to be equal, once they are recorded.
 const leastRecorded = 500
 
-// Random kernels leave what they leave on an H200. With GPUFD_RECORD, a directory,
-// what they leave is written there instead.
+// Random kernels leave what they leave on an H200. With -record, what they
+// leave is written to that directory instead.
 func TestRandom(t *testing.T) {
 	takes(t, randomVersion)
-	if dir := os.Getenv("GPUFD_RECORD"); dir != "" {
-		recordRandom(t, dir)
+	if *recordTo != "" {
+		recordRandom(t, *recordTo)
 		return
 	}
 	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)), randomStack)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	known := randomRecorded(t)
-	require.Len(t, known, lastSeed, "GPUFD_DRIVER=cuda GPUFD_RECORD=DIRECTORY go test ./tests/corpus -run TestRandom$ on an H200 makes random.txt")
+	require.Len(t, known, lastSeed, "GPUFD_DRIVER=cuda go test ./tests/corpus -run TestRandom$ -record DIRECTORY on an H200 makes random.txt")
 	equal := map[int]int{}
 	for first := 1; first <= lastSeed; first += randomBatch {
 		for _, level := range []uint32{optimised, asWritten} {
@@ -241,15 +241,15 @@ func TestRandomForADebugger(t *testing.T) {
 	require.Positive(t, changed)
 }
 
-// randomChild runs the kernels of the seeds that GPUFD_SEEDS names, from to, with how
-// much stack and optimised how far, and writes a line for each: its hash, or what it
-// died of, which is the last line. What each leaves goes into GPUFD_RECORD.
+// randomChild runs the kernels of the seeds of its arguments, from to, with how much stack and
+// optimised how far, and writes a line for each: its hash, or what it died of, which is the last
+// line. What each leaves goes into the directory of the last argument.
 func randomChild() error {
 	cutest.ExpectLeaks() // contexts that are lost
 	var from, to int
 	var stack uint64
 	var level uint32
-	if _, err := fmt.Sscan(os.Getenv("GPUFD_SEEDS"), &from, &to, &stack, &level); err != nil {
+	if _, err := fmt.Sscan(strings.Join(os.Args[1:5], " "), &from, &to, &stack, &level); err != nil {
 		return err
 	}
 	d, err := cutest.Open()
@@ -270,7 +270,7 @@ func randomChild() error {
 	}
 	err = r.batch(seeds(from, to), level, func(n int, out []byte) error {
 		fmt.Println(randomHash(out))
-		return os.WriteFile(filepath.Join(os.Getenv("GPUFD_RECORD"), fmt.Sprintf("%d.%d.bin", n, level)), out, 0o644)
+		return os.WriteFile(filepath.Join(os.Args[5], fmt.Sprintf("%d.%d.bin", n, level)), out, 0o644)
 	})
 	switch {
 	case errors.Is(err, errRefused):
@@ -333,7 +333,8 @@ func (r *randomRecorder) record(ctx context.Context, first, last int, level uint
 func (r *randomRecorder) child(ctx context.Context, first, last int, level uint32) []string {
 	ctx, cancel := context.WithTimeout(ctx, randomPatience)
 	defer cancel()
-	cmd := cutest.Child(ctx, "random", fmt.Sprintf("GPUFD_SEEDS=%d %d %d %d", first, last, r.stack, level), "GPUFD_RECORD="+r.dir)
+	cmd := cutest.Child(ctx, "random")
+	cmd.Args = append(cmd.Args, fmt.Sprint(first), fmt.Sprint(last), fmt.Sprint(r.stack), fmt.Sprint(level), r.dir)
 	out, err := cmd.Output()
 	lines := strings.Fields(string(out))
 	if n := len(lines); n == 0 || err != nil && ran(lines[n-1]) && n <= last-first {

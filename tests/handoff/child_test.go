@@ -1,0 +1,99 @@
+package handoff
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/gpufd/gpufd/tests/internal/programs"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// The roles of this test binary as a child, for what the programs do not do.
+const (
+	childFDs      = "fds"      // print the descriptors it was started with
+	childReceived = "received" // attach, and stay where the offer has been received
+	childMapped   = "mapped"   // attach, and stay where the memory is mapped
+	childHoards   = "hoards"   // take the device's memory, less what needs no sharing of it
+)
+
+// inherited are the descriptors that this process was started with.
+var inherited = programs.OpenFDs("self")
+
+var args = programs.Args
+
+func TestMain(m *testing.M) {
+	programs.Main(m, cutest.Children{
+		childFDs: func() error {
+			for fd, target := range inherited {
+				fmt.Println(fd, target)
+			}
+			return nil
+		},
+		childReceived: func() error {
+			return hold(share.OnReceived(func(share.Offer, []*os.File) { stay() }))
+		},
+		childMapped: func() error { return hold() },
+		childHoards: hoard,
+	})
+}
+
+// spare is what a hoarder leaves of a device: on a GPU, contexts take some.
+var spare = map[cu.Kind]uint64{cu.Soft: 8 << 20, cu.CUDA: 2 << 30}[cutest.Kind()]
+
+// hoard takes memory and stays, for the test to kill it.
+func hoard() error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	ctx, err := dev.PrimaryContext()
+	if err != nil {
+		return err
+	}
+	free, _, err := ctx.MemInfo()
+	if err != nil {
+		return err
+	}
+	buf, err := vmm.New(dev, free-spare)
+	if err != nil {
+		return err
+	}
+	defer buf.Close()
+	stay()
+	return nil
+}
+
+// hold attaches at the socket of the first argument and stays, for the test to kill it.
+func hold(opts ...share.AttachOption) error {
+	drv, err := cutest.Open()
+	if err != nil {
+		return err
+	}
+	dev, err := drv.Device(0)
+	if err != nil {
+		return err
+	}
+	att, err := share.Attach(context.Background(), os.Args[1], cli.OfferName, dev, opts...)
+	if err != nil {
+		return err
+	}
+	defer att.Close()
+	stay()
+	return nil
+}
+
+func stay() {
+	fmt.Println("holding")
+	select {}
+}

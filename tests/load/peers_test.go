@@ -1,0 +1,251 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// serve offers a buffer until there are no more orders.
+func serve(do task) error {
+	st, err := openStage()
+	if err != nil {
+		return err
+	}
+	buf, err := st.newBuffer()
+	if err != nil {
+		return err
+	}
+	if err := st.fill(buf, offerSize, do.Salt); err != nil {
+		return err
+	}
+	srv, err := share.Listen(do.Socket, share.WithTimeout(do.Timeout))
+	if err != nil {
+		return err
+	}
+	var counts tally
+	plant := plants[do.What]
+	there := make(chan struct{})
+	observe := func(e share.Event) {
+		counts.note(e)
+		if e.Kind == share.Offered {
+			close(there)
+		}
+		if plant != nil {
+			plant(st, buf, e)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Offer(ctx, cli.OfferName, buf, share.ReadOnly, offered(do.Salt, observe)...) }()
+	select {
+	case <-there:
+	case err := <-ended:
+		cancel()
+		return err
+	}
+	err = obey(func(context.Context) error { return nil }, counts.all)
+	cancel()
+	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
+}
+
+// offered are the options of a child's offer.
+func offered(salt uint32, observe func(share.Event)) []share.OfferOption {
+	meta := pattern.Meta{Count: pattern.Count(offerSize), Salt: salt}
+	return []share.OfferOption{share.WithData(meta.Encode()), share.WithVerdict(), share.OnEvent(observe)}
+}
+
+// Counters of a producer, beside the kinds of events.
+const (
+	countVerified = "verified" // leases that ended well
+	countLost     = "lost"     // leases whose consumer left without a verdict
+	countOther    = "other"    // leases that ended in another way
+)
+
+func (c *tally) note(e share.Event) {
+	c.add(e.Kind.String(), 1)
+	if e.Kind != share.Ended {
+		return
+	}
+	switch {
+	case e.Err == nil:
+		c.add(countVerified, 1)
+	case errors.Is(e.Err, sock.ErrPeerLost):
+		c.add(countLost, 1)
+	default:
+		c.add(countOther, 1)
+	}
+}
+
+// Counters of a consumer.
+const (
+	countHandoffs = "handoffs"
+	countMissed   = "missed"     // the producer was not there, or died
+	countSlowest  = "slowest µs" // handoff
+)
+
+// consumeForEver hands over again and again while it may. Each takes no longer than the
+// task's timeout.
+func consumeForEver(do task) error {
+	st, err := openStage()
+	if err != nil {
+		return err
+	}
+	var counts tally
+	err = obey(func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			if err := st.consumeOnce(do, &counts); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, counts.all)
+	return errors.Join(err, st.close())
+}
+
+func (st *stage) consumeOnce(do task, counts *tally) error {
+	ctx, cancel := context.WithTimeout(context.Background(), do.Timeout)
+	defer cancel()
+	begun := time.Now()
+	err := st.handOver(ctx, do.Socket)
+	dead := errors.Is(err, sock.ErrNoListener) || errors.Is(err, sock.ErrPeerLost)
+	switch {
+	case err == nil:
+		counts.add(countHandoffs, 1)
+		counts.most(countSlowest, int(time.Since(begun).Microseconds()))
+		return nil
+	case do.Lenient && dead:
+		counts.add(countMissed, 1)
+		time.Sleep(time.Millisecond) // the next producer takes its time
+		return nil
+	}
+	return fmt.Errorf("after %s: %w", time.Since(begun), err)
+}
+
+// The points at which a consumer dies, by its own hand or, at the last two, by
+// that of the test.
+const (
+	dieConnected = "connected" // and nothing said
+	dieReceived  = "received"  // before importing
+	dieImporting = "importing" // after some of the steps
+	dieMapped    = "mapped"
+	dieVerifying = "verifying" // at any moment of it
+	dieReporting = "reporting" // likewise
+	dieAnywhere  = "anywhere"
+	dieStarting  = "starting" // mostly before connecting
+)
+
+// consumeAndDie hands over as often as the task says, and prints a line each
+// time. Then it dies.
+func consumeAndDie(do task) error {
+	st, err := openStage()
+	if err != nil {
+		return err
+	}
+	endless := do.What == dieAnywhere || do.What == dieStarting
+	for i := 0; i < do.Count || endless; i++ {
+		if err := st.handOver(context.Background(), do.Socket); err != nil {
+			return err
+		}
+		fmt.Println("handoff")
+	}
+	return st.consumeHalf(do)
+}
+
+// consumeHalf is a handoff in the middle of which this process dies. It returns
+// if it did not come so far.
+func (st *stage) consumeHalf(do task) error {
+	steps := 0
+	at := func(point string) {
+		if do.What == point {
+			die()
+		}
+	}
+	att, err := share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev,
+		share.OnConnected(func(sock.Peer) { at(dieConnected) }),
+		share.OnReceived(func(share.Offer, []*os.File) { at(dieReceived) }),
+		share.OnStep(func(vmm.Step) {
+			if steps++; steps >= do.Count%4 {
+				at(dieImporting)
+			}
+		}))
+	if err != nil {
+		return err
+	}
+	at(dieMapped)
+	time.AfterFunc(do.After, die)
+	for do.What == dieVerifying {
+		if err := st.look(att); err != nil {
+			return err
+		}
+	}
+	_ = att.Report(context.Background(), nil)
+	_ = att.Close()
+	select {} // until the timer goes off
+}
+
+// The points at which a producer dies. The others are kinds of events, of the
+// lease that the task counts.
+const (
+	dieListening = "listening" // and nobody expected
+	dieExpecting = "expecting" // while consumers wait
+	dieFilling   = "filling"   // while consumers have mapped the memory
+)
+
+// produceAndDie offers a buffer, and dies somewhere in between. Without a point
+// to die at it ends when there are no more orders.
+func produceAndDie(do task) error {
+	st, err := openStage()
+	if err != nil {
+		return err
+	}
+	srv, err := share.Listen(do.Socket)
+	if err != nil {
+		return err
+	}
+	if do.What == dieListening {
+		die()
+	}
+	srv.Expect(cli.OfferName)
+	if do.What == dieExpecting {
+		time.AfterFunc(do.After, die)
+		select {}
+	}
+	buf, err := st.newBuffer()
+	if err != nil {
+		return err
+	}
+	prepared, err := srv.Prepare(cli.OfferName, buf, share.ReadOnly, offered(do.Salt, func(e share.Event) {
+		if e.Kind.String() == do.What && e.Lease >= do.Count {
+			die()
+		}
+	})...)
+	if err != nil {
+		return err
+	}
+	if do.What == dieFilling {
+		time.AfterFunc(do.After, die)
+		for {
+			if err := st.fill(buf, offerSize/2, do.Salt); err != nil {
+				return err
+			}
+		}
+	}
+	if err := st.fill(buf, offerSize, do.Salt); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- prepared.Offer(ctx) }()
+	err = obey(func(context.Context) error { return nil }, func() map[string]int { return nil })
+	cancel()
+	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
+}

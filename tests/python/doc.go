@@ -1,0 +1,2 @@
+// Package python runs the tests that are written in Python.
+package python

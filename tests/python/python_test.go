@@ -1,0 +1,100 @@
+package python
+
+import (
+	"cmp"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpufd/gpufd/tests/internal/programs"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
+)
+
+// packageTests has the tests of the Python package.
+var packageTests = filepath.Join(programs.Root(), "python", "tests")
+
+func TestMain(m *testing.M) { programs.Main(m, nil) }
+
+// run runs a program in Python and returns its output. The tests in it have deadlines of their own.
+func run(t *testing.T, dir string, env []string, line ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), line[0], line[1:]...)
+	cmd.Dir, cmd.Env = dir, append(programs.ProgramEnv(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		_, failed, _ := strings.Cut("\n"+string(out), "\n======")
+		t.Fatalf("%s: %v\n%s", cmd, err, cmp.Or(failed, string(out)))
+	}
+	return string(out)
+}
+
+// TestModules runs each module of tests in a process of its own: those of the package, and those
+// of the programs in Python and C with peers of a later version.
+func TestModules(t *testing.T) {
+	cutest.ProvenOnSoft(t)
+	if cutest.Emulated() {
+		t.Skip("the interpreter is the machine's")
+	}
+	python := programs.Python(t, "numpy")
+	env := []string{"GPUFD_BIN=" + filepath.Dir(programs.ProgramPath(t, "gpufd"))}
+	for _, dir := range []string{packageTests, programs.PythonDir} {
+		files, err := filepath.Glob(filepath.Join(dir, "test_*.py"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files, dir)
+		for _, file := range files {
+			module := strings.TrimSuffix(filepath.Base(file), ".py")
+			t.Run(module, func(t *testing.T) {
+				programs.Parallel(t)
+				out := run(t, dir, env, python, "-B", "-m", "unittest", "-v", module)
+				require.NotContains(t, out, "\nRan 0 tests")
+				for line := range strings.Lines(out) {
+					if strings.Contains(line, " ... skipped ") {
+						t.Log(line)
+					}
+				}
+			})
+		}
+	}
+}
+
+// onGPU runs a program of tests in Python that takes a GPU.
+func onGPU(t *testing.T, file string) {
+	t.Helper()
+	env := []string{"GPUFD_BIN=" + filepath.Dir(programs.ProgramPath(t, "gpufd")), "GPUFD_DRIVER=cuda"}
+	t.Log(run(t, packageTests, env, programs.Python(t), "-B", file, "-v"))
+}
+
+// TestPythonFrameworks: PyTorch, CuPy, numba and JAX take memory of the programs here. It shows what
+// each does with the flag that it is read-only.
+func TestPythonFrameworks(t *testing.T) {
+	programs.NeedGPU(t, "frameworks take memory of one")
+	cutest.Alone(t, "it looks at how much of the device's memory is free")
+	onGPU(t, "gpu.py")
+}
+
+// TestPythonTransformers follows the recipes of docs/python-keeper.md, with a model of transformers.
+func TestPythonTransformers(t *testing.T) {
+	programs.NeedGPU(t, "models lie in memory of one")
+	cutest.Alone(t, "it looks at how much of the device's memory PyTorch has")
+	onGPU(t, "gpu_transformers.py")
+}
+
+// TestPythonChannels has streams of PyTorch and CuPy write and read frames, beside the programs here
+// and the reader in C.
+func TestPythonChannels(t *testing.T) {
+	programs.NeedGPU(t, "streams of frameworks write and read frames")
+	onGPU(t, "gpu_channel.py")
+}
+
+// TestPythonBroadcast has the keepers of two GPUs broadcast by NCCL, over NVLink and over sockets,
+// and kills a rank at each step.
+func TestPythonBroadcast(t *testing.T) {
+	programs.NeedGPU(t, "NCCL moves memory of GPUs")
+	cutest.TwoDevices(t, cutest.Driver(t))
+	cutest.Alone(t, "it looks at how much of the devices' memory is in use")
+	onGPU(t, "gpu_broadcast.py")
+}
