@@ -23,9 +23,10 @@ PKGS      ?= ./...
 GATE_RACE  := ./sock ./share/... ./vmm ./cu ./channel
 GATE_OLD   := ./cu ./tests/conformance
 GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
-SUITE      := $(GO) run ./internal/suite
-# Flags of make test, and packages; the default is all.
-SUITEFLAGS ?=
+# Packages wait more than they work, so several run at once.
+GOTEST     := $(TOOL) gotestsum --format pkgname -- -p 6 -timeout 20m
+# Flags of make test, such as -count=1 or -run=TestFault71.
+TESTFLAGS  ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
@@ -40,7 +41,7 @@ demo: build ## hand a buffer from producer to consumer and verify it
 	scripts/demo.sh build
 
 test: ## run all tests on the software driver
-	$(SUITE) $(SUITEFLAGS)
+	$(GOTEST) $(TESTFLAGS) ./...
 
 gate: demo test check ## what every change has to pass
 	$(MAKE) race PKGS='$(GATE_RACE)'
@@ -51,11 +52,11 @@ gate: demo test check ## what every change has to pass
 	$(MAKE) test-deploy
 	tables=$$(mktemp -d) && trap 'rm -r "$$tables"' EXIT && $(MAKE) bench ROUNDS=1 BENCH_OUT="$$tables"
 
-long: ## run what the gate leaves out: all for arm64, with the race detector and as on an old driver; fuzzers, soak, siege
-	scripts/long.sh
+long: ## run what the gate leaves out: the other packages on an old driver, with the race detector and for arm64; fuzzers, soak, siege
+	GATE_OLD='$(GATE_OLD)' GATE_RACE='$(GATE_RACE)' GATE_ARM64='$(GATE_ARM64)' scripts/long.sh
 
 faults: ## run the tests of the faults of docs/faults.md
-	$(GO) test -count=1 -run 'TestFault|Fault' ./...
+	$(GOTEST) -count=1 -run Fault ./...
 
 check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
 	@out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')) || exit 1; \
@@ -84,11 +85,11 @@ test-arm64: ## run the tests of PKGS and the demo for arm64, under qemu-aarch64 
 	GO='$(GO)' scripts/test-arm64.sh $(PKGS)
 
 test-old: build ## run the tests of PKGS and the demo on the software driver as it was in CUDA 11.4
-	GPUFD_SOFT_VERSION=11040 $(SUITE) -short $(PKGS)
+	GPUFD_SOFT_VERSION=11040 $(GOTEST) -short $(PKGS)
 	GPUFD_SOFT_VERSION=11040 scripts/demo.sh build
 
 race: ## run the tests of PKGS, the long ones shortened, with the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(SUITE) -race -short $(PKGS)
+	CGO_ENABLED=1 $(GOTEST) -race -short $(PKGS)
 
 # bench/ is a module of its own, in which cgo is allowed.
 bench: ## measure ROUNDS times what calls into C cost, with cgo and without, into BENCH_OUT (needs a C compiler)

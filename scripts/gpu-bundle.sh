@@ -14,7 +14,7 @@ cp abi/*.json "$tree/abi/"
 for c in $commands; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/$c" "./cmd/$c"
 done
-${GO:-go} build -ldflags='-s -w' -o "$tree/bin/suite" ./internal/suite
+${GO:-go} build -ldflags='-s -w' -o "$tree/bin/" cmd/test2json
 # The lessons, and the comments that say what they print.
 for lesson in examples/go/[0-9]* examples/go/weights; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/" "./$lesson"
@@ -42,10 +42,9 @@ cp docs/driver-facts.md docs/faults.md docs/ptx.md docs/python.md "$tree/docs/"
 # The kernels of tests/corpus, and what they did.
 mkdir -p "$tree/cu/soft/internal/ptx/testdata"
 cp -r cu/soft/internal/ptx/testdata/corpus "$tree/cu/soft/internal/ptx/testdata/"
-echo "$packages" >"$tree/SUITES"
-echo "$together" | tr ' ' , >"$tree/TOGETHER"
-# shellcheck disable=SC2086
-${GO:-go} run ./internal/suite -two $packages >"$tree/TWO"
+echo "$packages" >"$tree/PACKAGES"
+echo "$together" >"$tree/TOGETHER"
+cp scripts/run-gpu.py "$tree/"
 echo "$version" >"$tree/VERSION"
 # A dictionary larger than a binary sees what the binaries have in common.
 tar -C "$tree" -cf - . | xz -T1 --lzma2=preset=6,dict=256MiB >"$out/bundle.txz"

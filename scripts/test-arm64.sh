@@ -61,7 +61,7 @@ emulate() {
 trap restore EXIT
 trap 'exit 1' HUP INT TERM
 ${GO:-go} build -o build/linux_arm64/ ./cmd/...
-GOARCH='' ${GO:-go} build -o build/suite ./internal/suite # runs here, and builds tests for arm64
+GOARCH='' ${GO:-go} build -modfile=tools.mod -o build/gotestsum gotest.tools/gotestsum # runs here; go test builds for arm64
 [ "$(uname -m)" = aarch64 ] || emulate
-build/suite -short -timeout 30m -j "$(nproc)" "$@"
+build/gotestsum --format pkgname -- -short -timeout 30m -vet=off -p "$(nproc)" "$@"
 scripts/demo.sh build/linux_arm64

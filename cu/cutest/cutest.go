@@ -67,9 +67,8 @@ func NoGPU(t testing.TB, why string) {
 	testenv.Need(t, testenv.GPU, false, why)
 }
 
-// internal/suite sets SharedGPU, an environment variable, when other tests use
-// the GPU at the same time. RunsAlone begins the reason of a skipped test that
-// would disturb them; internal/suite looks for it.
+// SharedGPU is the environment variable that scripts/run-gpu.py sets while other tests use the GPU. RunsAlone
+// begins the reason of a skipped test that would disturb them, which the script then runs by itself.
 const (
 	SharedGPU = "GPUFD_SHARED_GPU"
 	RunsAlone = "runs alone: "
@@ -79,8 +78,8 @@ const (
 // free memory says nothing.
 func Shared() bool { return Kind() == cu.CUDA && os.Getenv(SharedGPU) == "1" }
 
-// Alone skips t if other tests use the GPU at the same time. internal/suite runs
-// it when they are done. why says what t does to the whole device.
+// Alone skips t if other tests use the GPU at the same time, to be run when they are done. why says
+// what t does to the whole device.
 func Alone(t testing.TB, why string) {
 	t.Helper()
 	if Shared() {
@@ -98,8 +97,7 @@ func Device(t testing.TB, opts ...cu.Option) *cu.Device {
 	return dev
 }
 
-// Proven is the reason of the skips of [ProvenOnSoft]. internal/suite looks for
-// it.
+// Proven is the reason of the skips of [ProvenOnSoft].
 const Proven = "one more of what else runs here or on the software driver (GPUFD_ALL=1 runs it)"
 
 // All reports whether tests that [ProvenOnSoft] skips run on a GPU, too.
