@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -110,7 +111,7 @@ func requireFrame(t testing.TB, ctx *cu.Context, r *Reader, sequence uint64) Fra
 }
 
 // doEnv is what a child is to do, as JSON.
-const doEnv = "GPUFD_CHANNEL_TEST_DO"
+const doEnv = testenv.Prefix + "DO"
 
 // childLimit is how long a child waits, which is longer than the longest run: a test kills its
 // children when it ends.

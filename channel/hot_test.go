@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // hollow has a side's streams do nothing but count, as if they were done at once: the software
@@ -145,7 +146,7 @@ func TestStreamFramesMakeNoSystemCall(t *testing.T) {
 }
 
 // plantEnv has the child make a system call after all.
-const plantEnv = "GPUFD_CHANNEL_TEST_PLANT"
+const plantEnv = testenv.PlantVar
 
 // childWithoutCalls has one thread do frames that may make no system call.
 func childWithoutCalls() error {

@@ -1,8 +1,9 @@
 package channel
 
 import (
+	"cmp"
+	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -13,16 +14,10 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// long is how long a run is: what the variable says, or the short form of it.
-func long(t *testing.T, variable string, short time.Duration) time.Duration {
-	text := os.Getenv(variable)
-	if text == "" {
-		return short
-	}
-	d, err := time.ParseDuration(text)
-	require.NoError(t, err)
-	return d
-}
+var (
+	paceFor  = flag.Duration("pace", 0, "how long TestPace runs, timed; 0 is a moment, not timed")
+	killsFor = flag.Duration("kills", 0, "how long TestKills runs, timed; 0 is a moment, not timed")
+)
 
 // ended reads what a reader says at its end.
 func ended(t *testing.T, c *child) (received, lost uint64) {
@@ -35,11 +30,11 @@ func ended(t *testing.T, c *child) (received, lost uint64) {
 	return received, lost
 }
 
-// A pace of 10,000 frames a second, in block: GPUFD_CHANNEL_PACE=5m is 3,000,000 of them. The
+// A pace of 10,000 frames a second, in block: -pace 5m is 3,000,000 of them. The
 // reader is another process and checks each frame's sequence and bytes.
 func TestPace(t *testing.T) {
-	run, rate := long(t, "GPUFD_CHANNEL_PACE", 300*time.Millisecond), 10_000.0
-	timed := os.Getenv("GPUFD_CHANNEL_PACE") != ""
+	run, rate := cmp.Or(*paceFor, 300*time.Millisecond), 10_000.0
+	timed := *paceFor > 0
 	if !timed {
 		rate = 1000 // a machine may be busy
 	}
@@ -73,11 +68,11 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// One of four readers is killed every second (GPUFD_CHANNEL_KILLS=2m), once it has joined, and
+// One of four readers is killed every second (-kills 2m), once it has joined, and
 // another takes its place; each is counted out, within 10 ms where the run is timed, and the other
 // three miss nothing.
 func TestKills(t *testing.T) {
-	run, timed := long(t, "GPUFD_CHANNEL_KILLS", 500*time.Millisecond), os.Getenv("GPUFD_CHANNEL_KILLS") != ""
+	run, timed := cmp.Or(*killsFor, 500*time.Millisecond), *killsFor > 0
 	pause := min(time.Second, run/3)
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // An ipcPeer is another process that does what it is told, a line each, with
@@ -103,7 +104,7 @@ func (p *ipcPeer) end(t testing.TB) {
 	require.NoError(t, p.Wait())
 }
 
-const peerDevice = "GPUFD_TEST_DEVICE"
+const peerDevice = testenv.Prefix + "DEVICE"
 
 // A peerState is what an ipcPeer has.
 type peerState struct {

@@ -19,6 +19,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 const mib = 1 << 20
@@ -657,7 +658,7 @@ func TestImportOfWhatIsNoPool(t *testing.T) {
 }
 
 // poolEnv tells a child what it is to import.
-const poolEnv = "GPUFD_CU_TEST_POOL"
+const poolEnv = testenv.Prefix + "POOL"
 
 // A pooled is one piece of memory for a child.
 type pooled struct {

@@ -15,10 +15,11 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // waitingEnv is how many streams of a child wait.
-const waitingEnv = "GPUFD_CU_TEST_WAITING"
+const waitingEnv = testenv.Prefix + "WAITING"
 
 // A few streams that wait leave all others to go on. On a GPU 16 hold up all work of their
 // context.

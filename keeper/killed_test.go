@@ -21,15 +21,16 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
 
 // What a keeper in a process of its own is told.
 const (
-	socketEnv = "GPUFD_TEST_KEEPER"
-	stepEnv   = "GPUFD_TEST_STEP"  // which it does not live through, and which time that is
-	laterEnv  = "GPUFD_TEST_LATER" // if not empty, steps count from SIGUSR1 on
+	socketEnv = testenv.Prefix + "KEEPER"
+	stepEnv   = testenv.Prefix + "STEP"  // which it does not live through, and which time that is
+	laterEnv  = testenv.Prefix + "LATER" // if not empty, steps count from SIGUSR1 on
 )
 
 func init() { children["keeper"] = mortalKeeper }

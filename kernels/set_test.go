@@ -3,10 +3,10 @@ package kernels_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"math"
 	"math/big"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -345,9 +345,7 @@ func TestCheckThatIsGivenUp(t *testing.T) {
 	require.Zero(t, m)
 }
 
-// benchSize sets how much the benchmarks work on, as 64GiB; copies take twice as
-// much memory.
-const benchSize = "GPUFD_BENCH_SIZE"
+var benchSize = flag.String("size", "", "how much the benchmarks work on, as 64GiB; copies take twice as much memory")
 
 // size is how much the benchmarks work on.
 var size = sync.OnceValue(func() uint64 {
@@ -355,9 +353,9 @@ var size = sync.OnceValue(func() uint64 {
 	if cutest.Kind() == cu.CUDA {
 		n = 16 << 30
 	}
-	if text := os.Getenv(benchSize); text != "" {
-		if err := n.Set(text); err != nil {
-			panic(benchSize + ": " + err.Error())
+	if *benchSize != "" {
+		if err := n.Set(*benchSize); err != nil {
+			panic("-size: " + err.Error())
 		}
 	}
 	return uint64(n)

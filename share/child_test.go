@@ -20,14 +20,15 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
 // pathEnv is a child's socket, doEnv what it is to do with it.
 const (
-	pathEnv = "GPUFD_SHARE_TEST_PATH"
-	doEnv   = "GPUFD_SHARE_TEST_DO"
+	pathEnv = testenv.Prefix + "PATH"
+	doEnv   = testenv.Prefix + "DO"
 )
 
 // A child is a process of the test's own.

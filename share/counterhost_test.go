@@ -17,6 +17,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // The host reads a number and waits for it, though a stream of its own is held up.
@@ -263,7 +264,7 @@ func TestManyStreamsAreFreed(t *testing.T) {
 // If not, isAlone runs t in such a process.
 func isAlone(t *testing.T) bool {
 	t.Helper()
-	const alone = "GPUFD_SHARE_TEST_ALONE"
+	const alone = testenv.Prefix + "ALONE"
 	if os.Getenv(alone) == t.Name() {
 		return true
 	}

@@ -11,11 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
 // childEnv makes the test binary run one of children instead of the tests.
-const childEnv = "GPUFD_SOCK_TEST_CHILD"
+const childEnv = testenv.Prefix + "CHILD"
 
 // children are the programs that tests start as processes of their own. What
 // they return is their complaint; nil is exit code 0.

@@ -13,14 +13,15 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/vmm"
 )
 
 // descriptorEnv tells a child what the descriptors from 3 on are; doEnv what
 // to do.
 const (
-	descriptorEnv = "GPUFD_VMM_TEST_DESCRIPTOR"
-	doEnv         = "GPUFD_VMM_TEST_DO"
+	descriptorEnv = testenv.Prefix + "DESCRIPTOR"
+	doEnv         = testenv.Prefix + "DO"
 )
 
 // runChild hands buf to a child process and waits for its end.

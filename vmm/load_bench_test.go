@@ -1,6 +1,7 @@
 package vmm_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -15,11 +16,9 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// What the benchmark of files can be told: how much to load, as 16GiB, and where the
-// file may lie, which takes as much room.
-const (
-	benchSize = "GPUFD_BENCH_SIZE"
-	benchDir  = "GPUFD_BENCH_DIR"
+var (
+	benchSize = flag.String("size", "", "how much BenchmarkLoad loads, as 16GiB")
+	benchDir  = flag.String("dir", "", "the directory where its file may lie, which takes as much room")
 )
 
 // BenchmarkLoad loads a file, with other ways to do so beside it:
@@ -61,12 +60,12 @@ func newLoadBench(b *testing.B) *loadBench {
 	if cutest.Kind() == cu.CUDA {
 		size = 16 << 30
 	}
-	if text := os.Getenv(benchSize); text != "" {
-		require.NoError(b, size.Set(text))
+	if *benchSize != "" {
+		require.NoError(b, size.Set(*benchSize))
 	}
 	dev := cutest.Device(b)
 	r := &loadBench{ctx: cutest.Context(b, dev), buf: newBuffer(b, dev, uint64(size)), size: uint64(size)}
-	dir := os.Getenv(benchDir)
+	dir := *benchDir
 	if dir == "" {
 		dir = b.TempDir()
 	}

@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/internal/testenv/handles"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
 	"github.com/stretchr/testify/require"
 )
 
 // childEnv names the function that a child process runs instead of the tests.
-const childEnv = "GPUFD_SOFT_TEST_CHILD"
+const childEnv = testenv.Prefix + "CHILD"
 
 // testMemory is the size of each device.
 const testMemory = 64 << 20

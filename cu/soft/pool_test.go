@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -287,7 +288,7 @@ func TestPoolPeers(t *testing.T) {
 }
 
 // poolEnv tells a child which memory to import.
-const poolEnv = "GPUFD_SOFT_TEST_POINTER"
+const poolEnv = testenv.Prefix + "POINTER"
 
 // childPool makes a pool with 4 MiB of sevens, prints its fd and the memory's
 // name and keeps them until its input ends or it is killed. Then it frees the

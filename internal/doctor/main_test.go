@@ -18,6 +18,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -34,13 +35,13 @@ func TestMain(m *testing.M) {
 // What a patient is to have broken. A fault is "ROLE FUNCTION RESULT", where a result of
 // hang never comes; more than one are separated by commas. A role's environment is K=V.
 const (
-	faultsEnv = "GPUFD_DOCTOR_TEST_FAULTS"
-	changeEnv = "GPUFD_DOCTOR_TEST_CHANGE_" // and the role
-	socketEnv = "GPUFD_DOCTOR_TEST_SOCKET"
-	limitEnv  = "GPUFD_DOCTOR_TEST_LIMIT"
-	filterEnv = "GPUFD_DOCTOR_TEST_FILTER"
-	uidsEnv   = "GPUFD_DOCTOR_TEST_UID"
-	nameEnv   = "GPUFD_DOCTOR_TEST_NAME"
+	faultsEnv = testenv.Prefix + "FAULTS"
+	changeEnv = testenv.Prefix + "CHANGE_" // and the role
+	socketEnv = testenv.Prefix + "SOCKET"
+	limitEnv  = testenv.Prefix + "LIMIT"
+	filterEnv = testenv.Prefix + "FILTER"
+	uidsEnv   = testenv.Prefix + "UID"
+	nameEnv   = testenv.Prefix + "NAME"
 )
 
 // childPatient is a process of doctor, with what is broken.

@@ -38,7 +38,13 @@ func Required(what string) bool {
 	return slices.Contains(strings.Split(os.Getenv("GPUFD_REQUIRE"), ","), what)
 }
 
-const childVar = "GPUFD_TEST_CHILD"
+// Prefix begins the variables of the environment by which tests give their children arguments.
+const Prefix = "GPUFD_TEST_"
+
+const childVar = Prefix + "CHILD"
+
+// PlantVar is the variable that asks for a planted fault: tests that must notice it set it in a child.
+const PlantVar = "GPUFD_PLANT"
 
 // Child returns a command that runs this test binary again as the child process that role names, with
 // args as os.Args[1:]. It is killed when ctx ends.

@@ -11,6 +11,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // A State is what exists at one time.
@@ -37,7 +39,7 @@ func warmUp() {
 
 // PatienceEnv shortens how long a process waits for leftovers to end. A test sets
 // it in the environment of a process that it makes leave something behind.
-const PatienceEnv = "GPUFD_LEAK_PATIENCE"
+const PatienceEnv = testenv.Prefix + "PATIENCE"
 
 // patience returns how long leftovers may take to end.
 func patience() time.Duration {

@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // plantEnv names the one of plants that this process is to leave behind.
-const plantEnv = "GPUFD_LEAK_PLANT"
+const plantEnv = testenv.PlantVar
 
 func TestMain(m *testing.M) {
 	run := m.Run

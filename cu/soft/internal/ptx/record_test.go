@@ -2,6 +2,7 @@ package ptx
 
 import (
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"math"
 	"math/bits"
@@ -16,13 +17,18 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// What a GPU makes of the forms is recorded with GPUFD_RECORD=folder: hashes goes to
-// testdata/h200-hashes.txt; report has the operands for which the software
-// driver disagrees.
+var (
+	recordTo = flag.String("record", "", "record what a GPU makes of the forms in this folder")
+	dumpForm = flag.String("form", "", "the form to dump, as newHashForm reads it")
+	dumpTo   = flag.String("dump", "", "dump all operands and results of the form into this file")
+)
+
+// TestRecord records what a GPU makes of the forms: hashes.txt goes to testdata/h200-hashes.txt; report.txt
+// has the operands for which the software driver disagrees.
 func TestRecord(t *testing.T) {
-	folder := os.Getenv("GPUFD_RECORD")
+	folder := *recordTo
 	if folder == "" {
-		t.Skip("GPUFD_RECORD names no folder")
+		t.Skip("-record names no folder")
 	}
 	g := newGPU(t)
 	var hashes, report strings.Builder
@@ -54,16 +60,15 @@ func TestRecord(t *testing.T) {
 	require.Empty(t, forms, "too slow")
 }
 
-// The operands and results of the form GPUFD_FORM, any as newHashForm reads them, go to
-// the file GPUFD_DUMP, those of a GPU with GPUFD_DRIVER=cuda. A path that is not absolute
-// begins in this folder. A line is one case, in hexadecimal: 64 bits of each operand, of
+// TestDump writes the operands and results of a form, those of a GPU with GPUFD_DRIVER=cuda. A path that is not
+// absolute begins in this folder. A line is one case, in hexadecimal: 64 bits of each operand, of
 // which the instruction reads as many as its type has, and the result.
 func TestDump(t *testing.T) {
-	path := os.Getenv("GPUFD_DUMP")
+	path := *dumpTo
 	if path == "" {
-		t.Skip("GPUFD_DUMP names no file")
+		t.Skip("-dump names no file")
 	}
-	f := newHashForm(os.Getenv("GPUFD_FORM"))
+	f := newHashForm(*dumpForm)
 	var results []byte
 	if os.Getenv("GPUFD_DRIVER") == "cuda" {
 		g := newGPU(t)
