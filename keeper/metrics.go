@@ -193,8 +193,8 @@ func (m *metrics) write(w io.Writer) {
 // started is when this process started, for [processMetrics].
 var started = time.Now()
 
-// processMetrics returns what the kernel counts of this process (proc_pid_stat(5) and
-// proc_pid_status(5)).
+// processMetrics returns what the kernel counts of this process (proc_pid_stat(5),
+// proc_pid_status(5) and proc_pid_fd(5)).
 func processMetrics() map[string]float64 {
 	values := map[string]float64{"process_start_time_seconds": float64(started.Unix())}
 	stat, _ := os.ReadFile("/proc/self/stat")
@@ -223,6 +223,13 @@ func processMetrics() map[string]float64 {
 			kib, _ := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(text), " kB"), 64)
 			values["process_"+name+"_bytes"] = kib * 1024
 		}
+	}
+	if fds, err := os.ReadDir("/proc/self/fd"); err == nil {
+		values["process_open_fds"] = float64(len(fds))
+	}
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) == nil {
+		values["process_max_fds"] = float64(limit.Cur)
 	}
 	return values
 }

@@ -34,6 +34,14 @@ func scraped(s *Server) map[string]string {
 	return all
 }
 
+// These are above zero in every process; an emulator shows some others as zero.
+func TestMetricsOfTheProcess(t *testing.T) {
+	values := processMetrics()
+	for _, name := range []string{"start_time_seconds", "resident_memory_bytes", "virtual_memory_bytes", "open_fds", "max_fds"} {
+		require.Positive(t, values["process_"+name], name)
+	}
+}
+
 // What was counted is there behind a restart, in order or not, and refusals count once
 // however many names there are.
 func TestCountsOutliveAKeeper(t *testing.T) {

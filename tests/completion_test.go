@@ -20,14 +20,18 @@ func TestCompletion(t *testing.T) {
 	if err != nil {
 		t.Skip("there is no bash here")
 	}
+	dir := t.TempDir() // of the file that in: completes
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "weights"), nil, 0o600))
 	for program, lines := range map[string]map[string]string{
 		"producer": {"--handle ": "vmm legacy", "--fill=g": "gpu", "-fill g": "gpu", "--con": "--connections --connections-per-peer --consumers"},
 		"consumer": {"--access ": "ro rw", "--verify ": "gpu cpu", "--max": "--max-size"},
-		"launch":   {"--builtin ": "pattern memory digest vector", "--kernel sax": "saxpy", "--li": "--list", "f": "f16: f32: f64:", "in:completion_t": "completion_test.go"},
+		"launch":   {"--builtin ": "pattern memory digest vector", "--kernel sax": "saxpy", "--li": "--list", "f": "f16: f32: f64:", "in:wei": "weights"},
 		"ring":     {"--place ": "first spread", "--driver s": "soft", "--co": "--compat --completion"},
 	} {
 		t.Run(program, func(t *testing.T) {
-			p := start(t, program, programPath(t, program), nil, "--completion", "bash")
+			path, err := filepath.Abs(programPath(t, program))
+			require.NoError(t, err)
+			p := start(t, program, path, nil, "--completion", "bash")
 			p.succeeds()
 			script := strings.Join(p.out.all(), "\n")
 			for line, want := range lines {
@@ -35,7 +39,7 @@ func TestCompletion(t *testing.T) {
 					COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9
 					__start_`+program+`
 					echo "${COMPREPLY[@]%% *}"`, "bash", program+" "+line)
-				c.Env = append(os.Environ(), "PATH="+filepath.Dir(programPath(t, program))+":"+os.Getenv("PATH"))
+				c.Dir, c.Env = dir, append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"))
 				out, err := c.Output()
 				require.NoError(t, err, "%s", out)
 				require.Equal(t, want, strings.TrimSpace(string(out)), line)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/commands/consumer"
@@ -52,6 +53,9 @@ func main() {
 	for _, program := range []func(io.Writer) *app.App{ring.New, launch.New, consumer.New, producer.New} {
 		roots = slices.Insert(roots, 0, program(io.Discard).Command)
 	}
+	for _, root := range roots {
+		hideUser(root)
+	}
 	var err error
 	if len(os.Args) > 1 {
 		err = writeMan(os.Args[1], roots)
@@ -61,6 +65,17 @@ func main() {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "commands:", err)
 		os.Exit(1)
+	}
+}
+
+// hideUser replaces this user's number in the sockets that flags have as their defaults.
+func hideUser(c *cobra.Command) {
+	own := strings.NewReplacer(fmt.Sprintf("/tmp/gpufd-%d/", os.Getuid()), "/tmp/gpufd-UID/")
+	for _, flags := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) { f.Usage, f.DefValue = own.Replace(f.Usage), own.Replace(f.DefValue) })
+	}
+	for _, sub := range c.Commands() {
+		hideUser(sub)
 	}
 }
 
@@ -81,9 +96,7 @@ func writePage(roots []*cobra.Command) error {
 			return err
 		}
 	}
-	own := fmt.Sprintf("/tmp/gpufd-%d/", os.Getuid())
-	text := strings.ReplaceAll(sections.String(), own, "/tmp/gpufd-UID/")
-	_, err := fmt.Printf("%s%s[exit codes](#exit-codes) · [environment](#environment) · [JSON](#json)\n%s\n%s", preface, &contents, text, fmt.Sprintf(rest, app.Ending))
+	_, err := fmt.Printf("%s%s[exit codes](#exit-codes) · [environment](#environment) · [JSON](#json)\n%s\n%s", preface, &contents, &sections, fmt.Sprintf(rest, app.Ending))
 	return err
 }
 
