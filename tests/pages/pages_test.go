@@ -292,7 +292,7 @@ func processes(variable string) map[int]string {
 func needTools(t *testing.T, commands string) {
 	for _, tool := range []struct{ word, need, try string }{
 		{"python3 ", testenv.Python, "/usr/bin/python3 -c 'import torch, numpy'"},
-		{"pip ", testenv.Python, "/usr/bin/python3 -c 'import pip, setuptools, wheel'"},
+		{"pip ", testenv.Python, "/usr/bin/python3 -c 'import setuptools, wheel, pip'"},
 		{"torchrun ", testenv.Python, "/usr/bin/python3 -c 'import torch.distributed'"},
 		{"cc ", testenv.CC, "cc --version"},
 		{"unshare ", testenv.Namespaces, "unshare --fork --pid --ipc --net true"},
