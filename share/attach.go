@@ -100,9 +100,7 @@ func (a *attaching) lease(ctx context.Context) error {
 	}
 	a.step = newStepper(ctx, &a.opts.timeout)
 	defer func() { a.step.cancel() }()
-	err := a.take(ctx)
-	a.transport.conn.SetSpin(0)
-	if err != nil {
+	if err := a.take(ctx); err != nil {
 		return a.fail(ctx, err)
 	}
 	return nil

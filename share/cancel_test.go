@@ -10,6 +10,7 @@ import (
 	"github.com/gpufd/gpufd/share/internal/wire"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/sock"
@@ -244,15 +245,18 @@ func awaitWaiting(t *testing.T, srv *Server, n int) {
 
 // fullBacklog is where nobody accepts, and no more can wait for that.
 func fullBacklog(t *testing.T) (path string) {
-	l, err := sock.Listen(socketPath(t), sock.WithBacklog(1))
+	path = socketPath(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
+	require.NoError(t, unix.Listen(fd, 1))
 	for {
 		full, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		conn, err := sock.Dial(full, l.Path())
+		conn, err := sock.Dial(full, path)
 		cancel()
 		if err != nil {
-			return l.Path()
+			return path
 		}
 		t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	}

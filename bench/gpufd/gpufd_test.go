@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -183,7 +182,7 @@ func TestHandoffsThatFail(t *testing.T) {
 
 // With -lock the consumers keep a thread, too, and handoffs follow one another.
 func TestLock(t *testing.T) {
-	p, err := newProducer(options{driver: "soft", context: true, mode: before, lock: true, spin: time.Millisecond})
+	p, err := newProducer(options{driver: "soft", context: true, mode: before, lock: true})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.close()) }()
 	for range 3 {

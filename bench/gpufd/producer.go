@@ -42,7 +42,7 @@ func (p *producer) open() (err error) {
 	if p.dir, err = os.MkdirTemp("", "gpufd-bench-"); err != nil {
 		return err
 	}
-	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock"), share.WithSpin(p.opts.spin)); err != nil {
+	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock")); err != nil {
 		return err
 	}
 	started := make(chan error, 1)
@@ -102,7 +102,7 @@ func (p *producer) start() (*rival.Rival, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	argv := []string{self, "-consumer", p.srv.Path(),
-		"-driver", p.opts.driver, "-spin", p.opts.spin.String(), fmt.Sprintf("-lock=%v", p.opts.lock), fmt.Sprintf("-context=%v", p.opts.context)}
+		"-driver", p.opts.driver, fmt.Sprintf("-lock=%v", p.opts.lock), fmt.Sprintf("-context=%v", p.opts.context)}
 	return rival.Start(ctx, "consumer", argv...)
 }
 

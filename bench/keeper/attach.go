@@ -22,7 +22,6 @@ import (
 const (
 	name   = "bench"
 	attach = "share.Attach"
-	spins  = "share.Attach, WithSpin"
 	bare   = "C, bare calls"
 	maps   = "vmm.Import"
 	talk   = "share.List"
@@ -105,9 +104,6 @@ func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s setti
 	}()
 	ways := []way{
 		{attach, func(ctx context.Context) (rival.Answer, error) { return attachOnce(ctx, dev, socket) }},
-		{spins, func(ctx context.Context) (rival.Answer, error) {
-			return attachOnce(ctx, dev, socket, share.WithSpin(time.Millisecond))
-		}},
 		{maps, func(context.Context) (rival.Answer, error) { return mapOnce(dev, memory, files) }},
 		own(talk, func(ctx context.Context) (time.Duration, error) { return listOnce(ctx, socket) }),
 	}
@@ -155,12 +151,12 @@ func (w *stopwatch) answer() rival.Answer {
 	return rival.Answer{NS: w.last.Sub(w.begin).Nanoseconds(), Steps: w.steps}
 }
 
-func attachOnce(ctx context.Context, dev *cu.Device, socket string, opts ...share.AttachOption) (rival.Answer, error) {
+func attachOnce(ctx context.Context, dev *cu.Device, socket string) (rival.Answer, error) {
 	w := startWatch()
-	a, err := share.Attach(ctx, socket, name, dev, append(opts,
+	a, err := share.Attach(ctx, socket, name, dev,
 		share.OnConnected(func(sock.Peer) { w.step(connect) }),
 		share.OnReceived(func(share.Offer, []*os.File) { w.step(offer) }),
-		share.OnStep(w.driver))...)
+		share.OnStep(w.driver))
 	w.step(answer)
 	if err != nil {
 		return rival.Answer{}, err
