@@ -63,11 +63,8 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		srv := listen(t)
 		p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
 		mapped := make(chan struct{})
-		call := attachOnce(srv.Path(), dev, OnStep(func(s vmm.Step) {
-			if s.Op == vmm.OpAccess {
-				close(mapped)
-			}
-		}))
+		spy.at("access", func() { close(mapped) })
+		call := attachOnce(srv.Path(), dev)
 		return blocking{call: call, ends: errWhy, close: srv.Close, closed: ErrRevoked,
 			blocks: func() { <-mapped },
 			after: func() {
@@ -248,7 +245,7 @@ func fullBacklog(t *testing.T) (path string) {
 	path = socketPath(t)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	t.Cleanup(func() { require.NoError(t, errors.Join(unix.Close(fd), unix.Unlink(path))) })
 	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
 	require.NoError(t, unix.Listen(fd, 1))
 	for {

@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"time"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
@@ -39,7 +41,7 @@ type taken struct {
 
 // note notes a step.
 func (t *taken) note(name string, from, to int64) {
-	t.steps = append(t.steps, interval("consumer", name, from, to))
+	t.steps = with(t.steps, interval("consumer", name, from, to))
 }
 
 func newConsumer(o options) (*consumer, error) {
@@ -141,10 +143,10 @@ func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
 func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
 	t := taken{n: n, steps: make([]rival.Step, 0, 8)}
 	var received int64
+	program.OnStep(func(step string, took time.Duration) { now := rival.Now(); t.note(step, now-took.Nanoseconds(), now) })
 	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev,
 		share.OnConnected(func(sock.Peer) { connected() }),
-		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }),
-		share.OnStep(func(s vmm.Step) { now := rival.Now(); t.note(s.Op.String(), now-s.Took.Nanoseconds(), now) }))
+		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }))
 	if t.err == nil {
 		t.note("attach", received, rival.Now())
 	}

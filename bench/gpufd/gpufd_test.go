@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
@@ -79,7 +80,7 @@ func spied(t *testing.T, withContext bool) (*producer, func() []string) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.close()) })
 	require.NoError(t, p.ctx.Close())
-	drv, err := cu.Open(cu.WithResolver(soft.Resolver), cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	drv, err := cu.Open(cu.WithResolver(soft.Resolver), program.Steps(), cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		mu.Lock()
 		called = append(called, call.Symbol())
 		mu.Unlock()

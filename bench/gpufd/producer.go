@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
@@ -139,7 +140,8 @@ func (p *producer) handOut(size, chunks uint64, n int, m mode) (rival.Answer, er
 
 // make makes a buffer and hands it to the consumers that have asked for it.
 func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, m mode) error {
-	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks), vmm.OnStep(h.step))
+	program.OnStep(h.step)
+	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks))
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper"
@@ -143,9 +144,8 @@ func (w *stopwatch) step(name string) {
 	w.last = now
 }
 
-// driver notes what is told of a step of package vmm. What lies between two steps belongs to
-// the second.
-func (w *stopwatch) driver(s vmm.Step) { w.step(s.Op.String()) }
+// driver notes a step of the driver. What lies between two steps belongs to the second.
+func (w *stopwatch) driver(step string, _ time.Duration) { w.step(step) }
 
 func (w *stopwatch) answer() rival.Answer {
 	return rival.Answer{NS: w.last.Sub(w.begin).Nanoseconds(), Steps: w.steps}
@@ -153,10 +153,10 @@ func (w *stopwatch) answer() rival.Answer {
 
 func attachOnce(ctx context.Context, dev *cu.Device, socket string) (rival.Answer, error) {
 	w := startWatch()
+	program.OnStep(w.driver)
 	a, err := share.Attach(ctx, socket, name, dev,
 		share.OnConnected(func(sock.Peer) { w.step(connect) }),
-		share.OnReceived(func(share.Offer, []*os.File) { w.step(offer) }),
-		share.OnStep(w.driver))
+		share.OnReceived(func(share.Offer, []*os.File) { w.step(offer) }))
 	w.step(answer)
 	if err != nil {
 		return rival.Answer{}, err
@@ -167,7 +167,8 @@ func attachOnce(ctx context.Context, dev *cu.Device, socket string) (rival.Answe
 // mapOnce maps memory whose descriptors are here, as C does: what attaching is without the keeper.
 func mapOnce(dev *cu.Device, memory vmm.Descriptor, files []*os.File) (rival.Answer, error) {
 	w := startWatch()
-	b, err := vmm.Import(dev, memory, files, vmm.OnStep(w.driver))
+	program.OnStep(w.driver)
+	b, err := vmm.Import(dev, memory, files)
 	if err != nil {
 		return rival.Answer{}, err
 	}
