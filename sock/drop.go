@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A stranger's descriptor may keep close(2) waiting for as long as the stranger likes. A
@@ -181,7 +181,7 @@ func (c *crowd) wait(ctx context.Context, closed <-chan struct{}) error {
 		case <-closed:
 			return ErrClosed
 		case <-ctx.Done():
-			return wait.Err(ctx)
+			return plain.ContextErr(ctx)
 		}
 	}
 	return nil

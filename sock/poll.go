@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/fdtrace"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // socket is a descriptor registered with the runtime's poller, so that waiting
@@ -135,7 +135,7 @@ func (s *socket) do(ctx context.Context, dir func(*socket) *direction, op func()
 	err := op()
 	stop()
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
-		return wait.Err(ctx)
+		return plain.ContextErr(ctx)
 	}
 	return err
 }

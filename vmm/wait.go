@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // The pauses between two attempts to create memory double between these. Each is
@@ -39,7 +39,7 @@ func await(ctx context.Context, dev *cu.Device, size uint64, create func() error
 	if ctx == nil {
 		return fmt.Errorf("%w: waiting for memory needs a context; New does not wait", ErrNil)
 	}
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -84,7 +84,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // gaveUp returns the error of a wait that was given up.
 func gaveUp(ctx context.Context, dev *cu.Device, size uint64, waited time.Duration, err error) error {
 	return fmt.Errorf("%d bytes on device %s did not become free in %s, %s: %w; %w",
-		size, dev, waited.Round(time.Millisecond), freeWords(dev), wait.Err(ctx), err)
+		size, dev, waited.Round(time.Millisecond), freeWords(dev), plain.ContextErr(ctx), err)
 }
 
 // freeWords says how much of a device is free. It needs a context for that.
