@@ -70,13 +70,6 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// over is a context that is done.
-func over() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}
-
 // FAULTS 61: memory that comes free is taken.
 func TestWaitEndsWhenThereIsMemory(t *testing.T) {
 	for room, times := range map[int]int{0: 1, 1: 1, 2: 5} {
