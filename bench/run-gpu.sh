@@ -95,19 +95,18 @@ growth() {
 }
 ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
 before="-rival gpufd-before=$tree/bin/gpufd,-mode,before"
-spin="-rival gpufd-spin=$tree/bin/gpufd,-mode,ahead,-spin,1s,-lock -rival gpufd-before-spin=$tree/bin/gpufd,-mode,before,-spin,1s,-lock"
 plain="-rival gpufd-plain=$tree/bin/gpufd,-mode,plain"
 c="-rival c-before=$tree/bin/c,-mode,before -rival c-inside=$tree/bin/c,-mode,inside -rival c-legacy=$tree/bin/c,-mode,legacy"
 core=$tree/python/cuda_core.py
 python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py \
 	-rival cuda-core-before=python3,$core,before"
 
-measure() { # word; $ours, $before, $spin, $plain, $c and $python are words without spaces in them
+measure() { # word; $ours, $before, $plain, $c and $python are words without spaces in them
 	case $1 in
 	crossing)
 		within 25 "$tree/bin/crossing" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} &&
 			within 15 "$tree/bin/crossing-nocgo" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
-	handoff) within 135 "$tree/bin/handoff" $ours $before $spin $plain $c $python -out "$out" -time 9s -budget 85s ${BENCH_QUICK:+-time 1s} ;;
+	handoff) within 135 "$tree/bin/handoff" $ours $before $plain $c $python -out "$out" -time 9s -budget 85s ${BENCH_QUICK:+-time 1s} ;;
 	growth) growth ;;
 	channel) channel ;;
 	channel-two) channel_two ;;

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Slot is room for one frame. It belongs to the writer until it is published.
@@ -26,7 +26,7 @@ func (w *Writer) Acquire(ctx context.Context) (Slot, error) {
 	if w.isZero() {
 		return Slot{}, ErrClosed
 	}
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return Slot{}, err
 	}
 	w.turn.Lock()

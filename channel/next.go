@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Frame is what was published in a slot, until it is released.
@@ -45,7 +45,7 @@ func (r *Reader) entryAt(at int) entry {
 // Errors: [ErrEnded], a [*LostError] or [ErrDropped] when there are no more; [ErrCursor] if the
 // writer wrote nonsense; [ErrClosed]; what ended ctx.
 func (r *Reader) Next(ctx context.Context) (f Frame, err error) {
-	if err := cmp.Or(wait.Err(ctx), r.isOpen()); err != nil { // a slow reader always finds a frame, and would never look
+	if err := cmp.Or(plain.ContextErr(ctx), r.isOpen()); err != nil { // a slow reader always finds a frame, and would never look
 		return f, err
 	}
 	r.turn.Lock()
@@ -60,7 +60,7 @@ func (r *Reader) Next(ctx context.Context) (f Frame, err error) {
 			return f, err
 		}
 		if number == 0 {
-			if err := cmp.Or(r.awaitFrame(ctx), wait.Err(ctx)); err != nil {
+			if err := cmp.Or(r.awaitFrame(ctx), plain.ContextErr(ctx)); err != nil {
 				return f, err
 			}
 			waited += r.waited

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A waiting is a wait of the host for what the other side, or its streams, will write.
@@ -36,7 +36,7 @@ func (w waiting) await(ctx context.Context, ready func() (bool, error)) (ok bool
 			continue
 		}
 		now = time.Now()
-		if ended := wait.Err(ctx); ended != nil || !w.until.IsZero() && now.After(w.until) {
+		if ended := plain.ContextErr(ctx); ended != nil || !w.until.IsZero() && now.After(w.until) {
 			return false, ended
 		}
 		if start.IsZero() {

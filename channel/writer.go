@@ -12,7 +12,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
-	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -213,7 +212,7 @@ func (w *Writer) AwaitReaders(ctx context.Context, n int) error {
 	if w.isZero() {
 		return ErrClosed
 	}
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	for {

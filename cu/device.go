@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Device is a GPU, or a MIG instance, that the driver shows to this process.
@@ -190,7 +190,7 @@ func (dev *Device) supports(a Attribute) (bool, error) {
 // Synchronize is [Context.Synchronize] for the device's primary context, if that
 // is active in this process (cuDevicePrimaryCtxGetState).
 func (dev *Device) Synchronize(ctx context.Context) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if _, active, err := dev.PrimaryState(); err != nil || !active {

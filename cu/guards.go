@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // guards are the unfinished waits of one stream that can be given up. The zero
@@ -210,7 +210,7 @@ func (s *StreamWait) result(err error) error {
 func (w *watch) giveUp() (some bool) {
 	for i, n := 0, w.due(); i < min(n, len(w.waits)); {
 		s := w.waits[i]
-		if err := wait.Err(s.ctx); err != nil && s.freeing.IsZero() {
+		if err := plain.ContextErr(s.ctx); err != nil && s.freeing.IsZero() {
 			s.freeing, some = time.Now(), true
 			if s.givenUp == nil {
 				s.givenUp = fmt.Errorf("%w: %w", ErrGivenUp, err)

@@ -13,9 +13,9 @@ var ErrPointers = errors.New("cu: only numbers, and arrays and structs of them, 
 
 var plainTypes sync.Map // reflect.Type → bool
 
-// plain reports whether t consists of numbers alone. It remembers types that take
+// isNumbers reports whether t consists of numbers alone. It remembers types that take
 // looking into, so that copies do not allocate.
-func plain(t reflect.Type) bool {
+func isNumbers(t reflect.Type) bool {
 	if isNumber(t.Kind()) {
 		return true
 	}

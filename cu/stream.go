@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Stream is a queue of work in a context, done in order and apart from other
@@ -262,7 +262,7 @@ const (
 
 // poll asks done until it says yes, fails, or ctx ends.
 func poll(ctx context.Context, done func() (bool, error)) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	pause := pollMin
@@ -270,7 +270,7 @@ func poll(ctx context.Context, done func() (bool, error)) error {
 		if ok, err := done(); ok || err != nil {
 			return err
 		}
-		if err := wait.Err(ctx); err != nil {
+		if err := plain.ContextErr(ctx); err != nil {
 			return err
 		}
 		if i < pollSpins {

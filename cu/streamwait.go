@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // ErrGivenUp says that a stream went on without what it waited for. Do not rely
@@ -69,7 +69,7 @@ const (
 // context or device, such as [Memory.Close] or [Context.Synchronize]: it waits
 // for s as well, and may keep it from being freed.
 func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*StreamWait, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	if err := s.NotCaptured(); err != nil {

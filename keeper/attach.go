@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -42,7 +42,7 @@ type Attached struct {
 //
 // Errors: the keeper's [*Error]; those of [share.Attach]; [ErrLabels].
 func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Want) ([]*Attached, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	for {
@@ -184,7 +184,7 @@ func brief(err error) string {
 
 // Digest computes the digest of the part's bytes on its device. Compare it with Data.Digest.
 func (a *Attached) Digest(ctx context.Context) (string, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return "", err
 	}
 	if a == nil || a.Device() == nil {

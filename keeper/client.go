@@ -11,7 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/descriptor"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -95,7 +95,7 @@ func (c *Client) Close() error {
 
 // take waits for a turn, which the caller gives back.
 func (c *Client) take(ctx context.Context) (back func(), err error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	if c == nil || c.turn == nil {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
-	"github.com/gpufd/gpufd/internal/wait"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels/digest"
 	"github.com/gpufd/gpufd/sock"
@@ -71,7 +70,7 @@ type Kept struct {
 // be committed, too. If all parts were handed over, but this process could not release their memory,
 // Kept says what has become of them, without Parts.
 func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return Kept{}, err
 	}
 	if err := checkPut(&p, parts); err != nil {
@@ -297,7 +296,7 @@ func fill(ctx context.Context, buf *vmm.Buffer, part Part) (string, error) {
 // Digest computes the digest of device memory that writers declare and readers verify:
 // gpufd-d1, a colon and 32 hexadecimal digits.
 func Digest(ctx context.Context, c *cu.Context, at cu.DevicePtr, size uint64) (string, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return "", err
 	}
 	if c == nil {

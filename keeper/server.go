@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -82,7 +82,7 @@ type Server struct {
 // socket; those of [share.Listen]; and one for a manifest that cannot be read, which Open leaves as
 // it is.
 func Open(ctx context.Context, opts Options) (*Server, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	if err := opts.check(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/descriptor"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
@@ -29,7 +29,7 @@ const takeOverPause = 20 * time.Millisecond
 // keeps. If this fails, the other keeper serves on. If something fails later, the other one goes
 // on with [TakeBack].
 func TakeOver(ctx context.Context, opts Options) (*Server, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	if err := opts.check(); err != nil {
@@ -151,7 +151,7 @@ func (c *session) manifest() (reply, []*os.File, error) {
 // until the successor serves, and then returns nil and no error. If the successor gives up or
 // dies before that, TakeBack opens a keeper with the options. ctx bounds it.
 func TakeBack(ctx context.Context, opts Options) (*Server, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	asking, cancel := context.WithCancel(ctx)

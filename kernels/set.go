@@ -6,7 +6,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/pattern"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/kernels/internal/run"
 )
 
@@ -75,7 +75,7 @@ type Mismatch = pattern.Mismatch
 // integer at index first, with the pattern. It waits until that is done or ctx
 // ends.
 func (k *Set) Check(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes, first uint64, salt uint32) (Mismatch, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return Mismatch{}, err
 	}
 	if err := k.set().Takes(bytes, 16, src); err != nil || bytes == 0 {
@@ -121,7 +121,7 @@ func (k *Set) lookAt(ctx context.Context, a *run.Answer, m *Mismatch, src cu.Dev
 // filled up with zeros; mix is the finaliser of splitmix64. The function
 // [Checksum] computes the same on the host.
 func (k *Set) Checksum(ctx context.Context, s *cu.Stream, src cu.DevicePtr, bytes uint64) (uint64, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return 0, err
 	}
 	if err := k.set().Takes(bytes, 8, src); err != nil || bytes == 0 {

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -31,7 +31,7 @@ import (
 // [cu.Context.OpenIPC] and [vmm.ErrDescriptor], [vmm.ErrDevice] and [vmm.ErrKind];
 // an error for an invalid option.
 func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	o, err := newAttachOptions(opts)
@@ -100,9 +100,7 @@ func (a *attaching) lease(ctx context.Context) error {
 	}
 	a.step = newStepper(ctx, &a.opts.timeout)
 	defer func() { a.step.cancel() }()
-	err := a.take(ctx)
-	a.transport.conn.SetSpin(0)
-	if err != nil {
+	if err := a.take(ctx); err != nil {
 		return a.fail(ctx, err)
 	}
 	return nil

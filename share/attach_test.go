@@ -16,10 +16,11 @@ import (
 )
 
 func TestAttachTellsOfItsSteps(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	spy, dev, ctx := spied(t)
 	srv := listen(t)
 	serve(t, srv, newBuffer(t, ctx, 7), WithData([]byte{1, 2}))
 	var said []string
+	spy.onStep(func(step string) { said = append(said, step) })
 	attached(t, srv, "", dev,
 		OnConnected(func(p sock.Peer) {
 			require.Equal(t, pid(), p.PID)
@@ -30,8 +31,7 @@ func TestAttachTellsOfItsSteps(t *testing.T) {
 			require.Equal(t, []byte{1, 2}, o.Data)
 			require.Len(t, files, 1)
 			said = append(said, "received")
-		}),
-		OnStep(func(s vmm.Step) { said = append(said, s.Op.String()) }))
+		}))
 	require.Equal(t, []string{"connected", "received", "import", "reserve", "map", "access"}, said)
 }
 

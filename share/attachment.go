@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -205,7 +205,7 @@ func (a *Attachment) Err() error {
 // second; a producer refuses more records than it takes ([WithRecordRate]). When the lease
 // is over, Progress returns [Attachment.Err].
 func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if err := a.Err(); err != nil {
@@ -220,7 +220,7 @@ func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 // stays until Close. Report first closes legacy memory, because the producer may free
 // it: no work may use it when Report is called.
 func (a *Attachment) Report(ctx context.Context, fault error) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if a.isZero() {

@@ -23,7 +23,6 @@ type attachOptions struct {
 	peer       bool   // the device is to use memory of others
 	connected  func(sock.Peer)
 	received   func(Offer, []*os.File)
-	steps      func(vmm.Step)
 	progress   func(done, total uint64)
 	room       uint64
 	place      *vmm.Reservation // where the memory is mapped, or nil
@@ -66,11 +65,6 @@ func OnConnected(f func(sock.Peer)) AttachOption {
 // OnReceived calls f once the whole offer has arrived. f must not close the files.
 func OnReceived(f func(Offer, []*os.File)) AttachOption {
 	return attachOption(func(o *attachOptions) { o.received = f })
-}
-
-// OnStep calls f after each step of importing; see [vmm.Step].
-func OnStep(f func(vmm.Step)) AttachOption {
-	return attachOption(func(o *attachOptions) { o.steps = f })
 }
 
 // OnProgress calls f when the producer says how far its offer or its data is
@@ -168,7 +162,7 @@ func WithHandle(types ...HandleType) AttachOption {
 
 func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	o := &attachOptions{
-		peerOptions: newPeerOptions(), access: ReadOnly, steps: func(vmm.Step) {},
+		peerOptions: newPeerOptions(), access: ReadOnly,
 		maxChunks: vmm.MaxChunks, maxData: MaxData, leaseless: DefaultTimeout, handles: []HandleType{HandleFD},
 	}
 	o.quiet()
@@ -178,8 +172,8 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 		}
 	}
 	switch {
-	case o.connected == nil || o.received == nil || o.steps == nil || o.progress == nil:
-		return nil, errors.New("share: OnConnected, OnReceived, OnStep or OnProgress without a function (nil)")
+	case o.connected == nil || o.received == nil || o.progress == nil:
+		return nil, errors.New("share: OnConnected, OnReceived or OnProgress without a function (nil)")
 	case len(o.handles) == 0:
 		return nil, errors.New("share: WithHandle without a type takes no memory at all")
 	case slices.ContainsFunc(o.handles, func(h HandleType) bool { return h != HandleFD && h != HandleLegacy }):

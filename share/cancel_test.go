@@ -10,6 +10,7 @@ import (
 	"github.com/gpufd/gpufd/share/internal/wire"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/sock"
@@ -62,11 +63,8 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		srv := listen(t)
 		p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
 		mapped := make(chan struct{})
-		call := attachOnce(srv.Path(), dev, OnStep(func(s vmm.Step) {
-			if s.Op == vmm.OpAccess {
-				close(mapped)
-			}
-		}))
+		spy.at("access", func() { close(mapped) })
+		call := attachOnce(srv.Path(), dev)
 		return blocking{call: call, ends: errWhy, close: srv.Close, closed: ErrRevoked,
 			blocks: func() { <-mapped },
 			after: func() {
@@ -244,15 +242,18 @@ func awaitWaiting(t *testing.T, srv *Server, n int) {
 
 // fullBacklog is where nobody accepts, and no more can wait for that.
 func fullBacklog(t *testing.T) (path string) {
-	l, err := sock.Listen(socketPath(t), sock.WithBacklog(1))
+	path = socketPath(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	t.Cleanup(func() { require.NoError(t, errors.Join(unix.Close(fd), unix.Unlink(path))) })
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
+	require.NoError(t, unix.Listen(fd, 1))
 	for {
 		full, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		conn, err := sock.Dial(full, l.Path())
+		conn, err := sock.Dial(full, path)
 		cancel()
 		if err != nil {
-			return l.Path()
+			return path
 		}
 		t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	}

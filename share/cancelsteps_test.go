@@ -13,13 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // A consumer that gives up at some step of attaching gets nothing, and a producer
 // that has begun to send its offer is told.
 func TestFault64_CancelAtEachStepOfAttaching(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	spy, dev, ctx := spied(t)
 	for _, pending := range []bool{false, true} {
 		for _, when := range []string{"connected", "received", "import", "reserve", "map", "access"} {
 			t.Run(fmt.Sprintf("%s, pending %v", when, pending), func(t *testing.T) {
@@ -35,10 +34,10 @@ func TestFault64_CancelAtEachStepOfAttaching(t *testing.T) {
 						cancel(errWhy)
 					}
 				}
+				spy.onStep(at)
 				_, err := Attach(until, srv.Path(), "data", dev,
 					OnConnected(func(sock.Peer) { at("connected") }),
-					OnReceived(func(Offer, []*os.File) { at("received") }),
-					OnStep(func(s vmm.Step) { at(s.Op.String()) }))
+					OnReceived(func(Offer, []*os.File) { at("received") }))
 				require.ErrorIs(t, err, errWhy)
 				require.ErrorIs(t, err, context.Canceled)
 				if when == "connected" {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -95,8 +96,8 @@ func (c *child) kill() {
 	_ = c.cmd.Wait()
 }
 
-func childDevice() (*cu.Device, *cu.Context, error) {
-	drv, err := cutest.Open()
+func childDevice(opts ...cu.Option) (*cu.Device, *cu.Context, error) {
+	drv, err := cutest.Open(opts...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -130,20 +131,21 @@ func untilInputEnds(line string) {
 
 // childConsumer attaches, checks what it reads, and reports.
 func childConsumer() error {
-	dev, ctx, err := childDevice()
+	do := os.Getenv(doEnv)
+	dev, ctx, err := childDevice(cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		if do == "stop when opened" && stepOf[call.Symbol()] == "open" {
+			untilInputEnds("opened")
+		}
+		return r
+	}))
 	if err != nil {
 		return err
 	}
-	do := os.Getenv(doEnv)
 	att, err := attachAny(context.Background(), os.Getenv(pathEnv), "data", dev, WithAccess(ReadWrite),
 		OnReceived(func(Offer, []*os.File) {
 			if do == "stop when received" {
 				untilInputEnds("received")
-			}
-		}),
-		OnStep(func(s vmm.Step) {
-			if do == "stop when opened" && s.Op == vmm.OpOpen {
-				untilInputEnds("opened")
 			}
 		}))
 	if err != nil {

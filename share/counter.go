@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -184,7 +184,7 @@ const given uint64 = math.MaxInt64
 // an H100, and the counter could free nine, by a stream of the most urgent priority. With too
 // many, neither the waits nor the context may ever end. See [cu.Stream.WaitValue32].
 func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamWait, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	if err := c.takes(s, n); err != nil {
@@ -195,7 +195,7 @@ func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamW
 			return c.usage.give(s, func() error { return s.WaitValue64(c.word, n, cu.WaitGEQ) })
 		},
 		c.met,
-		func() error { return c.giveUp(cmp.Or(wait.Err(ctx), errUnmarked)) })
+		func() error { return c.giveUp(cmp.Or(plain.ContextErr(ctx), errUnmarked)) })
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Value returns the number that a stream of either side signalled last, or 0. It copies 16
@@ -76,7 +76,7 @@ func (c *Counter) read() (number uint64, broken bool, err error) {
 //
 // Await fails with [cu.ErrGivenUp] where [Counter.Value] does.
 func (c *Counter) Await(ctx context.Context, n uint64) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if err := c.counts(n); err != nil {
@@ -91,6 +91,6 @@ func (c *Counter) Await(ctx context.Context, n uint64) error {
 		return err
 	case <-ctx.Done():
 		l.drop(a)
-		return wait.Err(ctx)
+		return plain.ContextErr(ctx)
 	}
 }

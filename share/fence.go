@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -154,7 +154,7 @@ func (f *fence) await(ctx context.Context, want Fence) error {
 	select {
 	case <-f.over:
 	case <-ctx.Done():
-		return wait.Err(ctx)
+		return plain.ContextErr(ctx)
 	}
 	if want == Released && f.released {
 		return nil
@@ -168,7 +168,7 @@ func (f *fence) await(ctx context.Context, want Fence) error {
 	case <-f.watch.lost:
 		return f.doubt()
 	case <-ctx.Done():
-		return wait.Err(ctx)
+		return plain.ContextErr(ctx)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -100,7 +100,7 @@ func (f *following) attach(ctx context.Context) (*Attachment, error) {
 		if err == nil {
 			return att, nil
 		}
-		if ended := wait.Err(ctx); ended != nil {
+		if ended := plain.ContextErr(ctx); ended != nil {
 			return nil, errors.Join(ended, err)
 		}
 		if !mends(err) {
@@ -136,7 +136,7 @@ func mends(err error) bool {
 func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attachment, error) bool) (more bool, err error) {
 	defer func() { err = errors.Join(err, att.Close()) }()
 	go att.endWhenSuperseded()
-	defer context.AfterFunc(ctx, func() { att.cancel(wait.Err(ctx)) })()
+	defer context.AfterFunc(ctx, func() { att.cancel(plain.ContextErr(ctx)) })()
 	if !yield(att, nil) {
 		return false, nil
 	}
@@ -145,7 +145,7 @@ func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attac
 	case <-att.Superseded():
 		att.cancel(ErrSuperseded) // before Close gives the context another cause: endWhenSuperseded may not have run yet
 	case <-ctx.Done():
-		return true, wait.Err(ctx)
+		return true, plain.ContextErr(ctx)
 	}
 	f.known = 0
 	if errors.Is(att.Err(), ErrClosed) || att.judged.Load() { // the body's doing

@@ -176,7 +176,7 @@ func TestServerEndsBeforeItsOffer(t *testing.T) {
 
 // A consumer that stops waiting for the data says why.
 func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
 		timeout time.Duration // once it has mapped the memory
@@ -191,11 +191,10 @@ func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
 			p, s := prepared(t, srv, "data", buf, ReadOnly)
 			until, cancel := context.WithCancel(soon(t))
 			defer cancel()
-			_, err := Attach(until, srv.Path(), "data", dev, WithRoom(1), OnStep(func(s vmm.Step) {
-				if s.Op == vmm.OpAccess && c.want == context.Canceled {
-					time.AfterFunc(10*time.Millisecond, cancel)
-				}
-			}), timeoutAt(vmm.OpAccess, c.timeout))
+			if c.want == context.Canceled {
+				spy.at("access", func() { time.AfterFunc(10*time.Millisecond, cancel) })
+			}
+			_, err := Attach(until, srv.Path(), "data", dev, WithRoom(1), spy.timeoutAt("access", c.timeout))
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, s.await(t, Verdict, 1).Err, c.says)
 			require.NoError(t, p.Close())

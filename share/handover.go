@@ -3,7 +3,7 @@ package share
 import (
 	"context"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -28,7 +28,7 @@ import (
 // errors are those of [sock.Listener.HandOver], which also says what becomes of to. Bound
 // the wait for the successor's answer with ctx: until then consumers wait, too.
 func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if s.isZero() || s.ctx.Err() != nil {

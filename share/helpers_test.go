@@ -87,17 +87,10 @@ func withLease(n int, change func(*Lease)) OfferOption {
 	}
 }
 
-// timeoutAt has a consumer wait for no step longer than d from that operation of it on
-// (OnStep).
-func timeoutAt(op vmm.Op, d time.Duration) AttachOption {
+// timeoutAt shortens the timeout of an Attach to d once the driver has done that step.
+func (s *spy) timeoutAt(step string, d time.Duration) AttachOption {
 	return attachOption(func(o *attachOptions) {
-		steps := o.steps
-		o.steps = func(s vmm.Step) {
-			if s.Op == op {
-				o.timeout = d
-			}
-			steps(s)
-		}
+		s.at(step, func() { o.timeout = d })
 	})
 }
 
@@ -184,6 +177,13 @@ type spy struct {
 	counts map[string]int // of those that succeeded
 	mapped map[uintptr]bool
 	all    int
+	steps  []func(step string)
+}
+
+// stepOf names what the driver does for an Attach.
+var stepOf = map[string]string{
+	"cuMemImportFromShareableHandle": "import", "cuMemAddressReserve": "reserve", "cuMemMap": "map", "cuMemSetAccess": "access",
+	"cuIpcOpenMemHandle": "open", "cuIpcOpenMemHandle_v2": "open",
 }
 
 // spied is leavesNothing with a spy.
@@ -195,6 +195,33 @@ func spied(t testing.TB) (*spy, *cu.Device, *cu.Context) {
 }
 
 func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	r, steps := s.call(call, next)
+	if step := stepOf[call.Symbol()]; r == sys.CUDA_SUCCESS && step != "" {
+		for _, f := range steps {
+			f(step)
+		}
+	}
+	return r
+}
+
+// onStep calls f after each step of later Attaches, on their goroutine.
+func (s *spy) onStep(f func(step string)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.steps = append(s.steps, f)
+}
+
+// at calls f once, after that step.
+func (s *spy) at(step string, f func()) {
+	var once sync.Once
+	s.onStep(func(now string) {
+		if now == step {
+			once.Do(f)
+		}
+	})
+}
+
+func (s *spy) call(call sys.Call, next func() sys.CUresult) (sys.CUresult, []func(string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all++
@@ -203,7 +230,7 @@ func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		s.counts[call.Symbol()]++
 		s.keepMapped(call)
 	}
-	return r
+	return r, s.steps
 }
 
 // keepMapped notes what a call maps or unmaps; one call may unmap several mappings.

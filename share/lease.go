@@ -231,7 +231,6 @@ func (l *Lease) hear(m wire.Message) (over bool, err error) {
 	case wire.Mapped:
 		if l.state != leaseMapped && m.Generation == l.offering.record.Memory.Generation {
 			l.state = leaseMapped
-			l.transport.conn.SetSpin(0)
 			l.tell(Mapped, nil)
 			err := l.confirm()
 			return err != nil, err

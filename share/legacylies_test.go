@@ -271,7 +271,7 @@ func TestLegacyConsumerKilled(t *testing.T) {
 func TestLegacyProducerKilled(t *testing.T) {
 	for _, when := range []string{"received", "opened", "attached"} {
 		t.Run(when, func(t *testing.T) {
-			dev, ctx := leavesNothing(t)
+			spy, dev, ctx := spied(t)
 			path := socketPath(t)
 			c := start(t, "legacy producer", path, "3145728")
 			c.says(t, "listening")
@@ -280,8 +280,9 @@ func TestLegacyProducerKilled(t *testing.T) {
 					c.kill()
 				}
 			}
+			spy.at("open", func() { kill("opened") })
 			att, err := attachAny(soon(t), path, "data", dev,
-				OnReceived(func(Offer, []*os.File) { kill("received") }), OnStep(func(vmm.Step) { kill("opened") }))
+				OnReceived(func(Offer, []*os.File) { kill("received") }))
 			switch when {
 			case "received", "opened":
 				require.ErrorIs(t, err, sock.ErrPeerLost)
@@ -302,12 +303,12 @@ func TestLegacyProducerKilled(t *testing.T) {
 
 // A producer that stops answering between the opening and the confirmation.
 func TestLegacyProducerStopped(t *testing.T) {
-	dev, _ := leavesNothing(t)
+	spy, dev, _ := spied(t)
 	path := socketPath(t)
 	c := start(t, "legacy producer", path, "4096")
 	c.says(t, "listening")
-	_, err := attachAny(soon(t), path, "data", dev, WithTimeout(300*time.Millisecond),
-		OnStep(func(vmm.Step) { c.stop(t) }))
+	spy.at("open", func() { c.stop(t) })
+	_, err := attachAny(soon(t), path, "data", dev, WithTimeout(300*time.Millisecond))
 	require.ErrorIs(t, err, ErrTimeout)
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
 	c.end(t)

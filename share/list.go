@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -39,7 +39,7 @@ type Listing struct {
 // [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrProtocol]; [ErrRate]; an error for an
 // invalid option.
 func List(ctx context.Context, path string, opts ...PeerOption) ([]Listing, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	o := newPeerOptions()

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
@@ -20,7 +20,7 @@ const maxNotices = 16
 // consumer refuses too many records per second ([WithRecordRate]). Once the lease has
 // ended, Notify returns [Lease.Err].
 func (l *Lease) Notify(ctx context.Context, b []byte) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if l.isZero() {
@@ -47,7 +47,7 @@ func (l *Lease) Notices() <-chan []byte {
 
 // Notify is [Lease.Notify] to the producer.
 func (a *Attachment) Notify(ctx context.Context, b []byte) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if err := a.Err(); err != nil {

@@ -3,7 +3,6 @@ package share
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/vmm"
@@ -54,7 +53,7 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 	if a.opts.access > m.Access {
 		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.access, m.Access)
 	}
-	opts = append(opts, vmm.WithAccess(a.opts.access), vmm.OnStep(a.opts.steps), vmm.WithStack(a.made))
+	opts = append(opts, vmm.WithAccess(a.opts.access), vmm.WithStack(a.made))
 	if a.opts.reoffer {
 		opts = append(opts, vmm.WithReexport())
 	}
@@ -118,7 +117,6 @@ func (a *attaching) openHandle() (*opened, error) {
 	if err != nil {
 		return nil, err
 	}
-	begin := time.Now()
 	mem, err := ctx.OpenIPC(a.offer.Legacy.Handle)
 	if err != nil && hidden {
 		err = fmt.Errorf("the memory is on device %s, which is not visible to this process, or is hidden from it by %s: %w", d.Device, hider(d.Kind), err)
@@ -130,7 +128,6 @@ func (a *attaching) openHandle() (*opened, error) {
 	if err := m.check(d); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	a.opts.steps(vmm.Step{Op: vmm.OpOpen, Ptr: mem.Ptr(), Size: d.ChunkSize, Access: ReadWrite, Took: time.Since(begin)})
 	return m, nil
 }
 

@@ -43,7 +43,6 @@ type peerOptions struct {
 	timeout time.Duration
 	goodbye time.Duration // goodbye, but in tests
 	rate    int
-	spin    time.Duration
 	policy  sock.Policy
 	process func(*sock.Conn) (*sock.Process, error) // Process, but in tests
 }
@@ -65,22 +64,8 @@ func WithPolicy(p sock.Policy) PeerOption { return func(o *peerOptions) { o.poli
 // ([RefusedRate], [ErrRate]) and disconnected. 0 is no bound.
 func WithRecordRate(perSecond int) PeerOption { return func(o *peerOptions) { o.rate = perSecond } }
 
-// WithSpin makes this side look for the other's answers for up to d before it sleeps, from
-// connecting until the consumer has mapped the memory. So a handoff need not wait until a
-// process is woken. The price is a processor that is busy for up to d in each of these
-// waits, with [Listen] one for each consumer that waits. On a machine with few processors a d
-// longer than needed makes handoffs several times slower, because the side that looks takes
-// a processor from the side that works. The default, 0, sleeps at once; see
-// [sock.Conn.SetSpin].
-//
-// A goroutine that keeps its thread (runtime.LockOSThread), attaches, uses and closes the
-// memory there, and looks, gains most: the driver's calls find their caches warm.
-func WithSpin(d time.Duration) PeerOption { return func(o *peerOptions) { o.spin = d } }
-
 func (o *peerOptions) check() error {
 	switch {
-	case o.spin < 0:
-		return fmt.Errorf("share: WithSpin(%s): want 0, which sleeps at once, or more", o.spin)
 	case o.timeout <= 0:
 		return fmt.Errorf("share: WithTimeout(%s): want more than 0", o.timeout)
 	case o.rate < 0:
@@ -153,12 +138,6 @@ func WithAuthorizeName(f func(peer sock.Peer, name string, access cu.Access) err
 // [sock.WithInherited].
 func WithInherited(files []*os.File) ListenOption {
 	return listenOption(func(o *listenOptions) { o.sock = append(o.sock, sock.WithInherited(files)) })
-}
-
-// WithBacklog bounds the connections that wait to be accepted, 1,024 by default; see
-// [sock.WithBacklog].
-func WithBacklog(n int) ListenOption {
-	return listenOption(func(o *listenOptions) { o.sock = append(o.sock, sock.WithBacklog(n)) })
 }
 
 // WithConnections bounds the connections that are served at once, 1,024 by

@@ -52,7 +52,7 @@ func childFreer() error {
 func TestFault9_ProducerFreesWhileAConsumerMaps(t *testing.T) {
 	for _, when := range []string{"received", "import", "reserve", "map", "access", "attached"} {
 		t.Run(when, func(t *testing.T) {
-			dev, ctx := leavesNothing(t)
+			spy, dev, ctx := spied(t)
 			path := socketPath(t)
 			c := start(t, "freer", path, "")
 			c.says(t, "listening")
@@ -63,9 +63,9 @@ func TestFault9_ProducerFreesWhileAConsumerMaps(t *testing.T) {
 					c.kill()
 				}
 			}
+			spy.onStep(frees)
 			att, err := Attach(soon(t), path, "data", dev,
-				OnReceived(func(Offer, []*os.File) { frees("received") }),
-				OnStep(func(s vmm.Step) { frees(s.Op.String()) }))
+				OnReceived(func(Offer, []*os.File) { frees("received") }))
 			require.NoError(t, err)
 			frees("attached")
 			require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)

@@ -71,7 +71,7 @@ func asked(t testing.TB, srv *Server, want wire.Attach) *sock.Conn {
 // A consumer attaches while the data is in the making: the memory is mapped
 // before, and Attach returns after it is there.
 func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	spy, dev, ctx := spied(t)
 	g := granularity(t, dev)
 	for name, chunks := range map[string]uint64{"one record": 1, "several records": sock.MaxFDs + 1} {
 		t.Run(name, func(t *testing.T) {
@@ -80,11 +80,8 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 			p, s := prepared(t, srv, "data", buf, ReadOnly)
 			ready, result := make(chan struct{}), make(chan *Attachment, 1)
 			go func() {
-				att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
-					if s.Op == vmm.OpAccess {
-						close(ready)
-					}
-				}))
+				spy.at("access", func() { close(ready) })
+				att, err := Attach(soon(t), srv.Path(), "data", dev)
 				if err != nil {
 					t.Error(err)
 				}
@@ -115,7 +112,7 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 
 // What was not published is not taken for finished, however that ends.
 func TestFault4_DataThatNeverComes(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
 		end     func(*Server, *Prepared) error
@@ -132,11 +129,8 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 			require.NoError(t, err)
 			ready, result := make(chan struct{}), make(chan error, 1)
 			go func() {
-				att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
-					if s.Op == vmm.OpAccess {
-						close(ready)
-					}
-				}), timeoutAt(vmm.OpAccess, c.timeout))
+				spy.at("access", func() { close(ready) })
+				att, err := Attach(soon(t), srv.Path(), "data", dev, spy.timeoutAt("access", c.timeout))
 				result <- errors.Join(err, att.Close())
 			}()
 			select {

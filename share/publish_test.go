@@ -201,7 +201,7 @@ var writers = map[string]struct{ prepares, offers bool }{
 func TestFault4_ProducerKilledWhileItWrites(t *testing.T) {
 	for name, do := range writers {
 		t.Run(name, func(t *testing.T) {
-			dev, _ := leavesNothing(t)
+			spy, dev, _ := spied(t)
 			path := socketPath(t)
 			c := start(t, "writer", path, name)
 			c.says(t, "half written")
@@ -209,11 +209,8 @@ func TestFault4_ProducerKilledWhileItWrites(t *testing.T) {
 			opt := OnConnected(func(sock.Peer) { c.kill() })
 			if do.prepares {
 				says = "before it said that its data is there"
-				opt = OnStep(func(s vmm.Step) {
-					if s.Op == vmm.OpAccess {
-						c.kill()
-					}
-				})
+				opt = nil
+				spy.at("access", c.kill)
 			}
 			att, err := Attach(soon(t), path, "data", dev, opt)
 			require.ErrorIs(t, err, sock.ErrPeerLost)

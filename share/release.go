@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
@@ -81,7 +81,7 @@ func (a *Attachment) lastTie(released bool) *tie {
 // If Release fails, the attachment stays as it is. The error is that of ctx, [ErrInUse] as
 // for Close, or the driver's. After Close, Release does nothing.
 func (a *Attachment) Release(ctx context.Context) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if a.isZero() {

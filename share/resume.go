@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 )
 
@@ -28,7 +28,7 @@ import (
 // memory; [ErrClosed]; an error if the lease has not ended; and those of [Attach], except
 // those of mapping.
 func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	if a.isZero() {

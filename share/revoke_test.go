@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // leases is an OnLease whose leases come out at the channel.
@@ -192,17 +191,14 @@ func TestRevoke(t *testing.T) {
 
 // Who waits for data that is in the making, too; its place is another's.
 func TestRevokeBeforeTheDataIsThere(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	spy, dev, ctx := spied(t)
 	srv := listen(t)
 	onLease, begun := leases()
 	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 5), ReadOnly, onLease, WithLeases(1))
 	results := make(chan error, 2)
 	attach := func() {
-		att, err := Attach(soon(t), srv.Path(), "data", dev, OnStep(func(s vmm.Step) {
-			if s.Op == vmm.OpAccess {
-				results <- nil // mapped
-			}
-		}))
+		spy.at("access", func() { results <- nil }) // mapped
+		att, err := Attach(soon(t), srv.Path(), "data", dev)
 		if err == nil {
 			got := make([]byte, 5)
 			err = errors.Join(cu.CopyToHost(ctx, got, att.Buffer().Ptr()), att.Close())

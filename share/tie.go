@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -112,7 +112,7 @@ func (t *tie) report(ctx context.Context, m wire.Verdict) error {
 	case <-timer.C:
 		return ErrTimeout
 	case <-ctx.Done():
-		return wait.Err(ctx)
+		return plain.ContextErr(ctx)
 	}
 }
 

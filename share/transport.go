@@ -33,7 +33,6 @@ type transport struct {
 }
 
 func newTransport(conn *sock.Conn, o peerOptions) *transport {
-	conn.SetSpin(o.spin)
 	return &transport{conn: conn, timeout: o.timeout, goodbye: o.goodbye, meter: newMeter(o.rate), notices: make(chan []byte, maxNotices)}
 }
 

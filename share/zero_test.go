@@ -35,13 +35,13 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	}
 	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, OnEvent(nil)), "OnEvent")
 	for name, opt := range map[string]AttachOption{
-		"OnStep": OnStep(nil), "OnReceived": OnReceived(nil), "OnConnected": OnConnected(nil), "WithHandle without": WithHandle(),
-		"WithHandle(": WithHandle(7), "WithMaxChunks": WithMaxChunks(0), "WithMaxData(-1)": WithMaxData(-1), "WithMaxData(6": WithMaxData(MaxData + 1), "WithTimeout": WithTimeout(0), "WithRecordRate": WithRecordRate(-1), "WithSpin": WithSpin(-1), "WithoutLease": WithoutLease(-1), "access": WithAccess(2),
+		"OnReceived": OnReceived(nil), "OnConnected": OnConnected(nil), "WithHandle without": WithHandle(),
+		"WithHandle(": WithHandle(7), "WithMaxChunks": WithMaxChunks(0), "WithMaxData(-1)": WithMaxData(-1), "WithMaxData(6": WithMaxData(MaxData + 1), "WithTimeout": WithTimeout(0), "WithRecordRate": WithRecordRate(-1), "WithoutLease": WithoutLease(-1), "access": WithAccess(2),
 	} {
 		require.ErrorContains(t, attachError(srv.Path(), dev, opt), name)
 	}
 	for name, opt := range map[string]ListenOption{
-		"WithConnections(0)": WithConnections(0), "WithConnectionsPerPeer(-1)": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithRecordRate": WithRecordRate(-1), "WithSpin": WithSpin(-1), "WithAuthorize": WithAuthorize(nil),
+		"WithConnections(0)": WithConnections(0), "WithConnectionsPerPeer(-1)": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithRecordRate": WithRecordRate(-1), "WithAuthorize": WithAuthorize(nil),
 	} {
 		_, err := Listen(socketPath(t), opt)
 		require.ErrorContains(t, err, name)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Accept waits for the next connection, which the caller owns (accept(2)). If the
@@ -65,7 +65,7 @@ func (l *Listener) next(ctx context.Context) (fd int, err error) {
 		select {
 		case <-h.over:
 		case <-ctx.Done():
-			return -1, wait.Err(ctx)
+			return -1, plain.ContextErr(ctx)
 		}
 	}
 }

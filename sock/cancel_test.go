@@ -27,11 +27,6 @@ var blockingCalls = map[string]func(t *testing.T) blocking{
 		_, b := pair(t)
 		return blocking{func(ctx context.Context) error { _, err := b.Receive(ctx); return err }, b}
 	},
-	"Receive that looks": func(t *testing.T) blocking {
-		_, b := pair(t)
-		b.SetSpin(time.Hour)
-		return blocking{func(ctx context.Context) error { _, err := b.Receive(ctx); return err }, b}
-	},
 	"Send to a full queue": func(t *testing.T) blocking {
 		a, _ := pair(t)
 		fill(t, a)

@@ -2,9 +2,9 @@ package sock
 
 import (
 	"os"
-	"strconv"
-	"strings"
+	"runtime"
 	"sync"
+	"weak"
 
 	"golang.org/x/sys/unix"
 )
@@ -107,34 +107,25 @@ func (c *closer) init() {
 	}
 }
 
-// received returns the name of what s sent. senderOf knows it by that, wherever the file goes: to keep
-// a table of files would take each handoff some microseconds.
-func (s sender) received(what string) string {
+// senders are the senders of files that are still in use: weak.Pointer[os.File] → sender.
+var senders sync.Map
+
+// sent records that s sent f, wherever the file goes from here.
+func (s sender) sent(f *os.File) {
 	if s == ourselves {
-		return what
+		return
 	}
-	return what + fromProcess + strconv.FormatInt(s.pid, 10) + ofUser + strconv.FormatInt(s.uid, 10)
+	key := any(weak.Make(f))
+	senders.Store(key, s)
+	runtime.AddCleanup(f, senders.Delete, key)
 }
 
-const fromProcess, ofUser = " from process ", " of user "
-
-// senderOf reads who sent f from its name.
+// senderOf returns who sent f.
 func senderOf(f *os.File) sender {
-	if *f == (os.File{}) { // which has no name
-		return ourselves
+	if s, ok := senders.Load(weak.Make(f)); ok {
+		return s.(sender)
 	}
-	name := f.Name()
-	at := strings.LastIndex(name, fromProcess)
-	if at < 0 {
-		return ourselves
-	}
-	process, user, _ := strings.Cut(name[at+len(fromProcess):], ofUser)
-	pid, err := strconv.ParseInt(process, 10, 64)
-	uid, uerr := strconv.ParseInt(user, 10, 64)
-	if err != nil || uerr != nil {
-		return ourselves
-	}
-	return sender{uid, pid}
+	return ourselves
 }
 
 // maxClosing returns how many connections of one Listener may be closing, with those that

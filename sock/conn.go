@@ -19,10 +19,9 @@ type Conn struct {
 	s       *socket
 	peer    Peer
 	limits  limits
-	noFiles atomic.Bool  // RefuseFiles
-	spin    atomic.Int64 // SetSpin, in nanoseconds
-	reset   atomic.Bool  // the peer closed with records of ours unread
-	stuck   error        // why the record at the head of the queue stays there; the reading turn guards it
+	noFiles atomic.Bool // RefuseFiles
+	reset   atomic.Bool // the peer closed with records of ours unread
+	stuck   error       // why the record at the head of the queue stays there; the reading turn guards it
 }
 
 // newConn takes ownership of fd, and closes it on failure.
@@ -186,7 +185,9 @@ func (c *Conn) File() (*os.File, error) {
 	if err != nil {
 		return nil, c.explain("file", err)
 	}
-	return fdtrace.File(fd, s.from.received("sock")), nil
+	f := fdtrace.File(fd, "sock")
+	s.from.sent(f)
+	return f, nil
 }
 
 func dupFD(fd int) (int, error) {

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Dial connects to the Listener at path; the caller owns the Conn (connect(2)).
@@ -39,7 +39,7 @@ func dial(ctx context.Context, path string, l limits) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	fd, err := newFD()

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A stranger's descriptor may keep close(2) waiting for as long as the stranger likes. A
@@ -51,9 +51,8 @@ var nothing = func() chan struct{} {
 // that may be never.
 //
 // At most 16 calls for files of one process hang at once; the next ones for that process
-// wait until one of them ends. Files of other processes do not wait. A file whose name says
-// who sent it, as those of Receive and their copies do, counts as that process's, and all
-// others count as one process's.
+// wait until one of them ends. Files of other processes do not wait. A file of Receive counts
+// as the sender's, and all others, also copies of those, count as one process's.
 func DropFiles(files []*os.File) <-chan struct{} { return dropFiles(files).gone }
 
 // CloseFiles closes files as [DropFiles] does, and waits for one second at most. It skips
@@ -182,7 +181,7 @@ func (c *crowd) wait(ctx context.Context, closed <-chan struct{}) error {
 		case <-closed:
 			return ErrClosed
 		case <-ctx.Done():
-			return wait.Err(ctx)
+			return plain.ContextErr(ctx)
 		}
 	}
 	return nil

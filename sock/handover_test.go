@@ -142,7 +142,7 @@ func requireOffered(t testing.TB, b *Conn) {
 func TestNobodyIsRefusedWhileAListenerChangesHands(t *testing.T) {
 	requireNoLeak(t)
 	dir := safeDir(t)
-	first, err := Listen(filepath.Join(dir, "s"), WithBacklog(2))
+	first, err := Listen(filepath.Join(dir, "s"), withBacklog(2))
 	require.NoError(t, err)
 	stop := make(chan struct{})
 	var clients, servers sync.WaitGroup
@@ -181,7 +181,7 @@ func TestNobodyIsRefusedWhileAListenerChangesHands(t *testing.T) {
 		a, b := pair(t)
 		given := make(chan error, 1)
 		go func() { given <- l.HandOver(soon(t), a) }()
-		next, err := TakeOver(soon(t), b, first.Path(), WithBacklog(2))
+		next, err := TakeOver(soon(t), b, first.Path(), withBacklog(2))
 		require.NoError(t, err)
 		require.NoError(t, <-given)
 		servers.Go(func() { serve(next) })

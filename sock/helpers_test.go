@@ -32,6 +32,9 @@ func briefly(t testing.TB) context.Context {
 	return ctx
 }
 
+// withBacklog sets how many connections may wait to be accepted.
+func withBacklog(n int) ListenOption { return listenOption(func(o *options) { o.backlog = n }) }
+
 func pair(t testing.TB) (a, b *Conn) {
 	t.Helper()
 	a, b, err := NewPair()

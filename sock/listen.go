@@ -59,7 +59,7 @@ func (f listenOption) listen(o *options) { f(o) }
 
 type options struct {
 	policy   Policy
-	backlog  int
+	backlog  int // of listen(2), which net.core.somaxconn caps
 	mode     os.FileMode
 	farewell []byte
 	limits   limits
@@ -83,10 +83,6 @@ func newOptions(opts []ListenOption) options {
 // uid. They also need permission to connect: see WithMode, and let them search the
 // directory (0711 or 0750).
 func WithPolicy(p Policy) ListenOption { return listenOption(func(o *options) { o.policy = p }) }
-
-// WithBacklog sets how many connections may wait to be accepted, 1024 by default
-// (listen(2)); net.core.somaxconn caps it. Dial waits while the backlog is full.
-func WithBacklog(n int) ListenOption { return listenOption(func(o *options) { o.backlog = n }) }
 
 // WithMode sets the permissions of the socket file, 0600 by default. Users who may
 // write to it may connect: 0660 admits a group, and 0666 leaves it to the Policy.

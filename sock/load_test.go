@@ -183,7 +183,7 @@ func TestFault58_TooManyInFlight(t *testing.T) {
 func TestFault59_ThousandClients(t *testing.T) {
 	requireNoLeak(t)
 	const clients = 1000
-	l := listenAt(t, filepath.Join(safeDir(t), "s"), WithBacklog(4))
+	l := listenAt(t, filepath.Join(safeDir(t), "s"), withBacklog(4))
 	var all sync.WaitGroup
 	for i := range clients {
 		all.Go(func() {

@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/fdtrace"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // socket is a descriptor registered with the runtime's poller, so that waiting
@@ -40,15 +41,16 @@ type socket struct {
 // newSocket takes ownership of fd, and closes it on failure. fd must be in
 // non-blocking mode, else os.NewFile does not hand it to the poller.
 func newSocket(fd int, name string, from sender) (*socket, error) {
-	f := fdtrace.File(fd, from.received(name))
+	f := fdtrace.File(fd, name)
 	// Where the poller refused the descriptor, deadlines fail, and nothing
 	// could interrupt a wait.
-	if err := f.SetDeadline(time.Time{}); err != nil {
-		DropFiles([]*os.File{f})
-		return nil, fmt.Errorf("register with the poller: %w", err)
-	}
-	raw, err := f.SyscallConn()
+	err := f.SetDeadline(time.Time{})
 	if err != nil {
+		err = fmt.Errorf("register with the poller: %w", err)
+	}
+	raw, rerr := f.SyscallConn()
+	if err = cmp.Or(err, rerr); err != nil {
+		from.sent(f)
 		DropFiles([]*os.File{f})
 		return nil, err
 	}
@@ -133,7 +135,7 @@ func (s *socket) do(ctx context.Context, dir func(*socket) *direction, op func()
 	err := op()
 	stop()
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
-		return wait.Err(ctx)
+		return plain.ContextErr(ctx)
 	}
 	return err
 }

@@ -7,14 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gpufd/gpufd/internal/wait"
 )
 
 // Receive waits for the next record (recvmsg(2)). The caller owns the record and
@@ -31,71 +26,6 @@ func (c *Conn) Receive(ctx context.Context) (Record, error) {
 	return rec, c.explain("receive", err)
 }
 
-// SetSpin makes each Receive look for its record for up to d before it sleeps. A sleeping
-// process takes tens of microseconds to be woken, and its first steps are slower. The price
-// is a processor that is busy for as long as Receive looks: other goroutines and timers of this
-// process may wait a millisecond for it. If processors are few and d is longer than needed, the
-// peer itself may have to wait for one, and everything takes longer.
-// 0, the default, sleeps at once.
-func (c *Conn) SetSpin(d time.Duration) {
-	if c.sock() != nil {
-		c.spin.Store(int64(d))
-	}
-}
-
-// looking counts the calls of look that are under way.
-var looking atomic.Int64
-
-// look reads again and again until something comes, the time of SetSpin is over, or ctx ends. It
-// returns EAGAIN if nothing came, or if it was not to look.
-//
-// It gives way to other goroutines only now and then: to yield wakes an idle thread of the
-// runtime, which may take this goroutine to another processor, where nothing is in the caches.
-func (c *Conn) look(ctx context.Context, read func(fd int) error) error {
-	d := time.Duration(c.spin.Load())
-	if d <= 0 {
-		return unix.EAGAIN
-	}
-	looks := func(fd int) (err error) {
-		for range looksAtOnce {
-			if err = read(fd); !errors.Is(err, unix.EAGAIN) {
-				break
-			}
-		}
-		return err
-	}
-	looking.Add(1)
-	defer looking.Add(-1)
-	processors, now := int64(runtime.GOMAXPROCS(0)), time.Now()
-	for end, yielded := now.Add(d), now; ctx.Err() == nil && now.Before(end); now = time.Now() {
-		if err := c.s.control(looks); !errors.Is(err, unix.EAGAIN) {
-			return err
-		}
-		alone := aloneFor
-		if looking.Load() >= processors {
-			alone = aloneAmongMany
-		}
-		if now.Sub(yielded) > alone {
-			runtime.Gosched()
-			yielded = time.Now()
-		}
-	}
-	if err := wait.Err(ctx); err != nil {
-		return err
-	}
-	return unix.EAGAIN
-}
-
-// looksAtOnce is how often look reads between two looks at the clock: for about 10 µs.
-const looksAtOnce = 32
-
-// How long look goes on before it yields. Meanwhile other goroutines and timers of its processor
-// wait, unless another processor is free to take them.
-const (
-	aloneFor       = time.Millisecond
-	aloneAmongMany = 50 * time.Microsecond // where as many look as there are processors
-)
-
 // bounds is what one record may bring.
 func (c *Conn) bounds() limits {
 	l := c.limits
@@ -110,11 +40,7 @@ func (c *Conn) receive(ctx context.Context) (rec Record, err error) {
 		if c.stuck != nil {
 			return c.stuck
 		}
-		read := func(fd int) error { return c.read(fd, &rec) }
-		err := c.look(ctx, read)
-		if errors.Is(err, unix.EAGAIN) {
-			err = c.s.whenReadable(read)
-		}
+		err := c.s.whenReadable(func(fd int) error { return c.read(fd, &rec) })
 		if mayBeEnd(err) {
 			err = c.receiveAgain(err, &rec)
 		}
@@ -245,7 +171,7 @@ func (c *Conn) read(fd int, rec *Record) error {
 		await(dropFDs(fds, c.s.from))
 		return err
 	}
-	*rec = Record{Data: bytes.Clone(b.data[:n]), Files: newFiles(fds, c.s.from)}
+	*rec = Record{Data: bytes.Clone(b.data[:n]), Files: receivedFiles(fds, c.s.from)}
 	return nil
 }
 

@@ -19,7 +19,7 @@ const (
 // taken, or with CloseFiles or DropFiles.
 type Record struct {
 	Data  []byte
-	Files []*os.File // 0 to MaxFDs, close-on-exec; the name of each says who sent it
+	Files []*os.File // 0 to MaxFDs, close-on-exec
 }
 
 // Take returns file number i, which the caller then owns and closes. It returns nil
@@ -44,14 +44,15 @@ func (r *Record) Close() error {
 	return CloseFiles(files)
 }
 
-// newFiles returns an *os.File for each descriptor.
-func newFiles(fds []int, from sender) []*os.File {
+// receivedFiles returns an *os.File for each descriptor that a peer sent.
+func receivedFiles(fds []int, from sender) []*os.File {
 	if len(fds) == 0 {
 		return nil
 	}
-	files, name := make([]*os.File, len(fds)), from.received("received")
+	files := make([]*os.File, len(fds))
 	for i, fd := range fds {
-		files[i] = fdtrace.File(fd, name)
+		files[i] = fdtrace.File(fd, "received")
+		from.sent(files[i])
 	}
 	return files
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // direction is one half of a socket: one operation at a time, with a deadline
@@ -30,7 +30,7 @@ func (d *direction) enter(ctx context.Context, closed <-chan struct{}) error {
 	case <-closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return wait.Err(ctx)
+		return plain.ContextErr(ctx)
 	}
 }
 
@@ -39,7 +39,7 @@ func over(ctx context.Context, closed <-chan struct{}) error {
 	if isClosed(closed) {
 		return ErrClosed
 	}
-	return wait.Err(ctx)
+	return plain.ContextErr(ctx)
 }
 
 // tryEnter takes the turn if it is free.
@@ -112,6 +112,6 @@ func (b *backoff) wait(ctx context.Context, closed <-chan struct{}) error {
 	case <-closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return wait.Err(ctx)
+		return plain.ContextErr(ctx)
 	}
 }

@@ -99,28 +99,27 @@ func (a *Allocation) Export() (*os.File, error) {
 	if a == nil {
 		return nil, cu.ErrClosed
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	f, _, err := a.lend()
+	f, err := a.lend()
 	if err != nil {
 		return nil, err
 	}
 	return dup(f)
 }
 
-// lend returns the descriptor that duplicates are made of, and whether it is new.
-// It runs with mu held.
-func (a *Allocation) lend() (f *os.File, isNew bool, err error) {
+// lend returns the descriptor that duplicates are made of.
+func (a *Allocation) lend() (f *os.File, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	switch {
 	case a.handle == nil:
-		return nil, false, cu.ErrClosed
+		return nil, cu.ErrClosed
 	case a.fd != nil:
-		return a.fd, false, nil
+		return a.fd, nil
 	case !a.own:
-		return nil, false, fmt.Errorf("%w: it was imported or is closed; import the buffer WithReexport, or pass on the descriptor that it came from", ErrNotShareable)
+		return nil, fmt.Errorf("%w: it was imported or is closed; import the buffer WithReexport, or pass on the descriptor that it came from", ErrNotShareable)
 	}
 	a.fd, err = a.handle.Export()
-	return a.fd, err == nil, err
+	return a.fd, err
 }
 
 // Close releases the handle and the kept descriptor. Mappings of the memory stay,

@@ -48,12 +48,12 @@ type content struct {
 // Errors: [ErrSize], and those of [cu.Device.CreateMemory]; expect
 // [cu.ErrOutOfMemory] and [cu.ErrNotSupported].
 func New(dev *cu.Device, size uint64, opts ...NewOption) (*Buffer, error) {
-	return newBuffer(dev, size, opts, func(_ *Buffer, _ uint64, create func() error) error { return create() })
+	return newBuffer(dev, size, opts, func(_ uint64, create func() error) error { return create() })
 }
 
 // newBuffer makes a buffer. It calls try, which calls create as often as it likes
 // to make that many bytes of physical memory.
-func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(b *Buffer, size uint64, create func() error) error) (*Buffer, error) {
+func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(size uint64, create func() error) error) (*Buffer, error) {
 	b := &Buffer{dev: dev, opts: options{access: cu.ReadWrite, types: cu.HandleFD}, generation: newGeneration()}
 	for _, o := range opts {
 		if o != nil {
@@ -65,8 +65,8 @@ func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(b *Buffer
 		return nil, b.opts.giveUp(err)
 	}
 	var chunks []*Allocation
-	err = try(b, uint64(n)*b.chunk, func() (err error) {
-		chunks, err = b.create(n, &teller{f: b.opts.onStep})
+	err = try(uint64(n)*b.chunk, func() (err error) {
+		chunks, err = b.create(n)
 		return err
 	})
 	if err != nil {
@@ -82,11 +82,10 @@ func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(b *Buffer
 // even if it fails. A lost buffer is reported as made by its caller's caller.
 func (b *Buffer) assemble(chunks []*Allocation, size uint64) error {
 	c := &content{view: view{dev: b.dev, peers: b.opts.peers, chunk: b.chunk, made: b.opts.stack(), lent: b.opts.lent}, chunks: chunks}
-	t := teller{f: b.opts.onStep}
-	if err := c.reserve(b.capacity, b.opts.room, &t); err != nil {
+	if err := c.reserve(b.capacity, b.opts.room); err != nil {
 		return errors.Join(err, closeAll(chunks))
 	}
-	if err := c.add(chunks, b.opts.access, &t); err != nil {
+	if err := c.add(chunks, b.opts.access); err != nil {
 		return errors.Join(err, c.close(), closeAll(chunks))
 	}
 	b.content, b.size = c, size
@@ -148,8 +147,7 @@ func chunkCount(size, chunk uint64) (int, error) {
 }
 
 // create makes n chunks of physical memory.
-func (b *Buffer) create(n int, t *teller) ([]*Allocation, error) {
-	start := t.begin()
+func (b *Buffer) create(n int) ([]*Allocation, error) {
 	chunks := make([]*Allocation, 0, n)
 	for range n {
 		a, err := createFor(b.dev, b.chunk, b.opts.types)
@@ -158,7 +156,6 @@ func (b *Buffer) create(n int, t *teller) ([]*Allocation, error) {
 		}
 		chunks = append(chunks, a)
 	}
-	t.done(start, Step{Op: OpCreate, Size: uint64(n) * b.chunk, Chunks: n})
 	return chunks, nil
 }
 
@@ -171,8 +168,6 @@ func (b *Buffer) Grow(size uint64) error {
 	if b == nil || b.content == nil {
 		return cu.ErrClosed
 	}
-	t := teller{f: b.opts.onStep, hold: true}
-	defer t.release()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.canGrow(size); err != nil || size <= b.size {
@@ -183,7 +178,7 @@ func (b *Buffer) Grow(size uint64) error {
 		return err
 	}
 	if n -= len(b.content.chunks); n > 0 {
-		if err := b.append(n, &t); err != nil {
+		if err := b.append(n); err != nil {
 			return err
 		}
 	}
@@ -207,12 +202,12 @@ func (b *Buffer) canGrow(size uint64) error {
 }
 
 // append makes n chunks and maps them behind the others.
-func (b *Buffer) append(n int, t *teller) error {
-	more, err := b.create(n, t)
+func (b *Buffer) append(n int) error {
+	more, err := b.create(n)
 	if err != nil {
 		return err
 	}
-	if err := b.content.add(more, b.opts.access, t); err != nil {
+	if err := b.content.add(more, b.opts.access); err != nil {
 		return errors.Join(err, closeAll(more))
 	}
 	b.content.chunks = append(b.content.chunks, more...)
@@ -231,10 +226,10 @@ func (b *Buffer) NewView(a cu.Access) (*View, error) {
 		return nil, cu.ErrClosed
 	}
 	v, chunks := &view{dev: b.dev, chunk: b.chunk, made: cu.Here(0)}, b.content.chunks
-	if err := v.reserve(uint64(len(chunks))*b.chunk, nil, &teller{}); err != nil {
+	if err := v.reserve(uint64(len(chunks))*b.chunk, nil); err != nil {
 		return nil, err
 	}
-	if err := v.add(chunks, a, &teller{}); err != nil {
+	if err := v.add(chunks, a); err != nil {
 		return nil, errors.Join(err, v.close())
 	}
 	outer := &View{v}

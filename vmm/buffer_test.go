@@ -173,29 +173,6 @@ func TestFailedCloseCanBeTriedAgain(t *testing.T) {
 	}
 }
 
-func TestStepsAreToldAsTheyAreDone(t *testing.T) {
-	dev := cutest.Device(t)
-	g := granularity(t, dev)
-	var steps []vmm.Step
-	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g), vmm.WithAccess(cu.ReadOnly), vmm.OnStep(func(s vmm.Step) { steps = append(steps, s) }))
-	_, files, err := buf.Export()
-	require.NoError(t, err)
-	closeFiles(t, files)
-	for i := range steps {
-		require.Positive(t, steps[i].Took)
-		steps[i].Took = 0
-	}
-	require.Positive(t, steps[len(steps)-1].FD)
-	steps[len(steps)-1].FD = 0
-	require.Equal(t, []vmm.Step{
-		{Op: vmm.OpCreate, Size: 2 * g, Chunks: 2},
-		{Op: vmm.OpReserve, Ptr: buf.Ptr(), Size: 2 * g},
-		{Op: vmm.OpMap, Ptr: buf.Ptr(), Size: 2 * g, Chunks: 2},
-		{Op: vmm.OpAccess, Ptr: buf.Ptr(), Size: 2 * g, Access: cu.ReadOnly},
-		{Op: vmm.OpExport, Size: 2 * g, Chunks: 2},
-	}, steps)
-}
-
 // One call unmaps many chunks, however many there are.
 func TestManyChunksAreUnmappedAtOnce(t *testing.T) {
 	b, dev := bookkept(t)

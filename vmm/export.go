@@ -11,8 +11,7 @@ import (
 )
 
 // Export returns the buffer's description and one descriptor per chunk, which the
-// caller owns. The driver exports each chunk the first time only, which is a
-// step. Finish the work on the memory before you tell a peer:
+// caller owns. The driver exports each chunk the first time only. Finish the work on the memory before you tell a peer:
 // [cu.Device.Synchronize]. Imported memory gives [ErrNotShareable], unless it was
 // imported [WithReexport].
 func (b *Buffer) Export() (Descriptor, []*os.File, error) { return b.exportPart(whole) }
@@ -88,8 +87,6 @@ func (b *Buffer) export(part func(Descriptor) (offset, size uint64), use func(De
 	if b == nil || b.content == nil {
 		return cu.ErrClosed
 	}
-	t := teller{f: b.opts.onStep, hold: true}
-	defer t.release()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
@@ -103,35 +100,20 @@ func (b *Buffer) export(part func(Descriptor) (offset, size uint64), use func(De
 	}
 	first := int(offset / d.ChunkSize)
 	d.Size, d.Chunks = size, int((size-1)/d.ChunkSize+1)
-	files, err := lendAll(b.content.chunks[first:first+d.Chunks], &t)
+	files, err := lendAll(b.content.chunks[first : first+d.Chunks])
 	if err != nil {
 		return err
 	}
 	return use(d, files)
 }
 
-// lendAll returns the descriptors that duplicates are made of. A driver's export
-// is a step.
-func lendAll(chunks []*Allocation, t *teller) ([]*os.File, error) {
-	start, s := t.begin(), Step{Op: OpExport}
-	files := make([]*os.File, len(chunks))
+// lendAll returns the descriptors that duplicates are made of.
+func lendAll(chunks []*Allocation) (files []*os.File, err error) {
+	files = make([]*os.File, len(chunks))
 	for i, c := range chunks {
-		c.mu.Lock()
-		f, isNew, err := c.lend()
-		c.mu.Unlock()
-		if err != nil {
+		if files[i], err = c.lend(); err != nil {
 			return nil, err
 		}
-		if isNew {
-			s.Size += c.Size()
-			if s.Chunks++; s.Chunks == 1 {
-				s.FD = int(f.Fd())
-			}
-		}
-		files[i] = f
-	}
-	if s.Chunks > 0 {
-		t.done(start, s)
 	}
 	return files, nil
 }

@@ -225,3 +225,32 @@ func TestAllocationExportsDuplicates(t *testing.T) {
 	_, err = a.Export()
 	require.ErrorIs(t, err, cu.ErrClosed)
 }
+
+// What an export says belongs together, whatever the buffer does meanwhile.
+func TestExportIsOfOneState(t *testing.T) {
+	dev := cutest.Device(t)
+	g := granularity(t, dev)
+	const most = 16
+	buf, err := vmm.New(dev, g, vmm.WithCapacity(most*g))
+	require.NoError(t, err)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := uint64(2); n <= most; n++ {
+			if err := buf.Grow(n * g); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	var last vmm.Descriptor
+	for done := false; !done; {
+		d, files, err := buf.Export()
+		require.NoError(t, err)
+		closeFiles(t, files)
+		require.Equal(t, d.Size/g, uint64(len(files)))
+		require.Equal(t, d.Size > last.Size, d.Generation > last.Generation, "generation and size go up together")
+		require.Equal(t, d.Size == last.Size, d.Generation == last.Generation)
+		last, done = d, d.Size == most*g
+	}
+	wg.Wait()
+	require.NoError(t, buf.Close())
+}

@@ -138,8 +138,6 @@ func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*B
 // importChunks imports each chunk with get and maps them. A lost buffer is
 // reported as made by its caller's caller.
 func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, error)) error {
-	t := teller{f: b.opts.onStep}
-	start := t.begin()
 	chunks := make([]*Allocation, d.Chunks)
 	for i := range chunks {
 		var err error
@@ -148,7 +146,6 @@ func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, er
 			return b.opts.giveUp(err)
 		}
 	}
-	t.done(start, Step{Op: OpImport, Size: b.capacity, Chunks: d.Chunks})
 	return sizeLie(b.assemble(chunks, d.Size))
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Load reads files into the buffer by way of pinned memory, each segment in one
@@ -47,7 +47,7 @@ func (b *Buffer) canTransfer(ctx context.Context, what string) error {
 	if ctx == nil {
 		return fmt.Errorf("%w: %s needs a context", ErrNil, what)
 	}
-	return wait.Err(ctx)
+	return plain.ContextErr(ctx)
 }
 
 // load fills one slot while the other is copied.

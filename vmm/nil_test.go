@@ -3,13 +3,9 @@ package vmm_test
 import (
 	"context"
 	"errors"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io"
 	"os"
 	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,65 +15,25 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// functions are all exported functions of the package. What takes a device, a driver
-// or a context refuses nil (true); the others do as they are told.
-var functions = map[string]struct {
-	f       any
-	refuses bool
-}{
-	"AlignUp":             {vmm.AlignUp, false},
-	"Create":              {vmm.Create, true},
-	"Granularity":         {vmm.Granularity, true},
-	"Import":              {vmm.Import, true},
-	"ImportAllocation":    {vmm.ImportAllocation, true},
-	"ImportFabric":        {vmm.ImportFabric, true},
-	"New":                 {vmm.New, true},
-	"NewGeneration":       {vmm.NewGeneration, false},
-	"NewWait":             {vmm.NewWait, true},
-	"OnStep":              {vmm.OnStep, false},
-	"Reserve":             {vmm.Reserve, true},
-	"WithAccess":          {vmm.WithAccess, false},
-	"WithCapacity":        {vmm.WithCapacity, false},
-	"WithChunkSize":       {vmm.WithChunkSize, false},
-	"WithFabric":          {vmm.WithFabric, false},
-	"WithReservation":     {vmm.WithReservation, false},
-	"WithLentReservation": {vmm.WithLentReservation, false},
-	"WithReexport":        {vmm.WithReexport, false},
-	"WithStack":           {vmm.WithStack, false},
-	"WithPeers":           {vmm.WithPeers, false},
-	"WouldWait":           {vmm.WouldWait, false},
-}
-
-// types are all exported types with methods, as zero values that nobody has made.
-var types = map[string]any{
-	"Allocation":      &vmm.Allocation{},
-	"Buffer":          &vmm.Buffer{},
-	"Descriptor":      &vmm.Descriptor{},
-	"DescriptorError": &vmm.DescriptorError{},
-	"Hold":            &vmm.Hold{},
-	"Loan":            &vmm.Loan{},
-	"Mapping":         &vmm.Mapping{},
-	"Op":              new(vmm.Op),
-	"Reservation":     &vmm.Reservation{},
-	"View":            &vmm.View{},
+// functions take a device or a driver, and refuse nil.
+var functions = map[string]any{
+	"Create": vmm.Create, "Granularity": vmm.Granularity, "Import": vmm.Import, "ImportAllocation": vmm.ImportAllocation,
+	"ImportFabric": vmm.ImportFabric, "New": vmm.New, "NewWait": vmm.NewWait, "Reserve": vmm.Reserve,
 }
 
 // Nil and the zero values of all types, as receivers and as arguments, are errors or
 // do no harm.
 func TestNilIsAnErrorOrHarmless(t *testing.T) {
 	cutest.Device(t)
-	for name, c := range functions {
-		t.Run(name, func(t *testing.T) {
-			err := callWithZeros(t, reflect.ValueOf(c.f))
-			require.Equal(t, c.refuses, errors.Is(err, vmm.ErrNil), "%v", err)
-		})
+	for name, f := range functions {
+		require.ErrorIs(t, callWithZeros(t, reflect.ValueOf(f)), vmm.ErrNil, name)
 	}
-	for name, zero := range types {
+	for _, zero := range []any{
+		&vmm.Allocation{}, &vmm.Buffer{}, &vmm.DescriptorError{}, &vmm.Hold{}, &vmm.Loan{}, &vmm.Mapping{}, &vmm.Reservation{}, &vmm.View{},
+	} {
 		v := reflect.ValueOf(zero)
-		callAll(t, name+", zero", v)
-		if v.Elem().NumMethod() == 0 { // else nil has no methods
-			callAll(t, name+", nil", reflect.Zero(v.Type()))
-		}
+		callAll(t, v.Type().String()+", zero", v)
+		callAll(t, v.Type().String()+", nil", reflect.Zero(v.Type()))
 	}
 }
 
@@ -96,9 +52,9 @@ func callAll(t *testing.T, name string, v reflect.Value) {
 				require.NoError(t, err)
 			case "Grow", "NewView", "Export", "ExportRange", "ExportFabric", "Lend", "Hold", "Load", "Store":
 				require.ErrorIs(t, err, cu.ErrClosed)
-			case "GrowWait", "SetAccess": // closed, and nil as well
+			case "SetAccess": // closed, and nil as well
 				require.True(t, errors.Is(err, cu.ErrClosed) || errors.Is(err, vmm.ErrNil), "%v", err)
-			case "Map", "Check":
+			case "Map":
 				require.ErrorIs(t, err, vmm.ErrNil)
 			}
 		})
@@ -138,7 +94,7 @@ func TestNilArgumentsOfWhatIsOpen(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, nil, vmm.WithCapacity(2*g), vmm.OnStep(nil), vmm.WithReservation(nil))
+	buf, err := vmm.New(dev, g, nil, vmm.WithCapacity(2*g), vmm.WithReservation(nil))
 	require.NoError(t, err)
 	loan, err := buf.Lend()
 	require.NoError(t, err)
@@ -153,7 +109,6 @@ func TestNilArgumentsOfWhatIsOpen(t *testing.T) {
 	owed := b.owed()
 
 	var none context.Context
-	require.ErrorIs(t, buf.GrowWait(none, 2*g), vmm.ErrNil)
 	require.ErrorIs(t, m.SetAccess(cu.ReadWrite, dev, nil), vmm.ErrNil)
 	_, err = r.Map(0, nil)
 	require.ErrorIs(t, err, vmm.ErrNil)
@@ -175,40 +130,5 @@ func TestNilArgumentsOfWhatIsOpen(t *testing.T) {
 	for _, c := range []io.Closer{m, a, r, view, buf} {
 		require.NoError(t, c.Close())
 		callAll(t, "closed", reflect.ValueOf(c))
-	}
-}
-
-// The tables above have all that is exported.
-func TestNothingExportedIsMissing(t *testing.T) {
-	files, err := os.ReadDir(".")
-	require.NoError(t, err)
-	for _, f := range files {
-		if !strings.HasSuffix(f.Name(), ".go") || strings.HasSuffix(f.Name(), "_test.go") {
-			continue
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), f.Name(), nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		for _, d := range parsed.Decls {
-			requireInTables(t, d)
-		}
-	}
-}
-
-func requireInTables(t *testing.T, d ast.Decl) {
-	t.Helper()
-	f, is := d.(*ast.FuncDecl)
-	if !is || !f.Name.IsExported() {
-		return
-	}
-	if f.Recv == nil {
-		require.Contains(t, functions, f.Name.Name)
-		return
-	}
-	of := f.Recv.List[0].Type
-	if star, is := of.(*ast.StarExpr); is {
-		of = star.X
-	}
-	if name := of.(*ast.Ident).Name; ast.IsExported(name) {
-		require.Contains(t, types, name)
 	}
 }

@@ -24,7 +24,6 @@ type options struct {
 	capacity uint64
 	access   cu.Access
 	types    cu.HandleType // that memory is made for
-	onStep   func(Step)    // or nil
 	room     *Reservation  // or nil
 	lent     bool          // room stays its owner's
 	peers    []*cu.Device  // that may use imported memory, besides its own
@@ -73,10 +72,6 @@ func WithAccess(a cu.Access) Option { return anyOption(func(o *options) { o.acce
 // [Loan] says how much access may be given on. Memory of [ImportFabric] came
 // without descriptors: [ErrNotShareable].
 func WithReexport() ImportOption { return importOption(func(o *options) { o.reexport = true }) }
-
-// OnStep calls f after each step, on the goroutine that makes the buffer. For
-// Grow and Export it calls f once those hold no lock any more.
-func OnStep(f func(Step)) Option { return anyOption(func(o *options) { o.onStep = f }) }
 
 // WithReservation maps the buffer at the beginning of r. The buffer takes r over:
 // Close of the buffer frees it, and so does a failure. If r is too small the

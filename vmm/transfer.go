@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // TransferOptions change how [Buffer.Load] and [Buffer.Store] work. The zero
@@ -158,7 +158,7 @@ func (t *transfer) run(ctx context.Context) error {
 // the file, counted from the file's beginning, so that the blocks it touches fit
 // a slot.
 func (t *transfer) next(ctx context.Context) (p piece, ok bool, err error) {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return piece{}, false, err
 	}
 	t.mu.Lock()

@@ -35,29 +35,24 @@ type view struct {
 
 // reserve reserves capacity bytes, or takes the room that was given. Nothing is
 // mapped yet.
-func (v *view) reserve(capacity uint64, room *Reservation, t *teller) error {
+func (v *view) reserve(capacity uint64, room *Reservation) error {
 	if room != nil {
 		v.res = room.inner
 		return nil
 	}
 	v.res = &v.own
-	start := t.begin()
-	if err := v.own.reserve(v.dev.Driver(), capacity); err != nil {
-		return err
-	}
-	t.done(start, Step{Op: OpReserve, Ptr: v.res.ptr, Size: capacity})
-	return nil
+	return v.own.reserve(v.dev.Driver(), capacity)
 }
 
 // add maps chunks behind what is mapped already and gives the device access. If it
 // fails, the view is as before.
-func (v *view) add(chunks []*Allocation, a cu.Access, t *teller) error {
+func (v *view) add(chunks []*Allocation, a cu.Access) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	old := v.count
-	err := v.mapAll(chunks, t)
+	err := v.mapAll(chunks)
 	if err == nil {
-		err = v.setAccess(old, a, t)
+		err = v.setAccess(old, a)
 	}
 	if err != nil {
 		return errors.Join(err, v.drop(old))
@@ -66,26 +61,20 @@ func (v *view) add(chunks []*Allocation, a cu.Access, t *teller) error {
 	return nil
 }
 
-func (v *view) mapAll(chunks []*Allocation, t *teller) error {
-	start, offset := t.begin(), v.size()
+func (v *view) mapAll(chunks []*Allocation) error {
 	for _, c := range chunks {
 		if err := v.res.mapAt(v.size(), c); err != nil {
 			return err
 		}
 		v.count++
 	}
-	t.done(start, Step{Op: OpMap, Ptr: v.res.ptr.Add(offset), Size: v.size() - offset, Chunks: len(chunks)})
 	return nil
 }
 
 // setAccess gives the device access to all but the first n chunks.
-func (v *view) setAccess(n int, a cu.Access, t *teller) error {
-	start, offset := t.begin(), uint64(n)*v.chunk
-	if err := v.res.setAccess(offset, v.size()-offset, a, append(v.peers[:len(v.peers):len(v.peers)], v.dev)...); err != nil {
-		return err
-	}
-	t.done(start, Step{Op: OpAccess, Ptr: v.res.ptr.Add(offset), Size: v.size() - offset, Access: a})
-	return nil
+func (v *view) setAccess(n int, a cu.Access) error {
+	offset := uint64(n) * v.chunk
+	return v.res.setAccess(offset, v.size()-offset, a, append(v.peers[:len(v.peers):len(v.peers)], v.dev)...)
 }
 
 // size returns how many bytes are mapped.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // The pauses between two attempts to create memory double between these. Each is
@@ -28,51 +28,35 @@ const (
 // before, NewWait does nothing else. A size larger than the device's memory fails at
 // once.
 func NewWait(ctx context.Context, dev *cu.Device, size uint64, opts ...NewOption) (*Buffer, error) {
-	return newBuffer(dev, size, opts, func(b *Buffer, size uint64, create func() error) error {
-		return b.await(ctx, size, create)
+	return newBuffer(dev, size, opts, func(size uint64, create func() error) error {
+		return await(ctx, dev, size, create)
 	})
 }
 
-// GrowWait is [Buffer.Grow] that waits for physical memory, as [NewWait] does. The
-// buffer can be used, and closed, meanwhile.
-func (b *Buffer) GrowWait(ctx context.Context, size uint64) error {
-	if b == nil || b.content == nil {
-		return cu.ErrClosed
-	}
-	return b.await(ctx, size, func() error { return b.Grow(size) })
-}
-
-// await calls create until it does not fail for want of physical memory, or ctx
-// ends. A create that fails leaves nothing behind. size is how much has to be
-// there in the end. A wait is a step.
-func (b *Buffer) await(ctx context.Context, size uint64, create func() error) error {
+// await calls create until it does not fail for want of physical memory, or ctx ends. A create that
+// fails leaves nothing behind. size is how much it makes.
+func await(ctx context.Context, dev *cu.Device, size uint64, create func() error) error {
 	if ctx == nil {
-		return fmt.Errorf("%w: waiting for memory needs a context; New and Grow do not wait", ErrNil)
+		return fmt.Errorf("%w: waiting for memory needs a context; New does not wait", ErrNil)
 	}
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	start := time.Now()
 	err := create()
-	if !WouldWait(err) || !couldHold(b.dev, size) {
+	if !WouldWait(err) || !couldHold(dev, size) {
 		return err
 	}
-	s := Step{Op: OpWait, Size: size}
 	for pause := waitMin; WouldWait(err); pause = min(2*pause, waitMax) {
 		if !sleep(ctx, pause/2+rand.N(pause/2)) {
-			return gaveUp(ctx, b.dev, size, time.Since(start), err)
+			return gaveUp(ctx, dev, size, time.Since(start), err)
 		}
-		s.Took = time.Since(start)
 		err = create()
-	}
-	if err == nil && b.opts.onStep != nil {
-		b.opts.onStep(s)
 	}
 	return err
 }
 
-// WouldWait reports whether err, of [New] or [Buffer.Grow], is what [NewWait] and
-// [Buffer.GrowWait] wait for: the device has no physical memory free. A lack of
+// WouldWait reports whether err, of [New] or [Buffer.Grow], is what [NewWait] waits for: the device has no physical memory free. A lack of
 // address space, which is [cu.ErrOutOfMemory] too, is not.
 func WouldWait(err error) bool {
 	var e *cu.Error
@@ -100,7 +84,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // gaveUp returns the error of a wait that was given up.
 func gaveUp(ctx context.Context, dev *cu.Device, size uint64, waited time.Duration, err error) error {
 	return fmt.Errorf("%d bytes on device %s did not become free in %s, %s: %w; %w",
-		size, dev, waited.Round(time.Millisecond), freeWords(dev), wait.Err(ctx), err)
+		size, dev, waited.Round(time.Millisecond), freeWords(dev), plain.ContextErr(ctx), err)
 }
 
 // freeWords says how much of a device is free. It needs a context for that.

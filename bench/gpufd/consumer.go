@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
@@ -22,7 +23,6 @@ import (
 // of it; "cancel" has it give up.
 type consumer struct {
 	path   string
-	spin   time.Duration
 	lock   bool
 	dev    *cu.Device
 	ctx    *cu.Context // nil: attaching needs none
@@ -41,7 +41,7 @@ type taken struct {
 
 // note notes a step.
 func (t *taken) note(name string, from, to int64) {
-	t.steps = append(t.steps, interval("consumer", name, from, to))
+	t.steps = with(t.steps, interval("consumer", name, from, to))
 }
 
 func newConsumer(o options) (*consumer, error) {
@@ -49,7 +49,7 @@ func newConsumer(o options) (*consumer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &consumer{path: o.consumer, spin: o.spin, lock: o.lock, dev: dev, ctx: ctx}, nil
+	return &consumer{path: o.consumer, lock: o.lock, dev: dev, ctx: ctx}, nil
 }
 
 // attachAll attaches and lets go, on one goroutine.
@@ -143,10 +143,10 @@ func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
 func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
 	t := taken{n: n, steps: make([]rival.Step, 0, 8)}
 	var received int64
-	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev, share.WithSpin(c.spin),
+	program.OnStep(func(step string, took time.Duration) { now := rival.Now(); t.note(step, now-took.Nanoseconds(), now) })
+	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev,
 		share.OnConnected(func(sock.Peer) { connected() }),
-		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }),
-		share.OnStep(func(s vmm.Step) { now := rival.Now(); t.note(s.Op.String(), now-s.Took.Nanoseconds(), now) }))
+		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }))
 	if t.err == nil {
 		t.note("attach", received, rival.Now())
 	}

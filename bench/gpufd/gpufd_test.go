@@ -8,10 +8,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
@@ -80,7 +80,7 @@ func spied(t *testing.T, withContext bool) (*producer, func() []string) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.close()) })
 	require.NoError(t, p.ctx.Close())
-	drv, err := cu.Open(cu.WithResolver(soft.Resolver), cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	drv, err := cu.Open(cu.WithResolver(soft.Resolver), program.Steps(), cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		mu.Lock()
 		called = append(called, call.Symbol())
 		mu.Unlock()
@@ -183,7 +183,7 @@ func TestHandoffsThatFail(t *testing.T) {
 
 // With -lock the consumers keep a thread, too, and handoffs follow one another.
 func TestLock(t *testing.T) {
-	p, err := newProducer(options{driver: "soft", context: true, mode: before, lock: true, spin: time.Millisecond})
+	p, err := newProducer(options{driver: "soft", context: true, mode: before, lock: true})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, p.close()) }()
 	for range 3 {

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/share"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // A handover notes what happens on the way of one buffer to n consumers.
@@ -37,7 +37,16 @@ func (h *handover) ready() {
 func (h *handover) note(name string, from, to int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.steps = append(h.steps, interval("producer", name, from, to))
+	h.steps = with(h.steps, interval("producer", name, from, to))
+}
+
+// with adds s to steps. Another call for the next chunk is the same step.
+func with(steps []rival.Step, s rival.Step) []rival.Step {
+	if last := len(steps) - 1; last >= 0 && steps[last].Side == s.Side && steps[last].Name == s.Name {
+		steps[last].NS += s.NS
+		return steps
+	}
+	return append(steps, s)
 }
 
 func (h *handover) add(steps []rival.Step) {
@@ -46,9 +55,9 @@ func (h *handover) add(steps []rival.Step) {
 	h.steps = append(h.steps, steps...)
 }
 
-func (h *handover) step(s vmm.Step) {
+func (h *handover) step(step string, took time.Duration) {
 	now := rival.Now()
-	h.note(s.Op.String(), now-s.Took.Nanoseconds(), now)
+	h.note(step, now-took.Nanoseconds(), now)
 }
 
 func (h *handover) observe(e share.Event) {

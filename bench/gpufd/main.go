@@ -25,7 +25,6 @@ type options struct {
 	consumer string // socket to attach at
 	context  bool
 	mode     mode
-	spin     time.Duration
 	lock     bool
 }
 
@@ -60,7 +59,6 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.consumer, "consumer", "", "be a consumer of the producer that listens at `path`")
 	flags.BoolVar(&o.context, "context", true, "take a context in consumers, which reading the data needs and attaching does not")
 	flags.Var(&o.mode, "mode", "`ahead|before|plain`: prepare the offer before the data is written; only export beforehand; or have the offer wait for the device, too")
-	flags.DurationVar(&o.spin, "spin", 0, "look for the other side's answers for so long before sleeping (share.WithSpin)")
 	flags.BoolVar(&o.lock, "lock", false, "have one goroutine on each side, which keeps its thread (runtime.LockOSThread), make, attach to and let go of memory: the driver's calls find their caches warm")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
@@ -42,7 +43,7 @@ func (p *producer) open() (err error) {
 	if p.dir, err = os.MkdirTemp("", "gpufd-bench-"); err != nil {
 		return err
 	}
-	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock"), share.WithSpin(p.opts.spin)); err != nil {
+	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock")); err != nil {
 		return err
 	}
 	started := make(chan error, 1)
@@ -102,7 +103,7 @@ func (p *producer) start() (*rival.Rival, error) {
 	ctx, cancel := bounded()
 	defer cancel()
 	argv := []string{self, "-consumer", p.srv.Path(),
-		"-driver", p.opts.driver, "-spin", p.opts.spin.String(), fmt.Sprintf("-lock=%v", p.opts.lock), fmt.Sprintf("-context=%v", p.opts.context)}
+		"-driver", p.opts.driver, fmt.Sprintf("-lock=%v", p.opts.lock), fmt.Sprintf("-context=%v", p.opts.context)}
 	return rival.Start(ctx, "consumer", argv...)
 }
 
@@ -139,7 +140,8 @@ func (p *producer) handOut(size, chunks uint64, n int, m mode) (rival.Answer, er
 
 // make makes a buffer and hands it to the consumers that have asked for it.
 func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, m mode) error {
-	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks), vmm.OnStep(h.step))
+	program.OnStep(h.step)
+	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks))
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func handoffs(ctx context.Context, o options, out io.Writer) (err error) {
 		for _, t := range f.turns {
 			p := point{size, t}
 			r.Tables = append(r.Tables, totals(all, p), parts(all, p))
-			for _, name := range []string{ours, oursSpin, oursBefore, oursBeforeSpin} {
+			for _, name := range []string{ours, oursBefore} {
 				r.Ratios = append(r.Ratios, ratio(all, name, p))
 			}
 		}

@@ -9,11 +9,9 @@ import (
 
 // The rivals that claims are about, by their names on the command line.
 const (
-	ours           = "gpufd"
-	oursSpin       = "gpufd-spin"
-	oursBefore     = "gpufd-before"
-	oursBeforeSpin = "gpufd-before-spin"
-	cBefore        = "c-before"
+	ours       = "gpufd"
+	oursBefore = "gpufd-before"
+	cBefore    = "c-before"
 )
 
 const handoffText = `From the buffer being ready in one process to its knowing that another has it mapped with access set. Every
@@ -34,16 +32,14 @@ do not add up to the whole. A p95 or p99 of too few handoffs is left out.
 
 // known says what the rivals do, by their names on the command line.
 var known = map[string]string{
-	ours:           "package share, read-only; prepares its offer, then writes the data and waits for the device, while the consumer imports",
-	oursBefore:     "the same, but that it offers when the data is there: it exports and waits for the device beforehand, as c-before does",
-	oursSpin:       "the same as gpufd, but that both sides look for the other's answers instead of sleeping (share.WithSpin), which keeps a processor busy on each, and each keeps one thread for what it does with the memory",
-	oursBeforeSpin: "the same as gpufd-before, looking instead of sleeping, on threads that are kept",
-	"gpufd-plain":  "the same as gpufd-before, but that it waits for the device inside the time, as a program that asks for nothing",
-	cBefore:        "C, read-write; exports and waits for the device beforehand",
-	"c-inside":     "the same, but that it exports inside the time",
-	"c-legacy":     "C, cuMemAlloc and cuIpcGetMemHandle, read-write; waits for the device beforehand",
-	"cupy":         "CuPy's legacy IPC handles over a multiprocessing pipe",
-	"torch":        "a tensor, sent as torch.multiprocessing sends it",
+	ours:          "package share, read-only; prepares its offer, then writes the data and waits for the device, while the consumer imports",
+	oursBefore:    "the same, but that it offers when the data is there: it exports and waits for the device beforehand, as c-before does",
+	"gpufd-plain": "the same as gpufd-before, but that it waits for the device inside the time, as a program that asks for nothing",
+	cBefore:       "C, read-write; exports and waits for the device beforehand",
+	"c-inside":    "the same, but that it exports inside the time",
+	"c-legacy":    "C, cuMemAlloc and cuIpcGetMemHandle, read-write; waits for the device beforehand",
+	"cupy":        "CuPy's legacy IPC handles over a multiprocessing pipe",
+	"torch":       "a tensor, sent as torch.multiprocessing sends it",
 
 	"cuda-core-before": "a buffer of a memory pool, exported beforehand",
 	"cuda-core-object": "the same, sent as cuda.core's introduction does",

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper"
@@ -22,7 +23,6 @@ import (
 const (
 	name   = "bench"
 	attach = "share.Attach"
-	spins  = "share.Attach, WithSpin"
 	bare   = "C, bare calls"
 	maps   = "vmm.Import"
 	talk   = "share.List"
@@ -105,9 +105,6 @@ func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s setti
 	}()
 	ways := []way{
 		{attach, func(ctx context.Context) (rival.Answer, error) { return attachOnce(ctx, dev, socket) }},
-		{spins, func(ctx context.Context) (rival.Answer, error) {
-			return attachOnce(ctx, dev, socket, share.WithSpin(time.Millisecond))
-		}},
 		{maps, func(context.Context) (rival.Answer, error) { return mapOnce(dev, memory, files) }},
 		own(talk, func(ctx context.Context) (time.Duration, error) { return listOnce(ctx, socket) }),
 	}
@@ -147,20 +144,19 @@ func (w *stopwatch) step(name string) {
 	w.last = now
 }
 
-// driver notes what is told of a step of package vmm. What lies between two steps belongs to
-// the second.
-func (w *stopwatch) driver(s vmm.Step) { w.step(s.Op.String()) }
+// driver notes a step of the driver. What lies between two steps belongs to the second.
+func (w *stopwatch) driver(step string, _ time.Duration) { w.step(step) }
 
 func (w *stopwatch) answer() rival.Answer {
 	return rival.Answer{NS: w.last.Sub(w.begin).Nanoseconds(), Steps: w.steps}
 }
 
-func attachOnce(ctx context.Context, dev *cu.Device, socket string, opts ...share.AttachOption) (rival.Answer, error) {
+func attachOnce(ctx context.Context, dev *cu.Device, socket string) (rival.Answer, error) {
 	w := startWatch()
-	a, err := share.Attach(ctx, socket, name, dev, append(opts,
+	program.OnStep(w.driver)
+	a, err := share.Attach(ctx, socket, name, dev,
 		share.OnConnected(func(sock.Peer) { w.step(connect) }),
-		share.OnReceived(func(share.Offer, []*os.File) { w.step(offer) }),
-		share.OnStep(w.driver))...)
+		share.OnReceived(func(share.Offer, []*os.File) { w.step(offer) }))
 	w.step(answer)
 	if err != nil {
 		return rival.Answer{}, err
@@ -171,7 +167,8 @@ func attachOnce(ctx context.Context, dev *cu.Device, socket string, opts ...shar
 // mapOnce maps memory whose descriptors are here, as C does: what attaching is without the keeper.
 func mapOnce(dev *cu.Device, memory vmm.Descriptor, files []*os.File) (rival.Answer, error) {
 	w := startWatch()
-	b, err := vmm.Import(dev, memory, files, vmm.OnStep(w.driver))
+	program.OnStep(w.driver)
+	b, err := vmm.Import(dev, memory, files)
 	if err != nil {
 		return rival.Answer{}, err
 	}

@@ -19,7 +19,6 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 			{What: "loading, of what the link could do, as time", Got: ratio(loads, ours, limit)},
 			{What: "loading, of load_file's time", Got: ratio(loads, ours, loadFile)},
 			{What: "attaching, of the bare calls in C", Got: ratio(k.attaches, attach, bare)},
-			{What: "the same with share.WithSpin", Got: ratio(k.attaches, spins, bare)},
 			{What: "a killed keeper is back, of 100 ms, median", Got: stats.Summarize(k.restarts[restart]).P50 / 100e6},
 			{What: "a killed keeper is back, of 1 s, worst", Got: stats.Summarize(k.restarts[restart]).Max / 1e9},
 			{What: "a reader's kernels while keepers die, of the same before", Got: stats.Summarize(k.restarts[shaken]).P50 / stats.Summarize(k.restarts[quiet]).P50},
@@ -31,7 +30,7 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 		add(r, &load, "load", way, loads[way], func(ns float64) string { return fmt.Sprintf("%.1f GB/s", float64(s.load)/ns) })
 	}
 	att := report.Table{Title: "Attaching to " + s.attach.String(), Head: []string{"way", "median", "best", "99 %"}}
-	ways := []string{bare, attach, spins, maps, talk}
+	ways := []string{bare, attach, maps, talk}
 	for _, way := range []string{bare, maps} {
 		for _, call := range calls {
 			ways = append(ways, way+": "+call)

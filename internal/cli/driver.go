@@ -20,11 +20,11 @@ func DefaultDriver() string {
 }
 
 // OpenDriver opens the driver of that choice: auto, cuda or soft.
-func OpenDriver(choice string) (*cu.Driver, error) {
+func OpenDriver(choice string, opts ...cu.Option) (*cu.Driver, error) {
 	if err := os.Setenv(driverEnv, choice); err != nil {
 		return nil, err
 	}
-	d, err := cu.Open(cu.WithFallback(soft.Resolver))
+	d, err := cu.Open(append(opts, cu.WithFallback(soft.Resolver))...)
 	var bad *soft.ConfigError
 	switch {
 	case errors.As(err, &bad):

@@ -1,6 +1,6 @@
-// Package plain makes text for people: it counts things in words, and makes texts of strangers,
-// such as a peer's words or the name of a file, safe to print. On a terminal these could
-// otherwise hide what stands beside them, or pretend to be it.
+// Package plain makes text for people: it counts things in words, says why a context ended, and
+// makes texts of strangers, such as a peer's words or the name of a file, safe to print. On a
+// terminal these could otherwise hide what stands beside them, or pretend to be it.
 package plain
 
 import (

@@ -6,7 +6,7 @@ import (
 	"errors"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/kernels/internal/run"
 )
 
@@ -68,7 +68,7 @@ type Part struct {
 
 // AddTo adds p to d, as [Kernel.Digest] computes it. If it fails, d is as before.
 func (k *Kernel) AddTo(ctx context.Context, s *cu.Stream, d *Digester, p Part) error {
-	if err := wait.Err(ctx); err != nil {
+	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	if err := errors.Join(k.set().Takes(p.Bytes, 16, p.Ptr), d.takes(p.Offset), k.set().Usable()); err != nil {

@@ -308,10 +308,9 @@ func calls(t *testing.T) map[string]call {
 		"keeper.Client.Watch":         func(ctx context.Context) error { return kept.Watch(ctx, "w", func(keeper.Event) bool { return false }) },
 		"keeper.Client.Put":           func(ctx context.Context) error { return result(kept.Put(ctx, keeper.Put{Name: "x"}, part)) },
 
-		"vmm.NewWait":         func(ctx context.Context) error { return result(vmm.NewWait(ctx, dev, 16)) },
-		"vmm.Buffer.GrowWait": func(ctx context.Context) error { return buf.GrowWait(ctx, buf.Size()+1) },
-		"vmm.Buffer.Load":     func(ctx context.Context) error { return buf.Load(ctx, segments, vmm.TransferOptions{}) },
-		"vmm.Buffer.Store":    func(ctx context.Context) error { return buf.Store(ctx, segments, vmm.TransferOptions{}) },
+		"vmm.NewWait":      func(ctx context.Context) error { return result(vmm.NewWait(ctx, dev, 16)) },
+		"vmm.Buffer.Load":  func(ctx context.Context) error { return buf.Load(ctx, segments, vmm.TransferOptions{}) },
+		"vmm.Buffer.Store": func(ctx context.Context) error { return buf.Store(ctx, segments, vmm.TransferOptions{}) },
 
 		"cu.Context.Synchronize": c.Synchronize,
 		"cu.Device.Synchronize":  dev.Synchronize,

@@ -30,7 +30,7 @@ var zeros = []any{
 	new(share.StillOpenError), new(share.VerdictError),
 	new(channel.Frame), new(channel.LostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),
 	new(keeper.Attached), new(keeper.Client), new(keeper.Server), new(keeper.Use),
-	new(vmm.Allocation), new(vmm.Buffer), new(vmm.Descriptor), new(vmm.DescriptorError), new(vmm.Hold), new(vmm.Loan), new(vmm.Mapping), new(vmm.Op),
+	new(vmm.Allocation), new(vmm.Buffer), new(vmm.Descriptor), new(vmm.DescriptorError), new(vmm.Hold), new(vmm.Loan), new(vmm.Mapping),
 	new(vmm.Reservation), new(vmm.View),
 }
 

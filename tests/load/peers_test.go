@@ -11,7 +11,6 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // serve offers a buffer until there are no more orders.
@@ -163,7 +162,6 @@ func consumeAndDie(do task) error {
 // consumeHalf is a handoff in the middle of which this process dies. It returns
 // if it did not come so far.
 func (st *stage) consumeHalf(do task) error {
-	steps := 0
 	at := func(point string) {
 		if do.What == point {
 			die()
@@ -171,10 +169,10 @@ func (st *stage) consumeHalf(do task) error {
 	}
 	att, err := share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev,
 		share.OnConnected(func(sock.Peer) { at(dieConnected) }),
-		share.OnReceived(func(share.Offer, []*os.File) { at(dieReceived) }),
-		share.OnStep(func(vmm.Step) {
-			if steps++; steps >= do.Count%4 {
-				at(dieImporting)
+		share.OnReceived(func(share.Offer, []*os.File) {
+			at(dieReceived)
+			if do.What == dieImporting {
+				time.AfterFunc(time.Duration(do.Count%4)*50*time.Microsecond, die)
 			}
 		}))
 	if err != nil {

@@ -31,6 +31,7 @@ type App struct {
 	Command *cobra.Command // describes the flags and what may follow them; most commands take nothing
 	Flags   *pflag.FlagSet // those of Command
 	Driver  *cu.Driver
+	calls   stopwatch // of the driver
 	Timeout time.Duration
 	Result  Fields       // what the result line holds beside ok and the steps
 	Check   func() error // checks the command's own flags; may be nil
@@ -213,7 +214,7 @@ func (a *App) work(ctx context.Context) error {
 		}
 	}
 	err := a.Timed("driver", func() (err error) {
-		a.Driver, err = cli.OpenDriver(a.driver)
+		a.Driver, err = cli.OpenDriver(a.driver, cu.WithHook(a.calls.hook))
 		return err
 	})
 	if err != nil {

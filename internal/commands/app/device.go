@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // Device finds the device that the user named, and prints that it is used.
@@ -36,40 +35,6 @@ func andMore(chunks int) string {
 
 // FDs returns the descriptors of an offer, for people.
 func FDs(files []*os.File) string { return fmt.Sprintf("%d%s", files[0].Fd(), andMore(len(files))) }
-
-// Steps prints and times the steps of making, importing and exporting a buffer of "physical" or
-// "imported" memory, each with the transcript's line for it.
-func (a *App) Steps(memory string) func(vmm.Step) {
-	return func(s vmm.Step) {
-		a.Step(s.Op.String(), s.Took)
-		line, known := map[vmm.Op]string{
-			vmm.OpCreate:  "Created physical memory allocation",
-			vmm.OpImport:  "Imported allocation handle from FD",
-			vmm.OpReserve: "Reserved virtual address space at " + s.Ptr.String(),
-			vmm.OpMap:     "Mapped " + memory + " memory to virtual address",
-			vmm.OpAccess:  "Set " + map[cu.Access]string{cu.ReadOnly: "read-only", cu.ReadWrite: "read/write"}[s.Access] + " access permissions",
-			vmm.OpOpen:    "Opened IPC handle at " + s.Ptr.String(),
-			vmm.OpExport:  fmt.Sprintf("Exported allocation as FD: %d%s", s.FD, andMore(s.Chunks)),
-		}[s.Op]
-		if known {
-			a.Say(s.Op.String(), stepFields(s), "%s", line)
-		}
-	}
-}
-
-func stepFields(s vmm.Step) Fields {
-	f := Fields{"size": s.Size, "us": float64(s.Took.Nanoseconds()) / 1e3}
-	if s.Ptr != 0 {
-		f["address"] = s.Ptr.String()
-	}
-	if s.Chunks != 0 {
-		f["chunks"] = s.Chunks
-	}
-	if s.FD != 0 {
-		f["fd"] = s.FD
-	}
-	return f
-}
 
 // Cleanup prints err, the failure of the work or nil, and then calls all closers. It prints
 // that it is done if none failed, and returns err joined with their errors.

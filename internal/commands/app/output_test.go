@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -231,11 +232,18 @@ func TestStepsArePrintedAndTimed(t *testing.T) {
 	var out bytes.Buffer
 	a := New("prog", "does.", &out)
 	a.Output = newOutput(&out, false)
-	steps := a.Steps("imported")
-	steps(vmm.Step{Op: vmm.OpWait, Took: time.Millisecond})
-	steps(vmm.Step{Op: vmm.OpReserve, Ptr: 0x1000, Took: time.Microsecond})
-	require.Equal(t, "Reserved virtual address space at 0x1000\n", out.String())
-	require.Equal(t, fmt.Sprint([]string{"wait", "reserve"}), fmt.Sprint(a.order))
+	drv, err := cu.Open(cu.WithResolver(soft.Resolver), cu.WithHook(a.calls.hook))
+	require.NoError(t, err)
+	dev, err := drv.Device(0)
+	require.NoError(t, err)
+	buf, err := vmm.New(dev, 1)
+	require.NoError(t, err)
+	a.SayCreated(buf)
+	require.Equal(t, fmt.Sprintf("Created physical memory allocation\nReserved virtual address space at %s\n"+
+		"Mapped physical memory to virtual address\nSet read/write access permissions\n", buf.Ptr()), out.String())
+	require.Equal(t, []string{"create", "reserve", "map", "access"}, a.order)
+	require.Positive(t, a.calls.took["create"])
+	require.NoError(t, buf.Close())
 }
 
 // The reason why a context was lost has a line of its own.

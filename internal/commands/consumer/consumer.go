@@ -19,7 +19,6 @@ import (
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // A consumer is one run of the command.
@@ -108,7 +107,7 @@ func (c *consumer) enter() error {
 func (c *consumer) attach(ctx context.Context) (err error) {
 	opts := []share.AttachOption{
 		share.WithAccess(app.Access(c.access)), share.WithTimeout(c.app.Timeout), share.WithPolicy(c.allow.Policy()),
-		share.OnConnected(c.connected), share.OnReceived(c.received), share.OnStep(c.step()),
+		share.OnConnected(c.connected), share.OnReceived(c.received),
 		share.OnProgress(c.heard),
 	}
 	if c.most != 0 {
@@ -136,6 +135,7 @@ func (c *consumer) attach(ctx context.Context) (err error) {
 	case err != nil:
 		return err
 	}
+	c.sayAttached()
 	c.sayAccess()
 	return c.follow()
 }
@@ -213,16 +213,14 @@ func (c *consumer) connected(p sock.Peer) {
 	c.app.Say("peer", app.Fields{"uid": p.UID, "pid": p.PID}, "  the producer is %s", p)
 }
 
-// step prints and times what the driver does with the offer. After the last step comes a
-// wait for the producer, whose data may not be there yet.
-func (c *consumer) step() func(vmm.Step) {
-	say := c.app.Steps("imported")
-	return func(s vmm.Step) {
-		say(s)
-		if s.Op == vmm.OpAccess || s.Op == vmm.OpOpen {
-			c.waitingForData("waiting for the producer's data")
-		}
+// sayAttached prints what the driver did with the offer.
+func (c *consumer) sayAttached() {
+	if buf := c.att.Buffer(); buf != nil {
+		c.app.SayImported(buf)
+		return
 	}
+	o := c.att.Offer()
+	c.app.SayOpened(c.att.Ptr()-cu.DevicePtr(o.Legacy.Offset), o.Descriptor.ChunkSize)
 }
 
 // sayAccess says so if the memory can be written although that was not asked for.
@@ -232,8 +230,11 @@ func (c *consumer) sayAccess() {
 	}
 }
 
+// received prints what has come. Then the consumer waits for the producer, whose data may not be
+// there yet.
 func (c *consumer) received(o share.Offer, files []*os.File) {
 	c.over()
+	defer c.waitingForData("waiting for the producer's data")
 	c.app.Step("receive", time.Since(c.started))
 	d := o.Descriptor
 	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, o.Handle().String()

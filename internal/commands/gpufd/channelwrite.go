@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -239,5 +239,5 @@ func (p *pace) wait(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
-	return wait.Err(ctx)
+	return plain.ContextErr(ctx)
 }

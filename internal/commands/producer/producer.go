@@ -156,15 +156,18 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 	if err := p.enter(); err != nil {
 		return err
 	}
-	opts := []vmm.NewOption{vmm.WithChunkSize(uint64(p.chunk)), vmm.OnStep(p.app.Steps("physical"))}
-	if p.buf, err = vmm.New(p.dev, uint64(p.size), opts...); !vmm.WouldWait(err) {
-		return err
-	}
-	if p.wait == 0 {
+	p.buf, err = vmm.New(p.dev, uint64(p.size), vmm.WithChunkSize(uint64(p.chunk)))
+	switch {
+	case vmm.WouldWait(err) && p.wait == 0:
 		return fmt.Errorf("%w; wait for it with --wait", err)
+	case vmm.WouldWait(err):
+		p.app.Say("wait", app.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
+		err = p.app.Timed("wait", func() error { return p.awaitBuffer(ctx, srv) })
 	}
-	p.app.Say("wait", app.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
-	return p.awaitBuffer(ctx, srv, opts)
+	if err == nil {
+		p.app.SayCreated(p.buf)
+	}
+	return err
 }
 
 // enter takes the primary context, and loads the kernels that fill the memory.
@@ -177,13 +180,13 @@ func (p *producer) enter() error {
 }
 
 // awaitBuffer makes the buffer when there is memory for it.
-func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server, opts []vmm.NewOption) (err error) {
+func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
 	defer p.app.Waiting()()
 	defer p.app.Busy(func() string { return fmt.Sprintf("waiting for %s of device memory", cli.Human(uint64(p.size))) })()
 	defer p.sayWorking(srv)()
-	p.buf, err = vmm.NewWait(ctx, p.dev, uint64(p.size), opts...)
+	p.buf, err = vmm.NewWait(ctx, p.dev, uint64(p.size), vmm.WithChunkSize(uint64(p.chunk)))
 	return err
 }
 
@@ -320,6 +323,12 @@ func (p *producer) serve(ctx context.Context, srv *share.Server) error {
 			defer p.sayClosingAtEnd(ctx, w)()
 			return srv.OfferLegacy(ctx, cli.OfferName, p.legacy, opts...)
 		}
+		loan, err := p.buf.Lend() // the offer lends the same files
+		if err != nil {
+			return err
+		}
+		p.app.SayExported(loan.Files, p.buf.Mapped())
+		_ = loan.Close() // it does not fail
 		return srv.Offer(ctx, cli.OfferName, p.buf, app.Access(p.access), opts...)
 	})
 	p.app.Result["consumers"] = w.outcome()

@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/internal/descriptor"
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -211,7 +211,7 @@ func (c *Client) waitForEnd(ctx context.Context) error {
 		select {
 		case <-end:
 		case <-ctx.Done():
-			return wait.Err(ctx)
+			return plain.ContextErr(ctx)
 		}
 	}
 	return nil

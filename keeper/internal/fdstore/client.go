@@ -7,7 +7,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -156,7 +156,7 @@ func (c *Client) do(ctx context.Context, op string, f func() error) error {
 		defer func() { <-c.turn }()
 		return opError(op, c.path, f())
 	case <-ctx.Done():
-		return opError(op, c.path, wait.Err(ctx))
+		return opError(op, c.path, plain.ContextErr(ctx))
 	}
 }
 
@@ -176,7 +176,7 @@ func (c *Client) request(ctx context.Context, h header, body []byte, files ...*o
 	case <-c.done:
 		err = c.gone()
 	case <-ctx.Done():
-		err = fmt.Errorf("no answer: %w", wait.Err(ctx))
+		err = fmt.Errorf("no answer: %w", plain.ContextErr(ctx))
 	}
 	select {
 	case r := <-answers: // it came before

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/wait"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -130,7 +130,7 @@ func (s *child) dial(ctx context.Context, path string) (*Client, error) {
 		case <-s.over:
 			return nil, s.fail(errors.New("the store has ended"))
 		case <-ctx.Done():
-			return nil, s.fail(wait.Err(ctx))
+			return nil, s.fail(plain.ContextErr(ctx))
 		}
 	}
 }
