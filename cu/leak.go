@@ -5,7 +5,7 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 )
 
 // A Leak is something that was lost before it was closed. The garbage collector

@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 )
 
 // A Pool is device memory that streams allocate and free in their own order:

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/descriptor"
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 	"github.com/gpufd/gpufd/sock"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 )
 
 // Files returns copies of the descriptors of the socket and its lock, which the caller

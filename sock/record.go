@@ -3,7 +3,7 @@ package sock
 import (
 	"os"
 
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 )
 
 const (

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 )
 
 // Content is the seals that fix a file's bytes and size (fcntl(2), F_ADD_SEALS).

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )

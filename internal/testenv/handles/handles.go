@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 )
 
 // A Table records what was given out and not given back. Handles belong to the

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"weak"
 
-	"github.com/gpufd/gpufd/internal/fdtrace"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 )
 
 // FDs are the open descriptors of this process by number, with what each refers
@@ -119,7 +119,7 @@ func noted(fd int) (stack []uintptr, ok bool) {
 }
 
 // fdMaker is the function that makers of descriptors call.
-const fdMaker = "github.com/gpufd/gpufd/internal/fdtrace.File"
+const fdMaker = "github.com/gpufd/gpufd/internal/descriptor/fdtrace.File"
 
 // origin says where a descriptor was made.
 func origin(fd int) string {
