@@ -549,8 +549,8 @@ func TestStreamClosedWithWork(t *testing.T) {
 	require.NoError(t, r.Close(), "the stream is freed")
 }
 
-// What the streams are given for a frame: the reader's a wait and a write, as few as there can be,
-// the writer's a mark besides.
+// A frame costs the reader's stream a wait and a write, as few as there can be, and the writer's a
+// mark besides.
 func TestOperationsOfAFrame(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)

@@ -196,7 +196,7 @@ func TestLiarDoesNotKeepAStream(t *testing.T) {
 	gone(t, left)
 }
 
-// What a stream published without a word about it has a size also for who joins behind.
+// A frame that a stream published has a size for readers that join behind, too.
 func TestNewestOfAStream(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)
@@ -292,7 +292,7 @@ func TestFault94_LateWritesOfADeadWriter(t *testing.T) {
 	}
 }
 
-// Where no device can reach the frames, attaching is refused by name.
+// Attaching is refused by name if no device can reach the frames.
 func TestNoPeer(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("takes devices without peer access")

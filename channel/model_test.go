@@ -64,7 +64,7 @@ type modelState struct {
 	kills                   uint8
 }
 
-// Where the writer is.
+// States of the writer.
 const (
 	wPick = iota
 	wLook
@@ -80,7 +80,7 @@ const (
 	wDone
 )
 
-// Where a reader is.
+// States of a reader.
 const (
 	rPeek = iota
 	rLook

@@ -29,7 +29,7 @@ type streamPlant struct {
 	noCountOut   bool // the writer does not notice that a reader is gone
 }
 
-// Where the writer is with a reader that is gone.
+// Steps of the writer with a reader that is gone.
 const (
 	lHere  = iota
 	lTold  // the state says that it was dropped

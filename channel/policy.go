@@ -49,7 +49,7 @@ func ParsePolicy(name string) (Policy, error) {
 // A Join is the frame that a reader begins with.
 type Join int
 
-// Where a reader may begin.
+// The frames that a reader may begin with.
 const (
 	Next   Join = 1 // with the first frame that is published after it has joined
 	Newest Join = 2 // with the last one that was published, if its slot was not taken again

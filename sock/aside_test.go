@@ -213,7 +213,7 @@ func TestReclaim(t *testing.T) {
 	(*Listener)(nil).Reclaim()
 }
 
-// Where there can be no child (qemu-user), what has come is judged all the same.
+// Descriptors are judged without a child, too, where there can be none (qemu-user).
 func TestStrangersPipe(t *testing.T) {
 	requireNoLeak(t)
 	a, b := pair(t)

@@ -94,7 +94,7 @@ func TestInheritedListenerListens(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// What is no listener of the path is refused, and stays the caller's.
+// A file that is no listener of the path is refused, and stays the caller's.
 func TestListenerOfWrongFiles(t *testing.T) {
 	path, other := filepath.Join(safeDir(t), "s"), filepath.Join(safeDir(t), "s")
 	l, err := Listen(other)

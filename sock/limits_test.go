@@ -48,8 +48,8 @@ func TestLimitsOfRecords(t *testing.T) {
 	}
 }
 
-// Of a record with too many descriptors no more than are taken are ever open here,
-// and none stays. The connection can only be closed then.
+// A record with too many descriptors never opens more here than are taken, and none
+// stays. The connection can only be closed then.
 func TestFault21_LimitsOfDescriptors(t *testing.T) {
 	needsKernelsControl(t)
 	requireNoLeak(t)
@@ -95,8 +95,8 @@ func needsKernelsControl(t *testing.T) {
 	}
 }
 
-// What is not taken is not installed either, not even for a moment: a record's
-// descriptors come with recvmsg, and there they are counted.
+// Descriptors that are not taken are not installed either, not even for a moment: they come
+// with recvmsg, and there they are counted.
 func TestDescriptorsThatAreNotTakenAreNotInstalled(t *testing.T) {
 	needsKernelsControl(t)
 	f := tempFile(t, "x")

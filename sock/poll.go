@@ -42,7 +42,7 @@ type socket struct {
 // non-blocking mode, else os.NewFile does not hand it to the poller.
 func newSocket(fd int, name string, from sender) (*socket, error) {
 	f := fdtrace.File(fd, name)
-	// Where the poller refused the descriptor, deadlines fail, and nothing
+	// If the poller refused the descriptor, deadlines fail, and nothing
 	// could interrupt a wait.
 	err := f.SetDeadline(time.Time{})
 	if err != nil {

@@ -107,7 +107,7 @@ func TestListenerIsOneProcess(t *testing.T) {
 	requireWorks(t, accepted(t, l), c)
 }
 
-// What comes is looked at before anything is changed.
+// The descriptors are checked before anything is changed.
 func TestWhatIsNoListenerIsNotTakenOver(t *testing.T) {
 	requireNoLeak(t)
 	dir := safeDir(t)

@@ -38,7 +38,7 @@ func TestExportAsksTheDriverOncePerChunk(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// What is lent is the descriptor that duplicates are made of: it costs none, and
+// The lent descriptor is the one that duplicates are made of: it costs none, and
 // ends with the buffer.
 func TestLentDescriptorsAreTheBuffers(t *testing.T) {
 	b, dev := bookkept(t)
@@ -226,7 +226,7 @@ func TestAllocationExportsDuplicates(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrClosed)
 }
 
-// What an export says belongs together, whatever the buffer does meanwhile.
+// The parts of an export belong together, whatever the buffer does meanwhile.
 func TestExportIsOfOneState(t *testing.T) {
 	dev := cutest.Device(t)
 	g := granularity(t, dev)

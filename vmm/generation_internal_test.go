@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Where the clock has not moved, no two are alike either, and each is larger than
+// Generations differ even if the clock has not moved, and each is larger than
 // those before.
 func TestGenerationsAreNotGivenTwice(t *testing.T) {
 	defer lastGeneration.Store(lastGeneration.Load())

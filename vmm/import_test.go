@@ -26,7 +26,7 @@ func exported(t *testing.T, dev *cu.Device) (*vmm.Buffer, vmm.Descriptor) {
 	return buf, buf.Describe()
 }
 
-// What can be found wrong is found before the driver is asked,
+// A wrong description is found before the driver is asked,
 // and the descriptors that came along stay the caller's.
 func TestImportRefusesWhatCannotBe(t *testing.T) {
 	b, dev := bookkept(t)
@@ -200,7 +200,7 @@ func TestImportAllocation(t *testing.T) {
 	require.NoError(t, null.Close())
 }
 
-// What comes from another device than its exporter says is refused.
+// Memory of another device than its exporter says is refused.
 func TestImportAllocationOfAnotherDevice(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)

@@ -99,7 +99,7 @@ func lostImport(t *testing.T, dev *cu.Device, g uint64, opts ...vmm.ImportOption
 	return got.Ptr(), g
 }
 
-// What was closed is not reported.
+// A closed mapping is not reported.
 func TestClosedMappingIsNotReported(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)

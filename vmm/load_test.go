@@ -119,7 +119,7 @@ func TestLoadsSideBySide(t *testing.T) {
 	require.True(t, string(data) == string(read(t, ctx, buf.Ptr(), 4*part)))
 }
 
-// What cannot work is refused before the driver or a file is touched.
+// A transfer that cannot work is refused before the driver or a file is touched.
 func TestTransferRefuses(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)

@@ -152,7 +152,7 @@ func TestWaitIsCancelledWhileItSleeps(t *testing.T) {
 	require.Equal(t, 2, s.refused)
 }
 
-// What more waiting would not help is not waited for.
+// An error that waiting cannot mend is not waited for.
 func TestWaitIsForMemoryAlone(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)

@@ -117,7 +117,7 @@ func TestRivalsFail(t *testing.T) {
 	require.ErrorContains(t, err, "cuInit")
 }
 
-// What nobody can answer is refused, by ours and by C, and they live on.
+// Questions that nobody can answer are refused, by ours and by C, and both live on.
 func TestBadQuestions(t *testing.T) {
 	ours, c := buildOurs(t), buildC(t)
 	for _, argv := range [][]string{{ours, "-as", "writer", "-driver", "soft", "-ptx", ptx}, {c, "-ptx", ptx}} {

@@ -21,7 +21,7 @@ import (
 // small is the size of what is kept where numbers grow.
 const small = 2 << 20
 
-// What is measured while there are so many names, or readers of one name.
+// Measurements while there are so many names, or readers of one name.
 const (
 	putting   = "put"             // a version more of a name
 	listing   = "list"            // all names

@@ -24,7 +24,7 @@ func BenchmarkSmallCopy(b *testing.B) {
 	}
 }
 
-// What a chunk costs from nothing to its first use and back.
+// The cost of a chunk from nothing to its first use and back.
 func BenchmarkFirstUse(b *testing.B) {
 	const n = 32 * MiB
 	c := inContext(b, 0)

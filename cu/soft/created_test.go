@@ -77,7 +77,7 @@ func TestCreateArguments(t *testing.T) {
 	require.Zero(t, *ctx)
 }
 
-// What a created context owned goes with it; handles of it are known as dead.
+// A created context takes its objects with it; their handles are known as dead.
 func TestDestroyedCreatedContext(t *testing.T) { // D20a
 	c := inContext(t, 0)
 	onThread(t)
@@ -163,7 +163,7 @@ func TestLossIsOfTheProcess(t *testing.T) {
 	buffer(t, 2*MiB, 0) // D20a
 }
 
-// What a context is can be asked of a lost one too, as on hardware.
+// A lost context still answers questions about itself, as on hardware.
 func TestLostContextTellsWhatItIs(t *testing.T) {
 	c := inContext(t, 0)
 	driver.mu.Lock()

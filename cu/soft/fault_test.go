@@ -57,7 +57,7 @@ func TestFaultOfMemoryThatIsGone(t *testing.T) { // D13, D20b
 
 func inHex(p sys.CUdeviceptr) string { return fmt.Sprintf("%#x", uint64(p)) }
 
-// What a kernel could not touch is said, whatever is at the address.
+// A fault names the address that the kernel could not touch, and what is there.
 func TestFaultSaysWhatIsThere(t *testing.T) {
 	c := inContext(t, 0)
 	other := inContext(t, 1)

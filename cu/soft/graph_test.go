@@ -31,7 +31,7 @@ func execOf(t testing.TB, c sys.Caller, g sys.CUgraph) sys.CUgraphExec {
 	return *e
 }
 
-// What the real driver crashes on, or may, is an error and noted (D4).
+// A call that the real driver crashes on, or may, is an error and recorded (D4).
 func TestGraphMisuse(t *testing.T) {
 	c := inContext(t, 0)
 	s := newStream(t, c, nonBlocking)

@@ -21,7 +21,7 @@ import (
 // missing.
 const maxImage = 1 << 28
 
-// What images begin with.
+// First bytes of images.
 const (
 	elfMagic     = 0x464c457f
 	fatMagic     = 0xba55ed50

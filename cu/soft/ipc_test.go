@@ -88,7 +88,7 @@ func TestIPCAccounting(t *testing.T) {
 	require.Empty(t, markers(t))
 }
 
-// What a killed owner left is removed by the next start.
+// The files of a killed owner are removed by the next start.
 func TestIPCFilesAreSwept(t *testing.T) { // invariant 8
 	owner, _ := ipcOwner(t)
 	require.Len(t, markers(t), 3, "of two memories and their owner")

@@ -20,7 +20,7 @@ type sharedEvent struct {
 	refs int
 }
 
-// Where the words are in the file, behind what its trailer says, and how many
+// Offsets of the words in the file, behind its trailer, and how many
 // records can be under way at once.
 const (
 	recordedAt  = 2 * trailerBytes

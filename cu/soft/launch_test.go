@@ -178,7 +178,7 @@ func TestLaunchExtra(t *testing.T) {
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, 0, nil, nil))
 }
 
-// What the device cannot do is refused before anything runs.
+// A launch that the device cannot run is refused before anything runs.
 func TestLaunchRefused(t *testing.T) {
 	c := inContext(t, 0)
 	mod := loaded(t, c, probes)

@@ -122,7 +122,7 @@ func TestContextFlags(t *testing.T) {
 	ok(t, c.CuDevicePrimaryCtxSetFlags(0, 0))
 }
 
-// What a created context was made with and what is set later.
+// A created context's flags, and those set later.
 func TestCreatedContextFlags(t *testing.T) {
 	c := initialised(t)
 	for _, s := range []struct{ made, set, want uint32 }{
@@ -203,7 +203,7 @@ func TestP2PAttributes(t *testing.T) {
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuDeviceGetProperties(nil, 0))
 }
 
-// What is taken for a PCI address, and what is not.
+// Texts that are PCI addresses, and texts that are not.
 func TestPCIAddresses(t *testing.T) {
 	c := initialised(t)
 	dev := new(sys.CUdevice)

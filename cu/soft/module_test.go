@@ -15,7 +15,7 @@ import (
 // header is what PTX begins with.
 const header = ".version 7.4\n.target sm_75\n.address_size 64\n"
 
-// What is no module is refused for what it is.
+// An image that is no module is refused by its kind.
 func TestModuleRefused(t *testing.T) {
 	c := inContext(t, 0)
 	mod := new(sys.CUmodule)
@@ -139,7 +139,7 @@ func TestModuleFromFile(t *testing.T) {
 	want(t, sys.CUDA_ERROR_INVALID_IMAGE, c.CuModuleLoad(mod, sys.CString(empty)))
 }
 
-// What is no file, or too large a one, is not waited for, nor read for ever.
+// A path that is no regular file, or too large a one, is neither waited for nor read for ever.
 func TestModuleFromWhatIsNoFile(t *testing.T) {
 	c := inContext(t, 0)
 	dir := t.TempDir()

@@ -76,7 +76,7 @@ func TestUnknownAttributes(t *testing.T) {
 	want(t, invalid, r)
 }
 
-// What is registered must be there, all of it.
+// Registered memory must be there, all of it.
 func TestRegisteredMemoryIsThere(t *testing.T) {
 	c := inContext(t, 0)
 	page := unix.Getpagesize()

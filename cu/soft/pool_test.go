@@ -159,7 +159,7 @@ func TestReuseByWaiting(t *testing.T) {
 	ok(t, c.CuCtxSynchronize())
 }
 
-// What pools only keep is given back when somebody else wants it, of every
+// Memory that pools only keep is given back when somebody else wants memory, of any
 // kind.
 func TestKeptMemoryIsGivenBackForOthers(t *testing.T) {
 	c := inContext(t, 0)
@@ -244,7 +244,7 @@ func TestNoPool(t *testing.T) {
 	misused(t, 1)
 }
 
-// What can be set, and to what.
+// Attributes take only the values that they can have.
 func TestPoolAttributeErrors(t *testing.T) {
 	initialised(t)
 	p := newTestPool(t)
@@ -382,7 +382,7 @@ func poolFiles(t testing.TB) (names []string) {
 	return names
 }
 
-// What a killed process had, and nobody else, is free, and its files go.
+// Memory that only a killed process had is free, and its files go.
 func TestPoolKilled(t *testing.T) { // invariant 8
 	c := inContext(t, 0)
 	before := freeMemory(t, c)
@@ -493,7 +493,7 @@ func TestPoolExporterFreesFirst(t *testing.T) {
 	peer.end(t)
 }
 
-// What names memory is refused where it is not of the pool, or nothing at all.
+// A pointer's data is refused if it names memory of another pool, or none.
 func TestPoolPointersAreChecked(t *testing.T) {
 	c := inContext(t, 0)
 	mine, others := newTestPool(t), newTestPool(t)
@@ -625,7 +625,7 @@ func TestPoolProps(t *testing.T) {
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemPoolCreate(out, nil))
 }
 
-// What CUDA 13.0 finds by location is the same.
+// CUDA 13.0's functions by location find the same pools.
 func TestPoolByLocation(t *testing.T) {
 	initialised(t)
 	l, a, b := &propOf(1).Location, new(sys.CUmemoryPool), new(sys.CUmemoryPool)

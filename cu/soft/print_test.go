@@ -26,7 +26,7 @@ const printing = `.version 7.4
 }
 `
 
-// What a kernel prints appears when the host waits for it, in whatever way.
+// A kernel's prints appear when the host waits for it, in whatever way.
 func TestKernelPrintsAreSeenByThoseWhoWait(t *testing.T) {
 	out, err := os.CreateTemp(t.TempDir(), "")
 	require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestKernelPrintsAreSeenByThoseWhoWait(t *testing.T) {
 	}
 }
 
-// Of too much the newest is kept.
+// If a kernel prints too much, the newest is kept.
 func TestPrintedIsBounded(t *testing.T) {
 	var p printed
 	p.limit(2*leastPrinted + 1)

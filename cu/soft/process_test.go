@@ -65,7 +65,7 @@ func TestVisitorsTakeNoLock(t *testing.T) {
 	}
 }
 
-// What a killed process had is free, and its file goes.
+// The memory of a killed process is free, and its file goes.
 func TestKilled(t *testing.T) { // D10, invariant 8
 	c := inContext(t, 0)
 	before := freeMemory(t, c)

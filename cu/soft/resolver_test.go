@@ -21,7 +21,7 @@ func TestResolver(t *testing.T) {
 	require.True(t, lib.Has(Marker))
 }
 
-// What is not implemented resolves and says so, with one callback for all.
+// Functions that are not implemented resolve and say so, with one callback for all.
 func TestNotImplemented(t *testing.T) {
 	want(t, sys.CUDA_ERROR_NOT_SUPPORTED, caller.CuDeviceGetNvSciSyncAttributes(nil, 0, 0))
 	a, _ := Resolver("cuDeviceGetNvSciSyncAttributes")

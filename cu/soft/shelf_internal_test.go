@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What was read is read once, as often as it is loaded, until enough else was.
+// A text is parsed once, as often as it is loaded, until enough others were.
 func TestShelf(t *testing.T) {
 	var s shelf
 	text := func(i int) string {

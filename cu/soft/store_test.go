@@ -132,7 +132,7 @@ func TestReclaimBesideForks(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// Who comes second to memory that nobody holds any more finds it gone, and
+// The second process that finds memory without holders finds it gone, and
 // must not subtract it again.
 func TestReclaimedTwice(t *testing.T) {
 	s := newStore(t)

@@ -73,7 +73,7 @@ func TestMapWhere(t *testing.T) { // D3
 	want(t, invalid, caller.CuMemAddressFree(0, 2*MiB))
 }
 
-// Where the real driver crashes or says nothing, an error, and a misuse.
+// A call that the real driver crashes on or accepts is an error, and a misuse.
 func TestMisuses(t *testing.T) { // D4
 	initialised(t)
 	invalid := sys.CUDA_ERROR_INVALID_VALUE

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a channel's containers run, but for their flags. The socket lies beside the keeper's, in the
+// Commands of a channel's containers, but for their flags. The socket lies beside the keeper's, in the
 // directory that this has made.
 const (
 	channelSocket = volume + "/keeper/cam.sock"

@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Where containers find the shared volume, and the keeper's socket in a directory within; and
+// Paths of the shared volume in containers, and of the keeper's socket in a directory within; and
 // the name under which something is kept.
 const (
 	volume = "/run/gpufd"

@@ -55,7 +55,7 @@ func needSoft(t *testing.T) {
 	}
 }
 
-// Where nothing is broken nothing is named, and each way of sharing was tried.
+// Nothing is named if nothing is broken, and each way of sharing was tried.
 func TestNothingIsBroken(t *testing.T) {
 	needSoft(t)
 	rows := Run(t.Context(), config(t))
@@ -87,7 +87,7 @@ func TestOnTheGPU(t *testing.T) {
 	}
 }
 
-// What the environment or the driver can be broken by, in one of the two processes or both.
+// Ways to break the environment or the driver, in one of the two processes or both.
 func TestCauses(t *testing.T) {
 	needSoft(t)
 	for _, c := range []struct {
@@ -170,7 +170,7 @@ func TestDriverThatHangsAtOnce(t *testing.T) {
 	require.Equal(t, exitPeer, ExitCode(rows))
 }
 
-// Where no process can be started, what takes one was not tried.
+// If no process can be started, checks that take one were not tried.
 func TestNoProcess(t *testing.T) {
 	c := config(t)
 	c.Child = func() *exec.Cmd { return exec.Command(filepath.Join(t.TempDir(), "none")) }
@@ -184,7 +184,7 @@ func TestNoProcess(t *testing.T) {
 	require.Equal(t, exitMachine, ExitCode(rows))
 }
 
-// Who is there and does not answer is told from a driver that hangs, and costs the time for one
+// A silent peer is told from a driver that hangs, and costs the time for one
 // check.
 func TestPeerThatIsSilent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mute")
@@ -212,7 +212,7 @@ func TestInterrupted(t *testing.T) {
 	named(t, Run(ctx, c))
 }
 
-// Where there is no libcuda, the driver that was asked for is not there.
+// Without libcuda the driver that was asked for is not there.
 func TestNoLibcuda(t *testing.T) {
 	c := config(t)
 	c.Driver = "cuda"
@@ -353,7 +353,7 @@ func TestHeldMemoryOfAGPU(t *testing.T) {
 	require.Equal(t, OK, heldRow(cu.CUDA, nil, 0).Status)
 }
 
-// What the driver really answers to mistakes is explained.
+// The driver's real answers to mistakes are explained.
 func TestRealMistakes(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := drv.Devices()[0]
@@ -412,7 +412,7 @@ func confusedHandles(t *testing.T, dev *cu.Device) []error {
 	return all
 }
 
-// What doctor can see and not try is UNKNOWN, or a warning, and never OK.
+// A sign that doctor can see and not try is UNKNOWN, or a warning, and never OK.
 func TestSigns(t *testing.T) {
 	rows := signs(answer{Devices: []deviceInfo{{Name: "MIG 1g.10gb", MIG: true}, {Mode: cu.ComputeModeExclusiveProcess.String()}, {Mode: cu.ComputeModeDefault.String()}}})
 	require.Equal(t, Unknown, find(t, rows, "mig").Status)

@@ -31,7 +31,7 @@ func run(t *testing.T, child string, front []string, env ...string) []Row {
 	return rows
 }
 
-// What the kernel forbids is seen in a process of its own.
+// Limits of the kernel are seen in a process of its own.
 func TestKernel(t *testing.T) {
 	needSoft(t)
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")
@@ -59,7 +59,7 @@ func namespaced(t *testing.T, script string) []string {
 	return append(cutest.Namespaced(t), "sh", "-c", script)
 }
 
-// What a container does not have is seen from within one.
+// Things that a container lacks are seen from within one.
 func TestNamespaces(t *testing.T) {
 	needSoft(t)
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")

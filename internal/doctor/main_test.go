@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	cutest.Main(m, cutest.Children{"patient": childPatient, "run": childRun, "with": childWith, "offer": childOffer, "listen": childListen})
 }
 
-// What a patient is to have broken. A fault is "ROLE FUNCTION RESULT", where a result of
+// Variables that break something in a probed process. A fault is "ROLE FUNCTION RESULT", where a result of
 // hang never comes; more than one are separated by commas. A role's environment is K=V.
 const (
 	faultsEnv = testenv.Prefix + "FAULTS"

@@ -107,7 +107,7 @@ func TestHostileIndexes(t *testing.T) {
 	require.ErrorIs(t, err, ErrFormat)
 }
 
-// What a stranger names does not fill the screen.
+// A stranger's long names do not fill the screen.
 func TestErrorsAreShort(t *testing.T) {
 	long := strings.Repeat("x", 1<<16)
 	tensor := `{"dtype":"U8","shape":[4],"data_offsets":[0,4]}`

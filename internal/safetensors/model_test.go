@@ -137,7 +137,7 @@ func TestOpen(t *testing.T) {
 	require.Empty(t, (*Model)(nil).Segments())
 }
 
-// What does not fit together is refused, by name, and nothing stays open.
+// Files that do not fit together are refused, by name, and nothing stays open.
 func TestOpenRefuses(t *testing.T) {
 	before := cutest.Descriptors()
 	dir := shards(t)

@@ -119,7 +119,7 @@ func TestRivalsThatStop(t *testing.T) {
 	}
 }
 
-// Who gives up waiting leaves the rival time to tidy up.
+// Giving up a wait leaves the rival time to tidy up.
 func TestCancelledRivalsEndByThemselves(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	t.Setenv("RIVAL_FILE", file)

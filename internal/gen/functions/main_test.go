@@ -31,8 +31,8 @@ func TestFunctions(t *testing.T) {
 // oldest is the CUDA version whose driver package cu still takes.
 const oldest = 11040
 
-// Where the oldest driver has a function in an older ABI only, package cu can
-// call that.
+// Package cu can call the older ABI of each function that the oldest driver has in that ABI
+// only.
 func TestNewABIsHaveAnOldStandIn(t *testing.T) {
 	calls, _, err := readPackage("../../../cu")
 	require.NoError(t, err)

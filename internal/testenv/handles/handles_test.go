@@ -85,7 +85,7 @@ func TestMakersStoreAHandleAndHaveASize(t *testing.T) {
 	}
 }
 
-// What is given out several times is given back as often.
+// A handle given out several times is given back as often.
 func TestReferencesAreCounted(t *testing.T) {
 	f := newFake()
 	f.give(t, "cuMemCreate", address(1))
@@ -97,7 +97,7 @@ func TestReferencesAreCounted(t *testing.T) {
 	f.requireLeft(t, 0)
 }
 
-// What a pool's importer is given several times is given back once.
+// Memory that a pool's importer is given several times is given back once.
 func TestImportsAreNotCounted(t *testing.T) {
 	f := newFake()
 	f.give(t, "cuMemPoolImportPointer", address(1))
@@ -123,8 +123,8 @@ func TestUnmapEndsARange(t *testing.T) {
 	require.Contains(t, f.Since(0)[0], "mapping 0x4000")
 }
 
-// What was made in a context ends with it: a context of its own with the first
-// call, the primary one with its last reference or a reset.
+// Objects end with their context: those of a created one with the first
+// call, of the primary one with its last reference or a reset.
 func TestContextEndsWhatIsInIt(t *testing.T) {
 	inside := func(f *fake, ctx uintptr) {
 		call := f.caller.With(sys.CUcontext(ctx))

@@ -177,7 +177,7 @@ func TestStaleStackIsNotBlamed(t *testing.T) {
 	require.NotContains(t, strings.Join(OpenFDs().Since(before), ""), "was made at")
 }
 
-// What libcuda opens by itself does not count, what we made does.
+// Descriptors that libcuda opens by itself do not count, ours do.
 func TestLibcudasDescriptorsDoNotCount(t *testing.T) {
 	t.Setenv("GPUFD_DRIVER", "cuda")
 	before := OpenFDs()

@@ -43,7 +43,7 @@ func TestCopyToShared(t *testing.T) {
 	}
 }
 
-// What threads of several warps write before they arrive is there for those who wait,
+// Writes of several warps before they arrive are seen by the threads that wait,
 // again and again.
 func TestMbarrier(t *testing.T) {
 	const threads, rounds = 96, 4
@@ -124,7 +124,7 @@ mov.u32 %r1, 0;
 	require.EqualValues(t, 0b000_100_010_001, results(t, text+"st.u32 [%rd2], %r1;\n}\n")[0])
 }
 
-// What malloc gives is a kernel's own until free, bounded, and checked.
+// Memory of malloc is the kernel's until free, bounded, and checked.
 func TestHeap(t *testing.T) {
 	const declared = ".extern .func (.param .b64 p) malloc (.param .b64 n);\n.extern .func free (.param .b64 p);\n"
 	const take = "{ .param .b64 n; .param .b64 p; st.param.b64 [n], %s; call (p), malloc, (n); ld.param.b64 %s, [p]; }\n"

@@ -174,7 +174,7 @@ func TestPrintIsBounded(t *testing.T) {
 	require.Len(t, p.out, maxPrinted)
 }
 
-// What is asserted and does not hold is told, and ends the launch.
+// An assertion that does not hold is reported, and ends the launch.
 func TestAssert(t *testing.T) {
 	memory := make([]byte, 128)
 	copy(memory, "n > 0\x00k.cu\x00\x00\x00\x00void f()\x00")
@@ -193,7 +193,7 @@ call.uni __assertfail, (param0, param1, param2, param3, param4); }`), formHeader
 	require.Equal(t, "k.cu:12: void f(): block: [0,0,0], thread: [0,0,0] Assertion `n > 0` failed.\n", said.String())
 }
 
-// What is called by another name, wherever that is given, has shared variables of its
+// A function called by an alias, wherever that is declared, has shared variables of its
 // own.
 func TestAliases(t *testing.T) {
 	for _, call := range []string{"call g;", "mov.u64 %rd3, g;\nP: .callprototype _ ();\ncall %rd3, P;"} {

@@ -128,7 +128,7 @@ mul.TYPE %h5, %h1, %h1; sub.TYPE %h6, %h2, %h5; st.bBITS [%rd2+4], %h6;`))
 	}
 }
 
-// Where a difference does not borrow, the carry is set: an addc counts it.
+// A difference that does not borrow sets the carry: an addc counts it.
 func TestBorrowIsNoCarry(t *testing.T) {
 	text := entry(start + `ld.v2.u32 {%r1, %r2}, [%rd1];
 sub.cc.u32 %r3, %r1, %r2; addc.u32 %r4, 0, 0; st.v2.u32 [%rd2], {%r3, %r4};
@@ -141,7 +141,7 @@ sub.cc.u32 %r3, %r1, %r2; subc.u32 %r4, 7, 0; st.u32 [%rd2+8], %r4;`)
 	}
 }
 
-// What nvcc writes of the machine: the size of a warp, and the shared memory that is
+// Words of nvcc for the machine: the size of a warp, and the shared memory that is
 // the system's, behind the kernel's own.
 func TestMachineWords(t *testing.T) {
 	text := entry(start + `.shared .align 8 .b8 mine[40];

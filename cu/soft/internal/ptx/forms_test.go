@@ -10,7 +10,7 @@ import (
 const formCases = 48
 
 // forms are instructions with the types of their operands, the result's first.
-// What an H200 makes of them is in testdata/h200.txt.
+// Their results on an H200 are in testdata/h200.txt.
 func forms() (list []string) {
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
 	for _, t := range []string{"u16", "s16", "u32", "s32", "u64", "s64"} {

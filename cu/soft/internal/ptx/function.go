@@ -27,7 +27,7 @@ type function struct {
 	maxThreads int    // .maxntid, multiplied; 0 is none
 	required   [3]int // .reqntid
 
-	// Of an entry: where the shared variables lie that it, or a function that it
+	// For an entry: offsets of the shared variables that it, or a function that it
 	// calls, uses.
 	layout map[*variable]uint64
 	static int // bytes of them

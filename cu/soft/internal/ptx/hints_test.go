@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What says only how to be quick is read, and changes nothing.
+// Hints about speed are read, and change nothing.
 func TestHints(t *testing.T) {
 	for _, line := range []string{
 		"pmevent 1;", "pmevent.mask 0xff;", "griddepcontrol.wait;", "griddepcontrol.launch_dependents;",

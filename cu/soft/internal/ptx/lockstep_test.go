@@ -57,7 +57,7 @@ setp.ne.u32 %p1, %r1, %k; @%p1 bra skip;
 ld.volatile.shared.u32 %r7, [words+4]; add.u32 %r7, %r7, 1; st.volatile.shared.u32 [words+4], %r7;
 skip: add.u32 %k, %k, 1; setp.lt.u32 %p1, %k, 32; @%p1 bra more;
 setp.ge.u32 %p1, %r1, 32; @%p1 mov.u32 %r4, 528;`, func(uint32) uint32 { return 32 + 31*32/2 }},
-		// What comes first stands behind.
+		// The block that runs first stands behind.
 		{"a way that some take first", `setp.lt.u32 %p1, %r5, 16; @%p1 bra low;
 both: ld.volatile.shared.u32 %r4, [words]; bra over;
 low: st.volatile.shared.u32 [words], 76; st.volatile.shared.u32 [words], 77; bra both;

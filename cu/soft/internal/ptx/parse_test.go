@@ -15,7 +15,7 @@ func entry(body string) string {
 ` + body + "\n}\n"
 }
 
-// What is wrong is refused by line, and said.
+// A mistake is refused with its line and a reason.
 func TestParseErrors(t *testing.T) {
 	for _, tc := range []struct {
 		text string
@@ -186,7 +186,7 @@ func TestNewerVersion(t *testing.T) {
 	}
 }
 
-// What nvcc writes besides instructions changes nothing.
+// Directives and comments of nvcc change nothing.
 func TestRemarks(t *testing.T) {
 	m := parsed(t, ".version 7.4\n.target sm_75, debug\n.address_size 64\n"+`
 .file 1 "a.cu", 123, 456

@@ -54,8 +54,8 @@ var clusterForms = []string{
 	"cvta.shared::cluster.u64 %rd1, %rd2;", "prefetch.tensormap [%rd1];",
 }
 
-// What is for tensor cores, textures, surfaces, bulk copies and clusters is refused
-// when it is loaded, by its name and line, behind whatever comes before it.
+// Instructions for tensor cores, textures, surfaces, bulk copies and clusters are refused
+// when they are loaded, by name and line, behind whatever comes before them.
 func TestRefused(t *testing.T) {
 	seen := map[string]bool{}
 	for what, list := range refusedForms {

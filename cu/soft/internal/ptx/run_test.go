@@ -85,7 +85,7 @@ func resultsOf(t *testing.T, m *Module, in ...uint64) []uint64 {
 
 const start = "ld.param.u64 %rd1, [in];\nld.param.u64 %rd2, [out];\n"
 
-// What is not arithmetic does what the ISA says.
+// Instructions other than arithmetic do what the ISA says.
 func TestInstructions(t *testing.T) {
 	for _, tc := range []struct {
 		body string
@@ -199,7 +199,7 @@ func TestManyCalls(t *testing.T) {
 	require.True(t, k.recursive())
 }
 
-// What a called function has in shared memory is the kernel's, at one place.
+// A called function's shared memory is the kernel's, at one place.
 func TestSharedOfFunctions(t *testing.T) {
 	text := formHeader + `
 .func f();
@@ -223,7 +223,7 @@ func dies(t *testing.T, text string, threads uint32, p []byte, first uint64) *Fa
 	return fault
 }
 
-// What a kernel dies of is told with its line, its block and its thread.
+// A kernel's fault is reported with its line, its block and its thread.
 func TestFaults(t *testing.T) {
 	for _, tc := range []struct {
 		body string

@@ -52,7 +52,7 @@ func newTable() map[string]build {
 		"alloca": allocate, "stacksave": saveStack, "stackrestore": restoreStack,
 		"bar": barrier, "barrier": barrier, "membar": fence, "fence": fence,
 		"cp": copyAsync, "mbarrier": mbarrier,
-		// What says only how to be quick.
+		// Hints about speed.
 		"pmevent": hintProfiler, "griddepcontrol": hint(0, "wait", "launch_dependents"), "setmaxnreg": hintRegisters,
 		"applypriority": hintAt("L2::evict_normal"), "discard": hintAt("L2"), "createpolicy": createPolicy,
 		// Warps.

@@ -57,7 +57,7 @@ func tangled(r *rand.Rand) string {
 	return entry(b.String())
 }
 
-// What is contracted is what was written, where rounding does not show.
+// Contracted operations give the results of those written, where rounding does not show.
 func TestContractedIsTheSame(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	kernels, contracted := 3000, 0

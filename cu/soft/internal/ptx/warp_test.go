@@ -48,7 +48,7 @@ func TestWarps(t *testing.T) {
 			func(i uint32) uint32 { return 30 + i&1 }},
 		{"and.b32 %r6, %r1, 7; setp.ge.u32 %p1, %r6, 3; mov.u32 %r4, 0; @%p1 bra over;\nactivemask.b32 %r4;\nover:",
 			func(i uint32) uint32 { return 0x07070707 * uint32(boolBits(i&7 < 3)) }},
-		// Who has ended is not waited for.
+		// Threads that have ended are not waited for.
 		{"setp.gt.u32 %p1, %r5, 20; @%p1 ret; vote.sync.ballot.b32 %r4, 1, -1;", func(i uint32) uint32 { return 0x1fffff * uint32(boolBits(i&31 <= 20)) }},
 		// Each votes by its own instruction.
 		{"and.b32 %r6, %r1, 1; setp.eq.u32 %p1, %r6, 0; setp.eq.u32 %p2, 0, 0; @%p1 bra even;\nvote.sync.ballot.b32 %r4, %p2, -1; bra over;\neven: vote.sync.ballot.b32 %r4, !%p2, -1;\nover:",
