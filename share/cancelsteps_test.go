@@ -85,7 +85,7 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 					})
 					offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadOnly, observer) }
 					if pending {
-						p, err := srv.Prepare("data", buf, ReadOnly, observer)
+						p, err := srv.Prepare("data", buf, ReadOnly, observer, WithSynchronized()) // or else it may end in the wait for work
 						require.NoError(t, err)
 						offer = p.Offer
 					}

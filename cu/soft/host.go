@@ -195,10 +195,16 @@ func (m *machine) cuMemHostRegister(p, size uintptr, flags uint32) sys.CUresult 
 	return sys.CUDA_SUCCESS
 }
 
-// present reports whether this process may read, and write, a whole range.
+// present reports whether this process may read, and write, a whole range. The list of mappings is read again
+// before the answer is no: it is read, or by an emulator made, while other threads change it.
 func present(addr, size uintptr, write bool) bool {
-	maps, err := os.ReadFile("/proc/self/maps")
-	return err != nil || covered(string(maps), addr, size, write) // else who knows
+	for range 3 {
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil || covered(string(maps), addr, size, write) { // without a list nobody knows
+			return true
+		}
+	}
+	return false
 }
 
 // covered is present in a process with these maps.

@@ -20,8 +20,8 @@ _TEXT, _COUNT = "gpufd/failure", "gpufd/failures"
 
 
 class Watch:
-    """One rank's, in a thread of its own, with a connection to the store of its own. failed
-    is told, in that thread, once, who failed and how. Nothing that it does waits."""
+    """One rank's, in threads of its own, with a connection to the store of its own. failed
+    is told, in one of them, once, who failed and how."""
 
     def __init__(self, store: Any, rank: int, world: int, timeout: float, failed: Callable[[str], None]) -> None:
         self._store, self.rank, self.world, self._failed = store, rank, world, failed
@@ -30,12 +30,16 @@ class Watch:
         self._pause = min(1.0, timeout / 20)
         self._over = threading.Event()
         self._ended = threading.Event()
+        self._answered = time.monotonic()
+        self._telling = threading.Lock()
         self.failure = ""
         store.set_timeout(datetime.timedelta(seconds=max(1.0, timeout / 4)))
         self._thread = threading.Thread(target=self._run, name="gpufd-watch", daemon=True)
+        self._guard = threading.Thread(target=self._await_answers, name="gpufd-guard", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        self._guard.start()
 
     def stop(self) -> None:
         """Watch no more: all has been done. The others are not told, and need not be."""
@@ -61,8 +65,17 @@ class Watch:
                 seen, since = count, time.monotonic()
             elif time.monotonic() - since > self._patience:
                 return self._end(self.report(f"rank {ahead} was lost: it has given no sign of life for {self._patience:g} s"))
+            self._answered = time.monotonic()
             self._over.wait(self._pause)
         self._store.add(f"gpufd/done/{self.rank}", 1)
+
+    def _await_answers(self) -> None:
+        """End where the store answers nobody: PyTorch's waits, before libuv's came with 2.4, for
+        the rest of a message whose rank was stopped, or cut off, in the middle of it."""
+        while not self._over.wait(self._pause):
+            silent = time.monotonic() - self._answered
+            if silent > 2 * self._patience:
+                self._end(f"a rank was lost: the store of rank 0, or of torchrun's agent, has not answered for {silent:.3g} s")
 
     def report(self, text: str) -> str:
         """Have all other ranks end because of what the text says. Returns what they are told:
@@ -78,11 +91,13 @@ class Watch:
         return text
 
     def _end(self, text: str) -> None:
-        if not self._over.is_set():
+        with self._telling:
+            if self._over.is_set():
+                return
             self.failure = text
             self._over.set()
             self._ended.set()
-            self._failed(text)
+        self._failed(text)
 
     def linger(self) -> None:
         """Where the store may go with this process, let the others read there why it ends."""

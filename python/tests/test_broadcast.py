@@ -30,7 +30,7 @@ except ImportError:
 import gpufd
 
 if torch is not None:
-    from gpufd import _devicedigest, _ranks, _transport, broadcast
+    from gpufd import _devicedigest, _ranks, _transport, _watch, broadcast
 
 RANKS = 4
 
@@ -68,6 +68,7 @@ class Ranks:
             sys.stderr = open(2, "w", closefd=False)
             os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(self.port))
             if stop and stop[0] == rank:
+                _ranks.Watch = watch_by_whole_messages
                 _ranks.at_step = lambda step: stop[2]() if step == stop[1] else None
                 _transport.at_piece = lambda: stop[2]() if stop[1] == "piece" else None
             code = broadcast.main(args)
@@ -119,8 +120,29 @@ def fail():
     raise gpufd.Error("something was in the way")
 
 
+class WholeMessages:
+    """A store in whose messages no rank is stopped: PyTorch's old store would then answer nobody."""
+
+    sending = threading.Lock()
+
+    def __init__(self, store):
+        self.store = store
+
+    def __getattr__(self, name):
+        def call(*args):
+            with self.sending:
+                return getattr(self.store, name)(*args)
+
+        return call
+
+
+def watch_by_whole_messages(store, *args):
+    return _watch.Watch(WholeMessages(store), *args)
+
+
 def stop():
-    os.kill(os.getpid(), signal.SIGSTOP)
+    with WholeMessages.sending:
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Keepers(KeeperTest):
@@ -326,6 +348,16 @@ class Broadcasts(Keepers):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.keepers = self.keepers[:2]
         self.assert_served()
+
+    def test_a_store_that_answers_nobody(self):
+        """As PyTorch's is, before libuv's, while a rank is stopped in the middle of a message."""
+        over, told = threading.Event(), threading.Event()
+        self.addCleanup(over.set)
+        store = unittest.mock.Mock(add=lambda *args: over.wait(DEADLINE))
+        watch = _watch.Watch(store, 1, 3, 3.0, lambda text: told.set())
+        watch.start()
+        self.assertTrue(told.wait(DEADLINE))
+        self.assertRegex(watch.failure, "a rank was lost: the store .* has not answered for 2")
 
     def test_no_digest_holds_up_a_piece(self):
         """NCCL begins a piece behind the work of the stream that asks for it: that has no digests.
