@@ -224,59 +224,48 @@ func shifted[T unsignedInt](f func(a T, n uint32) T) run {
 
 // shift builds d = f(a, n); n is always 32 bits wide.
 func shift(r rows) build {
-	return func(b *builder, o *opcode) error {
-		f, t, err := o.form(r)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t, tu32)
+	return func(b *builder, o *opcode) {
+		f, t := o.form(r)
+		b.emitTyped(f, t, t, tu32)
 	}
 }
 
 // count builds d = f(a); d is always 32 bits wide.
 func count(r rows) build {
-	return func(b *builder, o *opcode) error {
-		f, t, err := o.form(r)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, tu32, t)
+	return func(b *builder, o *opcode) {
+		f, t := o.form(r)
+		b.emitTyped(f, tu32, t)
 	}
 }
 
 // multiply builds mul: .lo, .hi and .wide of integers, or that of floats.
-func multiply(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+func multiply(b *builder, o *opcode) {
+	t := o.typ(0)
 	switch {
 	case t.kind == float:
-		f, t, err := o.form(mulRows)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t, t)
+		f, t := o.form(mulRows)
+		b.emitTyped(f, t, t, t)
+		return
 	case o.take("wide"):
 		f, ok := wideRows[t]
 		if !ok {
-			return o.refuse("not with .%s", t)
+			panic(o.refuse("not with .%s", t))
 		}
-		return b.emitTyped(f, typ{t.kind, 2 * t.size}, t, t)
+		b.emitTyped(f, typ{t.kind, 2 * t.size}, t, t)
+		return
 	case o.take("hi"):
 		f, ok := highRows[t]
 		if !ok {
-			return o.refuse("not with .%s", t)
+			panic(o.refuse("not with .%s", t))
 		}
-		return b.emitTyped(f, t, t, t)
+		b.emitTyped(f, t, t, t)
+		return
 	case o.take("lo"):
-		f, t, err := o.form(mulRows)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t, t)
+		f, t := o.form(mulRows)
+		b.emitTyped(f, t, t, t)
+		return
 	}
-	return o.refuse("without .lo, .hi or .wide")
+	panic(o.refuse("without .lo, .hi or .wide"))
 }
 
 var wideRows = map[typ]run{
@@ -307,38 +296,37 @@ func mulHigh64(a, b int64) int64 {
 }
 
 // multiplyAdd builds mad: d = a b + c, of floats fused.
-func multiplyAdd(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+func multiplyAdd(b *builder, o *opcode) {
+	t := o.typ(0)
 	switch {
 	case t.kind == float:
-		return fused(b, o)
+		fused(b, o)
+		return
 	case o.take("wide"):
 		f, ok := wideRows[t]
 		if !ok {
-			return o.refuse("not with .%s", t)
+			panic(o.refuse("not with .%s", t))
 		}
 		wide := typ{t.kind, 2 * t.size}
-		return b.emitTyped(plus(f, wide), wide, t, t, wide)
+		b.emitTyped(plus(f, wide), wide, t, t, wide)
+		return
 	case o.take("hi"):
 		f, ok := highRows[t]
 		if !ok {
-			return o.refuse("not with .%s", t)
+			panic(o.refuse("not with .%s", t))
 		}
 		if t == ts32 && o.take("sat") {
-			return b.emitTyped(plusClamped(f), t, t, t, t)
+			b.emitTyped(plusClamped(f), t, t, t, t)
+			return
 		}
-		return b.emitTyped(plus(f, t), t, t, t, t)
+		b.emitTyped(plus(f, t), t, t, t, t)
+		return
 	case o.take("lo"):
-		f, _, err := o.form(mulRows)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(plus(f, t), t, t, t, t)
+		f, _ := o.form(mulRows)
+		b.emitTyped(plus(f, t), t, t, t, t)
+		return
 	}
-	return o.refuse("without .lo, .hi or .wide")
+	panic(o.refuse("without .lo, .hi or .wide"))
 }
 
 // plus adds c to what f gives.
@@ -361,15 +349,12 @@ func plusClamped(f run) run {
 }
 
 // fused builds fma, which rounds once.
-func fused(b *builder, o *opcode) error {
-	f, t, err := o.form(rows{f32: fma32, f64: math.FMA})
-	if err != nil {
-		return err
-	}
+func fused(b *builder, o *opcode) {
+	f, t := o.form(rows{f32: fma32, f64: math.FMA})
 	if t == tf64 {
 		f = runFused64
 	}
-	return b.emitTyped(f, t, t, t, t)
+	b.emitTyped(f, t, t, t, t)
 }
 
 // A NaN in b takes precedence over one in a.
@@ -398,15 +383,15 @@ func fma32(a, b, c float32) float32 {
 }
 
 // saturating builds add.sat.s32 and sub.sat.s32.
-func saturating(b *builder, o *opcode) error {
+func saturating(b *builder, o *opcode) {
 	var f run
-	switch t, _ := o.typ(0); {
+	switch t := o.typ(0); {
 	case t == ts32 && o.name == "add":
 		f = func(t *thread, i *inst) { t.r[i.d] = clamp32(int64(int32(t.r[i.a])) + int64(int32(t.r[i.b]))) }
 	case t == ts32 && o.name == "sub":
 		f = func(t *thread, i *inst) { t.r[i.d] = clamp32(int64(int32(t.r[i.a])) - int64(int32(t.r[i.b]))) }
 	default:
-		return o.refuse(".sat")
+		panic(o.refuse(".sat"))
 	}
-	return b.emitTyped(f, ts32, ts32, ts32)
+	b.emitTyped(f, ts32, ts32, ts32)
 }

@@ -75,17 +75,15 @@ type comparison struct {
 }
 
 // comparison takes the modifiers, the n-th type being that of the operands.
-func (o *opcode) comparison(n int) (c comparison, err error) {
-	if c.typ, err = o.typ(n); err != nil {
-		return c, err
-	}
+func (o *opcode) comparison(n int) (c comparison) {
+	c.typ = o.typ(n)
 	if len(o.mods) == 0 {
-		return c, o.refuse("without a comparison")
+		panic(o.refuse("without a comparison"))
 	}
 	name := o.mods[0]
 	var ok bool
 	if c.is, ok = relationOf(name, c.typ); !ok {
-		return c, o.refuse(".%s of .%s", name, c.typ)
+		panic(o.refuse(".%s of .%s", name, c.typ))
 	}
 	o.take(name)
 	c.join, _ = oneOf(o, joins)
@@ -94,32 +92,26 @@ func (o *opcode) comparison(n int) (c comparison, err error) {
 		c.is = func(a, b uint64) bool { return is(l.flush(a), l.flush(b)) }
 	}
 	c.typ = c.typ.plain()
-	return c, nil
+	return c
 }
 
 // operands takes a, b, and where there is a join, c; after a comma.
-func (c comparison) operands(b *builder, i *inst) (not bool, err error) {
+func (c comparison) operands(b *builder, i *inst) (not bool) {
 	args := 2
 	if c.join != nil {
 		args = 3
 	}
-	if err := b.p.expect(","); err != nil {
-		return false, err
-	}
-	list, err := b.arguments(args)
-	if err != nil {
-		return false, err
-	}
-	if i.a, err = b.source(list[0], c.typ); err != nil {
-		return false, err
-	}
-	if i.b, err = b.source(list[1], c.typ); err != nil || c.join == nil {
-		return false, err
+	b.p.expect(",")
+	list := b.arguments(args)
+	i.a = b.source(list[0], c.typ)
+	i.b = b.source(list[1], c.typ)
+	if c.join == nil {
+		return false
 	}
 	not = list[2].not
 	list[2].not = false
-	i.c, err = b.source(list[2], tpred)
-	return not, err
+	i.c = b.source(list[2], tpred)
+	return not
 }
 
 // result is what the comparison gives; with a join and a second target, that gets
@@ -134,30 +126,17 @@ func (c comparison) result(t *thread, i *inst, not bool) (first, second bool) {
 }
 
 // compare builds setp.
-func compare(b *builder, o *opcode) error {
-	c, err := o.comparison(0)
-	if err != nil {
-		return err
-	}
-	target, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
+func compare(b *builder, o *opcode) {
+	c := o.comparison(0)
+	target := b.p.operand(b)
 	var i inst
 	second, pair := int32(-1), target.pair
 	if pair != nil {
-		if second, err = b.target(*pair, tpred); err != nil {
-			return err
-		}
+		second = b.target(*pair, tpred)
 		target.pair = nil
 	}
-	if i.d, err = b.target(target, tpred); err != nil {
-		return err
-	}
-	not, err := c.operands(b, &i)
-	if err != nil {
-		return err
-	}
+	i.d = b.target(target, tpred)
+	not := c.operands(b, &i)
 	i.run = func(t *thread, i *inst) {
 		p, q := c.result(t, i, not)
 		t.r[i.d] = boolBits(p)
@@ -170,35 +149,22 @@ func compare(b *builder, o *opcode) error {
 		i.run = func(t *thread, i *inst) { t.r[i.d] = boolBits(is(t.r[i.a], t.r[i.b])) }
 	}
 	b.emit(i)
-	return nil
 }
 
 // compareToValue builds set, which gives all ones or 1.0.
-func compareToValue(b *builder, o *opcode) error {
-	c, err := o.comparison(1)
-	if err != nil {
-		return err
-	}
-	to, _ := o.typ(0)
+func compareToValue(b *builder, o *opcode) {
+	c := o.comparison(1)
+	to := o.typ(0)
 	if to.size != 4 || to.kind == bitsKind || to.kind > float {
-		return o.refuse("to .%s", to)
+		panic(o.refuse("to .%s", to))
 	}
 	yes := to.mask()
 	if to.kind == float {
 		yes = b32(1)
 	}
-	target, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(target, to); err != nil {
-		return err
-	}
-	not, err := c.operands(b, &i)
-	if err != nil {
-		return err
-	}
+	target := b.p.operand(b)
+	i := inst{d: b.target(target, to)}
+	not := c.operands(b, &i)
 	i.run = func(t *thread, i *inst) {
 		is, _ := c.result(t, i, not) // which may read what is written
 		t.r[i.d] = 0
@@ -207,34 +173,20 @@ func compareToValue(b *builder, o *opcode) error {
 		}
 	}
 	b.emit(i)
-	return nil
 }
 
 // choose builds selp.
-func choose(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+func choose(b *builder, o *opcode) {
+	t := o.typ(0)
 	if t.kind > float || t.size == 1 || t == tf16 {
-		return o.refuse("not with .%s", t)
+		panic(o.refuse("not with .%s", t))
 	}
-	args, err := b.arguments(4)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
+	args := b.arguments(4)
+	i := inst{d: b.target(args[0], t)}
 	for k, s := range []*int32{&i.a, &i.b} {
-		if *s, err = b.source(args[k+1], t); err != nil {
-			return err
-		}
+		*s = b.source(args[k+1], t)
 	}
-	if i.c, err = b.source(args[3], tpred); err != nil {
-		return err
-	}
+	i.c = b.source(args[3], tpred)
 	i.run = func(t *thread, i *inst) {
 		if t.r[i.c] != 0 {
 			t.r[i.d] = t.r[i.a]
@@ -243,5 +195,4 @@ func choose(b *builder, o *opcode) error {
 		}
 	}
 	b.emit(i)
-	return nil
 }

@@ -3,40 +3,26 @@ package ptx
 // compareSmall builds setp of 16 bits and pairs, and leaves the rest to another
 // builder. A pair has a result for each half.
 func compareSmall(other build) build {
-	return func(b *builder, o *opcode) error {
-		if t, err := o.typ(0); err != nil || !t.pair() {
-			return other(b, o)
+	return func(b *builder, o *opcode) {
+		if !o.typ(0).pair() {
+			other(b, o)
+			return
 		}
-		c, err := o.comparison(0)
-		if err != nil {
-			return err
-		}
-		target, err := b.p.operand(b)
-		if err != nil {
-			return err
-		}
+		c := o.comparison(0)
+		target := b.p.operand(b)
 		if target.pair == nil {
-			return o.refuse("without a second target")
+			panic(o.refuse("without a second target"))
 		}
 		var i inst
-		second, err := b.target(*target.pair, tpred)
-		if err != nil {
-			return err
-		}
+		second := b.target(*target.pair, tpred)
 		target.pair = nil
-		if i.d, err = b.target(target, tpred); err != nil {
-			return err
-		}
-		not, err := c.operands(b, &i)
-		if err != nil {
-			return err
-		}
+		i.d = b.target(target, tpred)
+		not := c.operands(b, &i)
 		i.run = func(t *thread, i *inst) {
 			low, high := c.pairs(t, i, not)
 			t.r[i.d], t.r[second] = boolBits(low), boolBits(high)
 		}
 		b.emit(i)
-		return nil
 	}
 }
 
@@ -54,43 +40,26 @@ func (c comparison) pairs(t *thread, i *inst, not bool) (low, high bool) {
 // setSmall builds set where the result or the operands are of 16 bits, and leaves
 // the rest to another builder.
 func setSmall(other build) build {
-	return func(b *builder, o *opcode) error {
-		to, err := o.typ(0)
-		if err != nil {
-			return err
-		}
-		from, err := o.typ(1)
-		if err != nil {
-			return err
-		}
+	return func(b *builder, o *opcode) {
+		to := o.typ(0)
+		from := o.typ(1)
 		if !to.small() && !from.small() {
-			return other(b, o)
+			other(b, o)
+			return
 		}
-		return b.setSmall(o, to, from)
+		b.setSmall(o, to, from)
 	}
 }
 
-func (b *builder) setSmall(o *opcode, to, from typ) error {
+func (b *builder) setSmall(o *opcode, to, from typ) {
 	yes, ok := setValue(to, from)
 	if !ok {
-		return o.refuse("from .%s to .%s", from, to)
+		panic(o.refuse("from .%s to .%s", from, to))
 	}
-	c, err := o.comparison(1)
-	if err != nil {
-		return err
-	}
-	target, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(target, to.plain()); err != nil {
-		return err
-	}
-	not, err := c.operands(b, &i)
-	if err != nil {
-		return err
-	}
+	c := o.comparison(1)
+	target := b.p.operand(b)
+	i := inst{d: b.target(target, to.plain())}
+	not := c.operands(b, &i)
 	i.run = func(t *thread, i *inst) {
 		if from.pair() {
 			low, high := c.pairs(t, i, not)
@@ -101,7 +70,6 @@ func (b *builder) setSmall(o *opcode, to, from typ) error {
 		t.r[i.d] = boolBits(is) * yes
 	}
 	b.emit(i)
-	return nil
 }
 
 // setValue is what set gives where the comparison holds: 1.0, or all ones, for

@@ -78,33 +78,32 @@ func (o *opcode) refuse(why string, args ...any) error {
 }
 
 // typ returns the n-th type, or an error if there are not so many.
-func (o *opcode) typ(n int) (typ, error) {
+func (o *opcode) typ(n int) typ {
 	if o.has("b128") {
-		return typ{}, o.refuse("registers have up to 64 bits")
+		panic(o.refuse("registers have up to 64 bits"))
 	}
 	if n >= len(o.types) {
-		return typ{}, errorf(o.line, "%s: a type is missing", o.text)
+		panic(errorf(o.line, "%s: a type is missing", o.text))
 	}
 	o.used = max(o.used, n+1)
-	return o.types[n], nil
+	return o.types[n]
 }
 
 // only takes the opcode's first type, which has to be one of these.
-func (o *opcode) only(types ...typ) (typ, error) {
-	t, err := o.typ(0)
-	if err == nil && !slices.Contains(types, t) {
-		err = o.refuse("with .%s", t)
+func (o *opcode) only(types ...typ) typ {
+	t := o.typ(0)
+	if !slices.Contains(types, t) {
+		panic(o.refuse("with .%s", t))
 	}
-	return t, err
+	return t
 }
 
 // leftOver is the error for what nobody has taken.
-func (o *opcode) leftOver() error {
+func (o *opcode) leftOver() {
 	if len(o.mods) > 0 {
-		return o.refuse(".%s is not known", strings.Join(o.mods, "."))
+		panic(o.refuse(".%s is not known", strings.Join(o.mods, ".")))
 	}
 	if len(o.types) > o.used {
-		return o.refuse("a type too many")
+		panic(o.refuse("a type too many"))
 	}
-	return nil
 }

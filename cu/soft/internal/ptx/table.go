@@ -7,7 +7,7 @@ import (
 
 // A build makes one instruction of what the text says. It takes the modifiers
 // that it knows from the opcode; others are refused.
-type build func(*builder, *opcode) error
+type build func(*builder, *opcode)
 
 // table is every instruction that is known, made when the first is read.
 var table func() map[string]build
@@ -62,10 +62,9 @@ func newTable() map[string]build {
 
 // plain is an instruction without operands.
 func plain(r run) build {
-	return func(b *builder, o *opcode) error {
+	return func(b *builder, o *opcode) {
 		o.take("uni")
 		b.emit(inst{run: r})
-		return nil
 	}
 }
 
@@ -88,34 +87,30 @@ var (
 
 // form picks the row for the opcode's first type, and refuses the ways of
 // rounding that are not to the nearest.
-func (o *opcode) form(r rows) (run, typ, error) {
-	t, err := o.typ(0)
-	if err != nil {
-		return nil, t, err
-	}
+func (o *opcode) form(r rows) (run, typ) {
+	t := o.typ(0)
 	switch {
 	case t == tf32 && r.f32 != nil:
-		f, err := o.single(r.f32)
-		return f, t, err
+		f := o.single(r.f32)
+		return f, t
 	case t == tf64 && r.f64 != nil:
-		f, err := o.double(r.f64)
-		return f, t, err
+		f := o.double(r.f64)
+		return f, t
 	}
 	f, ok := r.ints[t]
 	if !ok {
-		return nil, t, o.refuse("not with .%s", t)
+		panic(o.refuse("not with .%s", t))
 	}
-	return f, t, nil
+	return f, t
 }
 
 // nearest takes how a float result is rounded, which has to be to the nearest.
-func (o *opcode) nearest() error {
+func (o *opcode) nearest() {
 	o.take("rn")
-	return nil
 }
 
 // single makes the form for .f32, whose NaN is always the same.
-func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
+func (o *opcode) single(f func(a, b, c float32) float32) run {
 	if o.take("ftz") {
 		f = flushed(f, operations[o.name])
 	}
@@ -123,15 +118,17 @@ func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
 		exact := f
 		f = func(a, b, c float32) float32 { return saturate(exact(a, b, c)) }
 	}
-	return func(t *thread, i *inst) { t.r[i.d] = number32(f(f32(t.r[i.a]), f32(t.r[i.b]), f32(t.r[i.c]))) }, o.nearest()
+	o.nearest()
+	return func(t *thread, i *inst) { t.r[i.d] = number32(f(f32(t.r[i.a]), f32(t.r[i.b]), f32(t.r[i.c]))) }
 }
 
 // double makes the form for .f64.
-func (o *opcode) double(f func(a, b, c float64) float64) (run, error) {
+func (o *opcode) double(f func(a, b, c float64) float64) run {
+	o.nearest()
 	return func(t *thread, i *inst) {
 		a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
 		t.r[i.d] = number64(f(f64(a), f64(b), f64(c)), a, b, c)
-	}, o.nearest()
+	}
 }
 
 // saturate clamps to 0 … 1; NaN becomes 0.
@@ -167,52 +164,38 @@ func flush(v float32) float32 {
 
 // one builds d = f(a).
 func one(r rows) build {
-	return func(b *builder, o *opcode) error {
-		f, t, err := o.form(r)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t)
+	return func(b *builder, o *opcode) {
+		f, t := o.form(r)
+		b.emitTyped(f, t, t)
 	}
 }
 
 // two builds d = f(a, b).
 func two(r rows) build {
-	return func(b *builder, o *opcode) error {
-		if t, _ := o.typ(0); t.kind != float && o.take("sat") {
-			return saturating(b, o)
+	return func(b *builder, o *opcode) {
+		if t := o.typ(0); t.kind != float && o.take("sat") {
+			saturating(b, o)
+			return
 		}
-		f, t, err := o.form(r)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t, t)
+		f, t := o.form(r)
+		b.emitTyped(f, t, t, t)
 	}
 }
 
 // emitTyped takes the operands of an instruction, the first of which is written,
 // and emits it.
-func (b *builder) emitTyped(f run, types ...typ) error {
-	args, err := b.arguments(len(types))
-	if err != nil {
-		return err
-	}
-	return b.emitOperands(f, args, types...)
+func (b *builder) emitTyped(f run, types ...typ) {
+	args := b.arguments(len(types))
+	b.emitOperands(f, args, types...)
 }
 
 // emitOperands is emitTyped with operands that were taken. Sources past the third
 // are in vec.
-func (b *builder) emitOperands(f run, args []operand, types ...typ) (err error) {
-	i := inst{run: f}
-	if i.d, err = b.target(args[0], types[0]); err != nil {
-		return err
-	}
+func (b *builder) emitOperands(f run, args []operand, types ...typ) {
+	i := inst{run: f, d: b.target(args[0], types[0])}
 	sources := []*int32{&i.a, &i.b, &i.c}
 	for k, t := range types[1:] {
-		s, err := b.source(args[k+1], t)
-		if err != nil {
-			return err
-		}
+		s := b.source(args[k+1], t)
 		if k < len(sources) {
 			*sources[k] = s
 		} else {
@@ -223,7 +206,6 @@ func (b *builder) emitOperands(f run, args []operand, types ...typ) (err error) 
 		*sources[k] = i.a // read and not used
 	}
 	b.emit(i)
-	return nil
 }
 
 func boolBits(v bool) uint64 {

@@ -129,41 +129,26 @@ func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*threa
 }
 
 // comma takes a comma and an operand that is read.
-func (b *builder) comma(t typ) (int32, error) {
-	if err := b.p.expect(","); err != nil {
-		return 0, err
-	}
-	o, err := b.p.operand(b)
-	if err != nil {
-		return 0, err
-	}
+func (b *builder) comma(t typ) int32 {
+	b.p.expect(",")
+	o := b.p.operand(b)
 	return b.source(o, t)
 }
 
 // syncMask takes the mask of an instruction with .sync, and -1 of one without.
-func (b *builder) syncMask(sync bool) (int32, error) {
+func (b *builder) syncMask(sync bool) int32 {
 	if !sync {
-		return -1, nil
+		return -1
 	}
 	return b.comma(tu32)
 }
 
 // activeMask builds activemask: the threads that are here.
-func activeMask(b *builder, o *opcode) error {
-	t, err := o.only(tb32)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
+func activeMask(b *builder, o *opcode) {
+	t := o.only(tb32)
+	args := b.arguments(1)
+	i := inst{d: b.target(args[0], t)}
 	b.assemble(o, i, -1, func(here []*thread) { give(here, lanes(here)) })
-	return nil
 }
 
 // lanes is the mask of some threads.
@@ -191,34 +176,20 @@ var votes = map[string]func(yes, all uint64) uint64{
 }
 
 // vote builds vote.
-func vote(b *builder, o *opcode) error {
+func vote(b *builder, o *opcode) {
 	sync := o.takeSync()
 	ballot := slices.Contains(o.mods, "ballot")
 	how, ok := oneOf(o, votes)
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+	t := o.typ(0)
 	if want := map[bool]typ{true: tb32, false: tpred}[ballot]; !ok || t != want {
-		return o.refuse("with .%s", t)
+		panic(o.refuse("with .%s", t))
 	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
+	args := b.arguments(2)
+	i := inst{d: b.target(args[0], t)}
 	i.imm = boolBits(args[1].not) // those who meet may differ in this
 	args[1].not = false
-	if i.a, err = b.source(args[1], tpred); err != nil {
-		return err
-	}
-	mask, err := b.syncMask(sync)
-	if err != nil {
-		return err
-	}
+	i.a = b.source(args[1], tpred)
+	mask := b.syncMask(sync)
 	b.assemble(o, i, mask, func(here []*thread) {
 		var yes uint64
 		for _, t := range here {
@@ -228,56 +199,37 @@ func vote(b *builder, o *opcode) error {
 		}
 		give(here, how(yes, lanes(here)))
 	})
-	return nil
 }
 
 // match builds match.any and match.all: who has the same value.
-func match(b *builder, o *opcode) error {
+func match(b *builder, o *opcode) {
 	sync, all := o.takeSync(), o.take("all")
 	if !sync || !all && !o.take("any") {
-		return o.refuse("in this form")
+		panic(o.refuse("in this form"))
 	}
-	t, err := o.only(tb32, tb64)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	i, err := b.withPredicate(args[0], tb32)
-	if err != nil {
-		return err
-	}
-	if i.a, err = b.source(args[1], t); err != nil {
-		return err
-	}
-	mask, err := b.syncMask(true)
-	if err != nil {
-		return err
-	}
+	t := o.only(tb32, tb64)
+	args := b.arguments(2)
+	i := b.withPredicate(args[0], tb32)
+	i.a = b.source(args[1], t)
+	mask := b.syncMask(true)
 	act := matchAny
 	if all {
 		act = matchAll
 	}
 	b.assemble(o, i, mask, act)
-	return nil
 }
 
 // withPredicate takes a target that may have a predicate behind it, d|p: the
 // predicate's slot is c, a spare one if it is not there.
-func (b *builder) withPredicate(target operand, t typ) (i inst, err error) {
+func (b *builder) withPredicate(target operand, t typ) (i inst) {
 	if pair := target.pair; pair != nil {
-		i.c, err = b.target(*pair, tpred)
+		i.c = b.target(*pair, tpred)
 		target.pair = nil
 	} else {
-		i.c, err = b.newSlot()
+		i.c = b.newSlot()
 	}
-	if err != nil {
-		return i, err
-	}
-	i.d, err = b.target(target, t)
-	return i, err
+	i.d = b.target(target, t)
+	return i
 }
 
 func matchAny(here []*thread) {
@@ -313,14 +265,11 @@ func matchAll(here []*thread) {
 var reductions = []string{"add", "min", "max", "and", "or", "xor"}
 
 // reduce builds redux.sync.
-func reduce(b *builder, o *opcode) error {
+func reduce(b *builder, o *opcode) {
 	if !o.takeSync() {
-		return o.refuse("without .sync")
+		panic(o.refuse("without .sync"))
 	}
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+	t := o.typ(0)
 	var f update
 	for _, name := range reductions {
 		if o.take(name) {
@@ -328,23 +277,11 @@ func reduce(b *builder, o *opcode) error {
 		}
 	}
 	if f == nil || t.size != 4 || t.kind == float {
-		return o.refuse("with .%s", t)
+		panic(o.refuse("with .%s", t))
 	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
-	if i.a, err = b.source(args[1], t); err != nil {
-		return err
-	}
-	mask, err := b.syncMask(true)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(2)
+	i := inst{d: b.target(args[0], t), a: b.source(args[1], t)}
+	mask := b.syncMask(true)
 	b.assemble(o, i, mask, func(here []*thread) {
 		v := here[0].r[here[0].inst.a]
 		for _, t := range here[1:] {
@@ -352,53 +289,35 @@ func reduce(b *builder, o *opcode) error {
 		}
 		give(here, v)
 	})
-	return nil
 }
 
 // elect builds elect.sync: the first of those who are there is the one.
-func elect(b *builder, o *opcode) error {
+func elect(b *builder, o *opcode) {
 	if !o.takeSync() {
-		return o.refuse("without .sync")
+		panic(o.refuse("without .sync"))
 	}
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(1)
 	if args[0].pair == nil {
-		return o.refuse("without a predicate")
+		panic(o.refuse("without a predicate"))
 	}
-	i, err := b.withPredicate(args[0], tb32)
-	if err != nil {
-		return err
-	}
-	mask, err := b.syncMask(true)
-	if err != nil {
-		return err
-	}
+	i := b.withPredicate(args[0], tb32)
+	mask := b.syncMask(true)
 	b.assemble(o, i, mask, func(here []*thread) {
 		for k, t := range here {
 			t.r[t.inst.c] = boolBits(k == 0)
 		}
 		give(here, uint64(here[0].lane()))
 	})
-	return nil
 }
 
 // warpBarrier builds bar.warp.sync, once bar and warp are taken.
-func warpBarrier(b *builder, o *opcode) error {
+func warpBarrier(b *builder, o *opcode) {
 	if !o.takeSync() {
-		return o.refuse("without .sync")
+		panic(o.refuse("without .sync"))
 	}
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
-	mask, err := b.source(args[0], tu32)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(1)
+	mask := b.source(args[0], tu32)
 	b.assemble(o, inst{}, mask, func([]*thread) {})
-	return nil
 }
 
 // A shuffleFrom says which lane's value another gets, and whether that is within
@@ -414,42 +333,22 @@ var shuffles = map[string]shuffleFrom{
 }
 
 // shuffle builds shfl.
-func shuffle(b *builder, o *opcode) error {
+func shuffle(b *builder, o *opcode) {
 	sync := o.takeSync()
 	idx := slices.Contains(o.mods, "idx")
 	how, ok := oneOf(o, shuffles)
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+	t := o.typ(0)
 	if !ok || t != tb32 {
-		return o.refuse("with .%s", t)
+		panic(o.refuse("with .%s", t))
 	}
-	args, err := b.arguments(4)
-	if err != nil {
-		return err
-	}
-	i, err := b.withPredicate(args[0], t)
-	if err != nil {
-		return err
-	}
-	if i.a, err = b.source(args[1], t); err != nil {
-		return err
-	}
-	if i.b, err = b.source(args[2], tu32); err != nil {
-		return err
-	}
-	c, err := b.source(args[3], tu32)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(4)
+	i := b.withPredicate(args[0], t)
+	i.a = b.source(args[1], t)
+	i.b = b.source(args[2], tu32)
+	c := b.source(args[3], tu32)
 	i.vec = []int32{c}
-	mask, err := b.syncMask(sync)
-	if err != nil {
-		return err
-	}
+	mask := b.syncMask(sync)
 	b.assemble(o, i, mask, func(here []*thread) { how.act(idx, here) })
-	return nil
 }
 
 // act moves the values. From a lane that is not there comes nothing, for which a
