@@ -141,37 +141,21 @@ func (m *machine) copy3D(p *sys.CUDA_MEMCPY3D, c boxCall) sys.CUresult {
 func (c *boxCall) read(p *sys.CUDA_MEMCPY3D) {
 	c.box = box{p.WidthInBytes, p.Height, p.Depth}
 	c.src = corner{
-		kind: p.SrcMemoryType, host: uintptr(p.SrcHost), device: p.SrcDevice,
+		kind: p.SrcMemoryType, host: uintptr(p.SrcHost), device: p.SrcDevice, ctx: sys.CUcontext(p.Reserved0),
 		x: p.SrcXInBytes, y: p.SrcY, z: p.SrcZ, pitch: p.SrcPitch, rows: p.SrcHeight,
 	}
 	c.dst = corner{
-		kind: p.DstMemoryType, host: uintptr(p.DstHost), device: p.DstDevice,
+		kind: p.DstMemoryType, host: uintptr(p.DstHost), device: p.DstDevice, ctx: sys.CUcontext(p.Reserved1),
 		x: p.DstXInBytes, y: p.DstY, z: p.DstZ, pitch: p.DstPitch, rows: p.DstHeight,
 	}
 }
 
 func (m *machine) cuMemcpy3DPeer(p *sys.CUDA_MEMCPY3D_PEER) sys.CUresult {
-	return m.copyPeer3D(p, boxCall{peer: true})
+	return m.copy3D(peerCopy(p), boxCall{peer: true})
 }
 
 func (m *machine) cuMemcpy3DPeerAsync(p *sys.CUDA_MEMCPY3D_PEER, s sys.CUstream) sys.CUresult {
-	return m.copyPeer3D(p, boxCall{peer: true, stream: s, async: true})
-}
-
-func (m *machine) copyPeer3D(p *sys.CUDA_MEMCPY3D_PEER, c boxCall) sys.CUresult {
-	if p == nil {
-		return m.refuse(c.stream, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	c.box = box{p.WidthInBytes, p.Height, p.Depth}
-	c.src = corner{
-		kind: p.SrcMemoryType, host: uintptr(p.SrcHost), device: p.SrcDevice, ctx: p.SrcContext,
-		x: p.SrcXInBytes, y: p.SrcY, z: p.SrcZ, pitch: p.SrcPitch, rows: p.SrcHeight,
-	}
-	c.dst = corner{
-		kind: p.DstMemoryType, host: uintptr(p.DstHost), device: p.DstDevice, ctx: p.DstContext,
-		x: p.DstXInBytes, y: p.DstY, z: p.DstZ, pitch: p.DstPitch, rows: p.DstHeight,
-	}
-	return m.copyBox(c)
+	return m.copy3D(peerCopy(p), boxCall{peer: true, stream: s, async: true})
 }
 
 // memset2D sets rows of n elements as wide as the pattern.

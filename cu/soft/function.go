@@ -199,21 +199,11 @@ func paramInfo(k *ptx.Kernel, index uintptr, offset, size *uintptr) sys.CUresult
 }
 
 func (m *machine) cuFuncGetName(out **byte, h sys.CUfunction) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, kernelNames.get(f.Name))
+	return value(m, m.lockFunction, h, out, func(f *function) *byte { return kernelNames.get(f.Name) })
 }
 
 func (m *machine) cuFuncGetModule(out *sys.CUmodule, h sys.CUfunction) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, f.mod.handle)
+	return value(m, m.lockFunction, h, out, func(f *function) sys.CUmodule { return f.mod.handle })
 }
 
 // cuFuncLoad has nothing to load: PTX is loaded at once.

@@ -99,12 +99,7 @@ func (m *machine) cuGraphExecDestroy(h sys.CUgraphExec) sys.CUresult {
 }
 
 func (m *machine) cuGraphExecGetFlags(h sys.CUgraphExec, out *uint64) sys.CUresult {
-	e, r := m.lockExec(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, e.flags)
+	return value(m, m.lockExec, h, out, func(e *graphExec) uint64 { return e.flags })
 }
 
 // cuGraphLaunch runs the nodes one after the other as one piece of the stream's

@@ -149,11 +149,7 @@ func (m *machine) loadText(out *sys.CUmodule, text func() (string, sys.CUresult)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	s, r := text()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	code, r := o.compile(&m.shelf, s, m.config().version)
+	code, r := m.compile(text, o)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
@@ -230,12 +226,7 @@ func (m *machine) cuModuleGetFunction(out *sys.CUfunction, h sys.CUmodule, name 
 }
 
 func (m *machine) cuModuleGetFunctionCount(out *uint32, h sys.CUmodule) sys.CUresult {
-	mod, r := m.lockModule(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, uint32(len(mod.code.Entries())))
+	return value(m, m.lockModule, h, out, func(mod *module) uint32 { return uint32(len(mod.code.Entries())) })
 }
 
 // cuModuleEnumerateFunctions stores as many as there is room for.
@@ -245,16 +236,20 @@ func (m *machine) cuModuleEnumerateFunctions(out *sys.CUfunction, n uint32, h sy
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
+	return enumerate(out, n, mod.code, func(name string) sys.CUfunction {
+		f, _ := m.function(mod, name)
+		return f.handle
+	})
+}
+
+// enumerate stores the handles of the entries of a module, as many as there is room for.
+func enumerate[H any](out *H, n uint32, code *ptx.Module, handle func(name string) H) sys.CUresult {
 	if out == nil {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	names := mod.code.Entries()
+	names := code.Entries()
 	for i, name := range names[:min(int(n), len(names))] {
-		f, r := m.function(mod, name)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
-		array(out, uintptr(n))[i] = f.handle
+		array(out, uintptr(n))[i] = handle(name)
 	}
 	return sys.CUDA_SUCCESS
 }

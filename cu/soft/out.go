@@ -15,6 +15,16 @@ func set[T any](r sys.CUresult, out *T, v T) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
+// value stores what get says of what lock returns for a handle, and unlocks the machine.
+func value[H, O, T any](m *machine, lock func(H) (O, sys.CUresult), h H, out *T, get func(O) T) sys.CUresult {
+	o, r := lock(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return set(r, out, get(o))
+}
+
 // setOptional is set for a pointer that may be null.
 func setOptional[T any](r sys.CUresult, out *T, v T) {
 	if r == sys.CUDA_SUCCESS && out != nil {

@@ -9,7 +9,7 @@ import (
 // cuStreamGetId's numbers are the serial numbers of handles, the context's for
 // its default stream, with the thread's above for a thread's own.
 func (m *machine) cuStreamGetId(h sys.CUstream, out *uint64) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) uint64 {
+	return value(m, m.lockAnyStream, h, out, func(s *stream) uint64 {
 		switch s.handle {
 		case sys.CU_STREAM_LEGACY:
 			return uint64(uint32(s.ctx.handle))

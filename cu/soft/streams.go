@@ -196,35 +196,20 @@ func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uin
 	return sys.CUDA_SUCCESS
 }
 
-// streamValue stores what get says of a stream.
-func streamValue[T any](m *machine, h sys.CUstream, out *T, get func(*stream) T) sys.CUresult {
-	s, r := m.lockAnyStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, get(s))
-}
-
 // cuStreamGetFlags is refused on a captured stream, as by the real driver, which
 // tells the rest.
 func (m *machine) cuStreamGetFlags(h sys.CUstream, out *uint32) sys.CUresult {
-	s, r := m.lockIdleStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, s.flags)
+	return value(m, m.lockIdleStream, h, out, func(s *stream) uint32 { return s.flags })
 }
 
 func (m *machine) cuStreamGetPriority(h sys.CUstream, out *int32) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) int32 { return s.priority })
+	return value(m, m.lockAnyStream, h, out, func(s *stream) int32 { return s.priority })
 }
 
 func (m *machine) cuStreamGetCtx(h sys.CUstream, out *sys.CUcontext) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) sys.CUcontext { return s.ctx.handle })
+	return value(m, m.lockAnyStream, h, out, func(s *stream) sys.CUcontext { return s.ctx.handle })
 }
 
 func (m *machine) cuStreamGetDevice(h sys.CUstream, out *sys.CUdevice) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) sys.CUdevice { return m.number(s.ctx.dev) })
+	return value(m, m.lockAnyStream, h, out, func(s *stream) sys.CUdevice { return m.number(s.ctx.dev) })
 }
