@@ -97,11 +97,11 @@ func (m *machine) side(k corner, c *boxCall) (s side, r sys.CUresult) {
 // fits reports whether n from at on are within all.
 func fits(at, n, all uintptr) bool { return n <= all && at <= all-n }
 
-func (m *machine) cuMemcpy2D(p *sys.CUDA_MEMCPY2D) sys.CUresult {
+func (m *machine) cuMemcpy2D_v2(p *sys.CUDA_MEMCPY2D) sys.CUresult {
 	return m.copy2D(p, boxCall{})
 }
 
-func (m *machine) cuMemcpy2DAsync(p *sys.CUDA_MEMCPY2D, s sys.CUstream) sys.CUresult {
+func (m *machine) cuMemcpy2DAsync_v2(p *sys.CUDA_MEMCPY2D, s sys.CUstream) sys.CUresult {
 	return m.copy2D(p, boxCall{stream: s, async: true})
 }
 
@@ -121,11 +121,11 @@ func (m *machine) copy2D(p *sys.CUDA_MEMCPY2D, c boxCall) sys.CUresult {
 	return m.copyBox(c)
 }
 
-func (m *machine) cuMemcpy3D(p *sys.CUDA_MEMCPY3D) sys.CUresult {
+func (m *machine) cuMemcpy3D_v2(p *sys.CUDA_MEMCPY3D) sys.CUresult {
 	return m.copy3D(p, boxCall{})
 }
 
-func (m *machine) cuMemcpy3DAsync(p *sys.CUDA_MEMCPY3D, s sys.CUstream) sys.CUresult {
+func (m *machine) cuMemcpy3DAsync_v2(p *sys.CUDA_MEMCPY3D, s sys.CUstream) sys.CUresult {
 	return m.copy3D(p, boxCall{stream: s, async: true})
 }
 
@@ -183,7 +183,7 @@ func setOfRows(dst sys.CUdeviceptr, pitch uintptr, pattern []byte, n, height uin
 	return t, true
 }
 
-func (m *machine) cuMemsetD2D8(dst sys.CUdeviceptr, pitch uintptr, v uint8, n, height uintptr) sys.CUresult {
+func (m *machine) cuMemsetD2D8_v2(dst sys.CUdeviceptr, pitch uintptr, v uint8, n, height uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD2D8Async(dst, pitch, v, n, height, 0), dst)
 }
 
@@ -191,7 +191,7 @@ func (m *machine) cuMemsetD2D8Async(dst sys.CUdeviceptr, pitch uintptr, v uint8,
 	return m.memset2D(dst, pitch, []byte{v}, n, height, s)
 }
 
-func (m *machine) cuMemsetD2D16(dst sys.CUdeviceptr, pitch uintptr, v uint16, n, height uintptr) sys.CUresult {
+func (m *machine) cuMemsetD2D16_v2(dst sys.CUdeviceptr, pitch uintptr, v uint16, n, height uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD2D16Async(dst, pitch, v, n, height, 0), dst)
 }
 
@@ -199,7 +199,7 @@ func (m *machine) cuMemsetD2D16Async(dst sys.CUdeviceptr, pitch uintptr, v uint1
 	return m.memset2D(dst, pitch, binary.LittleEndian.AppendUint16(nil, v), n, height, s)
 }
 
-func (m *machine) cuMemsetD2D32(dst sys.CUdeviceptr, pitch uintptr, v uint32, n, height uintptr) sys.CUresult {
+func (m *machine) cuMemsetD2D32_v2(dst sys.CUdeviceptr, pitch uintptr, v uint32, n, height uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD2D32Async(dst, pitch, v, n, height, 0), dst)
 }
 

@@ -11,27 +11,27 @@ import (
 // side return when they are done; sets and copies between devices do not wait, as
 // CUDA documents.
 
-func (m *machine) cuMemcpyHtoD(dst sys.CUdeviceptr, src, n uintptr) sys.CUresult {
+func (m *machine) cuMemcpyHtoD_v2(dst sys.CUdeviceptr, src, n uintptr) sys.CUresult {
 	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), box: line(n), wait: true})
 }
 
-func (m *machine) cuMemcpyHtoDAsync(dst sys.CUdeviceptr, src, n uintptr, s sys.CUstream) sys.CUresult {
+func (m *machine) cuMemcpyHtoDAsync_v2(dst sys.CUdeviceptr, src, n uintptr, s sys.CUstream) sys.CUresult {
 	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), box: line(n), stream: s})
 }
 
-func (m *machine) cuMemcpyDtoH(dst uintptr, src sys.CUdeviceptr, n uintptr) sys.CUresult {
+func (m *machine) cuMemcpyDtoH_v2(dst uintptr, src sys.CUdeviceptr, n uintptr) sys.CUresult {
 	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), box: line(n), wait: true})
 }
 
-func (m *machine) cuMemcpyDtoHAsync(dst uintptr, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
+func (m *machine) cuMemcpyDtoHAsync_v2(dst uintptr, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
 	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), box: line(n), stream: s})
 }
 
-func (m *machine) cuMemcpyDtoD(dst, src sys.CUdeviceptr, n uintptr) sys.CUresult {
-	return m.syncMemops(m.cuMemcpyDtoDAsync(dst, src, n, 0), dst, src)
+func (m *machine) cuMemcpyDtoD_v2(dst, src sys.CUdeviceptr, n uintptr) sys.CUresult {
+	return m.syncMemops(m.cuMemcpyDtoDAsync_v2(dst, src, n, 0), dst, src)
 }
 
-func (m *machine) cuMemcpyDtoDAsync(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
+func (m *machine) cuMemcpyDtoDAsync_v2(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
 	return m.transfer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), stream: s})
 }
 
@@ -107,7 +107,7 @@ func (m *machine) refuse(h sys.CUstream, why sys.CUresult) sys.CUresult {
 	return firstError(r, why)
 }
 
-func (m *machine) cuMemsetD8(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUresult {
+func (m *machine) cuMemsetD8_v2(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD8Async(dst, v, n, 0), dst)
 }
 
@@ -115,7 +115,7 @@ func (m *machine) cuMemsetD8Async(dst sys.CUdeviceptr, v uint8, n uintptr, s sys
 	return m.memset(dst, []byte{v}, n, s)
 }
 
-func (m *machine) cuMemsetD16(dst sys.CUdeviceptr, v uint16, n uintptr) sys.CUresult {
+func (m *machine) cuMemsetD16_v2(dst sys.CUdeviceptr, v uint16, n uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD16Async(dst, v, n, 0), dst)
 }
 
@@ -123,7 +123,7 @@ func (m *machine) cuMemsetD16Async(dst sys.CUdeviceptr, v uint16, n uintptr, s s
 	return m.memset(dst, binary.LittleEndian.AppendUint16(nil, v), n, s)
 }
 
-func (m *machine) cuMemsetD32(dst sys.CUdeviceptr, v uint32, n uintptr) sys.CUresult {
+func (m *machine) cuMemsetD32_v2(dst sys.CUdeviceptr, v uint32, n uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD32Async(dst, v, n, 0), dst)
 }
 

@@ -136,7 +136,7 @@ func (m *machine) cuDeviceGetUuid(uuid *sys.CUuuid, dev sys.CUdevice) sys.CUresu
 	return value(m, m.lockDevice, dev, uuid, func(d *device) sys.CUuuid { return sys.CUuuid{Bytes: d.uuid} })
 }
 
-func (m *machine) cuDeviceTotalMem(bytes *uint64, dev sys.CUdevice) sys.CUresult {
+func (m *machine) cuDeviceTotalMem_v2(bytes *uint64, dev sys.CUdevice) sys.CUresult {
 	return value(m, m.lockDevice, dev, bytes, func(d *device) uint64 { return d.memory })
 }
 

@@ -81,7 +81,7 @@ func (m *machine) addEvent(e *event) sys.CUevent {
 	return h
 }
 
-func (m *machine) cuEventDestroy(h sys.CUevent) sys.CUresult {
+func (m *machine) cuEventDestroy_v2(h sys.CUevent) sys.CUresult {
 	e, r := m.lockEvent(h)
 	defer m.mu.Unlock()
 	if r == sys.CUDA_SUCCESS {

@@ -92,7 +92,7 @@ func (t *hostTable) freeAll(ctx *context) {
 	}
 }
 
-func (m *machine) cuMemAllocHost(out *uintptr, size uintptr) sys.CUresult {
+func (m *machine) cuMemAllocHost_v2(out *uintptr, size uintptr) sys.CUresult {
 	return m.cuMemHostAlloc(out, size, 0)
 }
 
@@ -233,8 +233,8 @@ func (m *machine) cuMemHostUnregister(p uintptr) sys.CUresult {
 	})
 }
 
-// cuMemHostGetDevicePointer returns the same address: addressing is unified.
-func (m *machine) cuMemHostGetDevicePointer(out *sys.CUdeviceptr, p uintptr, flags uint32) sys.CUresult {
+// cuMemHostGetDevicePointer_v2 returns the same address: addressing is unified.
+func (m *machine) cuMemHostGetDevicePointer_v2(out *sys.CUdeviceptr, p uintptr, flags uint32) sys.CUresult {
 	_, r := m.lockCurrent()
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {

@@ -254,7 +254,7 @@ func enumerate[H any](out *H, n uint32, code *ptx.Module, handle func(name strin
 	return sys.CUDA_SUCCESS
 }
 
-func (m *machine) cuModuleGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUmodule, name *byte) sys.CUresult {
+func (m *machine) cuModuleGetGlobal_v2(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUmodule, name *byte) sys.CUresult {
 	mod, r := m.lockModule(h)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {

@@ -120,9 +120,9 @@ func (m *machine) cuStreamCreateWithPriority(out *sys.CUstream, flags uint32, pr
 	return sys.CUDA_SUCCESS
 }
 
-// cuStreamDestroy returns at once; what the stream has is still done. A capture
+// cuStreamDestroy_v2 returns at once; what the stream has is still done. A capture
 // that began on it is over.
-func (m *machine) cuStreamDestroy(h sys.CUstream) sys.CUresult {
+func (m *machine) cuStreamDestroy_v2(h sys.CUstream) sys.CUresult {
 	s, r := m.lockAnyStream(h)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
