@@ -223,49 +223,38 @@ func shifted[T unsignedInt](f func(a T, n uint32) T) run {
 }
 
 // shift builds d = f(a, n); n is always 32 bits wide.
-func shift(r rows) build {
-	return func(b *builder, o *opcode) {
-		f, t := o.form(r)
-		b.emitTyped(f, t, t, tu32)
-	}
-}
+func shift(r rows) build { return shaped(r, func(t typ) []typ { return []typ{t, t, tu32} }) }
 
 // count builds d = f(a); d is always 32 bits wide.
-func count(r rows) build {
-	return func(b *builder, o *opcode) {
-		f, t := o.form(r)
-		b.emitTyped(f, tu32, t)
-	}
-}
+func count(r rows) build { return shaped(r, func(t typ) []typ { return []typ{tu32, t} }) }
 
-// multiply builds mul: .lo, .hi and .wide of integers, or that of floats.
+// multiply builds mul and mad: .lo, .hi and .wide of integers, or that of floats, where mad is fused.
 func multiply(b *builder, o *opcode) {
 	t := o.typ(0)
+	result, adds := t, o.name == "mad"
+	var f run
 	switch {
-	case t.kind == float:
-		f, t := o.form(mulRows)
-		b.emitTyped(f, t, t, t)
+	case t.kind == float && adds:
+		fused(b, o)
 		return
+	case t.kind == float, o.take("lo"):
+		f, _ = o.form(mulRows)
 	case o.take("wide"):
-		f, ok := wideRows[t]
-		if !ok {
-			panic(o.refuse("not with .%s", t))
-		}
-		b.emitTyped(f, typ{t.kind, 2 * t.size}, t, t)
-		return
+		f, result = row(o, wideRows, t), typ{t.kind, 2 * t.size}
 	case o.take("hi"):
-		f, ok := highRows[t]
-		if !ok {
-			panic(o.refuse("not with .%s", t))
+		f = row(o, highRows, t)
+		if adds && t == ts32 && o.take("sat") {
+			b.emitTyped(plusClamped(f), t, t, t, t)
+			return
 		}
-		b.emitTyped(f, t, t, t)
-		return
-	case o.take("lo"):
-		f, t := o.form(mulRows)
-		b.emitTyped(f, t, t, t)
+	default:
+		panic(o.refuse("without .lo, .hi or .wide"))
+	}
+	if adds {
+		b.emitTyped(plus(f, result), result, t, t, result)
 		return
 	}
-	panic(o.refuse("without .lo, .hi or .wide"))
+	b.emitTyped(f, result, t, t)
 }
 
 var wideRows = map[typ]run{
@@ -293,40 +282,6 @@ func mulHigh64(a, b int64) int64 {
 		h -= uint64(a)
 	}
 	return int64(h)
-}
-
-// multiplyAdd builds mad: d = a b + c, of floats fused.
-func multiplyAdd(b *builder, o *opcode) {
-	t := o.typ(0)
-	switch {
-	case t.kind == float:
-		fused(b, o)
-		return
-	case o.take("wide"):
-		f, ok := wideRows[t]
-		if !ok {
-			panic(o.refuse("not with .%s", t))
-		}
-		wide := typ{t.kind, 2 * t.size}
-		b.emitTyped(plus(f, wide), wide, t, t, wide)
-		return
-	case o.take("hi"):
-		f, ok := highRows[t]
-		if !ok {
-			panic(o.refuse("not with .%s", t))
-		}
-		if t == ts32 && o.take("sat") {
-			b.emitTyped(plusClamped(f), t, t, t, t)
-			return
-		}
-		b.emitTyped(plus(f, t), t, t, t, t)
-		return
-	case o.take("lo"):
-		f, _ := o.form(mulRows)
-		b.emitTyped(plus(f, t), t, t, t, t)
-		return
-	}
-	panic(o.refuse("without .lo, .hi or .wide"))
 }
 
 // plus adds c to what f gives.

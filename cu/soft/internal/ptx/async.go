@@ -11,19 +11,17 @@ func copyAsync(b *builder, o *opcode) {
 	switch {
 	case o.take("commit_group"), o.take("wait_all"):
 		b.emit(inst{run: runNothing})
-		return
 	case o.take("wait_group"):
 		n := b.p.operand(b)
 		if n.what != isInteger {
 			panic(errorf(b.line, "a number of groups belongs here"))
 		}
 		b.emit(inst{run: runNothing})
-		return
 	case o.take("mbarrier"):
 		b.copyArrives(o)
-		return
+	default:
+		b.copyToShared(o)
 	}
-	b.copyToShared(o)
 }
 
 // copyToShared takes cp.async [to], [from], size and perhaps how many bytes to
@@ -127,26 +125,21 @@ func mbarrier(b *builder, o *opcode) {
 	switch {
 	case o.take("init"):
 		b.mbarrierSet(a, true)
-		return
 	case o.take("inval"):
 		b.mbarrierSet(a, false)
-		return
 	case o.take("arrive"):
 		o.take("noComplete")
 		b.mbarrierArrive(a, false)
-		return
 	case o.take("arrive_drop"):
 		o.take("noComplete")
 		b.mbarrierArrive(a, true)
-		return
 	case o.take("test_wait", "try_wait"):
 		b.mbarrierTest(a, o.take("parity"))
-		return
 	case o.take("pending_count"):
 		b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = mbarrierWord(t.r[i.a]).pending() }, tu32, tb64)
-		return
+	default:
+		panic(o.refuse("in this form"))
 	}
-	panic(o.refuse("in this form"))
 }
 
 // onMbarrier emits an instruction that sets a barrier to a new value.

@@ -45,15 +45,13 @@ func barrier(b *builder, o *opcode) {
 	switch {
 	case o.take("sync"):
 		b.barrierSync(o, barrierWait{slot: -1}, false)
-		return
 	case o.take("arrive"):
 		b.barrierSync(o, barrierWait{slot: -1}, true)
-		return
 	case o.take("red"):
 		b.barrierReduce(o)
-		return
+	default:
+		panic(o.refuse("in this form"))
 	}
-	panic(o.refuse("in this form"))
 }
 
 // barrierReduce takes the result of a barrier that counts.

@@ -10,11 +10,7 @@ import (
 func sized(r map[typ]pure, types func(t typ) []typ) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
-		f, ok := r[t]
-		if !ok {
-			panic(o.refuse("not with .%s", t))
-		}
-		b.emitTyped(f.run(), types(t)...)
+		b.emitTyped(row(o, r, t).run(), types(t)...)
 	}
 }
 
@@ -25,12 +21,11 @@ func clamped(clamp, wrap map[typ]pure, types func(t typ) []typ) build {
 		switch {
 		case o.take("clamp"):
 			sized(clamp, types)(b, o)
-			return
 		case o.take("wrap"):
 			sized(wrap, types)(b, o)
-			return
+		default:
+			panic(o.refuse("without .clamp or .wrap"))
 		}
-		panic(o.refuse("without .clamp or .wrap"))
 	}
 }
 
@@ -76,10 +71,7 @@ func extractField(t typ) pure {
 
 // insertField builds bfi: d bits of a are put into b from bit c on.
 func insertField(b *builder, o *opcode) {
-	t := o.typ(0)
-	if t != tb32 && t != tb64 {
-		panic(o.refuse("not with .%s", t))
-	}
+	t := o.only(tb32, tb64)
 	b.emitTyped(func(th *thread, i *inst) {
 		at, n := t.field(th.r[i.c], th.r[i.vec[0]])
 		field := (uint64(1)<<n - 1) << at & t.mask()
@@ -89,10 +81,7 @@ func insertField(b *builder, o *opcode) {
 
 // findBit builds bfind: the highest bit that is not a copy of the sign.
 func findBit(b *builder, o *opcode) {
-	t := o.typ(0)
-	if !t.integer() || t.size < 4 {
-		panic(o.refuse("not with .%s", t))
-	}
+	t := o.only(tu32, ts32, tu64, ts64)
 	shift := o.take("shiftamt")
 	b.emitTyped(pure(func(a, _, _ uint64) uint64 {
 		if t.kind == signed && t.signed64(a) < 0 {
@@ -210,9 +199,7 @@ func permute(b *builder, o *opcode) {
 	if !ok {
 		pick = pickAny
 	}
-	if o.typ(0) != tb32 {
-		panic(o.refuse("not but with .b32"))
-	}
+	o.only(tb32)
 	b.emitTyped(pure(func(a, b, c uint64) uint64 {
 		v, r := b<<32|a, uint64(0)
 		for k := range uint64(4) {
@@ -245,9 +232,7 @@ var permuteModes = map[string]func(v, c, k uint64) uint64{
 
 // lookUp builds lop3: any function of three bits, which a table of eight says.
 func lookUp(b *builder, o *opcode) {
-	if o.typ(0) != tb32 {
-		panic(o.refuse("not but with .b32"))
-	}
+	o.only(tb32)
 	args := b.arguments(5)
 	if args[4].what != isInteger || args[4].bits > 255 {
 		panic(o.refuse("a table that is no number up to 255"))

@@ -111,26 +111,21 @@ func (b *builder) statement() {
 	switch {
 	case p.end():
 		p.expect("}")
-		return
 	case p.accept("{"):
 		b.open()
-		return
 	case p.accept("}"):
 		b.close()
-		return
 	case p.accept(";"):
-		return
 	case strings.HasPrefix(t.text, "."):
 		p.next()
 		b.directive(t)
-		return
 	case p.isLabel():
 		p.next()
 		p.next()
 		b.label(t)
-		return
+	default:
+		b.instruction()
 	}
-	b.instruction()
 }
 
 // label notes where the code is.

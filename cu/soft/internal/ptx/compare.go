@@ -15,8 +15,7 @@ func relationOf(name string, t typ) (relation, bool) {
 	case t == tf64:
 		return floatRelation(name, f64)
 	case t.kind == signed:
-		shift := 64 - 8*t.size
-		return intRelation(name, func(v uint64) int64 { return int64(v<<shift) >> shift })
+		return intRelation(name, t.signed64)
 	case t.kind == unsigned:
 		name = unsignedName(name)
 	case t.kind == bitsKind && name != "eq" && name != "ne":
@@ -125,54 +124,91 @@ func (c comparison) result(t *thread, i *inst, not bool) (first, second bool) {
 	return c.join(is, p), c.join(!is, p)
 }
 
-// compare builds setp.
+// compare builds setp. A pair has a result for each half.
 func compare(b *builder, o *opcode) {
+	pair := o.typ(0).pair()
 	c := o.comparison(0)
 	target := b.p.operand(b)
-	var i inst
-	second, pair := int32(-1), target.pair
-	if pair != nil {
-		second = b.target(*pair, tpred)
+	second := int32(-1)
+	if target.pair != nil {
+		second = b.target(*target.pair, tpred)
 		target.pair = nil
 	}
-	i.d = b.target(target, tpred)
+	i := inst{d: b.target(target, tpred)}
 	not := c.operands(b, &i)
-	i.run = func(t *thread, i *inst) {
-		p, q := c.result(t, i, not)
-		t.r[i.d] = boolBits(p)
-		if second >= 0 {
-			t.r[second] = boolBits(q)
+	switch {
+	case pair && second < 0:
+		panic(o.refuse("without a second target"))
+	case pair:
+		i.run = func(t *thread, i *inst) {
+			low, high := c.pairs(t, i, not)
+			t.r[i.d], t.r[second] = boolBits(low), boolBits(high)
 		}
-	}
-	if c.join == nil && second < 0 {
+	case second >= 0:
+		i.run = func(t *thread, i *inst) {
+			p, q := c.result(t, i, not)
+			t.r[i.d], t.r[second] = boolBits(p), boolBits(q)
+		}
+	case c.join == nil:
 		is := c.is
 		i.run = func(t *thread, i *inst) { t.r[i.d] = boolBits(is(t.r[i.a], t.r[i.b])) }
+	default:
+		i.run = func(t *thread, i *inst) {
+			p, _ := c.result(t, i, not)
+			t.r[i.d] = boolBits(p)
+		}
 	}
 	b.emit(i)
 }
 
 // compareToValue builds set, which gives all ones or 1.0.
 func compareToValue(b *builder, o *opcode) {
+	to, from := o.typ(0), o.typ(1)
+	yes, ok := setValue(to, from)
+	if !ok {
+		panic(o.refuse("from .%s to .%s", from, to))
+	}
 	c := o.comparison(1)
-	to := o.typ(0)
-	if to.size != 4 || to.kind == bitsKind || to.kind > float {
-		panic(o.refuse("to .%s", to))
-	}
-	yes := to.mask()
-	if to.kind == float {
-		yes = b32(1)
-	}
-	target := b.p.operand(b)
-	i := inst{d: b.target(target, to)}
+	i := inst{d: b.target(b.p.operand(b), to.plain())}
 	not := c.operands(b, &i)
 	i.run = func(t *thread, i *inst) {
-		is, _ := c.result(t, i, not) // which may read what is written
-		t.r[i.d] = 0
-		if is {
-			t.r[i.d] = yes
+		is, _ := c.result(t, i, not)
+		t.r[i.d] = boolBits(is) * yes
+	}
+	if from.pair() {
+		i.run = func(t *thread, i *inst) {
+			low, high := c.pairs(t, i, not)
+			t.r[i.d] = boolBits(low)*yes | boolBits(high)*yes<<16
 		}
 	}
 	b.emit(i)
+}
+
+// pairs compares the halves of two pairs.
+func (c comparison) pairs(t *thread, i *inst, not bool) (low, high bool) {
+	x, y := t.r[i.a], t.r[i.b]
+	low, high = c.is(x&0xffff, y&0xffff), c.is(x>>16&0xffff, y>>16&0xffff)
+	if c.join != nil {
+		p := (t.r[i.c] != 0) != not
+		low, high = c.join(low, p), c.join(high, p)
+	}
+	return low, high
+}
+
+// setValue is what set gives where the comparison holds: 1.0, or all ones, for
+// each half of a pair.
+func setValue(to, from typ) (yes uint64, ok bool) {
+	switch {
+	case from.pair() && to == from:
+		return to.layout().one(), true
+	case from.pair():
+		return 0xffff, to == tu32 || to == ts32
+	case to.pair():
+		return 0, false
+	case to.small(), to == tf32 && !from.small():
+		return to.layout().one(), true
+	}
+	return to.mask(), to.integer() && (to.size == 4 || to.size == 2 && from.small())
 }
 
 // choose builds selp.
@@ -182,11 +218,7 @@ func choose(b *builder, o *opcode) {
 		panic(o.refuse("not with .%s", t))
 	}
 	args := b.arguments(4)
-	i := inst{d: b.target(args[0], t)}
-	for k, s := range []*int32{&i.a, &i.b} {
-		*s = b.source(args[k+1], t)
-	}
-	i.c = b.source(args[3], tpred)
+	i := inst{d: b.target(args[0], t), a: b.source(args[1], t), b: b.source(args[2], t), c: b.source(args[3], tpred)}
 	i.run = func(t *thread, i *inst) {
 		if t.r[i.c] != 0 {
 			t.r[i.d] = t.r[i.a]

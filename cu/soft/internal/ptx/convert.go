@@ -29,14 +29,10 @@ func runMove(t *thread, i *inst) { t.r[i.d] = t.r[i.a] }
 
 // unpack takes a register apart, the low bits first.
 func (b *builder) unpack(o *opcode, t typ, to []operand, from operand) {
-	part := typ{bitsKind, t.size / max(1, len(to))}
-	if part.size*len(to) != t.size || part.size == 0 {
-		panic(o.refuse("%d parts of .%s", len(to), t))
-	}
+	part := o.partOf(t, len(to))
 	i := inst{a: b.source(from, t)}
 	for _, v := range to {
-		s := b.target(v, part)
-		i.vec = append(i.vec, s)
+		i.vec = append(i.vec, b.target(v, part))
 	}
 	shift, mask := 8*part.size, part.mask()
 	i.run = func(t *thread, i *inst) {
@@ -49,15 +45,12 @@ func (b *builder) unpack(o *opcode, t typ, to []operand, from operand) {
 	b.emit(i)
 }
 
+// pack makes a register of parts, the low bits first.
 func (b *builder) pack(o *opcode, t typ, to operand, from []operand) {
-	part := typ{bitsKind, t.size / max(1, len(from))}
-	if part.size*len(from) != t.size || part.size == 0 {
-		panic(o.refuse("%d parts of .%s", len(from), t))
-	}
+	part := o.partOf(t, len(from))
 	i := inst{d: b.target(to, t)}
 	for _, v := range from {
-		s := b.source(v, part)
-		i.vec = append(i.vec, s)
+		i.vec = append(i.vec, b.source(v, part))
 	}
 	shift, mask := 8*part.size, part.mask()
 	i.run = func(t *thread, i *inst) {
@@ -68,6 +61,15 @@ func (b *builder) pack(o *opcode, t typ, to operand, from []operand) {
 		t.r[i.d] = v
 	}
 	b.emit(i)
+}
+
+// partOf returns the type of each of n parts of t.
+func (o *opcode) partOf(t typ, n int) typ {
+	part := typ{bitsKind, t.size / max(1, n)}
+	if part.size*n != t.size || part.size == 0 {
+		panic(o.refuse("%d parts of .%s", n, t))
+	}
+	return part
 }
 
 // roundings are ways to make a whole number of a float.
@@ -123,8 +125,8 @@ func extender(t, register typ) func(uint64) uint64 {
 	if t.kind != signed || register.size <= t.size {
 		return nil
 	}
-	shift, mask := 64-8*t.size, register.mask()
-	return func(v uint64) uint64 { return uint64(int64(v<<shift)>>shift) & mask }
+	mask := register.mask()
+	return func(v uint64) uint64 { return uint64(t.signed64(v)) & mask }
 }
 
 type conversion struct {
@@ -165,13 +167,7 @@ func (c conversion) make(o *opcode) func(uint64) uint64 {
 }
 
 // value is an operand as a whole number: signed ones extended to 64 bits.
-func (c conversion) value(v uint64) uint64 {
-	shift := 64 - 8*c.from.size
-	if c.from.kind == signed {
-		return uint64(int64(v<<shift) >> shift)
-	}
-	return v << shift >> shift
-}
+func (c conversion) value(v uint64) uint64 { return uint64(c.from.number(v)) }
 
 func (c conversion) intToInt() func(uint64) uint64 {
 	mask := c.to.mask()
@@ -349,9 +345,6 @@ func convertAddress(b *builder, o *opcode) {
 	if to {
 		window = -window
 	}
-	t := o.typ(0)
-	if t != tu64 {
-		panic(o.refuse("not with .%s", t))
-	}
+	t := o.only(tu64)
 	b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] + window }, t, t)
 }

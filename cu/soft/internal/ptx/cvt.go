@@ -68,24 +68,19 @@ func convertPacked(other build) build {
 		switch {
 		case o.take("pack"):
 			b.packIntegers(o, to, from)
-			return
 		case to == ttf32 && from == tf32:
 			b.convertTensor(o)
-			return
 		case (to == tf16x2 || to == tbfx2) && from == tf32:
 			b.convertTwo(o, to, 16)
-			return
 		case eighths[to] != nil && from == tf32:
 			b.convertTwo(o, to, 8)
-			return
 		case eighths[to] != nil && from == tf16x2:
-			b.convertNarrower(o, to)
-			return
+			b.convertHalves(o, eighths[to], half, to, from)
 		case to == tf16x2 && eighths[from] != nil:
-			b.convertWider(o, from)
-			return
+			b.convertHalves(o, half, eighths[from], to, from)
+		default:
+			other(b, o)
 		}
-		other(b, o)
 	}
 }
 
@@ -107,26 +102,16 @@ func (b *builder) convertTwo(o *opcode, to typ, bits int) {
 	}).run(), to.plain(), tf32, tf32)
 }
 
-// convertNarrower emits a conversion of two halves to 8 bits each, and
-// convertWider the way back.
-func (b *builder) convertNarrower(o *opcode, to typ) {
-	c := o.takeCast(eighths[to], half)
-	if c.round != toEven || !c.finite {
+// convertHalves emits a conversion of both halves of a pair: of floats of 16 bits to 8, or back.
+func (b *builder) convertHalves(o *opcode, to, from *layout, toType, fromType typ) {
+	c := o.takeCast(to, from)
+	if c.round != toEven || c.finite != (to != half) {
 		panic(o.refuse("rounded or clamped like this"))
 	}
+	mask := uint64(1)<<from.size - 1
 	b.emitTyped(pure(func(v, _, _ uint64) uint64 {
-		return c.convertFloat(v>>16&0xffff)<<8 | c.convertFloat(v&0xffff)
-	}).run(), to.plain(), tf16x2.plain())
-}
-
-func (b *builder) convertWider(o *opcode, from typ) {
-	c := o.takeCast(half, eighths[from])
-	if c.round != toEven || c.finite {
-		panic(o.refuse("rounded or clamped like this"))
-	}
-	b.emitTyped(pure(func(v, _, _ uint64) uint64 {
-		return c.convertFloat(v>>8&0xff)<<16 | c.convertFloat(v&0xff)
-	}).run(), tf16x2.plain(), from.plain())
+		return c.convertFloat(v>>from.size&mask)<<to.size | c.convertFloat(v&mask)
+	}).run(), toType.plain(), fromType.plain())
 }
 
 // convertTensor emits a conversion to tf32, whose low bits are zero.

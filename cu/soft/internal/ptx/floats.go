@@ -26,13 +26,10 @@ func arithmetic(other build) build {
 		switch {
 		case l == nil:
 			other(b, o)
-			return
 		case t.small():
 			b.smallArithmetic(o, t)
-			return
 		case o.has("approx", "full"):
 			approximate(b, o)
-			return
 		case o.name != "add" && o.name != "sub" && o.name != "mul" && !o.has("rn", "rz", "rm", "rp"):
 			panic(o.refuse("without a rounding"))
 		case t == tf64 && o.has("ftz", "sat"):
@@ -41,9 +38,9 @@ func arithmetic(other build) build {
 			panic(o.refuse(".sat"))
 		case o.has("rz", "rm", "rp"):
 			b.directed(o, t)
-			return
+		default:
+			other(b, o)
 		}
-		other(b, o)
 	}
 }
 
@@ -276,10 +273,7 @@ func cleared(v, sign uint64) uint64 { return v &^ sign }
 
 // copySign builds copysign: the sign of a, and the rest of b.
 func copySign(b *builder, o *opcode) {
-	t := o.typ(0)
-	if t != tf32 && t != tf64 {
-		panic(o.refuse("not with .%s", t))
-	}
+	t := o.only(tf32, tf64)
 	sign := t.layout().sign()
 	b.emitPure(func(a, b, _ uint64) uint64 { return a&sign | b&^sign }, t, 2)
 }

@@ -98,6 +98,15 @@ func (o *opcode) only(types ...typ) typ {
 	return t
 }
 
+// row returns what a table has for a type, and refuses others.
+func row[T any](o *opcode, table map[typ]T, t typ) T {
+	v, ok := table[t]
+	if !ok {
+		panic(o.refuse("not with .%s", t))
+	}
+	return v
+}
+
 // leftOver is the error for what nobody has taken.
 func (o *opcode) leftOver() {
 	if len(o.mods) > 0 {

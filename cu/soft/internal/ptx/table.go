@@ -20,7 +20,7 @@ func newTable() map[string]build {
 		// Integers and floats alike.
 		"add": byPair(addPairs, carried(false, arithmetic(two(addRows)))), "addc": carried(true, noOther),
 		"sub": carried(false, arithmetic(two(subRows))), "subc": carried(true, noOther),
-		"mad": carried(false, arithmetic(multiplyAdd)), "madc": carried(true, noOther),
+		"mad": carried(false, arithmetic(multiply)), "madc": carried(true, noOther),
 		"mul": arithmetic(multiply), "fma": arithmetic(fused), "div": arithmetic(two(divRows)), "rem": two(remRows),
 		"min": byPair(minPairs, extremum(false, two(minRows))), "max": byPair(maxPairs, extremum(true, two(maxRows))),
 		"neg": signs(flipped, one(negRows)), "abs": signs(cleared, one(absRows)),
@@ -36,7 +36,7 @@ func newTable() map[string]build {
 		"sqrt": arithmetic(one(sqrtRows)), "rcp": arithmetic(one(rcpRows)), "copysign": copySign, "testp": testNumber,
 		"rsqrt": approximate, "sin": approximate, "cos": approximate, "lg2": approximate, "ex2": approximate, "tanh": approximate,
 		// Comparisons.
-		"setp": compareSmall(compare), "set": setSmall(compareToValue), "selp": choose, "slct": chooseBySign,
+		"setp": compare, "set": compareToValue, "selp": choose, "slct": chooseBySign,
 		// Video.
 		"vadd": video, "vsub": video, "vabsdiff": video, "vmin": video, "vmax": video, "vshl": video, "vshr": video, "vset": video,
 		"vmad":  videoMultiply,
@@ -91,22 +91,11 @@ func (o *opcode) form(r rows) (run, typ) {
 	t := o.typ(0)
 	switch {
 	case t == tf32 && r.f32 != nil:
-		f := o.single(r.f32)
-		return f, t
+		return o.single(r.f32), t
 	case t == tf64 && r.f64 != nil:
-		f := o.double(r.f64)
-		return f, t
+		return o.double(r.f64), t
 	}
-	f, ok := r.ints[t]
-	if !ok {
-		panic(o.refuse("not with .%s", t))
-	}
-	return f, t
-}
-
-// nearest takes how a float result is rounded, which has to be to the nearest.
-func (o *opcode) nearest() {
-	o.take("rn")
+	return row(o, r.ints, t), t
 }
 
 // single makes the form for .f32, whose NaN is always the same.
@@ -118,13 +107,13 @@ func (o *opcode) single(f func(a, b, c float32) float32) run {
 		exact := f
 		f = func(a, b, c float32) float32 { return saturate(exact(a, b, c)) }
 	}
-	o.nearest()
+	o.take("rn")
 	return func(t *thread, i *inst) { t.r[i.d] = number32(f(f32(t.r[i.a]), f32(t.r[i.b]), f32(t.r[i.c]))) }
 }
 
 // double makes the form for .f64.
 func (o *opcode) double(f func(a, b, c float64) float64) run {
-	o.nearest()
+	o.take("rn")
 	return func(t *thread, i *inst) {
 		a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
 		t.r[i.d] = number64(f(f64(a), f64(b), f64(c)), a, b, c)
@@ -163,10 +152,13 @@ func flush(v float32) float32 {
 }
 
 // one builds d = f(a).
-func one(r rows) build {
+func one(r rows) build { return shaped(r, func(t typ) []typ { return []typ{t, t} }) }
+
+// shaped builds an instruction whose operands have the types that types makes of its first.
+func shaped(r rows, types func(t typ) []typ) build {
 	return func(b *builder, o *opcode) {
 		f, t := o.form(r)
-		b.emitTyped(f, t, t)
+		b.emitTyped(f, types(t)...)
 	}
 }
 

@@ -76,7 +76,6 @@ func (m *Module) declare(v *variable) {
 		if v.space != shared {
 			m.variables = append(m.variables, v)
 		}
-		return
 	case old.space != v.space || !old.external && !v.external:
 		panic(errorf(v.line, "%s is declared twice", v.name))
 	case old.external && !v.external:
