@@ -17,52 +17,6 @@ func newContext(t testing.TB, dev sys.CUdevice) sys.Caller {
 	return c.With(ctx)
 }
 
-// Every ABI of cuCtxCreate makes a context that is not the primary one, and
-// pushes it; sys pops it again.
-func TestCreatedContexts(t *testing.T) {
-	c := initialised(t)
-	onThread(t)
-	primary := inContext(t, 0).Context()
-	ids := make(map[uint64]bool)
-	for _, create := range []func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult{
-		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate(ctx, 0, dev) },
-		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate_v2(ctx, 0, dev) },
-		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate_v3(ctx, nil, 0, 0, dev) },
-		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate_v3(ctx, nil, -1, 0, dev) },
-		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult { return c.CuCtxCreate_v4(ctx, nil, 0, dev) },
-		func(ctx *sys.CUcontext, dev sys.CUdevice) sys.CUresult {
-			return c.CuCtxCreate_v4(ctx, new(sys.CUctxCreateParams), 0, dev)
-		},
-	} {
-		ctx, dev, id := new(sys.CUcontext), new(sys.CUdevice), new(uint64)
-		ok(t, create(ctx, 1))
-		require.NotEqual(t, primary, *ctx)
-		ok(t, c.With(*ctx).CuCtxGetDevice(dev))
-		require.EqualValues(t, 1, *dev)
-		ok(t, c.CuCtxGetId(*ctx, id))
-		require.False(t, ids[*id], "ids are never used again")
-		ids[*id] = true
-		ok(t, c.CuCtxDestroy(*ctx))
-		want(t, sys.CUDA_ERROR_INVALID_VALUE, create(nil, 0))
-		want(t, sys.CUDA_ERROR_INVALID_DEVICE, create(ctx, 2))
-	}
-	cur := new(sys.CUcontext)
-	ok(t, c.CuCtxGetCurrent(cur))
-	require.Zero(t, *cur)
-}
-
-// The API version tells which cuCtxCreate it was.
-func TestAPIVersion(t *testing.T) {
-	c := initialised(t)
-	v, old := new(uint32), new(sys.CUcontext)
-	ok(t, c.CuCtxGetApiVersion(newContext(t, 0).Context(), v))
-	require.EqualValues(t, 3020, *v)
-	ok(t, c.CuCtxCreate(old, 0, 0))
-	ok(t, c.CuCtxGetApiVersion(*old, v))
-	require.EqualValues(t, 3010, *v)
-	ok(t, c.CuCtxDestroy_v2(*old))
-}
-
 func TestCreateArguments(t *testing.T) {
 	c := initialised(t)
 	ctx := new(sys.CUcontext)
@@ -75,67 +29,6 @@ func TestCreateArguments(t *testing.T) {
 	want(t, sys.CUDA_ERROR_NOT_SUPPORTED,
 		c.CuCtxCreate_v4(ctx, &sys.CUctxCreateParams{CigParams: new(sys.CUctxCigParam)}, 0, 0))
 	require.Zero(t, *ctx)
-}
-
-// A created context takes its objects with it; their handles are known as dead.
-func TestDestroyedCreatedContext(t *testing.T) { // D20a
-	c := inContext(t, 0)
-	onThread(t)
-	before := freeMemory(t, c)
-	ctx := new(sys.CUcontext)
-	ok(t, c.CuCtxCreate_v2(ctx, 0, 0))
-	p, s := new(sys.CUdeviceptr), new(sys.CUstream)
-	ok(t, c.With(*ctx).CuMemAlloc_v2(p, MiB))
-	ok(t, c.With(*ctx).CuStreamCreate(s, 0))
-	ok(t, c.CuMemsetD8_v2(*p, 1, MiB)) // memory of one context in another
-	ok(t, c.CuCtxSynchronize())
-	ok(t, c.CuStreamQuery(*s))
-
-	raw := caller
-	ok(t, raw.CuCtxSetCurrent(*ctx))
-	ok(t, raw.CuCtxDestroy_v2(*ctx))
-	cur := new(sys.CUcontext)
-	ok(t, raw.CuCtxGetCurrent(cur))
-	require.Zero(t, *cur, "popped where it was current")
-	require.Equal(t, before, freeMemory(t, c))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFree_v2(*p))
-	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, c.CuStreamQuery(*s))
-	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, raw.CuCtxDestroy_v2(*ctx))
-	ok(t, raw.CuCtxSetCurrent(*ctx))
-	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, raw.CuCtxSynchronize())
-	ok(t, raw.CuCtxPushCurrent_v2(*ctx))
-	ok(t, raw.CuCtxPopCurrent_v2(cur))
-	require.Equal(t, *ctx, *cur)
-}
-
-func TestDestroyArguments(t *testing.T) {
-	c := inContext(t, 0)
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuCtxDestroy_v2(0))
-	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c.CuCtxDestroy_v2(c.Context()))
-	ok(t, c.CuCtxSynchronize())
-	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c.CuCtxDestroy_v2(0x1234))
-	misused(t, 1) // the real driver crashes
-}
-
-func TestAttachAndDetach(t *testing.T) {
-	c := initialised(t)
-	ctx, same := new(sys.CUcontext), new(sys.CUcontext)
-	ok(t, c.CuCtxCreate_v2(ctx, 0, 0))
-	in := c.With(*ctx)
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, in.CuCtxAttach(same, 1))
-	ok(t, in.CuCtxAttach(same, 0))
-	require.Equal(t, *ctx, *same)
-	ok(t, in.CuCtxDetach(*ctx))
-	ok(t, in.CuCtxSynchronize())
-	ok(t, in.CuCtxDetach(*ctx))
-	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, in.CuCtxSynchronize())
-	want(t, sys.CUDA_ERROR_CONTEXT_IS_DESTROYED, in.CuCtxDetach(*ctx))
-
-	primary := inContext(t, 0)
-	ok(t, primary.CuCtxAttach(same, 0))
-	ok(t, primary.CuCtxDetach(primary.Context()))
-	ok(t, primary.CuCtxDetach(primary.Context()))
-	ok(t, primary.CuCtxSynchronize())
 }
 
 // Contexts are lost together, for ever, those of other devices too.
