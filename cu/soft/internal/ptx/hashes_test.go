@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // hashCases is how many operands each of these forms is tried with, of four words
@@ -659,13 +657,4 @@ func ulps(t string, a, b uint64) uint64 {
 	}
 	d := place(a) - place(b)
 	return uint64(max(d, -d))
-}
-
-// Names of forms are different, and all of them are known here.
-func TestHashFormsParse(t *testing.T) {
-	seen := map[string]bool{}
-	for _, f := range hashForms() {
-		require.False(t, seen[f.name], f.name)
-		seen[f.name] = true
-	}
 }
