@@ -472,7 +472,10 @@ func (f hashForm) kernel(n int) string {
 			reg = "." + t
 		}
 		fmt.Fprintf(&regs, "\t.reg %s %%x%d;\n", reg, i)
-		if i > 0 {
+		switch {
+		case i > 0 && t == "pred":
+			fmt.Fprintf(&loads, "\tld.global.u32 %%r1, [%%rd1+%d];\n\tand.b32 %%r1, %%r1, 1;\n\tsetp.ne.u32 %%x%d, %%r1, 0;\n", 8*i-8, i)
+		case i > 0:
 			fmt.Fprintf(&loads, "\tld.global%s %%x%d, [%%rd1+%d];\n", reg, i, 8*i-8)
 		}
 		text = strings.ReplaceAll(text, "$"+strconv.Itoa(i), "%x"+strconv.Itoa(i))
