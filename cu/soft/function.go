@@ -162,30 +162,15 @@ func (m *machine) lockFunction(h sys.CUfunction) (*function, sys.CUresult) {
 }
 
 func (m *machine) cuFuncGetAttribute(out *int32, a sys.CUfunction_attribute, h sys.CUfunction) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return f.attrs.get(out, a, &f.Kernel, f.mod.code)
+	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return f.attrs.get(out, a, &f.Kernel, f.mod.code) })
 }
 
 func (m *machine) cuFuncSetAttribute(h sys.CUfunction, a sys.CUfunction_attribute, v int32) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return f.attrs.set(a, v, &f.Kernel)
+	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return f.attrs.set(a, v, &f.Kernel) })
 }
 
 func (m *machine) cuFuncGetParamInfo(h sys.CUfunction, index uintptr, offset, size *uintptr) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return paramInfo(&f.Kernel, index, offset, size)
+	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return paramInfo(&f.Kernel, index, offset, size) })
 }
 
 // paramInfo says where a parameter is among the others; its size may be left out.

@@ -132,18 +132,15 @@ func (m *machine) freeLinear(ctx *context) {
 
 // cuMemGetInfo_v2 counts what all processes use. Either result may be left out.
 func (m *machine) cuMemGetInfo_v2(free, total *uintptr) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	used, err := m.store.used(ctx.dev.ordinal)
-	if err != nil {
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
-	}
-	setOptional(r, free, uintptr(ctx.dev.memory-min(used, ctx.dev.memory)))
-	setOptional(r, total, uintptr(ctx.dev.memory))
-	return r
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+		used, err := m.store.used(ctx.dev.ordinal)
+		if err != nil {
+			return sys.CUDA_ERROR_OPERATING_SYSTEM
+		}
+		setOptional(sys.CUDA_SUCCESS, free, uintptr(ctx.dev.memory-min(used, ctx.dev.memory)))
+		setOptional(sys.CUDA_SUCCESS, total, uintptr(ctx.dev.memory))
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemGetAddressRange_v2 finds memory of cuMemAlloc, pinned memory, or a mapping

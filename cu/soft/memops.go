@@ -145,30 +145,27 @@ func (m *machine) oldMemOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 
 // memOps queues operations, all or none.
 func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
-	s, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	for i := range ops {
-		if !m.reaches(s.ctx, ops[i].where.addr) {
-			return sys.CUDA_ERROR_INVALID_VALUE
+	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+		for i := range ops {
+			if !m.reaches(s.ctx, ops[i].where.addr) {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
+			if r := m.validMemOp(&ops[i], m.number(s.ctx.dev)); r != sys.CUDA_SUCCESS {
+				return r
+			}
 		}
-		if r := m.validMemOp(&ops[i], m.number(s.ctx.dev)); r != sys.CUDA_SUCCESS {
-			return r
+		for _, o := range ops {
+			if o.where.block != nil {
+				o.where.block.pin()
+			}
 		}
-	}
-	for _, o := range ops {
-		if o.where.block != nil {
-			o.where.block.pin()
-		}
-	}
-	m.enqueue(s, &op{
-		traits:  traits{kind: sys.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, shape: memOpForm(ops)},
-		run:     func() sys.CUresult { return m.doMemOps(s.ctx, ops) },
-		release: func() { endMemOps(ops) },
+		m.enqueue(s, &op{
+			traits:  traits{kind: sys.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, shape: memOpForm(ops)},
+			run:     func() sys.CUresult { return m.doMemOps(s.ctx, ops) },
+			release: func() { endMemOps(ops) },
+		})
+		return sys.CUDA_SUCCESS
 	})
-	return sys.CUDA_SUCCESS
 }
 
 // memOpForm returns what an update of a graph may not change about operations.

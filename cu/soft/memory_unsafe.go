@@ -60,7 +60,9 @@ func pointers(p *unsafe.Pointer) *uintptr { return (*uintptr)(unsafe.Pointer(p))
 
 // peerCopy returns a copy between contexts as one within a context: where the former has its
 // contexts, the latter has reserved fields.
-func peerCopy(p *sys.CUDA_MEMCPY3D_PEER) *sys.CUDA_MEMCPY3D { return (*sys.CUDA_MEMCPY3D)(unsafe.Pointer(p)) }
+func peerCopy(p *sys.CUDA_MEMCPY3D_PEER) *sys.CUDA_MEMCPY3D {
+	return (*sys.CUDA_MEMCPY3D)(unsafe.Pointer(p))
+}
 
 // fabricAt returns the fabric handle at an address that may be an fd's.
 func fabricAt(p *int32) *sys.CUmemFabricHandle { return (*sys.CUmemFabricHandle)(unsafe.Pointer(p)) }

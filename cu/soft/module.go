@@ -209,20 +209,17 @@ func (m *machine) function(mod *module, name string) (*function, sys.CUresult) {
 }
 
 func (m *machine) cuModuleGetFunction(out *sys.CUfunction, h sys.CUmodule, name *byte) sys.CUresult {
-	mod, r := m.lockModule(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return with(m, m.lockModule, h, func(mod *module) sys.CUresult {
+		s := sys.GoString(name, maxImage)
+		if out == nil || s == "" {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		f, r := m.function(mod, s)
+		if r == sys.CUDA_SUCCESS {
+			*out = f.handle
+		}
 		return r
-	}
-	s := sys.GoString(name, maxImage)
-	if out == nil || s == "" {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	f, r := m.function(mod, s)
-	if r == sys.CUDA_SUCCESS {
-		*out = f.handle
-	}
-	return r
+	})
 }
 
 func (m *machine) cuModuleGetFunctionCount(out *uint32, h sys.CUmodule) sys.CUresult {
@@ -231,14 +228,11 @@ func (m *machine) cuModuleGetFunctionCount(out *uint32, h sys.CUmodule) sys.CUre
 
 // cuModuleEnumerateFunctions stores as many as there is room for.
 func (m *machine) cuModuleEnumerateFunctions(out *sys.CUfunction, n uint32, h sys.CUmodule) sys.CUresult {
-	mod, r := m.lockModule(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return enumerate(out, n, mod.code, func(name string) sys.CUfunction {
-		f, _ := m.function(mod, name)
-		return f.handle
+	return with(m, m.lockModule, h, func(mod *module) sys.CUresult {
+		return enumerate(out, n, mod.code, func(name string) sys.CUfunction {
+			f, _ := m.function(mod, name)
+			return f.handle
+		})
 	})
 }
 
@@ -255,12 +249,7 @@ func enumerate[H any](out *H, n uint32, code *ptx.Module, handle func(name strin
 }
 
 func (m *machine) cuModuleGetGlobal_v2(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUmodule, name *byte) sys.CUresult {
-	mod, r := m.lockModule(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return mod.global(ptr, size, name)
+	return with(m, m.lockModule, h, func(mod *module) sys.CUresult { return mod.global(ptr, size, name) })
 }
 
 // global finds a variable. One of the results may be left out.

@@ -15,14 +15,24 @@ func set[T any](r sys.CUresult, out *T, v T) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// value stores what get says of what lock returns for a handle, and unlocks the machine.
-func value[H, O, T any](m *machine, lock func(H) (O, sys.CUresult), h H, out *T, get func(O) T) sys.CUresult {
+// with calls f with what lock returns for a handle, unless that is an error, and unlocks the machine.
+func with[H, O any](m *machine, lock func(H) (O, sys.CUresult), h H, f func(O) sys.CUresult) sys.CUresult {
 	o, r := lock(h)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	return set(r, out, get(o))
+	return f(o)
+}
+
+// withContext is with for what needs no handle: the current context.
+func withContext(m *machine, lock func() (*context, sys.CUresult), f func(*context) sys.CUresult) sys.CUresult {
+	return with(m, func(struct{}) (*context, sys.CUresult) { return lock() }, struct{}{}, f)
+}
+
+// value stores what get says of what lock returns for a handle.
+func value[H, O, T any](m *machine, lock func(H) (O, sys.CUresult), h H, out *T, get func(O) T) sys.CUresult {
+	return with(m, lock, h, func(o O) sys.CUresult { return set(sys.CUDA_SUCCESS, out, get(o)) })
 }
 
 // setOptional is set for a pointer that may be null.

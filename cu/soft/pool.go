@@ -347,30 +347,22 @@ func (m *machine) cuDeviceGetMemPool(out *sys.CUmemoryPool, dev sys.CUdevice) sy
 
 // poolOf stores the handle of the pool that get finds.
 func (m *machine) poolOf(out *sys.CUmemoryPool, dev sys.CUdevice, get func(*device) *pool) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, get(d).handle)
+	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult { return set(sys.CUDA_SUCCESS, out, get(d).handle) })
 }
 
 // cuDeviceSetMemPool requires a pool of that device that can allocate.
 func (m *machine) cuDeviceSetMemPool(dev sys.CUdevice, h sys.CUmemoryPool) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	p, r := m.findPool(h, "cuDeviceSetMemPool")
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if p.imported() || p.dev != d {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	d.pool = p
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+		p, r := m.findPool(h, "cuDeviceSetMemPool")
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		if p.imported() || p.dev != d {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		d.pool = p
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // The same by location, as of CUDA 13.0.
