@@ -16,7 +16,7 @@ type builder struct {
 	leaves  []int            // instructions that jump to a label of a table
 	tables  []*labelTable    // that are used
 	presets map[preset]int32 // slots of numbers and addresses
-	special map[special]int32
+	special map[*special]int32
 
 	steps          []step
 	read, written  []int32         // registers, by steps
@@ -44,7 +44,7 @@ type scope struct {
 
 // body takes what is between the braces.
 func (p *parser) body(f *function) {
-	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[special]int32{}, writesTo: map[int32][]int{}}
+	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[*special]int32{}, writesTo: map[int32][]int{}}
 	b.inStep = p.stepsHere()
 	p.expect("{")
 	b.open()

@@ -16,8 +16,8 @@ func move(b *builder, o *opcode) {
 		return
 	}
 	i := inst{run: runMove, d: b.target(args[0], t)}
-	if from := args[1]; from.what == isSpecial && from.special.changes() {
-		i.run, i.imm = runSpecial, uint64(from.special)
+	if from := args[1]; from.what == isSpecial && from.special.changes {
+		i.run = func(t *thread, i *inst) { t.r[i.d] = from.special.value(t) }
 		b.fits(from, t, typ.holds)
 	} else {
 		i.a = b.source(from, t)

@@ -10,10 +10,10 @@ type function struct {
 	code   []inst
 	calls  []*function
 
-	slots    int32     // registers
-	preset   []preset  // slots that are filled before it begins
-	special  []int32   // slots of special registers, with their numbers
-	which    []special // of those
+	slots    int32    // registers
+	preset   []preset // slots that are filled before it begins
+	special  []int32  // slots of special registers, and which these are
+	which    []*special
 	frame    int       // bytes of its local memory, parameters included
 	align    int       // of the frame
 	declared bool      // only: the body is missing

@@ -25,7 +25,7 @@ type operand struct {
 	what    what
 	name    string
 	reg     register
-	special special
+	special *special
 	v       *variable // that name is; nil if it is none
 	bits    uint64    // of a number; an address' and a symbol's offset
 	not     bool      // !p
@@ -82,7 +82,7 @@ func (p *parser) name(b *builder) operand {
 		return operand{what: isRegister, name: t.text, reg: r}
 	}
 	if s, ok := specials[t.text]; ok {
-		return operand{what: isSpecial, name: t.text, special: s.which, reg: register{typ: s.typ}}
+		return operand{what: isSpecial, name: t.text, special: s, reg: register{typ: s.typ}}
 	}
 	if t.is("WARP_SZ") {
 		return operand{what: isInteger, bits: warpSize}

@@ -111,11 +111,11 @@ func (b *builder) presetSlot(value uint64, v *variable) int32 {
 
 // specialSlot is a register that holds a special one, of those that stay the same
 // while a thread runs.
-func (b *builder) specialSlot(which special) int32 {
+func (b *builder) specialSlot(which *special) int32 {
 	if s, ok := b.special[which]; ok {
 		return s
 	}
-	b.f.reserves = b.f.reserves || which == reservedShared
+	b.f.reserves = b.f.reserves || which.reserves
 	s := b.newSlot()
 	b.special[which] = s
 	b.f.special, b.f.which = append(b.f.special, s), append(b.f.which, which)

@@ -36,7 +36,7 @@ func (b *builder) sourceAs(o operand, t typ, holds func(r, t typ) bool) int32 {
 		b.fits(o, t, holds)
 		return o.reg.slot
 	case isSpecial:
-		if o.special.changes() {
+		if o.special.changes {
 			panic(errorf(b.line, "%s can only be moved", o.name))
 		}
 		b.fits(o, t, holds)
