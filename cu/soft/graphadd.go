@@ -77,12 +77,12 @@ func (m *machine) cuGraphAddMemcpyNode(out *sys.CUgraphNode, h sys.CUgraph, deps
 		if p == nil || p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0 {
 			return nil, sys.CUDA_ERROR_INVALID_VALUE
 		}
-		var c boxCall
+		var c copyDesc
 		c.read(p)
 		if c.dst.kind == sys.CU_MEMORYTYPE_ARRAY || c.src.kind == sys.CU_MEMORYTYPE_ARRAY {
 			return nil, sys.CUDA_ERROR_NOT_SUPPORTED
 		}
-		t := transfer{box: c.box}
+		t := transfer{extent: c.extent}
 		if r := m.sides(&t, &c); r != sys.CUDA_SUCCESS {
 			return nil, r
 		}

@@ -205,7 +205,7 @@ func (m *machine) compile(text func() (string, sys.CUresult), o jitOptions) (*pt
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
 	}
-	parsed, err := m.shelf.parse(s, o.unoptimised())
+	parsed, err := m.cache.parse(s, o.unoptimised())
 	r, complaint := judge(parsed, err, m.config().version)
 	info := ""
 	if r == sys.CUDA_SUCCESS && o.get(sys.CU_JIT_LOG_VERBOSE) != 0 {

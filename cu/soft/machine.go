@@ -34,12 +34,12 @@ type machine struct {
 	nodes    map[sys.CUgraphNode]*node
 	execs    map[sys.CUgraphExec]*graphExec
 
-	modules   map[sys.CUmodule]*module
-	functions map[sys.CUfunction]*function
-	libraries map[sys.CUlibrary]*library
-	kernels   map[sys.CUkernel]*kernel
-	shelf     shelf // with a lock of its own
-	lastFault error // of work
+	modules     map[sys.CUmodule]*module
+	functions   map[sys.CUfunction]*function
+	libraries   map[sys.CUlibrary]*library
+	kernels     map[sys.CUkernel]*kernel
+	cache     moduleCache // with a lock of its own
+	lastFault   error       // of work
 
 	waiting atomic.Int64 // streams that are at a word's operation
 

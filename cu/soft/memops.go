@@ -68,11 +68,11 @@ func (m *machine) cuStreamWriteValue64_v2(h sys.CUstream, p sys.CUdeviceptr, v u
 }
 
 func wait(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
-	return memOp{where: operand{box: line(size), addr: uintptr(p)}, value: v, flags: flags}
+	return memOp{where: operand{extent: line(size), addr: uintptr(p)}, value: v, flags: flags}
 }
 
 func write(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
-	return memOp{where: operand{box: line(size), addr: uintptr(p)}, value: v, flags: flags, write: true}
+	return memOp{where: operand{extent: line(size), addr: uintptr(p)}, value: v, flags: flags, write: true}
 }
 
 func (m *machine) cuStreamBatchMemOp(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32) sys.CUresult {
@@ -195,7 +195,7 @@ func (m *machine) validMemOp(o *memOp, dev sys.CUdevice) sys.CUresult {
 	case o.flags&uint32(sys.CU_STREAM_WAIT_VALUE_FLUSH) != 0:
 		return sys.CUDA_ERROR_NOT_SUPPORTED // as the attribute says
 	}
-	where, ok := m.operand(onDevice(sys.CUdeviceptr(o.where.addr)), o.where.box, dev, false)
+	where, ok := m.operand(onDevice(sys.CUdeviceptr(o.where.addr)), o.where.extent, dev, false)
 	if !ok || where.addr%where.width != 0 || o.flags&^known != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}

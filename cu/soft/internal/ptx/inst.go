@@ -24,7 +24,7 @@ type inst struct {
 // A run does what an instruction says.
 type run func(t *thread, i *inst)
 
-// An opcode is an instruction's name in parts. Whoever builds it takes the
+// An opcode is an instruction's name in parts. Its builder takes the
 // modifiers that it knows, and what is left over is refused.
 type opcode struct {
 	text  string // as written

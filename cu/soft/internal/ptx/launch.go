@@ -91,7 +91,7 @@ const (
 	residentMemory  = maxThreads * (maxStack + 1<<10) // bytes of all: what the largest block may take
 	threadTurn      = 1024
 	blockTurn       = 1 << 16
-	warpTurns       = 64 // of a warp whose threads meet, before others have theirs
+	warpTurns       = 64 // of a warp whose threads converge, before others have theirs
 )
 
 // launched is a launch under way.
@@ -350,7 +350,7 @@ func (b *block) run() (over bool) {
 	return false
 }
 
-// round gives each thread that can run a turn, warp by warp: threads that meet go on
+// round gives each thread that can run a turn, warp by warp: threads that converge go on
 // at once.
 func (b *block) round() (ran, alive int) {
 	for first := 0; first < len(b.threads); first += warpSize {
@@ -360,7 +360,7 @@ func (b *block) round() (ran, alive int) {
 			if ran += n; b.fault != nil {
 				return ran, alive
 			}
-			if went := meet(warp); !went {
+			if went := converge(warp); !went {
 				break
 			}
 		}
@@ -396,7 +396,7 @@ func (b *block) turns(warp []thread) (ran int) {
 // stuck returns a thread that waits.
 func (b *block) stuck() *thread {
 	for i := range b.threads {
-		if s := b.threads[i].state; s == waiting || s == meetingOthers {
+		if s := b.threads[i].state; s == waiting || s == converging {
 			return &b.threads[i]
 		}
 	}

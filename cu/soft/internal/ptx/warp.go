@@ -5,37 +5,36 @@ import (
 	"slices"
 )
 
-// A meeting is what threads of a warp do together: each comes to it with its
-// operands, and none goes on before all that are to come are there.
-type meeting struct {
-	what string // threads meet at the same
-	open bool   // it takes who is there, once nobody else can come
-	step bool   // those who are behind go first
+// A convergence point is an instruction that threads of a warp run together: each thread brings
+// its operands, and none goes on before all that are expected have arrived.
+type convergence struct {
+	what string // threads converge at points with the same
+	open bool   // no mask says which threads: those that have arrived, once no other can
+	step bool   // laggards go first
 	act  func(here []*thread)
 
-	patience int // for how many turns those at an open one wait
+	patience int // for how many turns threads wait at an open one
 }
 
-// meets is how the run of an instruction begins a meeting: the thread waits.
-func (m *meeting) meets(mask func(t *thread, i *inst) uint32) run {
+// wait returns the run of the instruction: the thread waits at the convergence point.
+func (m *convergence) wait(mask func(t *thread, i *inst) uint32) run {
 	return func(t *thread, i *inst) {
-		t.meeting, t.inst, t.state, t.patience = m, i, meetingOthers, m.patience
+		t.point, t.inst, t.state, t.patience = m, i, converging, m.patience
 		t.mask = mask(t, i)
 	}
 }
 
-// openPatience is for how many turns those at an open meeting wait for others of
+// openPatience is for how many turns threads at an open point wait for others of
 // the warp that still run: these may spin until the first go on.
 const openPatience = 64
 
 // lane is the thread's number in its warp.
 func (t *thread) lane() uint { return uint(t.index % warpSize) }
 
-// meet lets the threads of a warp go on that have all met, and reports whether any
-// does.
-func meet(warp []thread) (went bool) {
+// converge runs the convergence points of a warp that are complete, and reports whether there were any.
+func converge(warp []thread) (went bool) {
 	alive, runs, waits := census(warp)
-	last := hindmost(warp)
+	last := laggard(warp)
 	for left := waits; left != 0; {
 		first := &warp[bits.TrailingZeros32(left)]
 		var here []*thread
@@ -47,9 +46,9 @@ func meet(warp []thread) (went bool) {
 		}
 		left &^= there
 		want := first.mask & alive
-		if first.meeting.open {
+		if first.point.open {
 			want = there
-			early := runs != 0 || first.meeting.step && last.behind(first)
+			early := runs != 0 || first.point.step && last.behind(first)
 			if first.patience--; early && first.patience > 0 {
 				continue
 			}
@@ -60,14 +59,14 @@ func meet(warp []thread) (went bool) {
 		for _, t := range here {
 			t.state = running
 		}
-		first.meeting.act(here)
+		first.point.act(here)
 		went = true
 	}
 	return went
 }
 
 // census gives the threads of a warp that have not ended, as bits, and of these those
-// that run and those at a meeting.
+// that run and those at a convergence point.
 func census(warp []thread) (alive, runs, waits uint32) {
 	for k := range warp {
 		bit := uint32(1) << k
@@ -76,7 +75,7 @@ func census(warp []thread) (alive, runs, waits uint32) {
 			continue
 		case running:
 			runs |= bit
-		case meetingOthers:
+		case converging:
 			waits |= bit
 		}
 		alive |= bit
@@ -84,14 +83,14 @@ func census(warp []thread) (alive, runs, waits uint32) {
 	return alive, runs, waits
 }
 
-// joins reports whether t is at the same meeting as another thread. Without a mask that
+// joins reports whether t is at the same convergence point as another thread. Without a mask that
 // is the same instruction, to which the same calls have led. A mask says itself who
 // comes, from wherever: there it is an instruction alike, with the same mask.
 func (t *thread) joins(other *thread) bool {
-	if t.meeting.open {
-		return t.inst == other.inst && t.calledAlike(other) && (!t.meeting.step || t.abreast(other))
+	if t.point.open {
+		return t.inst == other.inst && t.calledAlike(other) && (!t.point.step || t.inStepWith(other))
 	}
-	return t.meeting.what == other.meeting.what && t.mask == other.mask
+	return t.point.what == other.point.what && t.mask == other.mask
 }
 
 // calledAlike reports whether two threads will return to the same places. The innermost
@@ -108,18 +107,17 @@ func (t *thread) calledAlike(other *thread) bool {
 	return true
 }
 
-// takeSync takes .sync, behind which an instruction's last operand is the mask of
-// those who are to come.
+// takeSync takes .sync. The last operand is the mask of the threads that converge then.
 func (o *opcode) takeSync() bool { return o.take("sync") }
 
-// assemble emits an instruction that threads of a warp run together. With a mask
-// that is its slot; without, who is there takes part.
+// assemble emits an instruction that threads of a warp run together: those in the mask that a slot
+// holds, or with slot -1 those that have arrived.
 func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*thread)) {
-	m := &meeting{what: o.text, open: mask < 0, patience: openPatience, act: act}
+	m := &convergence{what: o.text, open: mask < 0, patience: openPatience, act: act}
 	if mask < 0 && goesInStep(b.p.m.Target) {
 		m.step, m.patience = true, stepPatience
 	}
-	i.run = m.meets(func(t *thread, _ *inst) uint32 {
+	i.run = m.wait(func(t *thread, _ *inst) uint32 {
 		if mask < 0 {
 			return 0
 		}
@@ -186,7 +184,7 @@ func vote(b *builder, o *opcode) {
 	}
 	args := b.arguments(2)
 	i := inst{d: b.target(args[0], t)}
-	i.imm = boolBits(args[1].not) // those who meet may differ in this
+	i.imm = boolBits(args[1].not) // threads that converge may differ in this
 	args[1].not = false
 	i.a = b.source(args[1], tpred)
 	mask := b.syncMask(sync)

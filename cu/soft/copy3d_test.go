@@ -68,16 +68,16 @@ func TestRowsAcrossBorder(t *testing.T) { // fault 71
 func TestJoinedRows(t *testing.T) {
 	for _, x := range []struct {
 		have operand
-		want box
+		want extent
 	}{
-		{operand{box: box{10, 4, 3}, pitch: 10, stride: 40}, box{120, 1, 1}},
-		{operand{box: box{10, 4, 3}, pitch: 10, stride: 41}, box{40, 1, 3}},
-		{operand{box: box{10, 4, 3}, pitch: 11, stride: 44}, box{10, 4, 3}},
-		{operand{box: box{10, 1, 3}, pitch: 99, stride: 10}, box{30, 1, 1}},
-		{operand{box: line(10)}, line(10)},
+		{operand{extent: extent{10, 4, 3}, pitch: 10, stride: 40}, extent{120, 1, 1}},
+		{operand{extent: extent{10, 4, 3}, pitch: 10, stride: 41}, extent{40, 1, 3}},
+		{operand{extent: extent{10, 4, 3}, pitch: 11, stride: 44}, extent{10, 4, 3}},
+		{operand{extent: extent{10, 1, 3}, pitch: 99, stride: 10}, extent{30, 1, 1}},
+		{operand{extent: line(10)}, line(10)},
 	} {
 		x.have.join()
-		require.Equal(t, x.want, x.have.box)
+		require.Equal(t, x.want, x.have.extent)
 	}
 }
 
