@@ -65,7 +65,7 @@ func (m *machine) newLinear(ctx *context, size uintptr) (*reservation, sys.CUres
 	return m.placeLinear(ctx, p, size)
 }
 
-// placeLinear maps memory that nobody holds yet in a reservation of a context's.
+// placeLinear maps new memory in a reservation that a context owns.
 func (m *machine) placeLinear(ctx *context, p *physical, size uintptr) (*reservation, sys.CUresult) {
 	v, err := m.space.add(uintptr(p.size)+linearUnit, linearUnit, 0)
 	if err != nil {

@@ -16,7 +16,7 @@ type function struct {
 	attrs  *funcAttributes
 }
 
-// kernelNames are the names given to callers, who keep them.
+// kernelNames are the C strings of names that callers keep.
 var kernelNames = cStrings{of: make(map[string]*byte)}
 
 // A block's shared memory: without asking for more, with asking, and what the

@@ -42,7 +42,7 @@ func mapReserved(hint, n uintptr) (uintptr, error) {
 
 // unmap gives address space back. It can fail only where that would split a
 // range in two and the process has as many as it may; then the range stays
-// reserved, which harms nobody.
+// reserved, which does no harm.
 func unmap(addr, n uintptr) {
 	if n > 0 {
 		_ = unix.MunmapPtr(pointer(addr), n)

@@ -15,7 +15,8 @@ func set[T any](r sys.CUresult, out *T, v T) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// with calls f with what lock returns for a handle, unless that is an error, and unlocks the machine.
+// with calls f with the object that lock returns for a handle, or returns its error, and unlocks
+// the machine.
 func with[H, O any](m *machine, lock func(H) (O, sys.CUresult), h H, f func(O) sys.CUresult) sys.CUresult {
 	o, r := lock(h)
 	defer m.mu.Unlock()
@@ -25,12 +26,12 @@ func with[H, O any](m *machine, lock func(H) (O, sys.CUresult), h H, f func(O) s
 	return f(o)
 }
 
-// withContext is with for what needs no handle: the current context.
+// withContext is with for the current context.
 func withContext(m *machine, lock func() (*context, sys.CUresult), f func(*context) sys.CUresult) sys.CUresult {
 	return with(m, func(struct{}) (*context, sys.CUresult) { return lock() }, struct{}{}, f)
 }
 
-// value stores what get says of what lock returns for a handle.
+// value stores the result of get for the object that lock returns for a handle.
 func value[H, O, T any](m *machine, lock func(H) (O, sys.CUresult), h H, out *T, get func(O) T) sys.CUresult {
 	return with(m, lock, h, func(o O) sys.CUresult { return set(sys.CUDA_SUCCESS, out, get(o)) })
 }

@@ -218,7 +218,7 @@ func (s segment) cut() bool {
 }
 
 // touch calls f and reports a fault of its memory accesses. The address is 0
-// if nobody knows it.
+// if it is not known.
 func touch(f func()) (addr uintptr, faulted bool) {
 	defer func() {
 		switch p := recover().(type) {

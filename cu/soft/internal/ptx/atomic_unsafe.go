@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// An update gives what an atomic writes, of what is there and its operands.
+// An update returns what an atomic writes, given the old value and its operands.
 type update func(old, a, b uint64) uint64
 
 // updateOf finds an atomic by its name, for a type.
@@ -107,8 +107,7 @@ func (b *builder) atomicTarget(o *opcode, t typ) int32 {
 	if o.name == "red" {
 		return b.newSlot()
 	}
-	d := b.p.operand(b)
-	slot := b.target(d, t)
+	slot := b.target(b.p.operand(b), t)
 	b.p.expect(",")
 	return slot
 }

@@ -52,7 +52,7 @@ func (p *parser) body(f *function) {
 	for b.depth > 0 {
 		b.statement()
 	}
-	b.emit(inst{run: runReturn, guard: -1, line: int32(p.line())}) // who falls off the end returns
+	b.emit(inst{run: runReturn, guard: -1, line: int32(p.line())}) // a thread that reaches the end returns
 	b.land()
 	if b.contract(); !b.inStep {
 		return
@@ -128,7 +128,7 @@ func (b *builder) statement() {
 	}
 }
 
-// label notes where the code is.
+// label records where the code is.
 func (b *builder) label(t token) {
 	if _, twice := b.scope.labels[t.text]; twice {
 		panic(errorf(t.line, "the label %s is there twice", t.text))

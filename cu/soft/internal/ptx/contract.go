@@ -20,7 +20,7 @@ type loose struct {
 	saturates bool // it is a sum
 }
 
-// loosely notes an instruction that may become part of another.
+// loosely records an instruction that may become part of another.
 func (b *builder) loosely(o *opcode, at int) {
 	if b.p.debug || !looseNames[o.name] || len(b.f.code) != at+1 {
 		return

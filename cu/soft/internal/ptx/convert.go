@@ -94,7 +94,7 @@ func convert(b *builder, o *opcode) {
 	b.emitConversion(f, to.plain(), from.plain())
 }
 
-// emitByte emits a conversion of bf16 to a byte, whose register has to be one, too.
+// emitByte emits a conversion of bf16 to a byte, which needs a register of that size.
 func (b *builder) emitByte(o *opcode, f func(uint64) uint64, to typ) {
 	args := b.arguments(2)
 	if args[0].what == isRegister && args[0].reg.typ.size != 1 {

@@ -69,13 +69,13 @@ const (
 func (v *values) maxSets() int   { return 1<<14 + 32*len(v.b.steps) }
 func (v *values) maxEffort() int { return 1<<20 + 1000*len(v.b.steps) }
 
-// A reading is who reads a value.
+// A reading records the uses of a value.
 type reading struct {
 	others bool  // besides sums that are near
 	sums   []use // in the order of reading, the last first
 }
 
-// add notes one more sum. One that reads a value twice does not take it for a product.
+// add records one more sum. One that reads a value twice does not take it for a product.
 func (r *reading) add(u use) {
 	twice := slices.ContainsFunc(r.sums, func(v use) bool { return v.step == u.step })
 	if r.others = r.others || twice || len(r.sums) == maxUses; !r.others {

@@ -115,7 +115,7 @@ func (l *layout) saturate(v uint64) uint64 {
 	return v
 }
 
-// rectified makes 0 of what is negative.
+// rectified replaces negative results by 0.
 func (f pure) rectified(l *layout) pure {
 	return func(a, b, c uint64) uint64 { return l.relu(f(a, b, c)) }
 }

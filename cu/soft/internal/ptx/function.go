@@ -63,7 +63,7 @@ func (p *parser) function(entry bool) {
 	p.m.add(f)
 }
 
-// add files a function. A body replaces a declaration, which calls may refer to
+// add records a function. A body replaces a declaration, which calls may refer to
 // by then.
 func (m *Module) add(f *function) {
 	old := m.functions[f.name]

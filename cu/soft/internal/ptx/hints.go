@@ -61,8 +61,7 @@ func createPolicy(b *builder, o *opcode) {
 		o.take("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")
 	}
 	d := b.p.operand(b)
-	i := inst{run: func(t *thread, i *inst) { t.r[i.d] = 0 }, d: b.target(d, tb64)}
-	b.emit(i)
+	b.emit(inst{run: func(t *thread, i *inst) { t.r[i.d] = 0 }, d: b.target(d, tb64)})
 	b.rest()
 }
 

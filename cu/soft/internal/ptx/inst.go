@@ -61,7 +61,7 @@ func (o *opcode) take(names ...string) bool {
 	return false
 }
 
-// oneOf takes the modifier that is in a table, and returns its entry.
+// oneOf takes the first modifier that a table has, and returns its entry.
 func oneOf[T any](o *opcode, table map[string]T) (v T, found bool) {
 	for i, m := range o.mods {
 		if v, found = table[m]; found {
@@ -72,12 +72,12 @@ func oneOf[T any](o *opcode, table map[string]T) (v T, found bool) {
 	return v, false
 }
 
-// refuse is the error for an instruction that is not known.
+// refuse returns the error for an instruction that is known, but not in this form.
 func (o *opcode) refuse(why string, args ...any) error {
 	return errorf(o.line, "%s is not supported: %s", o.text, fmt.Sprintf(why, args...))
 }
 
-// typ returns the n-th type, or an error if there are not so many.
+// typ returns the n-th type, and refuses an opcode that has fewer.
 func (o *opcode) typ(n int) typ {
 	if o.has("b128") {
 		panic(o.refuse("registers have up to 64 bits"))
@@ -107,7 +107,7 @@ func row[T any](o *opcode, table map[typ]T, t typ) T {
 	return v
 }
 
-// leftOver is the error for what nobody has taken.
+// leftOver refuses modifiers and types that the builder has not taken.
 func (o *opcode) leftOver() {
 	if len(o.mods) > 0 {
 		panic(o.refuse(".%s is not known", strings.Join(o.mods, ".")))

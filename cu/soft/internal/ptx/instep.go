@@ -77,8 +77,7 @@ func (b *builder) keepStep(o *opcode, a access) {
 	}})
 }
 
-// alone reports whether nobody else of the warp could come to where t is before others
-// of the block have let them go on.
+// alone reports whether all other threads of the warp have ended or wait for the block.
 func (t *thread) alone() bool {
 	first := t.index &^ (warpSize - 1)
 	warp := t.block.threads[first:min(first+warpSize, len(t.block.threads))]

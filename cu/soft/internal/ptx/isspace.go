@@ -1,6 +1,6 @@
 package ptx
 
-// A region is what of the generic addresses is a space's.
+// A region is the range of generic addresses of a space.
 type region struct{ from, size uint64 }
 
 func regionOf(s space) (region, bool) {

@@ -102,7 +102,7 @@ type launched struct {
 	stack  uint64 // bytes of a thread's local memory
 	began  time.Time
 	cores  int
-	lost   atomic.Bool // a thread died, or nobody wants the result
+	lost   atomic.Bool // a thread died, or the launch was cancelled
 	says   sync.Mutex  // of Stdout and Stderr
 
 	workspace []byte // of a cooperative grid
@@ -213,7 +213,7 @@ func (g *grid) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// stop ends a launch with a result that nobody wants.
+// stop ends a cancelled launch.
 func (g *grid) stop() {
 	g.launch.lost.Store(true)
 	g.mu.Lock()
@@ -265,7 +265,7 @@ func (g *grid) begin(core int) *block {
 	return b
 }
 
-// put files a block that has had its turn.
+// put queues a block that has had its turn.
 func (g *grid) put(b *block, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

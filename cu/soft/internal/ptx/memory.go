@@ -128,9 +128,8 @@ func (t *thread) within(m []byte, off, address, n uint64) []byte {
 	return nil
 }
 
-// takeOrder takes what an access says of its order among others and of who has to
-// see that; here every access is seen by all at once. It reports whether others
-// may look at the same time.
+// takeOrder takes the modifiers of memory order and scope; here all threads see every access at
+// once. It reports whether other threads may access the memory at the same time.
 func (o *opcode) takeOrder() (strong bool) {
 	o.take("weak")
 	strong = o.take("volatile", "relaxed", "acquire", "release", "acq_rel")
@@ -223,8 +222,7 @@ func (b *builder) vector(o operand, a access, slot func(operand, typ) int32) []i
 	}
 	var slots []int32
 	for _, v := range list {
-		s := slot(v, a.typ)
-		slots = append(slots, s)
+		slots = append(slots, slot(v, a.typ))
 	}
 	return slots
 }

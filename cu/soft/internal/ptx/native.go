@@ -123,9 +123,7 @@ func nativeFree(t *thread, args []uint64) uint64 {
 // sleep builds nanosleep, which takes no time here.
 func sleep(b *builder, o *opcode) {
 	t := o.only(tu32)
-	args := b.arguments(1)
-	i := inst{run: runNothing, a: b.source(args[0], t)}
-	b.emit(i)
+	b.emit(inst{run: runNothing, a: b.source(b.p.operand(b), t)})
 }
 
 func runBreakpoint(t *thread, _ *inst) { t.fail(Breakpoint, 0) }
@@ -161,14 +159,10 @@ func saveStack(b *builder, o *opcode) {
 }
 
 func (b *builder) emitTarget(t typ, f run) {
-	args := b.arguments(1)
-	i := inst{run: f, d: b.target(args[0], t)}
-	b.emit(i)
+	b.emit(inst{run: f, d: b.target(b.p.operand(b), t)})
 }
 
 func restoreStack(b *builder, o *opcode) {
 	t := o.only(tu64)
-	args := b.arguments(1)
-	i := inst{run: func(t *thread, i *inst) { t.extra = min(t.extra, t.r[i.a]) }, a: b.source(args[0], t)}
-	b.emit(i)
+	b.emit(inst{run: func(t *thread, i *inst) { t.extra = min(t.extra, t.r[i.a]) }, a: b.source(b.p.operand(b), t)})
 }

@@ -38,7 +38,7 @@ func opcodeType(name string) (t typ, ok bool) {
 	return t, ok
 }
 
-// plain is what a register has to be that holds the type.
+// plain returns the type of a register that holds t.
 func (t typ) plain() typ {
 	if t.kind > predicate {
 		return typ{bitsKind, t.size}

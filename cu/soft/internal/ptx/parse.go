@@ -25,21 +25,20 @@ func Parse(text string) (*Module, error) { return parse(text, false) }
 // ParseUnoptimised is Parse for an assembler that is told to optimise nothing.
 func ParseUnoptimised(text string) (*Module, error) { return parse(text, true) }
 
+// parse recovers from the panics with an *Error by which parser and builders refuse a text, as
+// text/template's parser does.
 func parse(text string, debug bool) (m *Module, err error) {
 	p := &parser{debug: debug, lexer: lexer{text: text, line: 1}, last: 1, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}, pointed: &function{}}}
 	defer func() {
-		switch e := recover().(type) {
-		case nil:
-		case *Error:
-			err = e
-		default:
-			panic(e)
+		if e := recover(); e != nil {
+			bad, ok := e.(*Error)
+			if !ok {
+				panic(e)
+			}
+			m, err = nil, bad
 		}
 		if p.lexer.err != nil { // of which others follow
-			err = p.lexer.err
-		}
-		if err != nil {
-			m = nil
+			m, err = nil, p.lexer.err
 		}
 	}()
 	p.parse()
@@ -235,7 +234,7 @@ func (p *parser) directive() {
 	panic(errorf(t.line, "%s is not supported here", t))
 }
 
-// remark takes what says nothing of what the program does.
+// remark takes a directive that has no effect on the program: debugging information and advice.
 func (p *parser) remark(t token) (ok bool) {
 	switch t.text {
 	case ".file":

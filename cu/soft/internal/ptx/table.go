@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// A build makes one instruction of what the text says. It takes the modifiers
+// A build takes an instruction's operands from the text and emits it. It takes the modifiers
 // that it knows from the opcode; others are refused.
 type build func(*builder, *opcode)
 
@@ -228,7 +228,7 @@ func number32(v float32) uint64 {
 	return b32(v)
 }
 
-// number64 is number32 for doubles, of what operands.
+// number64 is number32 for doubles; a NaN keeps the bits of the operand that was one.
 func number64(v float64, operands ...uint64) uint64 {
 	if v == v {
 		return b64(v)

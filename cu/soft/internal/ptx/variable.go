@@ -299,8 +299,7 @@ func (p *parser) reference() (r reference) {
 		r.symbol = p.word()
 		p.expect(")")
 	}
-	plus := p.plus()
-	r.plus = int64(plus)
+	r.plus = int64(p.plus())
 	return r
 }
 

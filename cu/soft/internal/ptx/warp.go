@@ -129,8 +129,7 @@ func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*threa
 // comma takes a comma and an operand that is read.
 func (b *builder) comma(t typ) int32 {
 	b.p.expect(",")
-	o := b.p.operand(b)
-	return b.source(o, t)
+	return b.source(b.p.operand(b), t)
 }
 
 // syncMask takes the mask of an instruction with .sync, and -1 of one without.
@@ -141,7 +140,7 @@ func (b *builder) syncMask(sync bool) int32 {
 	return b.comma(tu32)
 }
 
-// activeMask builds activemask: the threads that are here.
+// activeMask builds activemask, which returns the lanes that have arrived.
 func activeMask(b *builder, o *opcode) {
 	t := o.only(tb32)
 	args := b.arguments(1)
@@ -164,8 +163,7 @@ func give(here []*thread, v uint64) {
 	}
 }
 
-// votes are the ways to vote: what becomes of the mask of those who are for it,
-// and of all.
+// votes are the results of a vote, given the lanes that vote yes and all lanes.
 var votes = map[string]func(yes, all uint64) uint64{
 	"all":    func(yes, all uint64) uint64 { return boolBits(yes == all) },
 	"any":    func(yes, _ uint64) uint64 { return boolBits(yes != 0) },
@@ -187,8 +185,7 @@ func vote(b *builder, o *opcode) {
 	i.imm = boolBits(args[1].not) // threads that converge may differ in this
 	args[1].not = false
 	i.a = b.source(args[1], tpred)
-	mask := b.syncMask(sync)
-	b.assemble(o, i, mask, func(here []*thread) {
+	b.assemble(o, i, b.syncMask(sync), func(here []*thread) {
 		var yes uint64
 		for _, t := range here {
 			if t.r[t.inst.a] != t.inst.imm {
@@ -199,7 +196,7 @@ func vote(b *builder, o *opcode) {
 	})
 }
 
-// match builds match.any and match.all: who has the same value.
+// match builds match.any and match.all, which return the lanes with the same value.
 func match(b *builder, o *opcode) {
 	sync, all := o.takeSync(), o.take("all")
 	if !sync || !all && !o.take("any") {
@@ -279,8 +276,7 @@ func reduce(b *builder, o *opcode) {
 	}
 	args := b.arguments(2)
 	i := inst{d: b.target(args[0], t), a: b.source(args[1], t)}
-	mask := b.syncMask(true)
-	b.assemble(o, i, mask, func(here []*thread) {
+	b.assemble(o, i, b.syncMask(true), func(here []*thread) {
 		v := here[0].r[here[0].inst.a]
 		for _, t := range here[1:] {
 			v = f(v, t.r[t.inst.a], 0)
@@ -289,7 +285,7 @@ func reduce(b *builder, o *opcode) {
 	})
 }
 
-// elect builds elect.sync: the first of those who are there is the one.
+// elect builds elect.sync, which elects the first thread of those in the mask.
 func elect(b *builder, o *opcode) {
 	if !o.takeSync() {
 		panic(o.refuse("without .sync"))
@@ -299,8 +295,7 @@ func elect(b *builder, o *opcode) {
 		panic(o.refuse("without a predicate"))
 	}
 	i := b.withPredicate(args[0], tb32)
-	mask := b.syncMask(true)
-	b.assemble(o, i, mask, func(here []*thread) {
+	b.assemble(o, i, b.syncMask(true), func(here []*thread) {
 		for k, t := range here {
 			t.r[t.inst.c] = boolBits(k == 0)
 		}
@@ -345,8 +340,7 @@ func shuffle(b *builder, o *opcode) {
 	i.b = b.source(args[2], tu32)
 	c := b.source(args[3], tu32)
 	i.vec = []int32{c}
-	mask := b.syncMask(sync)
-	b.assemble(o, i, mask, func(here []*thread) { how.act(idx, here) })
+	b.assemble(o, i, b.syncMask(sync), func(here []*thread) { how.act(idx, here) })
 }
 
 // act moves the values. From a lane that is not there comes nothing, for which a
