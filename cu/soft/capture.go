@@ -99,7 +99,7 @@ func (s *stream) refuse() sys.CUresult {
 	return s.spoil(sys.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 }
 
-// refuse returns why nobody may wait for a context.
+// refuse returns the error of a wait for a context, if one of its streams is captured.
 func (ctx *context) refuse() sys.CUresult {
 	r := sys.CUDA_SUCCESS
 	for s := range ctx.streams {
@@ -137,7 +137,7 @@ func (m *machine) refuseUnsafe() sys.CUresult {
 	return r
 }
 
-// capturedRecord notes where an event was recorded, and reports whether that was
+// capturedRecord records where an event was recorded, and reports whether that was
 // in a capture.
 func (e *event) capturedRecord(s *stream) bool {
 	e.captured = captured{s.captured.in, slices.Clone(s.captured.after)}

@@ -66,18 +66,6 @@ func TestUnusableDefaultDirectory(t *testing.T) {
 		fmt.Sprintf("%s is not set and stands for %q: mkdir %s: not a directory", envDir, dir, dir))
 }
 
-func TestNoDevice(t *testing.T) { // D19
-	for _, env := range []string{envDevices + "=0", envVisible + "=", envVisible + "=-1", envVisible + "=9"} {
-		require.Equal(t, "CUDA_ERROR_NO_DEVICE <nil>", output(t, "init", env), env)
-	}
-}
-
-func TestBeforeInit(t *testing.T) {
-	out := output(t, "uninit")
-	e := "CUDA_ERROR_NOT_INITIALIZED"
-	require.Equal(t, e+" "+e+" "+e+" "+e+" "+e+" "+e+" "+e+" "+e+" "+e+"\nCUDA_SUCCESS 13000 CUDA_SUCCESS", out)
-}
-
 func TestStoreDir(t *testing.T) {
 	t.Setenv(envDir, "some/where")
 	dir, err := storeDir(1)

@@ -11,50 +11,50 @@ import (
 // side return when they are done; sets and copies between devices do not wait, as
 // CUDA documents.
 
-func (m *machine) cuMemcpyHtoD(dst sys.CUdeviceptr, src, n uintptr) sys.CUresult {
-	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), box: line(n), wait: true})
+func (m *machine) cuMemcpyHtoD_v2(dst sys.CUdeviceptr, src, n uintptr) sys.CUresult {
+	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), extent: line(n), wait: true})
 }
 
-func (m *machine) cuMemcpyHtoDAsync(dst sys.CUdeviceptr, src, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), box: line(n), stream: s})
+func (m *machine) cuMemcpyHtoDAsync_v2(dst sys.CUdeviceptr, src, n uintptr, s sys.CUstream) sys.CUresult {
+	return m.transfer(transfer{dst: onDevice(dst), src: onHost(src), extent: line(n), stream: s})
 }
 
-func (m *machine) cuMemcpyDtoH(dst uintptr, src sys.CUdeviceptr, n uintptr) sys.CUresult {
-	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), box: line(n), wait: true})
+func (m *machine) cuMemcpyDtoH_v2(dst uintptr, src sys.CUdeviceptr, n uintptr) sys.CUresult {
+	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), extent: line(n), wait: true})
 }
 
-func (m *machine) cuMemcpyDtoHAsync(dst uintptr, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), box: line(n), stream: s})
+func (m *machine) cuMemcpyDtoHAsync_v2(dst uintptr, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
+	return m.transfer(transfer{dst: onHost(dst), src: onDevice(src), extent: line(n), stream: s})
 }
 
-func (m *machine) cuMemcpyDtoD(dst, src sys.CUdeviceptr, n uintptr) sys.CUresult {
-	return m.syncMemops(m.cuMemcpyDtoDAsync(dst, src, n, 0), dst, src)
+func (m *machine) cuMemcpyDtoD_v2(dst, src sys.CUdeviceptr, n uintptr) sys.CUresult {
+	return m.syncMemops(m.cuMemcpyDtoDAsync_v2(dst, src, n, 0), dst, src)
 }
 
-func (m *machine) cuMemcpyDtoDAsync(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.transfer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), stream: s})
+func (m *machine) cuMemcpyDtoDAsync_v2(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
+	return m.transfer(transfer{dst: onDevice(dst), src: onDevice(src), extent: line(n), stream: s})
 }
 
 func (m *machine) cuMemcpy(dst, src sys.CUdeviceptr, n uintptr) sys.CUresult {
 	m.mu.Lock()
 	between := m.isDevice(uintptr(dst)) && m.isDevice(uintptr(src))
 	m.mu.Unlock()
-	return m.syncMemops(m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), box: line(n), wait: !between}), dst, src)
+	return m.syncMemops(m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), extent: line(n), wait: !between}), dst, src)
 }
 
 func (m *machine) cuMemcpyAsync(dst, src sys.CUdeviceptr, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), box: line(n), stream: s})
+	return m.transfer(transfer{dst: anywhere(dst), src: anywhere(src), extent: line(n), stream: s})
 }
 
 // cuMemcpyPeer waits for the present work of both contexts, and until it is done,
 // as later work in them waits for it too. As with the legacy default stream that
 // excludes non-blocking streams.
 func (m *machine) cuMemcpyPeer(dst sys.CUdeviceptr, to sys.CUcontext, src sys.CUdeviceptr, from sys.CUcontext, n uintptr) sys.CUresult {
-	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), wait: true}, to, from)
+	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), extent: line(n), wait: true}, to, from)
 }
 
 func (m *machine) cuMemcpyPeerAsync(dst sys.CUdeviceptr, to sys.CUcontext, src sys.CUdeviceptr, from sys.CUcontext, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), box: line(n), stream: s}, to, from)
+	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), extent: line(n), stream: s}, to, from)
 }
 
 // copyPeer is a transfer with sides in contexts of their own; 0 is the current
@@ -96,7 +96,7 @@ func (m *machine) memset(dst sys.CUdeviceptr, pattern []byte, n uintptr, s sys.C
 	if n > 0 && (n > math.MaxInt64/width || uintptr(dst)%width != 0) {
 		return m.refuse(s, sys.CUDA_ERROR_INVALID_VALUE)
 	}
-	return m.transfer(transfer{dst: onDevice(dst), pattern: pattern, box: line(n * width), stream: s})
+	return m.transfer(transfer{dst: onDevice(dst), pattern: pattern, extent: line(n * width), stream: s})
 }
 
 // refuse returns why a call with a stream is refused: first why not the stream,
@@ -107,7 +107,7 @@ func (m *machine) refuse(h sys.CUstream, why sys.CUresult) sys.CUresult {
 	return firstError(r, why)
 }
 
-func (m *machine) cuMemsetD8(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUresult {
+func (m *machine) cuMemsetD8_v2(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD8Async(dst, v, n, 0), dst)
 }
 
@@ -115,7 +115,7 @@ func (m *machine) cuMemsetD8Async(dst sys.CUdeviceptr, v uint8, n uintptr, s sys
 	return m.memset(dst, []byte{v}, n, s)
 }
 
-func (m *machine) cuMemsetD16(dst sys.CUdeviceptr, v uint16, n uintptr) sys.CUresult {
+func (m *machine) cuMemsetD16_v2(dst sys.CUdeviceptr, v uint16, n uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD16Async(dst, v, n, 0), dst)
 }
 
@@ -123,7 +123,7 @@ func (m *machine) cuMemsetD16Async(dst sys.CUdeviceptr, v uint16, n uintptr, s s
 	return m.memset(dst, binary.LittleEndian.AppendUint16(nil, v), n, s)
 }
 
-func (m *machine) cuMemsetD32(dst sys.CUdeviceptr, v uint32, n uintptr) sys.CUresult {
+func (m *machine) cuMemsetD32_v2(dst sys.CUdeviceptr, v uint32, n uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD32Async(dst, v, n, 0), dst)
 }
 

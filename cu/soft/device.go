@@ -133,21 +133,11 @@ func (m *machine) cuDeviceGetName(name *byte, size int32, dev sys.CUdevice) sys.
 }
 
 func (m *machine) cuDeviceGetUuid(uuid *sys.CUuuid, dev sys.CUdevice) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, uuid, sys.CUuuid{Bytes: d.uuid})
+	return value(m, m.lockDevice, dev, uuid, func(d *device) sys.CUuuid { return sys.CUuuid{Bytes: d.uuid} })
 }
 
-func (m *machine) cuDeviceTotalMem(bytes *uint64, dev sys.CUdevice) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, bytes, d.memory)
+func (m *machine) cuDeviceTotalMem_v2(bytes *uint64, dev sys.CUdevice) sys.CUresult {
+	return value(m, m.lockDevice, dev, bytes, func(d *device) uint64 { return d.memory })
 }
 
 func (m *machine) cuDeviceComputeCapability(major, minor *int32, dev sys.CUdevice) sys.CUresult {

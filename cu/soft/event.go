@@ -81,7 +81,7 @@ func (m *machine) addEvent(e *event) sys.CUevent {
 	return h
 }
 
-func (m *machine) cuEventDestroy(h sys.CUevent) sys.CUresult {
+func (m *machine) cuEventDestroy_v2(h sys.CUevent) sys.CUresult {
 	e, r := m.lockEvent(h)
 	defer m.mu.Unlock()
 	if r == sys.CUDA_SUCCESS {
@@ -97,31 +97,28 @@ func (m *machine) cuEventRecord(h sys.CUevent, hStream sys.CUstream) sys.CUresul
 
 // cuEventRecordWithFlags requires event and stream of the same context.
 func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, flags uint32) sys.CUresult {
-	e, r := m.lockEvent(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	s, r := m.findStream(hStream)
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case s.ctx != e.ctx:
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if e.capturedRecord(s) {
+	return with(m, m.lockEvent, h, func(e *event) sys.CUresult {
+		s, r := m.findStream(hStream)
+		switch {
+		case r != sys.CUDA_SUCCESS:
+			return r
+		case s.ctx != e.ctx:
+			return sys.CUDA_ERROR_INVALID_HANDLE
+		case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if e.capturedRecord(s) {
+			return sys.CUDA_SUCCESS
+		}
+		if flags != 0 {
+			return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
+		}
+		if e.shared != nil {
+			return m.recordShared(e.shared, s)
+		}
+		e.last = m.enqueue(s, &op{})
 		return sys.CUDA_SUCCESS
-	}
-	if flags != 0 {
-		return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
-	}
-	if e.shared != nil {
-		return m.recordShared(e.shared, s)
-	}
-	e.last = m.enqueue(s, &op{})
-	return sys.CUDA_SUCCESS
+	})
 }
 
 // cuEventQuery reports an event that was never recorded as done.
@@ -159,24 +156,21 @@ func (m *machine) cuEventSynchronize(h sys.CUevent) sys.CUresult {
 }
 
 func (m *machine) cuEventElapsedTime(out *float32, hStart, hEnd sys.CUevent) sys.CUresult {
-	start, r := m.lockEvent(hStart)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	end, r := m.findEvent(hEnd)
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case out == nil:
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	case start.captured.in != nil || end.captured.in != nil:
-		return firstError(start.captured.refuseEvent(), end.captured.refuseEvent())
-	case start.last == nil || end.last == nil || !start.timed() || !end.timed() || start.ctx != end.ctx:
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	case !start.last.finished() || !end.last.finished():
-		return sys.CUDA_ERROR_NOT_READY
-	}
-	*out = float32(end.last.at.Sub(start.last.at)) / float32(time.Millisecond)
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockEvent, hStart, func(start *event) sys.CUresult {
+		end, r := m.findEvent(hEnd)
+		switch {
+		case r != sys.CUDA_SUCCESS:
+			return r
+		case out == nil:
+			return sys.CUDA_ERROR_INVALID_HANDLE
+		case start.captured.in != nil || end.captured.in != nil:
+			return firstError(start.captured.refuseEvent(), end.captured.refuseEvent())
+		case start.last == nil || end.last == nil || !start.timed() || !end.timed() || start.ctx != end.ctx:
+			return sys.CUDA_ERROR_INVALID_HANDLE
+		case !start.last.finished() || !end.last.finished():
+			return sys.CUDA_ERROR_NOT_READY
+		}
+		*out = float32(end.last.at.Sub(start.last.at)) / float32(time.Millisecond)
+		return sys.CUDA_SUCCESS
+	})
 }

@@ -27,7 +27,7 @@ type former struct {
 // maxFormer is how many ranges are remembered.
 const maxFormer = 64
 
-// remember notes that n bytes of r from base on are gone. Neighbours that end one
+// remember records that n bytes of r from base on are gone. Neighbours that end one
 // after the other, such as the chunks of a buffer, are one range.
 func (s *space) remember(r *reservation, base, n uintptr, end string) {
 	if i := len(s.former) - 1; i >= 0 {

@@ -16,7 +16,7 @@ type function struct {
 	attrs  *funcAttributes
 }
 
-// kernelNames are the names given to callers, who keep them.
+// kernelNames are the C strings of names that callers keep.
 var kernelNames = cStrings{of: make(map[string]*byte)}
 
 // A block's shared memory: without asking for more, with asking, and what the
@@ -162,30 +162,15 @@ func (m *machine) lockFunction(h sys.CUfunction) (*function, sys.CUresult) {
 }
 
 func (m *machine) cuFuncGetAttribute(out *int32, a sys.CUfunction_attribute, h sys.CUfunction) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return f.attrs.get(out, a, &f.Kernel, f.mod.code)
+	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return f.attrs.get(out, a, &f.Kernel, f.mod.code) })
 }
 
 func (m *machine) cuFuncSetAttribute(h sys.CUfunction, a sys.CUfunction_attribute, v int32) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return f.attrs.set(a, v, &f.Kernel)
+	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return f.attrs.set(a, v, &f.Kernel) })
 }
 
 func (m *machine) cuFuncGetParamInfo(h sys.CUfunction, index uintptr, offset, size *uintptr) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return paramInfo(&f.Kernel, index, offset, size)
+	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return paramInfo(&f.Kernel, index, offset, size) })
 }
 
 // paramInfo says where a parameter is among the others; its size may be left out.
@@ -199,21 +184,11 @@ func paramInfo(k *ptx.Kernel, index uintptr, offset, size *uintptr) sys.CUresult
 }
 
 func (m *machine) cuFuncGetName(out **byte, h sys.CUfunction) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, kernelNames.get(f.Name))
+	return value(m, m.lockFunction, h, out, func(f *function) *byte { return kernelNames.get(f.Name) })
 }
 
 func (m *machine) cuFuncGetModule(out *sys.CUmodule, h sys.CUfunction) sys.CUresult {
-	f, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, f.mod.handle)
+	return value(m, m.lockFunction, h, out, func(f *function) sys.CUmodule { return f.mod.handle })
 }
 
 // cuFuncLoad has nothing to load: PTX is loaded at once.

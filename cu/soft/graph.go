@@ -180,31 +180,25 @@ func (m *machine) cuGraphCreate(out *sys.CUgraph, flags uint32) sys.CUresult {
 // cuGraphDestroy refuses a graph that is still captured: the end of the capture
 // would give it out once more.
 func (m *machine) cuGraphDestroy(h sys.CUgraph) sys.CUresult {
-	g, r := m.lockGraph(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	for c := range m.captures {
-		if c.graph == g {
-			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "graph %#x destroyed while it is captured", uint64(h))
+	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+		for c := range m.captures {
+			if c.graph == g {
+				return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "graph %#x destroyed while it is captured", uint64(h))
+			}
 		}
-	}
-	m.dropGraph(g)
-	return sys.CUDA_SUCCESS
+		m.dropGraph(g)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuGraphClone(out *sys.CUgraph, h sys.CUgraph) sys.CUresult {
-	g, r := m.lockGraph(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	*out = m.cloneGraph(g).handle
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+		if out == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		*out = m.cloneGraph(g).handle
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cloneGraph makes a graph of its own with the same work.
@@ -219,23 +213,15 @@ func (m *machine) cloneGraph(g *graph) *graph {
 }
 
 func (m *machine) cuGraphGetNodes(h sys.CUgraph, out *sys.CUgraphNode, count *uintptr) sys.CUresult {
-	g, r := m.lockGraph(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return listNodes(g.nodes, out, count)
+	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult { return listNodes(g.nodes, out, count) })
 }
 
 // cuGraphGetRootNodes lists the nodes that follow none.
 func (m *machine) cuGraphGetRootNodes(h sys.CUgraph, out *sys.CUgraphNode, count *uintptr) sys.CUresult {
-	g, r := m.lockGraph(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	roots := slices.DeleteFunc(slices.Clone(g.nodes), func(n *node) bool { return len(n.after) > 0 })
-	return listNodes(roots, out, count)
+	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+		roots := slices.DeleteFunc(slices.Clone(g.nodes), func(n *node) bool { return len(n.after) > 0 })
+		return listNodes(roots, out, count)
+	})
 }
 
 // listNodes stores as many nodes as there is room for, their number, and null in
@@ -266,25 +252,22 @@ func (m *machine) cuGraphGetEdges(h sys.CUgraph, from, to *sys.CUgraphNode, coun
 
 // cuGraphGetEdges_v2 lists the edges. Edges have no data here.
 func (m *machine) cuGraphGetEdges_v2(h sys.CUgraph, from, to *sys.CUgraphNode, data *sys.CUgraphEdgeData, count *uintptr) sys.CUresult {
-	g, r := m.lockGraph(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if count == nil || (from == nil) != (to == nil) || from == nil && data != nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	var before, after []*node
-	for _, n := range g.nodes {
-		for _, a := range n.after {
-			before, after = append(before, a), append(after, n)
+	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+		if count == nil || (from == nil) != (to == nil) || from == nil && data != nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-	}
-	if data != nil {
-		clear(array(data, *count))
-	}
-	n := *count
-	return firstError(listNodes(before, from, &n), listNodes(after, to, count))
+		var before, after []*node
+		for _, n := range g.nodes {
+			for _, a := range n.after {
+				before, after = append(before, a), append(after, n)
+			}
+		}
+		if data != nil {
+			clear(array(data, *count))
+		}
+		n := *count
+		return firstError(listNodes(before, from, &n), listNodes(after, to, count))
+	})
 }
 
 func (m *machine) cuGraphNodeGetType(h sys.CUgraphNode, out *sys.CUgraphNodeType) sys.CUresult {

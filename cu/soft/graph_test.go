@@ -2,8 +2,6 @@ package soft
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 
@@ -275,20 +273,4 @@ func TestCaptureEndsWithoutAPlaceForTheGraph(t *testing.T) {
 	ok(t, driver.cuStreamEndCapture(s, nil)) // the account of handles would miss the graph
 	require.Empty(t, driver.graphs)
 	require.Empty(t, driver.nodes)
-}
-
-// The description names the nodes and their order.
-func TestGraphDOT(t *testing.T) {
-	c := inContext(t, 0)
-	s, q := newStream(t, c, nonBlocking), linear(t, c, 10)
-	g := captureOf(t, c, s, func() {
-		ok(t, c.CuMemsetD8Async(q, 1, 1, s))
-		ok(t, c.CuMemcpyDtoDAsync_v2(q+1, q, 1, s))
-	})
-	path := filepath.Join(t.TempDir(), "dot")
-	ok(t, c.CuGraphDebugDotPrint(g, sys.CString(path), 0))
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, "digraph dot {\n\tn0 [label=\"0 MEMSET\"];\n\tn1 [label=\"1 MEMCPY\"];\n\tn0 -> n1;\n}\n", string(text))
-	ok(t, c.CuGraphDestroy(g))
 }

@@ -11,21 +11,18 @@ import (
 // add makes a node of what makeWork returns, which follows the listed nodes of
 // the same graph.
 func (m *machine) add(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, makeWork func() (*work, sys.CUresult)) sys.CUresult {
-	g, r := m.lockGraph(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	after, ok := m.nodesOf(g, deps, n)
-	if out == nil || !ok {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	w, r := makeWork()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	*out = m.addNode(g, w, after).handle
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+		after, ok := m.nodesOf(g, deps, n)
+		if out == nil || !ok {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		w, r := makeWork()
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		*out = m.addNode(g, w, after).handle
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // nodesOf returns nodes by their handles; ok is false if one is not g's.
@@ -80,12 +77,12 @@ func (m *machine) cuGraphAddMemcpyNode(out *sys.CUgraphNode, h sys.CUgraph, deps
 		if p == nil || p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0 {
 			return nil, sys.CUDA_ERROR_INVALID_VALUE
 		}
-		var c boxCall
+		var c copyDesc
 		c.read(p)
 		if c.dst.kind == sys.CU_MEMORYTYPE_ARRAY || c.src.kind == sys.CU_MEMORYTYPE_ARRAY {
 			return nil, sys.CUDA_ERROR_NOT_SUPPORTED
 		}
-		t := transfer{box: c.box}
+		t := transfer{extent: c.extent}
 		if r := m.sides(&t, &c); r != sys.CUDA_SUCCESS {
 			return nil, r
 		}

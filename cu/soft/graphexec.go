@@ -57,28 +57,25 @@ func (m *machine) cuGraphInstantiateWithFlags(out *sys.CUgraphExec, h sys.CUgrap
 }
 
 func (m *machine) cuGraphInstantiateWithParams(out *sys.CUgraphExec, h sys.CUgraph, p *sys.CUDA_GRAPH_INSTANTIATE_PARAMS) sys.CUresult {
-	g, r := m.lockGraph(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || p == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	p.HErrNode_out, p.Result_out = 0, sys.CUDA_GRAPH_INSTANTIATE_ERROR
-	if p.Flags&^instantiateFlags != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if _, ok := ordered(g.nodes); !ok {
-		p.Result_out = sys.CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	e := &graphExec{handle: sys.CUgraphExec(m.newHandle(kindExec, 0)), flags: p.Flags}
-	e.take(g)
-	m.execs[e.handle] = e
-	p.Result_out = sys.CUDA_GRAPH_INSTANTIATE_SUCCESS
-	*out = e.handle
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+		if out == nil || p == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		p.HErrNode_out, p.Result_out = 0, sys.CUDA_GRAPH_INSTANTIATE_ERROR
+		if p.Flags&^instantiateFlags != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if _, ok := ordered(g.nodes); !ok {
+			p.Result_out = sys.CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		e := &graphExec{handle: sys.CUgraphExec(m.newHandle(kindExec, 0)), flags: p.Flags}
+		e.take(g)
+		m.execs[e.handle] = e
+		p.Result_out = sys.CUDA_GRAPH_INSTANTIATE_SUCCESS
+		*out = e.handle
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // take makes the executable one of g, which has no cycle.
@@ -99,12 +96,7 @@ func (m *machine) cuGraphExecDestroy(h sys.CUgraphExec) sys.CUresult {
 }
 
 func (m *machine) cuGraphExecGetFlags(h sys.CUgraphExec, out *uint64) sys.CUresult {
-	e, r := m.lockExec(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, e.flags)
+	return value(m, m.lockExec, h, out, func(e *graphExec) uint64 { return e.flags })
 }
 
 // cuGraphLaunch runs the nodes one after the other as one piece of the stream's

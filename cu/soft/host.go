@@ -92,34 +92,31 @@ func (t *hostTable) freeAll(ctx *context) {
 	}
 }
 
-func (m *machine) cuMemAllocHost(out *uintptr, size uintptr) sys.CUresult {
+func (m *machine) cuMemAllocHost_v2(out *uintptr, size uintptr) sys.CUresult {
 	return m.cuMemHostAlloc(out, size, 0)
 }
 
 // cuMemHostAlloc makes memory that is always mapped for devices. For 0 bytes it
 // stores a null pointer.
 func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	const known = sys.CU_MEMHOSTALLOC_PORTABLE | sys.CU_MEMHOSTALLOC_DEVICEMAP | sys.CU_MEMHOSTALLOC_WRITECOMBINED
-	if out == nil || flags&^known != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if size == 0 {
-		*out = 0
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+		const known = sys.CU_MEMHOSTALLOC_PORTABLE | sys.CU_MEMHOSTALLOC_DEVICEMAP | sys.CU_MEMHOSTALLOC_WRITECOMBINED
+		if out == nil || flags&^known != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if size == 0 {
+			*out = 0
+			return sys.CUDA_SUCCESS
+		}
+		base, err := mapHost(size)
+		if err != nil {
+			return sys.CUDA_ERROR_OUT_OF_MEMORY
+		}
+		flags |= sys.CU_MEMHOSTALLOC_DEVICEMAP
+		m.host.add(&hostBlock{ctx: ctx, base: base, size: size, flags: flags, id: m.newBufferID()})
+		*out = base
 		return sys.CUDA_SUCCESS
-	}
-	base, err := mapHost(size)
-	if err != nil {
-		return sys.CUDA_ERROR_OUT_OF_MEMORY
-	}
-	flags |= sys.CU_MEMHOSTALLOC_DEVICEMAP
-	m.host.add(&hostBlock{ctx: ctx, base: base, size: size, flags: flags, id: m.newBufferID()})
-	*out = base
-	return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemFreeHost takes a null pointer, too.
@@ -168,31 +165,28 @@ const maxHostMemory = 1 << 44
 // cuMemHostRegister takes any memory of the caller that a device could use:
 // exactly these bytes, of pages that exist.
 func (m *machine) cuMemHostRegister(p, size uintptr, flags uint32) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	// CU_MEMHOSTREGISTER_IOMEMORY is for memory of other devices, of which there
-	// is none.
-	const readOnly = sys.CU_MEMHOSTREGISTER_READ_ONLY
-	const known = sys.CU_MEMHOSTREGISTER_PORTABLE | sys.CU_MEMHOSTREGISTER_DEVICEMAP | readOnly
-	other := m.host.overlapping(p, size)
-	switch {
-	case p == 0, size == 0, p+size < p, flags&^known != 0:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case size > maxHostMemory:
-		return sys.CUDA_ERROR_OUT_OF_MEMORY
-	case other != nil && other.registered:
-		return sys.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
-	case other != nil, m.isDevice(p), !present(p, size, flags&readOnly == 0):
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	m.host.add(&hostBlock{
-		ctx: ctx, base: p, size: size, flags: flags&^readOnly | sys.CU_MEMHOSTREGISTER_DEVICEMAP,
-		registered: true, readOnly: flags&readOnly != 0, id: m.newBufferID(),
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+		// CU_MEMHOSTREGISTER_IOMEMORY is for memory of other devices, of which there
+		// is none.
+		const readOnly = sys.CU_MEMHOSTREGISTER_READ_ONLY
+		const known = sys.CU_MEMHOSTREGISTER_PORTABLE | sys.CU_MEMHOSTREGISTER_DEVICEMAP | readOnly
+		other := m.host.overlapping(p, size)
+		switch {
+		case p == 0, size == 0, p+size < p, flags&^known != 0:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case size > maxHostMemory:
+			return sys.CUDA_ERROR_OUT_OF_MEMORY
+		case other != nil && other.registered:
+			return sys.CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
+		case other != nil, m.isDevice(p), !present(p, size, flags&readOnly == 0):
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		m.host.add(&hostBlock{
+			ctx: ctx, base: p, size: size, flags: flags&^readOnly | sys.CU_MEMHOSTREGISTER_DEVICEMAP,
+			registered: true, readOnly: flags&readOnly != 0, id: m.newBufferID(),
+		})
+		return sys.CUDA_SUCCESS
 	})
-	return sys.CUDA_SUCCESS
 }
 
 // present reports whether this process may read, and write, a whole range. The list of mappings is read again
@@ -200,7 +194,7 @@ func (m *machine) cuMemHostRegister(p, size uintptr, flags uint32) sys.CUresult 
 func present(addr, size uintptr, write bool) bool {
 	for range 3 {
 		maps, err := os.ReadFile("/proc/self/maps")
-		if err != nil || covered(string(maps), addr, size, write) { // without a list nobody knows
+		if err != nil || covered(string(maps), addr, size, write) { // without the maps, it is taken to be there
 			return true
 		}
 	}
@@ -239,28 +233,22 @@ func (m *machine) cuMemHostUnregister(p uintptr) sys.CUresult {
 	})
 }
 
-// cuMemHostGetDevicePointer returns the same address: addressing is unified.
-func (m *machine) cuMemHostGetDevicePointer(out *sys.CUdeviceptr, p uintptr, flags uint32) sys.CUresult {
-	_, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if b, _ := m.host.find(p); b == nil || flags != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return set(r, out, sys.CUdeviceptr(p))
+// cuMemHostGetDevicePointer_v2 returns the same address: addressing is unified.
+func (m *machine) cuMemHostGetDevicePointer_v2(out *sys.CUdeviceptr, p uintptr, flags uint32) sys.CUresult {
+	return withContext(m, m.lockCurrent, func(_ *context) sys.CUresult {
+		if b, _ := m.host.find(p); b == nil || flags != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		return set(sys.CUDA_SUCCESS, out, sys.CUdeviceptr(p))
+	})
 }
 
 func (m *machine) cuMemHostGetFlags(out *uint32, p uintptr) sys.CUresult {
-	_, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	b, _ := m.host.find(p)
-	if b == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return set(r, out, b.flags)
+	return withContext(m, m.lockCurrent, func(_ *context) sys.CUresult {
+		b, _ := m.host.find(p)
+		if b == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		return set(sys.CUDA_SUCCESS, out, b.flags)
+	})
 }

@@ -27,14 +27,11 @@ func (m *machine) cuStreamAddCallback(h sys.CUstream, f, data uintptr, flags uin
 }
 
 func (m *machine) callHost(h sys.CUstream, f uintptr, call func(*stream) sys.CUresult, always bool) sys.CUresult {
-	s, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if f == 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	m.enqueue(s, &op{traits: traits{kind: sys.CU_GRAPH_NODE_TYPE_HOST}, run: func() sys.CUresult { return call(s) }, always: always})
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+		if f == 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		m.enqueue(s, &op{traits: traits{kind: sys.CU_GRAPH_NODE_TYPE_HOST}, run: func() sys.CUresult { return call(s) }, always: always})
+		return sys.CUDA_SUCCESS
+	})
 }

@@ -198,10 +198,15 @@ func (o *jitOptions) log(buffer, size sys.CUjit_option, text string) {
 	o.set(size, uintptr(written))
 }
 
-// compile reads PTX, and writes to the logs what is wrong with it.
-func (o *jitOptions) compile(s *shelf, text string, version int) (*ptx.Module, sys.CUresult) {
-	parsed, err := s.parse(text, o.unoptimised())
-	r, complaint := judge(parsed, err, version)
+// compile reads the PTX that text returns, and writes to the logs what is wrong with it.
+// That takes a while, so the machine must not be locked.
+func (m *machine) compile(text func() (string, sys.CUresult), o jitOptions) (*ptx.Module, sys.CUresult) {
+	s, r := text()
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	parsed, err := m.cache.parse(s, o.unoptimised())
+	r, complaint := judge(parsed, err, m.config().version)
 	info := ""
 	if r == sys.CUDA_SUCCESS && o.get(sys.CU_JIT_LOG_VERBOSE) != 0 {
 		info = fmt.Sprintf("soft : 0 bytes gmem, %d kernels\n", len(parsed.Entries()))

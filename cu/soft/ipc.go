@@ -20,7 +20,7 @@ const (
 type ipcHandle struct {
 	magic   string
 	process [8]byte // that gave it out
-	serial  [8]byte // differs for each memory, and is looked at by nobody (D16)
+	serial  [8]byte // differs for each memory; nothing reads it (D16)
 	at      uint64  // address of the memory, in that process; otherwise the id of its file
 	file    uint64  // size of the memory's file; of an event, where /dev/shm is
 	size    uint64  // that was asked for
@@ -155,7 +155,7 @@ func (m *machine) cuIpcOpenMemHandle_v2(out *sys.CUdeviceptr, handle sys.CUipcMe
 	case out == nil || !ok || flags&uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0: // what else is set is not looked at
 		return sys.CUDA_ERROR_INVALID_VALUE
 	case [4]byte(h.process[:]) == [4]byte(m.token[:]):
-		return sys.CUDA_ERROR_INVALID_CONTEXT // D16: one's own, or D18: of who has its number elsewhere
+		return sys.CUDA_ERROR_INVALID_CONTEXT // D16: its own, or D18: of a process with its number in another PID namespace
 	case h.place != m.store.place:
 		return sys.CUDA_ERROR_MAP_FAILED // that of another user, mostly
 	case m.openedElsewhere(h, ctx):

@@ -182,28 +182,25 @@ func (m *machine) cuIpcGetEventHandle(out *sys.CUipcEventHandle, h sys.CUevent) 
 // cuIpcOpenEventHandle makes an event of the current context from another
 // process's handle.
 func (m *machine) cuIpcOpenEventHandle(out *sys.CUevent, handle sys.CUipcEventHandle) sys.CUresult {
-	ctx, r := m.lockIPC()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return withContext(m, m.lockIPC, func(ctx *context) sys.CUresult {
+		h, ok := decodeIPC(eventMagic, handle.Reserved, m.store)
+		switch {
+		case out == nil:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case !ok || h.file != sharedMemoryDir() || h.place != m.store.place: // D16, D18
+			return sys.CUDA_ERROR_MAP_FAILED
+		case h.process == m.token:
+			return sys.CUDA_ERROR_INVALID_CONTEXT
+		}
+		shared, r := m.openEvent(ctx.dev, h)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		*out = m.addEvent(&event{
+			ctx: ctx, flags: uint32(sys.CU_EVENT_DISABLE_TIMING | sys.CU_EVENT_INTERPROCESS), shared: shared, imported: true,
+		})
 		return r
-	}
-	h, ok := decodeIPC(eventMagic, handle.Reserved, m.store)
-	switch {
-	case out == nil:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case !ok || h.file != sharedMemoryDir() || h.place != m.store.place: // D16, D18
-		return sys.CUDA_ERROR_MAP_FAILED
-	case h.process == m.token:
-		return sys.CUDA_ERROR_INVALID_CONTEXT
-	}
-	shared, r := m.openEvent(ctx.dev, h)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	*out = m.addEvent(&event{
-		ctx: ctx, flags: uint32(sys.CU_EVENT_DISABLE_TIMING | sys.CU_EVENT_INTERPROCESS), shared: shared, imported: true,
 	})
-	return r
 }
 
 // sharedMemoryDir identifies /dev/shm: containers without a common one cannot

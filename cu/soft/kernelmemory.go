@@ -80,7 +80,7 @@ func (k *kernelMemory) look(addr uintptr, write bool) (p kernelPiece, ok bool) {
 	return kernelPiece{bytes: bytesAt(b.base, b.size), begin: uint64(b.base), write: write, block: b}, true
 }
 
-// drop lets go of everything. The machine is locked.
+// drop releases what the kernel held. The machine is locked.
 func (k *kernelMemory) drop() {
 	known := k.pieces.Load()
 	if known == nil {

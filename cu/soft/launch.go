@@ -105,8 +105,8 @@ func (m *machine) launchKernel(h sys.CUfunction, l launch, hStream sys.CUstream,
 	return sys.CUDA_SUCCESS
 }
 
-// cuGraphAddKernelNode makes launches of something, with a copy of its arguments.
-func (m *machine) cuGraphAddKernelNode(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, p *sys.CUDA_KERNEL_NODE_PARAMS) sys.CUresult {
+// cuGraphAddKernelNode_v2 makes launches of something, with a copy of its arguments.
+func (m *machine) cuGraphAddKernelNode_v2(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, p *sys.CUDA_KERNEL_NODE_PARAMS) sys.CUresult {
 	return m.add(out, h, deps, n, func() (*work, sys.CUresult) {
 		if p == nil {
 			return nil, sys.CUDA_ERROR_INVALID_VALUE

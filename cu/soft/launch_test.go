@@ -1,7 +1,6 @@
 package soft
 
 import (
-	"bytes"
 	"encoding/binary"
 	"math"
 	"os"
@@ -420,28 +419,4 @@ func TestDynamicShared(t *testing.T) {
 	ok(t, run(0)) // writes where there is none
 	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuCtxSynchronize())
 	driver.heal()
-}
-
-// Filled and checked by kernels, one flipped bit is found.
-func TestPatternKernels(t *testing.T) { // fault 65
-	c := inContext(t, 0)
-	mod := loaded(t, c, kernelText(t, "pattern"))
-	p := linear(t, c, 1<<20+4096)
-	result := p + 1<<20
-	check := func() []byte {
-		ok(t, c.CuMemcpyHtoD_v2(result, at(append(make([]byte, 8), bytes.Repeat([]byte{255}, 8)...)), 16))
-		ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "pattern_check"), 4, 1, 1, 128, 1, 1, 0, 0, arguments(uint64(p), uint64(1<<20), uint64(0), uint32(1), uint64(result)).list(), nil))
-		b := make([]byte, 16)
-		ok(t, c.CuMemcpyDtoH_v2(at(b), result, 16))
-		return b
-	}
-	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "pattern_fill"), 4, 1, 1, 128, 1, 1, 0, 0, arguments(uint64(p), uint64(1<<20), uint64(0), uint32(1)).list(), nil))
-	require.Equal(t, append(make([]byte, 8), bytes.Repeat([]byte{255}, 8)...), check())
-	word := make([]byte, 1)
-	ok(t, c.CuMemcpyDtoH_v2(at(word), p+12345, 1))
-	word[0] ^= 16
-	ok(t, c.CuMemcpyHtoD_v2(p+12345, at(word), 1))
-	b := check()
-	require.EqualValues(t, 1, binary.LittleEndian.Uint64(b))
-	require.EqualValues(t, 12345/4, binary.LittleEndian.Uint64(b[8:]))
 }

@@ -123,11 +123,7 @@ func (m *machine) loadLibrary(out *sys.CUlibrary, text func() (string, sys.CUres
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	s, r := text()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	code, r := o.compile(&m.shelf, s, m.config().version)
+	code, r := m.compile(text, o)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
@@ -181,116 +177,73 @@ func (m *machine) cuLibraryUnload(h sys.CUlibrary) sys.CUresult {
 }
 
 func (m *machine) cuLibraryGetKernel(out *sys.CUkernel, h sys.CUlibrary, name *byte) sys.CUresult {
-	l, r := m.lockLibrary(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+		s := sys.GoString(name, maxImage)
+		if out == nil || s == "" {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		k, r := m.kernel(l, s)
+		if r == sys.CUDA_SUCCESS {
+			*out = k.handle
+		}
 		return r
-	}
-	s := sys.GoString(name, maxImage)
-	if out == nil || s == "" {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	k, r := m.kernel(l, s)
-	if r == sys.CUDA_SUCCESS {
-		*out = k.handle
-	}
-	return r
+	})
 }
 
 func (m *machine) cuLibraryGetKernelCount(out *uint32, h sys.CUlibrary) sys.CUresult {
-	l, r := m.lockLibrary(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, uint32(len(l.code.Entries())))
+	return value(m, m.lockLibrary, h, out, func(l *library) uint32 { return uint32(len(l.code.Entries())) })
 }
 
 // cuLibraryEnumerateKernels stores as many as there is room for.
 func (m *machine) cuLibraryEnumerateKernels(out *sys.CUkernel, n uint32, h sys.CUlibrary) sys.CUresult {
-	l, r := m.lockLibrary(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	names := l.code.Entries()
-	for i, name := range names[:min(int(n), len(names))] {
-		k, r := m.kernel(l, name)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
-		array(out, uintptr(n))[i] = k.handle
-	}
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+		return enumerate(out, n, l.code, func(name string) sys.CUkernel {
+			k, _ := m.kernel(l, name)
+			return k.handle
+		})
+	})
 }
 
 func (m *machine) cuLibraryGetModule(out *sys.CUmodule, h sys.CUlibrary) sys.CUresult {
-	l, r := m.lockLibrary(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	mod, r := m.libraryModule(l)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, mod.handle)
+	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+		mod, r := m.libraryModule(l)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return set(r, out, mod.handle)
+	})
 }
 
 func (m *machine) cuLibraryGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUlibrary, name *byte) sys.CUresult {
-	l, r := m.lockLibrary(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	mod, r := m.libraryModule(l)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return mod.global(ptr, size, name)
+	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+		mod, r := m.libraryModule(l)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return mod.global(ptr, size, name)
+	})
 }
 
 func (m *machine) cuKernelGetFunction(out *sys.CUfunction, h sys.CUkernel) sys.CUresult {
-	k, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	f, r := m.kernelFunction(k)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, f.handle)
+	return with(m, m.lockKernel, h, func(k *kernel) sys.CUresult {
+		f, r := m.kernelFunction(k)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return set(r, out, f.handle)
+	})
 }
 
 func (m *machine) cuKernelGetLibrary(out *sys.CUlibrary, h sys.CUkernel) sys.CUresult {
-	k, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, k.library.handle)
+	return value(m, m.lockKernel, h, out, func(k *kernel) sys.CUlibrary { return k.library.handle })
 }
 
 func (m *machine) cuKernelGetName(out **byte, h sys.CUkernel) sys.CUresult {
-	k, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, kernelNames.get(k.Name))
+	return value(m, m.lockKernel, h, out, func(k *kernel) *byte { return kernelNames.get(k.Name) })
 }
 
 func (m *machine) cuKernelGetParamInfo(h sys.CUkernel, index uintptr, offset, size *uintptr) sys.CUresult {
-	k, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return paramInfo(&k.Kernel, index, offset, size)
+	return with(m, m.lockKernel, h, func(k *kernel) sys.CUresult { return paramInfo(&k.Kernel, index, offset, size) })
 }
 
 func (m *machine) cuKernelGetAttribute(out *int32, a sys.CUfunction_attribute, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {

@@ -77,41 +77,30 @@ func (m *machine) cuCtxGetLimit(out *uintptr, l sys.CUlimit) sys.CUresult {
 }
 
 func (m *machine) cuCtxSetLimit(l sys.CUlimit, value uintptr) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+		rule, r := m.limitRule(l)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		if value, r = rule.fit(value); r == sys.CUDA_SUCCESS {
+			ctx.limits[l] = value
+		}
 		return r
-	}
-	rule, r := m.limitRule(l)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if value, r = rule.fit(value); r == sys.CUDA_SUCCESS {
-		ctx.limits[l] = value
-	}
-	return r
+	})
 }
 
 func (m *machine) cuCtxGetCacheConfig(out *sys.CUfunc_cache) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, ctx.cache)
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult { return set(sys.CUDA_SUCCESS, out, ctx.cache) })
 }
 
 func (m *machine) cuCtxSetCacheConfig(c sys.CUfunc_cache) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if c > sys.CU_FUNC_CACHE_PREFER_EQUAL {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	ctx.cache = c
-	return sys.CUDA_SUCCESS
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+		if c > sys.CU_FUNC_CACHE_PREFER_EQUAL {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		ctx.cache = c
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuCtxGetSharedMemConfig returns what all devices have had since compute

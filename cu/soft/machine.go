@@ -38,8 +38,8 @@ type machine struct {
 	functions map[sys.CUfunction]*function
 	libraries map[sys.CUlibrary]*library
 	kernels   map[sys.CUkernel]*kernel
-	shelf     shelf // with a lock of its own
-	lastFault error // of work
+	cache     moduleCache // with a lock of its own
+	lastFault error       // of work
 
 	waiting atomic.Int64 // streams that are at a word's operation
 
@@ -148,7 +148,7 @@ func (m *machine) cuDriverGetVersion(version *int32) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// misuse notes a call on which the real driver crashes, or which it accepts
+// misuse records a call on which the real driver crashes, or which it accepts
 // though it is wrong (D4), and returns the error that the call gets here.
 func (m *machine) misuse(r sys.CUresult, format string, args ...any) sys.CUresult {
 	m.misuses = append(m.misuses, fmt.Sprintf(format, args...))

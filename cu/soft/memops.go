@@ -68,11 +68,11 @@ func (m *machine) cuStreamWriteValue64_v2(h sys.CUstream, p sys.CUdeviceptr, v u
 }
 
 func wait(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
-	return memOp{where: operand{box: line(size), addr: uintptr(p)}, value: v, flags: flags}
+	return memOp{where: operand{extent: line(size), addr: uintptr(p)}, value: v, flags: flags}
 }
 
 func write(p sys.CUdeviceptr, size uintptr, v uint64, flags uint32) memOp {
-	return memOp{where: operand{box: line(size), addr: uintptr(p)}, value: v, flags: flags, write: true}
+	return memOp{where: operand{extent: line(size), addr: uintptr(p)}, value: v, flags: flags, write: true}
 }
 
 func (m *machine) cuStreamBatchMemOp(h sys.CUstream, n uint32, params *sys.CUstreamBatchMemOpParams, flags uint32) sys.CUresult {
@@ -145,30 +145,27 @@ func (m *machine) oldMemOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 
 // memOps queues operations, all or none.
 func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
-	s, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	for i := range ops {
-		if !m.reaches(s.ctx, ops[i].where.addr) {
-			return sys.CUDA_ERROR_INVALID_VALUE
+	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+		for i := range ops {
+			if !m.reaches(s.ctx, ops[i].where.addr) {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
+			if r := m.validMemOp(&ops[i], m.number(s.ctx.dev)); r != sys.CUDA_SUCCESS {
+				return r
+			}
 		}
-		if r := m.validMemOp(&ops[i], m.number(s.ctx.dev)); r != sys.CUDA_SUCCESS {
-			return r
+		for _, o := range ops {
+			if o.where.block != nil {
+				o.where.block.pin()
+			}
 		}
-	}
-	for _, o := range ops {
-		if o.where.block != nil {
-			o.where.block.pin()
-		}
-	}
-	m.enqueue(s, &op{
-		traits:  traits{kind: sys.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, shape: memOpForm(ops)},
-		run:     func() sys.CUresult { return m.doMemOps(s.ctx, ops) },
-		release: func() { endMemOps(ops) },
+		m.enqueue(s, &op{
+			traits:  traits{kind: sys.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, shape: memOpForm(ops)},
+			run:     func() sys.CUresult { return m.doMemOps(s.ctx, ops) },
+			release: func() { endMemOps(ops) },
+		})
+		return sys.CUDA_SUCCESS
 	})
-	return sys.CUDA_SUCCESS
 }
 
 // memOpForm returns what an update of a graph may not change about operations.
@@ -198,7 +195,7 @@ func (m *machine) validMemOp(o *memOp, dev sys.CUdevice) sys.CUresult {
 	case o.flags&uint32(sys.CU_STREAM_WAIT_VALUE_FLUSH) != 0:
 		return sys.CUDA_ERROR_NOT_SUPPORTED // as the attribute says
 	}
-	where, ok := m.operand(onDevice(sys.CUdeviceptr(o.where.addr)), o.where.box, dev, false)
+	where, ok := m.operand(onDevice(sys.CUdeviceptr(o.where.addr)), o.where.extent, dev, false)
 	if !ok || where.addr%where.width != 0 || o.flags&^known != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}

@@ -154,23 +154,3 @@ func TestHostFunctions(t *testing.T) {
 	require.Eventually(t, func() bool { return told.count() == 3 }, 10*time.Second, time.Millisecond, "who waits hears of the loss first")
 	require.Equal(t, [][3]uintptr{{uintptr(s), uintptr(sys.CUDA_ERROR_ILLEGAL_ADDRESS), 9}}, told.all[2:])
 }
-
-// Arguments are refused for what they are where there is no current context, too:
-// the stream is enough.
-func TestBadArgumentsWithoutContext(t *testing.T) { // C12
-	in := inContext(t, 0)
-	s := newStream(t, in, nonBlocking)
-	p, _ := buffer(t, 2*MiB, 0)
-	c, op := initialised(t), new(sys.CUstreamBatchMemOpParams)
-	onThread(t)
-	for _, call := range []func(sys.CUstream) sys.CUresult{
-		func(s sys.CUstream) sys.CUresult { return c.CuStreamBatchMemOp_v2(s, 1, op, 1) },
-		func(s sys.CUstream) sys.CUresult { return c.CuStreamBatchMemOp_v2(s, 1, op, 0) },
-		func(s sys.CUstream) sys.CUresult { return c.CuMemsetD32Async(p+1, 1, 1, s) },
-		func(s sys.CUstream) sys.CUresult { return c.CuStreamAddCallback(s, 1, 0, 1) },
-	} {
-		ok(t, c.CuCtxSetCurrent(0))
-		want(t, sys.CUDA_ERROR_INVALID_VALUE, call(s))
-		want(t, sys.CUDA_ERROR_INVALID_CONTEXT, call(0))
-	}
-}

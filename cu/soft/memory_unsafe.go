@@ -42,7 +42,7 @@ func mapReserved(hint, n uintptr) (uintptr, error) {
 
 // unmap gives address space back. It can fail only where that would split a
 // range in two and the process has as many as it may; then the range stays
-// reserved, which harms nobody.
+// reserved, which does no harm.
 func unmap(addr, n uintptr) {
 	if n > 0 {
 		_ = unix.MunmapPtr(pointer(addr), n)
@@ -57,6 +57,12 @@ func sizeAt(addr uintptr) *uintptr { return (*uintptr)(pointer(addr)) }
 
 // pointers returns C's array of pointers as one of addresses.
 func pointers(p *unsafe.Pointer) *uintptr { return (*uintptr)(unsafe.Pointer(p)) }
+
+// peerCopy returns a copy between contexts as one within a context: where the former has its
+// contexts, the latter has reserved fields.
+func peerCopy(p *sys.CUDA_MEMCPY3D_PEER) *sys.CUDA_MEMCPY3D {
+	return (*sys.CUDA_MEMCPY3D)(unsafe.Pointer(p))
+}
 
 // fabricAt returns the fabric handle at an address that may be an fd's.
 func fabricAt(p *int32) *sys.CUmemFabricHandle { return (*sys.CUmemFabricHandle)(unsafe.Pointer(p)) }

@@ -149,11 +149,7 @@ func (m *machine) loadText(out *sys.CUmodule, text func() (string, sys.CUresult)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	s, r := text()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	code, r := o.compile(&m.shelf, s, m.config().version)
+	code, r := m.compile(text, o)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
@@ -213,59 +209,47 @@ func (m *machine) function(mod *module, name string) (*function, sys.CUresult) {
 }
 
 func (m *machine) cuModuleGetFunction(out *sys.CUfunction, h sys.CUmodule, name *byte) sys.CUresult {
-	mod, r := m.lockModule(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return with(m, m.lockModule, h, func(mod *module) sys.CUresult {
+		s := sys.GoString(name, maxImage)
+		if out == nil || s == "" {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		f, r := m.function(mod, s)
+		if r == sys.CUDA_SUCCESS {
+			*out = f.handle
+		}
 		return r
-	}
-	s := sys.GoString(name, maxImage)
-	if out == nil || s == "" {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	f, r := m.function(mod, s)
-	if r == sys.CUDA_SUCCESS {
-		*out = f.handle
-	}
-	return r
+	})
 }
 
 func (m *machine) cuModuleGetFunctionCount(out *uint32, h sys.CUmodule) sys.CUresult {
-	mod, r := m.lockModule(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, uint32(len(mod.code.Entries())))
+	return value(m, m.lockModule, h, out, func(mod *module) uint32 { return uint32(len(mod.code.Entries())) })
 }
 
 // cuModuleEnumerateFunctions stores as many as there is room for.
 func (m *machine) cuModuleEnumerateFunctions(out *sys.CUfunction, n uint32, h sys.CUmodule) sys.CUresult {
-	mod, r := m.lockModule(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
+	return with(m, m.lockModule, h, func(mod *module) sys.CUresult {
+		return enumerate(out, n, mod.code, func(name string) sys.CUfunction {
+			f, _ := m.function(mod, name)
+			return f.handle
+		})
+	})
+}
+
+// enumerate stores the handles of the entries of a module, as many as there is room for.
+func enumerate[H any](out *H, n uint32, code *ptx.Module, handle func(name string) H) sys.CUresult {
 	if out == nil {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	names := mod.code.Entries()
+	names := code.Entries()
 	for i, name := range names[:min(int(n), len(names))] {
-		f, r := m.function(mod, name)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
-		array(out, uintptr(n))[i] = f.handle
+		array(out, uintptr(n))[i] = handle(name)
 	}
 	return sys.CUDA_SUCCESS
 }
 
-func (m *machine) cuModuleGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUmodule, name *byte) sys.CUresult {
-	mod, r := m.lockModule(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return mod.global(ptr, size, name)
+func (m *machine) cuModuleGetGlobal_v2(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUmodule, name *byte) sys.CUresult {
+	return with(m, m.lockModule, h, func(mod *module) sys.CUresult { return mod.global(ptr, size, name) })
 }
 
 // global finds a variable. One of the results may be left out.

@@ -6,20 +6,20 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A box is the bytes that a copy moves: depth layers of height rows of width
+// An extent is the bytes that a copy moves: depth layers of height rows of width
 // bytes. Each side has its own layout.
-type box struct{ width, height, depth uintptr }
+type extent struct{ width, height, depth uintptr }
 
-// line is a box of n bytes in a row.
-func line(n uintptr) box { return box{n, 1, 1} }
+// line is an extent of n bytes in a row.
+func line(n uintptr) extent { return extent{n, 1, 1} }
 
 // empty reports whether there is nothing to move.
-func (b box) empty() bool { return b.width == 0 || b.height == 0 || b.depth == 0 }
+func (b extent) empty() bool { return b.width == 0 || b.height == 0 || b.depth == 0 }
 
 // An operand is one side of a copy: memory and its owner. It is nil or was valid
 // when the call was made; the work looks again at device memory.
 type operand struct {
-	box
+	extent
 	addr          uintptr // of the first row
 	reach         uintptr // bytes from there to the end of the last
 	pitch, stride uintptr // from row to row, and from layer to layer
@@ -70,7 +70,7 @@ func anywhere(p sys.CUdeviceptr) side {
 
 // reach is how many bytes from its first on a side uses of its memory. Nobody
 // has more memory than an address can count.
-func (s side) reach(b box) (n uintptr, ok bool) {
+func (s side) reach(b extent) (n uintptr, ok bool) {
 	over1, layers := bits.Mul64(uint64(b.depth-1), uint64(s.stride))
 	over2, rows := bits.Mul64(uint64(b.height-1), uint64(s.pitch))
 	sum, carry1 := bits.Add64(layers, rows, 0)
@@ -81,8 +81,8 @@ func (s side) reach(b box) (n uintptr, ok bool) {
 
 // operand finds out what a side is. The device must have access to all of the
 // device memory (D5), also between the rows.
-func (m *machine) operand(s side, b box, dev sys.CUdevice, write bool) (operand, bool) {
-	o := operand{box: b, addr: s.addr, pitch: s.pitch, stride: s.stride, dev: dev}
+func (m *machine) operand(s side, b extent, dev sys.CUdevice, write bool) (operand, bool) {
+	o := operand{extent: b, addr: s.addr, pitch: s.pitch, stride: s.stride, dev: dev}
 	if s.ctx != nil {
 		o.dev = m.number(s.ctx.dev)
 	}

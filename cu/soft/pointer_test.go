@@ -30,52 +30,6 @@ func TestAttributesKeepTheirWidth(t *testing.T) {
 	}
 }
 
-// The address to a kernel is the current context's; without one there is none,
-// and no rights but to memory that belongs to a context.
-func TestAttributesWithoutContext(t *testing.T) {
-	c := inContext(t, 0)
-	onThread(t)
-	q := linear(t, c, 100)
-	p, _ := buffer(t, 2*MiB, 0)
-	ids := []sys.CUpointer_attribute{sys.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, sys.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE}
-	ok(t, caller.CuCtxSetCurrent(0))
-	_, r := attributeOf(caller, ids[0], q)
-	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, r)
-	for _, x := range []struct {
-		c      sys.Caller
-		p      sys.CUdeviceptr
-		ptr    sys.CUdeviceptr
-		rights uint32
-	}{{caller, q, 0, 3}, {caller, p, 0, 0}, {c, q, q, 3}, {c, p, p, 3}, {inContext(t, 1), p, 0, 0}} {
-		ok(t, caller.CuCtxSetCurrent(0))
-		w, r := attributesOf(x.c, x.p, ids...)
-		ok(t, r)
-		require.EqualValues(t, x.ptr, w[0])
-		require.Equal(t, x.rights, uint32(w[1]))
-		require.Zero(t, uint32(w[2]))
-	}
-}
-
-// Several attributes are all known or none is told.
-func TestUnknownAttributes(t *testing.T) {
-	c := inContext(t, 0)
-	q := linear(t, c, 100)
-	kind := sys.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-	invalid := sys.CUDA_ERROR_INVALID_VALUE
-	w, r := attributesOf(c, q, kind, 99)
-	want(t, invalid, r)
-	require.Equal(t, ^uint64(0), w[0])
-	_, r = attributesOf(c, q)
-	want(t, invalid, r)
-	_, r = attributesOf(c, q, kind, 0)
-	want(t, invalid, r)
-	w, r = attributesOf(c, q+100, kind, sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE, sys.CU_POINTER_ATTRIBUTE_HOST_POINTER)
-	ok(t, r) // what follows memory is nobody's
-	require.Equal(t, []uint64{^uint64(0) &^ 0xffffffff, ^uint64(0), uint64(q + 100)}, w)
-	_, r = attributeOf(c, kind, q+100)
-	want(t, invalid, r)
-}
-
 // Registered memory must be there, all of it.
 func TestRegisteredMemoryIsThere(t *testing.T) {
 	c := inContext(t, 0)
@@ -121,41 +75,4 @@ func TestCovered(t *testing.T) {
 	} {
 		require.Equal(t, x.ok, covered(maps, x.addr, x.size, x.write), "%#x", x)
 	}
-}
-
-// Memory of a pool says which, until it is freed.
-func TestAttributesOfPooledMemory(t *testing.T) {
-	c := inContext(t, 0)
-	s, p, pool := newStream(t, c, 0), new(sys.CUdeviceptr), new(sys.CUmemoryPool)
-	ok(t, c.CuDeviceGetDefaultMemPool(pool, 0))
-	ok(t, c.CuMemAllocAsync(p, 1000, s))
-	ask := func() []uint64 {
-		w, r := attributesOf(c, *p, sys.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-			sys.CU_POINTER_ATTRIBUTE_CONTEXT, sys.CU_POINTER_ATTRIBUTE_BUFFER_ID)
-		ok(t, r)
-		return w
-	}
-	w := ask()
-	require.Equal(t, []uint64{uint64(*pool), 1000, 0}, w[:3])
-	require.NotZero(t, w[3])
-	ok(t, c.CuMemFreeAsync(*p, s))
-	require.Equal(t, []uint64{0, ^uint64(0), 0, 0}, ask())
-	ok(t, c.CuStreamSynchronize(s))
-}
-
-func TestUnregister(t *testing.T) {
-	c := inContext(t, 0)
-	b, pinned := make([]byte, 100), hostMemory(t, c, 100)
-	none, invalid := sys.CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, sys.CUDA_ERROR_INVALID_VALUE
-	want(t, none, c.CuMemHostUnregister(at(b)))
-	ok(t, c.CuMemHostRegister_v2(at(b), 100, 0))
-	want(t, invalid, c.CuMemHostUnregister(at(b[1:])))
-	want(t, invalid, c.CuMemFreeHost(at(b)))
-	ok(t, c.CuMemHostUnregister(at(b)))
-	want(t, none, c.CuMemHostUnregister(at(b)))
-	want(t, invalid, c.CuMemHostUnregister(at(pinned)))
-	want(t, invalid, c.CuMemHostUnregister(nil))
-	ok(t, c.CuMemHostRegister(at(b), 100, 0)) // the older ABI
-	c1 := inContext(t, 1)
-	ok(t, c1.CuMemHostUnregister(at(b)))
 }

@@ -31,7 +31,7 @@ type pool struct {
 	imports   map[[8]byte]*reservation
 }
 
-// A poolBlock is memory that nobody uses, or that stream frees.
+// A poolBlock is unused memory of a pool, or memory that stream is going to free.
 type poolBlock struct {
 	phys   *physical
 	stream *stream // that it was freed in
@@ -215,7 +215,7 @@ func (m *machine) shrinkAll(d *device) {
 	}
 }
 
-// squeeze makes the device's pools give back all that nobody uses, because memory
+// squeeze makes the device's pools give back all unused memory, because memory
 // is short. It reports whether there was any.
 func (m *machine) squeeze(d *device) (released bool) {
 	for _, p := range m.pools {
@@ -347,68 +347,52 @@ func (m *machine) cuDeviceGetMemPool(out *sys.CUmemoryPool, dev sys.CUdevice) sy
 
 // poolOf stores the handle of the pool that get finds.
 func (m *machine) poolOf(out *sys.CUmemoryPool, dev sys.CUdevice, get func(*device) *pool) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, get(d).handle)
+	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult { return set(sys.CUDA_SUCCESS, out, get(d).handle) })
 }
 
 // cuDeviceSetMemPool requires a pool of that device that can allocate.
 func (m *machine) cuDeviceSetMemPool(dev sys.CUdevice, h sys.CUmemoryPool) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	p, r := m.findPool(h, "cuDeviceSetMemPool")
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if p.imported() || p.dev != d {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	d.pool = p
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+		p, r := m.findPool(h, "cuDeviceSetMemPool")
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		if p.imported() || p.dev != d {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		d.pool = p
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // The same by location, as of CUDA 13.0.
 
 func (m *machine) cuMemGetDefaultMemPool(out *sys.CUmemoryPool, l *sys.CUmemLocation, t sys.CUmemAllocationType) sys.CUresult {
-	dev, r := m.poolLocation(l, t)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return m.cuDeviceGetDefaultMemPool(out, dev)
+	return m.atLocation(l, t, func(dev sys.CUdevice) sys.CUresult { return m.cuDeviceGetDefaultMemPool(out, dev) })
 }
 
 func (m *machine) cuMemGetMemPool(out *sys.CUmemoryPool, l *sys.CUmemLocation, t sys.CUmemAllocationType) sys.CUresult {
-	dev, r := m.poolLocation(l, t)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return m.cuDeviceGetMemPool(out, dev)
+	return m.atLocation(l, t, func(dev sys.CUdevice) sys.CUresult { return m.cuDeviceGetMemPool(out, dev) })
 }
 
 func (m *machine) cuMemSetMemPool(l *sys.CUmemLocation, t sys.CUmemAllocationType, h sys.CUmemoryPool) sys.CUresult {
-	dev, r := m.poolLocation(l, t)
+	return m.atLocation(l, t, func(dev sys.CUdevice) sys.CUresult { return m.cuDeviceSetMemPool(dev, h) })
+}
+
+// atLocation calls f with the device that a location is.
+func (m *machine) atLocation(l *sys.CUmemLocation, t sys.CUmemAllocationType, f func(sys.CUdevice) sys.CUresult) sys.CUresult {
+	r := m.lock()
+	if r == sys.CUDA_SUCCESS && l == nil {
+		r = sys.CUDA_ERROR_INVALID_VALUE
+	}
+	var d *device
+	if r == sys.CUDA_SUCCESS {
+		d, r = m.propDevice(&sys.CUmemAllocationProp{Type: t, Location: *l})
+	}
+	dev := m.number(d)
+	m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
-	return m.cuDeviceSetMemPool(dev, h)
-}
-
-// poolLocation returns the device whose pool is meant.
-func (m *machine) poolLocation(l *sys.CUmemLocation, t sys.CUmemAllocationType) (sys.CUdevice, sys.CUresult) {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS || l == nil {
-		return 0, firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	d, r := m.propDevice(&sys.CUmemAllocationProp{Type: t, Location: *l})
-	if r != sys.CUDA_SUCCESS {
-		return 0, r
-	}
-	return m.number(d), r
+	return f(dev)
 }

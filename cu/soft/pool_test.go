@@ -77,31 +77,6 @@ func TestUseAfterFree(t *testing.T) {
 	ok(t, c.CuDevicePrimaryCtxReset_v2(0))
 }
 
-// The memory beyond what was asked for is not there.
-func TestPoolMemoryEnds(t *testing.T) {
-	c := inContext(t, 0)
-	q := pooled(t, c, newTestPool(t), 100, 0)
-	ok(t, c.CuMemsetD8_v2(q, 1, 100))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD8_v2(q, 1, 101))
-	base, size := new(sys.CUdeviceptr), new(uintptr)
-	ok(t, c.CuMemGetAddressRange_v2(base, size, q+99))
-	require.Equal(t, q, *base)
-	require.EqualValues(t, 100, *size)
-	for _, wrong := range []sys.CUdeviceptr{q + 1, q + 64<<10, 4096} {
-		want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFreeAsync(wrong, 0))
-		want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFree_v2(wrong))
-	}
-	for _, r := range []sys.CUresult{
-		caller.CuMemUnmap(q, 64<<10), caller.CuMemAddressFree(q, 128<<10), caller.CuMemSetAccess(q, 64<<10, accessTo(0, readOnly), 1),
-	} {
-		want(t, sys.CUDA_ERROR_INVALID_VALUE, r)
-	}
-	ok(t, c.CuMemFreeAsync(0, 0))
-	ok(t, c.CuCtxSynchronize())
-	ok(t, c.CuMemFree_v2(q)) // which does not wait
-	ok(t, c.CuCtxSynchronize())
-}
-
 // Memory is handed out again where nobody can still be using it.
 func TestReuse(t *testing.T) {
 	c := inContext(t, 0)
@@ -185,21 +160,6 @@ func TestKeptMemoryIsGivenBackForOthers(t *testing.T) {
 	}
 }
 
-// A pool's memory is not its context's.
-func TestPoolMemoryOutlivesTheContext(t *testing.T) {
-	c := inContext(t, 0)
-	p := newTestPool(t)
-	q := pooled(t, c, p, 4096, 0)
-	ok(t, c.CuMemsetD8_v2(q, 9, 4096))
-	ok(t, c.CuDevicePrimaryCtxReset_v2(0))
-	fresh := inContext(t, 0)
-	b := make([]byte, 1)
-	ok(t, fresh.CuMemcpyDtoH_v2(at(b), q, 1))
-	require.EqualValues(t, 9, b[0])
-	ok(t, fresh.CuMemFreeAsync(q, 0))
-	ok(t, fresh.CuCtxSynchronize())
-}
-
 // A destroyed pool's memory goes with the last free, threshold or not.
 func TestDestroyedPool(t *testing.T) {
 	c := inContext(t, 0)
@@ -242,25 +202,6 @@ func TestNoPool(t *testing.T) {
 	}
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemPoolSetAttribute(*first, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, nil))
 	misused(t, 1)
-}
-
-// Attributes take only the values that they can have.
-func TestPoolAttributeErrors(t *testing.T) {
-	initialised(t)
-	p := newTestPool(t)
-	for a, result := range map[sys.CUmemPool_attribute]sys.CUresult{
-		0: sys.CUDA_ERROR_INVALID_VALUE,
-		sys.CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: sys.CUDA_SUCCESS,
-		sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:         sys.CUDA_SUCCESS,
-		sys.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:      sys.CUDA_ERROR_INVALID_VALUE,
-		sys.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:         sys.CUDA_SUCCESS,
-		sys.CU_MEMPOOL_ATTR_USED_MEM_CURRENT:          sys.CUDA_ERROR_INVALID_VALUE,
-		sys.CU_MEMPOOL_ATTR_USED_MEM_HIGH:             sys.CUDA_SUCCESS,
-		9:                                             sys.CUDA_ERROR_INVALID_VALUE,
-	} {
-		want(t, result, setPoolValue(p, a, 0))
-	}
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, setPoolValue(p, sys.CU_MEMPOOL_ATTR_USED_MEM_HIGH, 1))
 }
 
 // Another device's copies need rights, which all memory of the pool has at
@@ -646,23 +587,6 @@ func TestPoolByLocation(t *testing.T) {
 	} {
 		want(t, sys.CUDA_ERROR_INVALID_VALUE, r)
 	}
-}
-
-// Memory of cuMemAlloc can be freed in the order of a stream as well.
-func TestFreeLinearAsync(t *testing.T) {
-	c := inContext(t, 0)
-	before := freeMemory(t, c)
-	s := newStream(t, c, nonBlocking)
-	open := block(t, c, s)
-	q := new(sys.CUdeviceptr)
-	ok(t, c.CuMemAlloc_v2(q, MiB))
-	ok(t, c.CuMemsetD8Async(*q, 1, MiB, s))
-	ok(t, c.CuMemFreeAsync(*q, s))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemFree_v2(*q))
-	require.Equal(t, before-MiB, freeMemory(t, c))
-	open()
-	ok(t, c.CuStreamSynchronize(s))
-	require.Equal(t, before, freeMemory(t, c))
 }
 
 // Memory of a context that ends before the stream of another one in which it is

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// printed is what the kernels of a context have printed and nobody has seen. As
+// printed buffers what the kernels of a context print. As
 // on a GPU it appears when the host waits for the context's work: when it
 // synchronises, copies and waits, unloads a module or ends the context. Beyond
 // CU_LIMIT_PRINTF_FIFO_SIZE bytes the oldest is lost.

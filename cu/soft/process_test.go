@@ -172,20 +172,6 @@ func TestCapacityRace(t *testing.T) {
 	require.NoError(t, driver.store.sweep(2))
 }
 
-// Everything that is not device memory is refused.
-func TestImportOthers(t *testing.T) { // D8, fault 25
-	initialised(t)
-	var h sys.CUmemGenericAllocationHandle
-	for name, fd := range otherFiles(t) {
-		r := caller.CuMemImportFromShareableHandle(&h, uintptr(fd), posixFD)
-		require.Equal(t, sys.CUDA_ERROR_UNKNOWN, r, name)
-	}
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemImportFromShareableHandle(&h, 0, posixFD))
-	f := exported(t, create(t, 2*MiB, 0))
-	want(t, sys.CUDA_ERROR_NOT_SUPPORTED, caller.CuMemImportFromShareableHandle(&h, f.Fd(), sys.CU_MEM_HANDLE_TYPE_FABRIC))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemImportFromShareableHandle(&h, f.Fd(), 0))
-}
-
 // otherFiles opens one of everything.
 func otherFiles(t testing.TB) map[string]int {
 	t.Helper()

@@ -13,6 +13,32 @@ import (
 // returns 0. Layers above look for it to find out what kind of driver they have.
 const Marker = "gpufdSoftDriver"
 
+// calls returns every symbol that the driver implements, under the exact name in
+// libcuda. The arguments have C's types: a callback takes from each argument slot
+// what its type holds, so that garbage above an int does no harm. Most programs never make it.
+var calls = sync.OnceValue(func() map[string]any {
+	t := table()
+	for symbol, same := range aliases {
+		t[symbol] = t[same]
+	}
+	return t
+})
+
+// aliases are symbols of one function, as the two have the same ABI.
+var aliases = map[string]string{
+	"cuCtxDestroy_v2":              "cuCtxDestroy",
+	"cuCtxPopCurrent_v2":           "cuCtxPopCurrent",
+	"cuCtxPushCurrent_v2":          "cuCtxPushCurrent",
+	"cuDeviceGetUuid_v2":           "cuDeviceGetUuid",
+	"cuDevicePrimaryCtxRelease_v2": "cuDevicePrimaryCtxRelease",
+	"cuDevicePrimaryCtxReset_v2":   "cuDevicePrimaryCtxReset",
+	"cuEventElapsedTime_v2":        "cuEventElapsedTime",
+	"cuGraphInstantiate_v2":        "cuGraphInstantiate",
+	"cuIpcOpenMemHandle":           "cuIpcOpenMemHandle_v2",
+	"cuMemHostRegister_v2":         "cuMemHostRegister",
+	"cuMemcpy2DUnaligned_v2":       "cuMemcpy2D_v2",
+}
+
 // addresses holds the C functions made so far. They are never freed, and a
 // process can have 2,000, so each is made once, when it is asked for; all that
 // is not implemented shares one.

@@ -60,24 +60,3 @@ func TestVersion(t *testing.T) {
 		"cuNoSuchThing symbol cuNoSuchThing not in the software driver: not of the driver API",
 	}, "\n"), out)
 }
-
-func TestDriverVersion(t *testing.T) {
-	v := new(int32)
-	ok(t, caller.CuDriverGetVersion(v))
-	require.EqualValues(t, sys.CUDA_VERSION, *v)
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuDriverGetVersion(nil))
-}
-
-func TestErrorTexts(t *testing.T) {
-	p := new(*byte)
-	ok(t, caller.CuGetErrorName(sys.CUDA_ERROR_NOT_SUPPORTED, p))
-	require.Equal(t, "CUDA_ERROR_NOT_SUPPORTED", sys.GoString(*p, 100))
-	first := *p
-	ok(t, caller.CuGetErrorName(sys.CUDA_ERROR_NOT_SUPPORTED, p))
-	require.Same(t, first, *p, "the address stays good")
-	ok(t, caller.CuGetErrorString(sys.CUDA_ERROR_NO_DEVICE, p))
-	require.Equal(t, "no device is visible", sys.GoString(*p, 100))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuGetErrorName(12345, p))
-	require.Nil(t, *p)
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuGetErrorString(0, nil))
-}

@@ -18,7 +18,7 @@ import (
 // A store is the directory that device memory lives in, shared by every
 // process of the user that names the same one.
 //
-// Each allocation is a file. Whoever uses it has it mapped or open, and the
+// Each allocation is a file. A user has it mapped or open, and the
 // open description carries flock(LOCK_SH), which travels with dup and
 // SCM_RIGHTS and ends with the last fd or mapping. So a file whose lock can be
 // had exclusively is held by nobody and can go (D10, D11).

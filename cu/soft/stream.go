@@ -173,7 +173,7 @@ func (m *machine) next(s *stream) *op {
 }
 
 // execute does one piece of work, unless its context is poisoned, which its
-// failure makes it. It lets go of everything the work referred to.
+// failure makes it. It releases what the work referred to.
 func (m *machine) execute(o *op) {
 	r := firstError(m.stickyOf(o.ctx), o.lostDep())
 	if o.run != nil && (o.always || r == sys.CUDA_SUCCESS) {

@@ -9,7 +9,7 @@ import (
 // cuStreamGetId's numbers are the serial numbers of handles, the context's for
 // its default stream, with the thread's above for a thread's own.
 func (m *machine) cuStreamGetId(h sys.CUstream, out *uint64) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) uint64 {
+	return value(m, m.lockAnyStream, h, out, func(s *stream) uint64 {
 		switch s.handle {
 		case sys.CU_STREAM_LEGACY:
 			return uint64(uint32(s.ctx.handle))
@@ -69,46 +69,37 @@ func (s *stream) setAttribute(attr sys.CUstreamAttrID, v sys.CUstreamAttrValue) 
 }
 
 func (m *machine) cuStreamGetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, out *sys.CUstreamAttrValue) sys.CUresult {
-	s, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	v, ok := s.attribute(attr)
-	if !ok {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return set(r, out, v)
+	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+		v, ok := s.attribute(attr)
+		if !ok {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		return set(sys.CUDA_SUCCESS, out, v)
+	})
 }
 
 func (m *machine) cuStreamSetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, value *sys.CUstreamAttrValue) sys.CUresult {
-	s, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if _, ok := s.attribute(attr); !ok || value == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return s.setAttribute(attr, *value)
+	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+		if _, ok := s.attribute(attr); !ok || value == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		return s.setAttribute(attr, *value)
+	})
 }
 
 // cuStreamCopyAttributes wants two streams of one context.
 func (m *machine) cuStreamCopyAttributes(hDst, hSrc sys.CUstream) sys.CUresult {
-	dst, r := m.lockStream(hDst)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	src, r := m.findStream(hSrc)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if src.ctx != dst.ctx {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	dst.priority, dst.attributes = src.priority, maps.Clone(src.attributes)
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockStream, hDst, func(dst *stream) sys.CUresult {
+		src, r := m.findStream(hSrc)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		if src.ctx != dst.ctx {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		dst.priority, dst.attributes = src.priority, maps.Clone(src.attributes)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // clampPriority brings a priority into the range of the device.

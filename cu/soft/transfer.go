@@ -31,7 +31,7 @@ const lowest = 4096
 type transfer struct {
 	dst, src side
 	pattern  []byte
-	box
+	extent
 	stream sys.CUstream
 	wait   bool  // return when it is done
 	after  []*op // what must be done before, besides what the stream has
@@ -75,14 +75,14 @@ func (m *machine) locate(t *transfer, ctx *context) sys.CUresult {
 	dev := m.number(ctx.dev)
 	t.n = t.width * t.height * t.depth
 	var ok bool
-	if t.to, ok = m.operand(t.dst, t.box, dev, true); !ok {
+	if t.to, ok = m.operand(t.dst, t.extent, dev, true); !ok {
 		return sys.CUDA_ERROR_INVALID_VALUE // D5
 	}
 	if t.pattern != nil && !m.reaches(ctx, t.to.addr) {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	if t.pattern == nil {
-		if t.from, ok = m.operand(t.src, t.box, dev, false); !ok {
+		if t.from, ok = m.operand(t.src, t.extent, dev, false); !ok {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 	}
@@ -218,7 +218,7 @@ func (s segment) cut() bool {
 }
 
 // touch calls f and reports a fault of its memory accesses. The address is 0
-// if nobody knows it.
+// if it is not known.
 func touch(f func()) (addr uintptr, faulted bool) {
 	defer func() {
 		switch p := recover().(type) {

@@ -77,13 +77,3 @@ func attributeOf(c sys.Caller, a sys.CUpointer_attribute, p sys.CUdeviceptr) ([2
 	r := c.CuPointerGetAttribute(unsafe.Pointer(w), a, p)
 	return *w, r
 }
-
-// attributesOf asks for several at once into words of ones.
-func attributesOf(c sys.Caller, p sys.CUdeviceptr, ids ...sys.CUpointer_attribute) ([]uint64, sys.CUresult) {
-	words, data := make([]uint64, len(ids)), make([]unsafe.Pointer, len(ids))
-	for i := range ids {
-		words[i], data[i] = ^uint64(0), unsafe.Pointer(&words[i])
-	}
-	r := c.CuPointerGetAttributes(uint32(len(ids)), unsafe.SliceData(ids), unsafe.SliceData(data), p)
-	return words, r
-}

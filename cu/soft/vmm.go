@@ -216,7 +216,7 @@ func (m *machine) cuMemMap(ptr sys.CUdeviceptr, size, offset uintptr, h sys.CUme
 	return sys.CUDA_SUCCESS
 }
 
-// newMapping makes a mapping that nobody may touch yet (D5). It holds the
+// newMapping makes a mapping without rights (D5). It holds the
 // memory.
 func (m *machine) newMapping(base, size uintptr, p *physical) *mapping {
 	p.hold()

@@ -34,14 +34,11 @@ func divideBy(a, b float64) float64 {
 }
 
 // approximate builds what has .approx or .full.
-func approximate(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+func approximate(b *builder, o *opcode) {
+	t := o.typ(0)
 	full := o.name == "div" && o.take("full")
 	if !full && !o.take("approx") {
-		return o.refuse("without .approx")
+		panic(o.refuse("without .approx"))
 	}
 	f, ok := approximations[o.name]
 	n := 1
@@ -53,19 +50,20 @@ func approximate(b *builder, o *opcode) error {
 	}
 	switch {
 	case !ok:
-		return o.refuse("no approximation")
+		panic(o.refuse("no approximation"))
 	case t == tf64:
-		return b.approximateDouble(o, f)
+		b.approximateDouble(o, f)
+		return
 	case t == tf32:
 	case o.name != "ex2" && o.name != "tanh" || !t.small():
-		return o.refuse("not with .%s", t)
+		panic(o.refuse("not with .%s", t))
 	}
 	l := t.layout()
 	g := pure(func(a, b, _ uint64) uint64 { return l.nearest(f(l.value(a), l.value(b))) })
 	if (l == single || l == brain && o.name == "ex2") && o.take("ftz") {
 		g = g.flushed(l)
 	}
-	return b.emitPure(g, t, n)
+	b.emitPure(g, t, n)
 }
 
 // nearest gives the bits of a double's value.
@@ -81,10 +79,10 @@ func (l *layout) nearest(v float64) uint64 {
 
 // approximateDouble builds rcp and rsqrt of doubles. With .ftz the low halves of
 // operand and result are zero, and the rest is what counts.
-func (b *builder) approximateDouble(o *opcode, f func(a, b float64) float64) error {
+func (b *builder) approximateDouble(o *opcode, f func(a, b float64) float64) {
 	flushes := o.take("ftz")
 	if o.name != "rsqrt" && (o.name != "rcp" || !flushes) {
-		return o.refuse("not with .f64")
+		panic(o.refuse("not with .f64"))
 	}
 	g := pure(func(a, _, _ uint64) uint64 { return number64(f(f64(a), 0), a) })
 	if flushes {
@@ -97,5 +95,5 @@ func (b *builder) approximateDouble(o *opcode, f func(a, b float64) float64) err
 			return v >> 32 << 32
 		}
 	}
-	return b.emitPure(g, tf64, 1)
+	b.emitPure(g, tf64, 1)
 }

@@ -223,60 +223,38 @@ func shifted[T unsignedInt](f func(a T, n uint32) T) run {
 }
 
 // shift builds d = f(a, n); n is always 32 bits wide.
-func shift(r rows) build {
-	return func(b *builder, o *opcode) error {
-		f, t, err := o.form(r)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t, tu32)
-	}
-}
+func shift(r rows) build { return shaped(r, func(t typ) []typ { return []typ{t, t, tu32} }) }
 
 // count builds d = f(a); d is always 32 bits wide.
-func count(r rows) build {
-	return func(b *builder, o *opcode) error {
-		f, t, err := o.form(r)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, tu32, t)
-	}
-}
+func count(r rows) build { return shaped(r, func(t typ) []typ { return []typ{tu32, t} }) }
 
-// multiply builds mul: .lo, .hi and .wide of integers, or that of floats.
-func multiply(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+// multiply builds mul and mad: .lo, .hi and .wide of integers, or that of floats, where mad is fused.
+func multiply(b *builder, o *opcode) {
+	t := o.typ(0)
+	result, adds := t, o.name == "mad"
+	var f run
 	switch {
-	case t.kind == float:
-		f, t, err := o.form(mulRows)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t, t)
+	case t.kind == float && adds:
+		fused(b, o)
+		return
+	case t.kind == float, o.take("lo"):
+		f, _ = o.form(mulRows)
 	case o.take("wide"):
-		f, ok := wideRows[t]
-		if !ok {
-			return o.refuse("not with .%s", t)
-		}
-		return b.emitTyped(f, typ{t.kind, 2 * t.size}, t, t)
+		f, result = row(o, wideRows, t), typ{t.kind, 2 * t.size}
 	case o.take("hi"):
-		f, ok := highRows[t]
-		if !ok {
-			return o.refuse("not with .%s", t)
+		f = row(o, highRows, t)
+		if adds && t == ts32 && o.take("sat") {
+			b.emitTyped(plusClamped(f), t, t, t, t)
+			return
 		}
-		return b.emitTyped(f, t, t, t)
-	case o.take("lo"):
-		f, t, err := o.form(mulRows)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t, t)
+	default:
+		panic(o.refuse("without .lo, .hi or .wide"))
 	}
-	return o.refuse("without .lo, .hi or .wide")
+	if adds {
+		b.emitTyped(plus(f, result), result, t, t, result)
+		return
+	}
+	b.emitTyped(f, result, t, t)
 }
 
 var wideRows = map[typ]run{
@@ -306,41 +284,6 @@ func mulHigh64(a, b int64) int64 {
 	return int64(h)
 }
 
-// multiplyAdd builds mad: d = a b + c, of floats fused.
-func multiplyAdd(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	switch {
-	case t.kind == float:
-		return fused(b, o)
-	case o.take("wide"):
-		f, ok := wideRows[t]
-		if !ok {
-			return o.refuse("not with .%s", t)
-		}
-		wide := typ{t.kind, 2 * t.size}
-		return b.emitTyped(plus(f, wide), wide, t, t, wide)
-	case o.take("hi"):
-		f, ok := highRows[t]
-		if !ok {
-			return o.refuse("not with .%s", t)
-		}
-		if t == ts32 && o.take("sat") {
-			return b.emitTyped(plusClamped(f), t, t, t, t)
-		}
-		return b.emitTyped(plus(f, t), t, t, t, t)
-	case o.take("lo"):
-		f, _, err := o.form(mulRows)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(plus(f, t), t, t, t, t)
-	}
-	return o.refuse("without .lo, .hi or .wide")
-}
-
 // plus adds c to what f gives.
 func plus(f run, t typ) run {
 	mask := t.mask()
@@ -361,15 +304,12 @@ func plusClamped(f run) run {
 }
 
 // fused builds fma, which rounds once.
-func fused(b *builder, o *opcode) error {
-	f, t, err := o.form(rows{f32: fma32, f64: math.FMA})
-	if err != nil {
-		return err
-	}
+func fused(b *builder, o *opcode) {
+	f, t := o.form(rows{f32: fma32, f64: math.FMA})
 	if t == tf64 {
 		f = runFused64
 	}
-	return b.emitTyped(f, t, t, t, t)
+	b.emitTyped(f, t, t, t, t)
 }
 
 // A NaN in b takes precedence over one in a.
@@ -398,15 +338,15 @@ func fma32(a, b, c float32) float32 {
 }
 
 // saturating builds add.sat.s32 and sub.sat.s32.
-func saturating(b *builder, o *opcode) error {
+func saturating(b *builder, o *opcode) {
 	var f run
-	switch t, _ := o.typ(0); {
+	switch t := o.typ(0); {
 	case t == ts32 && o.name == "add":
 		f = func(t *thread, i *inst) { t.r[i.d] = clamp32(int64(int32(t.r[i.a])) + int64(int32(t.r[i.b]))) }
 	case t == ts32 && o.name == "sub":
 		f = func(t *thread, i *inst) { t.r[i.d] = clamp32(int64(int32(t.r[i.a])) - int64(int32(t.r[i.b]))) }
 	default:
-		return o.refuse(".sat")
+		panic(o.refuse(".sat"))
 	}
-	return b.emitTyped(f, ts32, ts32, ts32)
+	b.emitTyped(f, ts32, ts32, ts32)
 }

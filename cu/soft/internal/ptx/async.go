@@ -4,76 +4,62 @@ package ptx
 // them done. Bulk copies are refused.
 
 // copyAsync builds cp.async and what waits for it.
-func copyAsync(b *builder, o *opcode) error {
+func copyAsync(b *builder, o *opcode) {
 	if !o.take("async") || o.has("bulk") {
-		return o.refusal()
+		panic(o.refusal())
 	}
 	switch {
 	case o.take("commit_group"), o.take("wait_all"):
 		b.emit(inst{run: runNothing})
-		return nil
 	case o.take("wait_group"):
-		n, err := b.p.operand(b)
-		if err == nil && n.what != isInteger {
-			err = errorf(b.line, "a number of groups belongs here")
+		n := b.p.operand(b)
+		if n.what != isInteger {
+			panic(errorf(b.line, "a number of groups belongs here"))
 		}
 		b.emit(inst{run: runNothing})
-		return err
 	case o.take("mbarrier"):
-		return b.copyArrives(o)
+		b.copyArrives(o)
+	default:
+		b.copyToShared(o)
 	}
-	return b.copyToShared(o)
 }
 
 // copyToShared takes cp.async [to], [from], size and perhaps how many bytes to
 // copy, or whether to copy none: the others become zeros.
-func (b *builder) copyToShared(o *opcode) error {
+func (b *builder) copyToShared(o *opcode) {
 	whole := o.take("cg")
 	if !whole && !o.take("ca") || !o.take("shared", "shared::cta") || !o.take("global") {
-		return o.refuse("in this form")
+		panic(o.refuse("in this form"))
 	}
 	o.takeHints()
-	args, err := b.arguments(3)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(3)
 	var to, from inst
-	if err := b.locate(args[0], &access{space: shared}, &to); err != nil {
-		return err
-	}
-	if err := b.locate(args[1], &access{space: global}, &from); err != nil {
-		return err
-	}
+	b.locate(args[0], &access{space: shared}, &to)
+	b.locate(args[1], &access{space: global}, &from)
 	size := args[2].bits
 	if args[2].what != isInteger || size != 16 && (whole || size != 4 && size != 8) {
-		return o.refuse("of so many bytes")
+		panic(o.refuse("of so many bytes"))
 	}
 	i := inst{a: to.a, b: from.a}
 	bytes := func(*thread, *inst) uint64 { return size }
 	if b.p.accept(",") {
-		if bytes, err = b.copied(&i, size); err != nil {
-			return err
-		}
+		bytes = b.copied(&i, size)
 	}
 	i.run = func(t *thread, i *inst) {
 		t.copyToShared(t.r[i.a]+to.imm, t.r[i.b]+from.imm, size, bytes(t, i))
 	}
 	b.emit(i)
-	return nil
 }
 
 // copied takes how many bytes are copied: a number, or a predicate for none.
-func (b *builder) copied(i *inst, size uint64) (func(*thread, *inst) uint64, error) {
-	o, err := b.p.operand(b)
-	if err != nil {
-		return nil, err
-	}
+func (b *builder) copied(i *inst, size uint64) func(*thread, *inst) uint64 {
+	o := b.p.operand(b)
 	if o.what == isRegister && o.reg.typ.kind == predicate {
-		i.c, err = b.source(o, tpred)
-		return func(t *thread, i *inst) uint64 { return pick(t.r[i.c] != 0, 0, size) }, err
+		i.c = b.source(o, tpred)
+		return func(t *thread, i *inst) uint64 { return pick(t.r[i.c] != 0, 0, size) }
 	}
-	i.c, err = b.source(o, tu32)
-	return func(t *thread, i *inst) uint64 { return min(t.r[i.c], size) }, err
+	i.c = b.source(o, tu32)
+	return func(t *thread, i *inst) uint64 { return min(t.r[i.c], size) }
 }
 
 // copyToShared copies the first bytes, and writes zeros behind them.
@@ -126,40 +112,39 @@ func (w mbarrierWord) arrive(n uint64, drop bool) mbarrierWord {
 
 // mbarrier builds the instructions of barriers in shared memory, except those
 // that count bytes.
-func mbarrier(b *builder, o *opcode) error {
+func mbarrier(b *builder, o *opcode) {
 	s, ok := oneOf(o, spaceNames)
 	if o.has("expect_tx", "complete_tx") || ok && s != shared {
-		return o.refuse("in this form, which is for %s", asyncCopies)
+		panic(o.refuse("in this form, which is for %s", asyncCopies))
 	}
-	if t, err := o.typ(0); err != nil || t != tb64 {
-		return o.refuse("without .b64")
+	if o.typ(0) != tb64 {
+		panic(o.refuse("without .b64"))
 	}
 	o.takeOrder()
 	a := access{space: s, typ: tb64, count: 1}
 	switch {
 	case o.take("init"):
-		return b.mbarrierSet(a, true)
+		b.mbarrierSet(a, true)
 	case o.take("inval"):
-		return b.mbarrierSet(a, false)
+		b.mbarrierSet(a, false)
 	case o.take("arrive"):
 		o.take("noComplete")
-		return b.mbarrierArrive(a, false)
+		b.mbarrierArrive(a, false)
 	case o.take("arrive_drop"):
 		o.take("noComplete")
-		return b.mbarrierArrive(a, true)
+		b.mbarrierArrive(a, true)
 	case o.take("test_wait", "try_wait"):
-		return b.mbarrierTest(a, o.take("parity"))
+		b.mbarrierTest(a, o.take("parity"))
 	case o.take("pending_count"):
-		return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = mbarrierWord(t.r[i.a]).pending() }, tu32, tb64)
+		b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = mbarrierWord(t.r[i.a]).pending() }, tu32, tb64)
+	default:
+		panic(o.refuse("in this form"))
 	}
-	return o.refuse("in this form")
 }
 
 // onMbarrier emits an instruction that sets a barrier to a new value.
-func (b *builder) onMbarrier(address operand, a access, i inst, f func(t *thread, i *inst, w mbarrierWord) mbarrierWord) error {
-	if err := b.locate(address, &a, &i); err != nil {
-		return err
-	}
+func (b *builder) onMbarrier(address operand, a access, i inst, f func(t *thread, i *inst, w mbarrierWord) mbarrierWord) {
+	b.locate(address, &a, &i)
 	get, put := a.getter(tb64), a.setter()
 	i.run = func(t *thread, i *inst) {
 		if m := t.at(a.space, t.r[i.a]+i.imm, 8, true); m != nil {
@@ -167,47 +152,32 @@ func (b *builder) onMbarrier(address operand, a access, i inst, f func(t *thread
 		}
 	}
 	b.emit(i)
-	return nil
 }
 
 // mbarrierSet takes an address, and an initial count.
-func (b *builder) mbarrierSet(a access, counts bool) error {
-	address, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
+func (b *builder) mbarrierSet(a access, counts bool) {
+	address := b.p.operand(b)
 	if !counts {
-		return b.onMbarrier(address, a, inst{}, func(*thread, *inst, mbarrierWord) mbarrierWord { return 0 })
+		b.onMbarrier(address, a, inst{}, func(*thread, *inst, mbarrierWord) mbarrierWord { return 0 })
+		return
 	}
-	n, err := b.comma(tu32)
-	if err != nil {
-		return err
-	}
-	return b.onMbarrier(address, a, inst{b: n}, func(t *thread, i *inst, _ mbarrierWord) mbarrierWord {
+	n := b.comma(tu32)
+	b.onMbarrier(address, a, inst{b: n}, func(t *thread, i *inst, _ mbarrierWord) mbarrierWord {
 		n := t.r[i.b] & (1<<mbarrierBits - 1)
 		return newMbarrier(0, n, n)
 	})
 }
 
 // mbarrierArrive takes where to put the state, an address, and perhaps a count.
-func (b *builder) mbarrierArrive(a access, drop bool) error {
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], tb64); err != nil {
-		return err
-	}
+func (b *builder) mbarrierArrive(a access, drop bool) {
+	args := b.arguments(2)
+	i := inst{d: b.target(args[0], tb64)}
 	if b.p.peek().is(",") {
-		i.b, err = b.comma(tu32)
+		i.b = b.comma(tu32)
 	} else {
-		i.b, err = b.presetSlot(1, nil)
+		i.b = b.presetSlot(1, nil)
 	}
-	if err != nil {
-		return err
-	}
-	return b.onMbarrier(args[1], a, i, func(t *thread, i *inst, w mbarrierWord) mbarrierWord {
+	b.onMbarrier(args[1], a, i, func(t *thread, i *inst, w mbarrierWord) mbarrierWord {
 		t.r[i.d] = uint64(w)
 		return w.arrive(t.r[i.b], drop)
 	})
@@ -216,30 +186,20 @@ func (b *builder) mbarrierArrive(a access, drop bool) error {
 // mbarrierTest takes a predicate, an address, a state or the parity of a phase,
 // and perhaps how long to wait, which it ignores. The predicate becomes whether
 // the phase is over.
-func (b *builder) mbarrierTest(a access, parity bool) error {
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], tpred); err != nil {
-		return err
-	}
+func (b *builder) mbarrierTest(a access, parity bool) {
+	args := b.arguments(2)
+	i := inst{d: b.target(args[0], tpred)}
 	over := func(w mbarrierWord, state uint64) bool { return w.phase() != mbarrierWord(state).phase() }
 	t := tb64
 	if parity {
 		over = func(w mbarrierWord, parity uint64) bool { return w.phase()&1 != parity&1 }
 		t = tu32
 	}
-	if i.b, err = b.comma(t); err != nil {
-		return err
-	}
+	i.b = b.comma(t)
 	if b.p.peek().is(",") {
-		if _, err := b.comma(tu32); err != nil {
-			return err
-		}
+		b.comma(tu32)
 	}
-	return b.onMbarrier(args[1], a, i, func(t *thread, i *inst, w mbarrierWord) mbarrierWord {
+	b.onMbarrier(args[1], a, i, func(t *thread, i *inst, w mbarrierWord) mbarrierWord {
 		t.r[i.d] = boolBits(over(w, t.r[i.b]))
 		return w
 	})
@@ -247,20 +207,17 @@ func (b *builder) mbarrierTest(a access, parity bool) error {
 
 // copyArrives builds an arrival at a barrier once the thread's copies are done.
 // The barrier did not count it before if the instruction says .noinc.
-func (b *builder) copyArrives(o *opcode) error {
+func (b *builder) copyArrives(o *opcode) {
 	if !o.take("arrive") {
-		return o.refusal()
+		panic(o.refusal())
 	}
 	counted := o.take("noinc")
 	s, _ := oneOf(o, spaceNames)
-	if t, err := o.typ(0); err != nil || t != tb64 {
-		return o.refuse("without .b64")
+	if o.typ(0) != tb64 {
+		panic(o.refuse("without .b64"))
 	}
-	address, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	return b.onMbarrier(address, access{space: s, typ: tb64, count: 1}, inst{}, func(_ *thread, _ *inst, w mbarrierWord) mbarrierWord {
+	address := b.p.operand(b)
+	b.onMbarrier(address, access{space: s, typ: tb64, count: 1}, inst{}, func(_ *thread, _ *inst, w mbarrierWord) mbarrierWord {
 		if counted {
 			return w.arrive(1, false)
 		}

@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// An update gives what an atomic writes, of what is there and its operands.
+// An update returns what an atomic writes, given the old value and its operands.
 type update func(old, a, b uint64) uint64
 
 // updateOf finds an atomic by its name, for a type.
@@ -56,18 +56,15 @@ func pick(first bool, a, b uint64) uint64 {
 }
 
 // update finds what an atomic does, and on what registers.
-func (o *opcode) update(name string) (update, typ, error) {
+func (o *opcode) update(name string) (update, typ) {
 	if h, ok := halfTypes[o.text[strings.LastIndexByte(o.text, '.')+1:]]; ok && name == "add" {
 		if !o.takeHalf() {
-			return nil, typ{}, o.refuse("without .noftz")
+			panic(o.refuse("without .noftz"))
 		}
-		return h.add, typ{bitsKind, h.size}, nil
+		return h.add, typ{bitsKind, h.size}
 	}
-	t, err := o.typ(0)
-	if err != nil {
-		return nil, t, err
-	}
-	return updateOf(name, t), t, nil
+	t := o.typ(0)
+	return updateOf(name, t), t
 }
 
 // atomicNames are what the modifiers may say.
@@ -77,99 +74,65 @@ var atomicNames = map[string]string{
 }
 
 // buildAtomic builds atom, and red, which has no result.
-func buildAtomic(b *builder, o *opcode) error {
+func buildAtomic(b *builder, o *opcode) {
 	s, _ := oneOf(o, spaceNames)
 	o.takeOrder()
 	name, ok := oneOf(o, atomicNames)
-	f, t, err := o.update(name)
-	if err != nil {
-		return err
-	}
+	f, t := o.update(name)
 	if !ok || f == nil || t.size < 4 && t != tb16 || t == tb16 && name != "cas" && name != "exch" && name != "add" || o.name == "red" && (name == "exch" || name == "cas") {
-		return o.refuse("with .%s", t)
+		panic(o.refuse("with .%s", t))
 	}
 	if s != generic && s != global && s != shared {
-		return o.refuse("in this space")
+		panic(o.refuse("in this space"))
 	}
 	if n, ok := oneOf(o, vectorCounts); ok {
 		if s == shared || name != "add" || t.size*n > 16 || t.integer() || t.size == 8 {
-			return o.refuse("of %d .%s in this space", n, t)
+			panic(o.refuse("of %d .%s in this space", n, t))
 		}
-		if err := b.atomicVector(o, access{space: s, typ: t, count: n}, f); err != nil {
-			return err
-		}
-		return b.policy(o)
+		b.atomicVector(o, access{space: s, typ: t, count: n}, f)
+		b.policy(o)
+		return
 	}
-	var i inst
-	if i.d, err = b.atomicTarget(o, t); err != nil {
-		return err
-	}
+	i := inst{d: b.atomicTarget(o, t)}
 	operands := 1
 	if name == "cas" {
 		operands = 2
 	}
-	if err := b.atomic(i, access{space: s, typ: t, count: 1}, f, operands); err != nil {
-		return err
-	}
-	return b.policy(o)
+	b.atomic(i, access{space: s, typ: t, count: 1}, f, operands)
+	b.policy(o)
 }
 
 // atomicTarget is where the old value goes, for red nowhere.
-func (b *builder) atomicTarget(o *opcode, t typ) (int32, error) {
+func (b *builder) atomicTarget(o *opcode, t typ) int32 {
 	if o.name == "red" {
 		return b.newSlot()
 	}
-	d, err := b.p.operand(b)
-	if err != nil {
-		return 0, err
-	}
-	slot, err := b.target(d, t)
-	if err != nil {
-		return 0, err
-	}
-	return slot, b.p.expect(",")
+	slot := b.target(b.p.operand(b), t)
+	b.p.expect(",")
+	return slot
 }
 
 // atomic takes the address and one or two operands, and emits the instruction.
-func (b *builder) atomic(i inst, a access, f update, operands int) error {
-	args, err := b.arguments(1 + operands)
-	if err != nil {
-		return err
-	}
+func (b *builder) atomic(i inst, a access, f update, operands int) {
+	args := b.arguments(1 + operands)
 	var address inst
-	if err := b.locate(args[0], &a, &address); err != nil {
-		return err
-	}
+	b.locate(args[0], &a, &address)
 	i.c, i.imm = address.a, address.imm
 	for k, s := range []*int32{&i.a, &i.b}[:operands] {
-		if *s, err = b.source(args[1+k], a.typ); err != nil {
-			return err
-		}
+		*s = b.source(args[1+k], a.typ)
 	}
 	i.run = atomically(a.space, a.typ, f)
 	b.emit(i)
-	return nil
 }
 
 // atomicVector takes the operands of several sums side by side, each of which is
 // atomic.
-func (b *builder) atomicVector(o *opcode, a access, f update) error {
-	old, err := b.oldValues(o, a)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
+func (b *builder) atomicVector(o *opcode, a access, f update) {
+	old := b.oldValues(o, a)
+	args := b.arguments(2)
 	var i inst
-	if err := b.locate(args[0], &a, &i); err != nil {
-		return err
-	}
-	add, err := b.vector(args[1], a, b.source)
-	if err != nil {
-		return err
-	}
+	b.locate(args[0], &a, &i)
+	add := b.vector(args[1], a, b.source)
 	one, size := atomically(a.space, a.typ, f), uint64(a.typ.size)
 	all := size * uint64(a.count)
 	i.run = func(t *thread, i *inst) {
@@ -184,24 +147,18 @@ func (b *builder) atomicVector(o *opcode, a access, f update) error {
 		}
 	}
 	b.emit(i)
-	return nil
 }
 
 // oldValues is where an instruction puts what was there, red nowhere.
-func (b *builder) oldValues(o *opcode, a access) ([]int32, error) {
+func (b *builder) oldValues(o *opcode, a access) []int32 {
 	if o.name == "red" {
-		nobody, err := b.newSlot()
-		return slices.Repeat([]int32{nobody}, a.count), err
+		nobody := b.newSlot()
+		return slices.Repeat([]int32{nobody}, a.count)
 	}
-	d, err := b.p.operand(b)
-	if err != nil {
-		return nil, err
-	}
-	old, err := b.vector(d, a, b.target)
-	if err != nil {
-		return nil, err
-	}
-	return old, b.p.expect(",")
+	d := b.p.operand(b)
+	old := b.vector(d, a, b.target)
+	b.p.expect(",")
+	return old
 }
 
 // atomically makes the run of an atomic: other blocks run at the same time.

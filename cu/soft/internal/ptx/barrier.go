@@ -35,100 +35,75 @@ var barrierResults = map[string]func(yes, brought uint64) uint64{
 }
 
 // barrier builds bar and barrier.
-func barrier(b *builder, o *opcode) error {
+func barrier(b *builder, o *opcode) {
 	if o.take("warp") {
-		return warpBarrier(b, o)
+		warpBarrier(b, o)
+		return
 	}
 	o.take("cta")
 	o.take("aligned")
 	switch {
 	case o.take("sync"):
-		return b.barrierSync(o, barrierWait{slot: -1}, false)
+		b.barrierSync(o, barrierWait{slot: -1}, false)
 	case o.take("arrive"):
-		return b.barrierSync(o, barrierWait{slot: -1}, true)
+		b.barrierSync(o, barrierWait{slot: -1}, true)
 	case o.take("red"):
-		return b.barrierReduce(o)
+		b.barrierReduce(o)
+	default:
+		panic(o.refuse("in this form"))
 	}
-	return o.refuse("in this form")
 }
 
 // barrierReduce takes the result of a barrier that counts.
-func (b *builder) barrierReduce(o *opcode) error {
+func (b *builder) barrierReduce(o *opcode) {
 	give, ok := oneOf(o, barrierResults)
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+	t := o.typ(0)
 	if !ok || t != tu32 && t != tpred {
-		return o.refuse("with .%s", t)
+		panic(o.refuse("with .%s", t))
 	}
-	d, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
+	d := b.p.operand(b)
 	w := barrierWait{give: give}
-	if w.slot, err = b.target(d, t); err != nil {
-		return err
-	}
-	if err := b.p.expect(","); err != nil {
-		return err
-	}
-	return b.barrierSync(o, w, false)
+	w.slot = b.target(d, t)
+	b.p.expect(",")
+	b.barrierSync(o, w, false)
 }
 
 // barrierSync takes the number of a barrier, how many threads it is for, and what
 // a thread brings, and emits the instruction.
-func (b *builder) barrierSync(o *opcode, w barrierWait, arrive bool) error {
-	id, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
+func (b *builder) barrierSync(o *opcode, w barrierWait, arrive bool) {
+	id := b.p.operand(b)
 	if id.what == isInteger && id.bits >= barriers {
-		return o.refuse("there are %d barriers", barriers)
+		panic(o.refuse("there are %d barriers", barriers))
 	}
-	i := inst{b: -1, c: -1}
-	if i.a, err = b.source(id, tu32); err != nil {
-		return err
-	}
-	rest, err := b.rest()
-	if err != nil {
-		return err
-	}
+	i := inst{b: -1, c: -1, a: b.source(id, tu32)}
+	rest := b.rest()
 	not := false
 	if w.give != nil {
 		if len(rest) == 0 {
-			return o.refuse("without a predicate")
+			panic(o.refuse("without a predicate"))
 		}
 		last := rest[len(rest)-1]
 		rest = rest[:len(rest)-1]
 		not, last.not = last.not, false
-		if i.c, err = b.source(last, tpred); err != nil {
-			return err
-		}
+		i.c = b.source(last, tpred)
 	}
 	switch {
 	case len(rest) > 1, len(rest) == 0 && arrive:
-		return o.refuse("with %d operands", len(rest)+1)
+		panic(o.refuse("with %d operands", len(rest)+1))
 	case len(rest) == 1:
-		if i.b, err = b.source(rest[0], tu32); err != nil {
-			return err
-		}
+		i.b = b.source(rest[0], tu32)
 	}
 	i.run = w.run(not, arrive)
 	b.emit(i)
-	return nil
 }
 
 // rest takes the remaining operands, each behind a comma.
-func (b *builder) rest() (list []operand, err error) {
+func (b *builder) rest() (list []operand) {
 	for b.p.accept(",") {
-		o, err := b.p.operand(b)
-		if err != nil {
-			return nil, err
-		}
+		o := b.p.operand(b)
 		list = append(list, o)
 	}
-	return list, nil
+	return list
 }
 
 // run brings the thread to a barrier.

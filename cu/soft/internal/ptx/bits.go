@@ -8,30 +8,24 @@ import (
 // sized builds an instruction whose runs are found by its first type. types gives
 // those of the operands, of that type.
 func sized(r map[typ]pure, types func(t typ) []typ) build {
-	return func(b *builder, o *opcode) error {
-		t, err := o.typ(0)
-		if err != nil {
-			return err
-		}
-		f, ok := r[t]
-		if !ok {
-			return o.refuse("not with .%s", t)
-		}
-		return b.emitTyped(f.run(), types(t)...)
+	return func(b *builder, o *opcode) {
+		t := o.typ(0)
+		b.emitTyped(row(o, r, t).run(), types(t)...)
 	}
 }
 
 // clamped builds an instruction of 32 bits that has .clamp or .wrap, and a
 // function for each.
 func clamped(clamp, wrap map[typ]pure, types func(t typ) []typ) build {
-	return func(b *builder, o *opcode) error {
+	return func(b *builder, o *opcode) {
 		switch {
 		case o.take("clamp"):
-			return sized(clamp, types)(b, o)
+			sized(clamp, types)(b, o)
 		case o.take("wrap"):
-			return sized(wrap, types)(b, o)
+			sized(wrap, types)(b, o)
+		default:
+			panic(o.refuse("without .clamp or .wrap"))
 		}
-		return o.refuse("without .clamp or .wrap")
 	}
 }
 
@@ -76,15 +70,9 @@ func extractField(t typ) pure {
 }
 
 // insertField builds bfi: d bits of a are put into b from bit c on.
-func insertField(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	if t != tb32 && t != tb64 {
-		return o.refuse("not with .%s", t)
-	}
-	return b.emitTyped(func(th *thread, i *inst) {
+func insertField(b *builder, o *opcode) {
+	t := o.only(tb32, tb64)
+	b.emitTyped(func(th *thread, i *inst) {
 		at, n := t.field(th.r[i.c], th.r[i.vec[0]])
 		field := (uint64(1)<<n - 1) << at & t.mask()
 		th.r[i.d] = th.r[i.b]&^field | th.r[i.a]<<at&field
@@ -92,16 +80,10 @@ func insertField(b *builder, o *opcode) error {
 }
 
 // findBit builds bfind: the highest bit that is not a copy of the sign.
-func findBit(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	if !t.integer() || t.size < 4 {
-		return o.refuse("not with .%s", t)
-	}
+func findBit(b *builder, o *opcode) {
+	t := o.only(tu32, ts32, tu64, ts64)
 	shift := o.take("shiftamt")
-	return b.emitTyped(pure(func(a, _, _ uint64) uint64 {
+	b.emitTyped(pure(func(a, _, _ uint64) uint64 {
 		if t.kind == signed && t.signed64(a) < 0 {
 			a = ^a & t.mask()
 		}
@@ -192,10 +174,10 @@ var (
 func extendTypes(t typ) []typ { return []typ{t, t, tu32} }
 
 // funnel builds shf: the upper or lower word of b and a, shifted.
-func funnel(b *builder, o *opcode) error {
+func funnel(b *builder, o *opcode) {
 	left := o.take("l")
 	if !left && !o.take("r") {
-		return o.refuse("without .l or .r")
+		panic(o.refuse("without .l or .r"))
 	}
 	shift := func(limit func(n uint64) uint64) map[typ]pure {
 		return map[typ]pure{tb32: func(a, b, c uint64) uint64 {
@@ -208,19 +190,17 @@ func funnel(b *builder, o *opcode) error {
 	}
 	clamp := shift(func(n uint64) uint64 { return min(n, 32) })
 	wrap := shift(func(n uint64) uint64 { return n & 31 })
-	return clamped(clamp, wrap, func(t typ) []typ { return []typ{t, t, t, tu32} })(b, o)
+	clamped(clamp, wrap, func(t typ) []typ { return []typ{t, t, t, tu32} })(b, o)
 }
 
 // permute builds prmt: bytes of b and a, picked by c.
-func permute(b *builder, o *opcode) error {
+func permute(b *builder, o *opcode) {
 	pick, ok := oneOf(o, permuteModes)
 	if !ok {
 		pick = pickAny
 	}
-	if t, err := o.typ(0); err != nil || t != tb32 {
-		return o.refuse("not but with .b32")
-	}
-	return b.emitTyped(pure(func(a, b, c uint64) uint64 {
+	o.only(tb32)
+	b.emitTyped(pure(func(a, b, c uint64) uint64 {
 		v, r := b<<32|a, uint64(0)
 		for k := range uint64(4) {
 			r |= pick(v, c, k) << (8 * k)
@@ -251,16 +231,11 @@ var permuteModes = map[string]func(v, c, k uint64) uint64{
 }
 
 // lookUp builds lop3: any function of three bits, which a table of eight says.
-func lookUp(b *builder, o *opcode) error {
-	if t, err := o.typ(0); err != nil || t != tb32 {
-		return o.refuse("not but with .b32")
-	}
-	args, err := b.arguments(5)
-	if err != nil {
-		return err
-	}
+func lookUp(b *builder, o *opcode) {
+	o.only(tb32)
+	args := b.arguments(5)
 	if args[4].what != isInteger || args[4].bits > 255 {
-		return o.refuse("a table that is no number up to 255")
+		panic(o.refuse("a table that is no number up to 255"))
 	}
 	table := args[4].bits
 	f := pure(func(a, b, c uint64) uint64 {
@@ -272,7 +247,7 @@ func lookUp(b *builder, o *opcode) error {
 		}
 		return r & 0xffffffff
 	})
-	return b.emitOperands(f.run(), args[:4], tb32, tb32, tb32, tb32)
+	b.emitOperands(f.run(), args[:4], tb32, tb32, tb32, tb32)
 }
 
 // pickBits gives the bits that are as the lowest of want.
@@ -284,20 +259,14 @@ func pickBits(v, want uint64) uint64 {
 }
 
 // chooseBySign builds slct: a if c is not negative, else b.
-func chooseBySign(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	by, err := o.typ(1)
-	if err != nil {
-		return err
-	}
+func chooseBySign(b *builder, o *opcode) {
+	t := o.typ(0)
+	by := o.typ(1)
 	if t.kind > float || t.size == 1 || t == tf16 || by != ts32 && by != tf32 {
-		return o.refuse("not with .%s.%s", t, by)
+		panic(o.refuse("not with .%s.%s", t, by))
 	}
 	flushes := by == tf32 && o.take("ftz")
-	return b.emitTyped(pure(func(a, b, c uint64) uint64 {
+	b.emitTyped(pure(func(a, b, c uint64) uint64 {
 		yes := int32(c) >= 0
 		if by == tf32 {
 			v := f32(c)
@@ -311,14 +280,11 @@ func chooseBySign(b *builder, o *opcode) error {
 }
 
 // multiply24 builds mul24 and mad24, of the low 24 bits.
-func multiply24(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+func multiply24(b *builder, o *opcode) {
+	t := o.typ(0)
 	low := o.take("lo")
 	if t != tu32 && t != ts32 || !low && !o.take("hi") {
-		return o.refuse("not with .%s", t)
+		panic(o.refuse("not with .%s", t))
 	}
 	mul := func(a, b uint64) int64 {
 		if t == ts32 {
@@ -331,10 +297,11 @@ func multiply24(b *builder, o *opcode) error {
 		mul = func(a, b uint64) int64 { return whole(a, b) >> 16 }
 	}
 	if o.name == "mul24" {
-		return b.emitTyped(pure(func(a, b, _ uint64) uint64 { return uint64(uint32(mul(a, b))) }).run(), t, t, t)
+		b.emitTyped(pure(func(a, b, _ uint64) uint64 { return uint64(uint32(mul(a, b))) }).run(), t, t, t)
+		return
 	}
 	sat := t == ts32 && !low && o.take("sat")
-	return b.emitTyped(pure(func(a, b, c uint64) uint64 {
+	b.emitTyped(pure(func(a, b, c uint64) uint64 {
 		if sat {
 			return clamp32(int64(int32(mul(a, b))) + int64(int32(c)))
 		}
@@ -371,23 +338,17 @@ func alikeFour(t typ) []typ { return []typ{t, t, t, t} }
 func fieldTypes(t typ) []typ { return []typ{t, t, tu32, tu32} }
 
 // dot builds dp4a and dp2a: products of parts, added to c.
-func dot(b *builder, o *opcode) error {
-	ta, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	tb, err := o.typ(1)
-	if err != nil {
-		return err
-	}
+func dot(b *builder, o *opcode) {
+	ta := o.typ(0)
+	tb := o.typ(1)
 	if ta != tu32 && ta != ts32 || tb != tu32 && tb != ts32 {
-		return o.refuse("not with .%s.%s", ta, tb)
+		panic(o.refuse("not with .%s.%s", ta, tb))
 	}
 	parts, size, from := uint64(4), 1, uint64(0)
 	if o.name == "dp2a" {
 		parts, size = 2, 2
 		if hi := o.take("hi"); !hi && !o.take("lo") {
-			return o.refuse("without .lo or .hi")
+			panic(o.refuse("without .lo or .hi"))
 		} else if hi {
 			from = 2
 		}
@@ -397,7 +358,7 @@ func dot(b *builder, o *opcode) error {
 	if ta == tu32 && tb == tu32 {
 		tc = tu32
 	}
-	return b.emitTyped(pure(func(a, b, c uint64) uint64 {
+	b.emitTyped(pure(func(a, b, c uint64) uint64 {
 		for k := range parts {
 			c += uint64(pa.number(a>>(8*uint64(size)*k)) * pb.number(b>>(8*(k+from))))
 		}

@@ -189,9 +189,9 @@ func slow() map[string][2]string {
 			".global .b8 s[65536] = {" + strings.Repeat("37,115,", 32767) + "0};\n.global .u64 args[32] = {" + strings.Repeat("s,", 31) + "s};\n",
 			`.param .b64 a; .param .b64 b; .param .b32 r; mov.u64 %rd1, s; st.param.b64 [a], %rd1; mov.u64 %rd1, args; st.param.b64 [b], %rd1;
 L: call (r), vprintf, (a, b); bra L;`},
-		"constants": {constants.String(), "mov.u64 %rd1, 0; L: isspacep.const %p1, %rd1; bra L;"},
-		"meetings":  {"", "L: vote.sync.ballot.b32 %r1, %p1, -1; bra L;"},
-		"nothing":   {"", "L: bra L;"},
+		"constants":   {constants.String(), "mov.u64 %rd1, 0; L: isspacep.const %p1, %rd1; bra L;"},
+		"convergence": {"", "L: vote.sync.ballot.b32 %r1, %p1, -1; bra L;"},
+		"nothing":     {"", "L: bra L;"},
 	}
 }
 

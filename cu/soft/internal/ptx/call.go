@@ -27,28 +27,19 @@ func (m *Module) take(f *function) {
 }
 
 // alias takes .alias name, function; which stands for it.
-func (p *parser) alias() error {
+func (p *parser) alias() {
 	line := p.line()
-	name, err := p.word()
-	if err != nil {
-		return err
-	}
-	if err := p.expect(","); err != nil {
-		return err
-	}
-	of, err := p.word()
-	if err != nil {
-		return err
-	}
-	p.aliases = append(p.aliases, func() error {
+	name := p.word()
+	p.expect(",")
+	of := p.word()
+	p.aliases = append(p.aliases, func() {
 		f, g := p.m.functions[name], p.m.functions[of]
 		if f == nil || g == nil || !f.declared || g.declared || f.entry || g.entry {
-			return errorf(line, "%s cannot stand for %s", name, of)
+			panic(errorf(line, "%s cannot stand for %s", name, of))
 		}
 		f.alias, f.calls = g, []*function{g}
-		return nil
 	})
-	return p.expect(";")
+	p.expect(";")
 }
 
 // actual is the function that f stands for, or itself.
@@ -63,64 +54,54 @@ func (f *function) actual() *function {
 type signature struct{ result, params []parameter }
 
 // prototype takes .callprototype, behind its name and that word.
-func (b *builder) prototype() (s signature, err error) {
+func (b *builder) prototype() (s signature) {
 	p := b.p
 	if p.accept("(") {
-		if s.result, err = p.result(); err != nil {
-			return s, err
-		}
+		s.result = p.result()
 	}
-	if _, err := p.word(); err != nil { // _
-		return s, err
-	}
+	p.word()
 	if p.accept("(") {
-		if s.params, err = p.parameters(); err != nil {
-			return s, err
-		}
+		s.params = p.parameters()
 	}
 	p.accept(".noreturn")
-	return s, p.expect(";")
+	p.expect(";")
+	return s
 }
 
 // targets takes the names behind .calltargets or .branchtargets.
-func (b *builder) targets() (names []string, err error) {
+func (b *builder) targets() (names []string) {
 	for {
-		name, err := b.p.word()
-		if err != nil {
-			return nil, err
-		}
+		name := b.p.word()
 		names = append(names, name)
 		if !b.p.accept(",") {
-			return names, b.p.expect(";")
+			b.p.expect(";")
+			return names
 		}
 	}
 }
 
 // named takes what a label names that is no place in the code, and reports whether
 // it does.
-func (b *builder) named(label string) (ok bool, err error) {
+func (b *builder) named(label string) (ok bool) {
 	s := b.scope
 	switch {
 	case b.p.accept(".callprototype"):
-		s.prototypes[label], err = b.prototype()
+		s.prototypes[label] = b.prototype()
 	case b.p.accept(".calltargets"):
-		names, err := b.targets()
-		if err != nil {
-			return true, err
-		}
+		names := b.targets()
 		f := b.p.m.functions[names[0]]
 		if f == nil {
-			return true, errorf(b.p.line(), "there is no function %s", names[0])
+			panic(errorf(b.p.line(), "there is no function %s", names[0]))
 		}
 		s.prototypes[label] = signature{f.result, f.params}
 	case b.p.accept(".branchtargets"):
 		t := &labelTable{scope: s}
-		t.labels, err = b.targets()
+		t.labels = b.targets()
 		s.tables[label] = t
 	default:
-		return false, nil
+		return false
 	}
-	return true, err
+	return true
 }
 
 // A callee is what is called, as it is written: a name, or a register with a
@@ -133,105 +114,75 @@ type callee struct {
 
 // call builds a call of a device function: its parameters are variables of the
 // caller's, and are copied between the frames.
-func call(b *builder, o *opcode) error {
+func call(b *builder, o *opcode) {
 	o.take("uni")
 	var result, params []operand
-	var err error
 	if b.p.accept("(") {
-		if result, err = b.list(); err != nil {
-			return err
-		}
-		if err := b.p.expect(","); err != nil {
-			return err
-		}
+		result = b.list()
+		b.p.expect(",")
 	}
 	c := callee{reg: -1}
-	if c.name, err = b.p.word(); err != nil {
-		return err
-	}
+	c.name = b.p.word()
 	if b.p.accept(",") && b.p.accept("(") {
-		if params, err = b.list(); err != nil {
-			return err
-		}
+		params = b.list()
 		b.p.accept(",")
 	}
-	r, indirect, err := b.register(c.name)
-	if err != nil {
-		return err
-	}
+	r, indirect := b.register(c.name)
 	if indirect {
 		if r.typ.size != 8 || r.typ.kind == float {
-			return errorf(o.line, "%s cannot hold the address of a function", c.name)
+			panic(errorf(o.line, "%s cannot hold the address of a function", c.name))
 		}
 		c.reg = r.slot
 		b.read = append(b.read, r.slot)
-		return b.callIndirect(o, c, result, params)
+		b.callIndirect(o, c, result, params)
+		return
 	}
-	return b.callDirect(o, c.name, result, params)
+	b.callDirect(o, c.name, result, params)
 }
 
 // callDirect emits the call of a function that may not be known yet.
-func (b *builder) callDirect(o *opcode, name string, result, params []operand) error {
+func (b *builder) callDirect(o *opcode, name string, result, params []operand) {
 	at, f := len(b.f.code), b.f
 	b.emit(inst{})
-	b.p.later = append(b.p.later, func() error {
+	b.p.later = append(b.p.later, func() {
 		callee := b.p.m.functions[name]
 		if callee == nil || callee.entry {
-			return errorf(o.line, "there is no function %s", name)
+			panic(errorf(o.line, "there is no function %s", name))
 		}
 		callee = callee.actual()
-		in, err := transfers(o, params, callee.params, true)
-		if err != nil {
-			return err
-		}
-		out, err := transfers(o, result, callee.result, false)
-		if err != nil {
-			return err
-		}
+		in := transfers(o, params, callee.params, true)
+		out := transfers(o, result, callee.result, false)
 		if callee.declared {
-			f.code[at].run, err = native(o, callee, in, out)
-			return err
+			f.code[at].run = native(o, callee, in, out)
+			return
 		}
 		f.code[at].run = func(t *thread, _ *inst) { t.call(callee, in, out) }
 		caller := b.p.m.functions[f.name] // which a declaration may have made before
 		caller.calls = append(caller.calls, callee)
-		return nil
 	})
-	return nil
 }
 
 // callIndirect emits the call of whatever function has an address then, if that is
 // one of the signature that is given.
-func (b *builder) callIndirect(o *opcode, c callee, result, params []operand) error {
-	name, err := b.p.word()
-	if err != nil {
-		return err
-	}
+func (b *builder) callIndirect(o *opcode, c callee, result, params []operand) {
+	name := b.p.word()
 	found := false
 	for s := b.scope; s != nil && !found; s = s.outer {
 		c.signature, found = s.prototypes[name]
 	}
 	if !found {
-		return errorf(o.line, "there is no prototype %s", name)
+		panic(errorf(o.line, "there is no prototype %s", name))
 	}
-	in, err := transfers(o, params, c.signature.params, true)
-	if err != nil {
-		return err
-	}
-	out, err := transfers(o, result, c.signature.result, false)
-	if err != nil {
-		return err
-	}
+	in := transfers(o, params, c.signature.params, true)
+	out := transfers(o, result, c.signature.result, false)
 	f := b.f
-	b.p.later = append(b.p.later, func() error {
+	b.p.later = append(b.p.later, func() {
 		caller := b.p.m.functions[f.name]
 		if n := len(caller.calls); n == 0 || caller.calls[n-1] != b.p.m.pointed {
 			caller.calls = append(caller.calls, b.p.m.pointed)
 		}
-		return nil
 	})
 	b.emit(inst{a: c.reg, run: func(t *thread, i *inst) { t.callAt(t.r[i.a], c.signature, in, out) }})
-	return nil
 }
 
 // callAt calls the function at an address. Where its parameters lie in its frame is
@@ -271,35 +222,30 @@ func alikeParameters(a, b []parameter) bool {
 }
 
 // list takes operands up to a closing parenthesis.
-func (b *builder) list() (list []operand, err error) {
+func (b *builder) list() (list []operand) {
 	for !b.p.accept(")") {
 		if len(list) > 0 {
-			if err := b.p.expect(","); err != nil {
-				return nil, err
-			}
+			b.p.expect(",")
 		}
-		o, err := b.p.operand(b)
-		if err != nil {
-			return nil, err
-		}
+		o := b.p.operand(b)
 		list = append(list, o)
 	}
-	return list, nil
+	return list
 }
 
 // transfers says how parameters are copied. Places are within the frames.
-func transfers(o *opcode, args []operand, params []parameter, in bool) ([]transfer, error) {
+func transfers(o *opcode, args []operand, params []parameter, in bool) []transfer {
 	if len(args) != len(params) {
-		return nil, errorf(o.line, "a call with %d parameters of a function that has %d", len(args), len(params))
+		panic(errorf(o.line, "a call with %d parameters of a function that has %d", len(args), len(params)))
 	}
 	var list []transfer
 	for i, a := range args {
 		if a.what != isSymbol || a.v == nil || a.v.space != param || !a.v.framed || a.bits != 0 || a.not || a.pair != nil {
-			return nil, errorf(o.line, "only .param variables can be passed")
+			panic(errorf(o.line, "only .param variables can be passed"))
 		}
 		p := params[i]
 		if a.v.size < p.size {
-			return nil, errorf(o.line, "%s has %d bytes, and the function takes %d", a.v.name, a.v.size, p.size)
+			panic(errorf(o.line, "%s has %d bytes, and the function takes %d", a.v.name, a.v.size, p.size))
 		}
 		m := transfer{a.v.at, p.at, p.size}
 		if !in {
@@ -307,7 +253,7 @@ func transfers(o *opcode, args []operand, params []parameter, in bool) ([]transf
 		}
 		list = append(list, m)
 	}
-	return list, nil
+	return list
 }
 
 // call begins a function, with a frame behind the caller's.

@@ -3,17 +3,15 @@ package ptx
 // carried builds add, addc, sub, subc, mad and madc where they read or write the
 // carry; what does neither is left to another builder.
 func carried(reads bool, other build) build {
-	return func(b *builder, o *opcode) error {
+	return func(b *builder, o *opcode) {
 		writes := o.take("cc")
 		if !reads && !writes {
-			return other(b, o)
+			other(b, o)
+			return
 		}
-		t, err := o.typ(0)
-		if err != nil {
-			return err
-		}
+		t := o.typ(0)
 		if !t.integer() || t.size < 4 {
-			return o.refuse("the carry with .%s", t)
+			panic(o.refuse("the carry with .%s", t))
 		}
 		var f run
 		n := 2
@@ -24,11 +22,9 @@ func carried(reads bool, other build) build {
 			f = carry(t, reads, writes, true, func(t *thread, i *inst) (a, b uint64) { return t.r[i.a], t.r[i.b] })
 		default:
 			n = 3
-			if f, err = carryProduct(o, t, reads, writes); err != nil {
-				return err
-			}
+			f = carryProduct(o, t, reads, writes)
 		}
-		return b.emitTyped(f, []typ{t, t, t, t}[:1+n]...)
+		b.emitTyped(f, []typ{t, t, t, t}[:1+n]...)
 	}
 }
 
@@ -56,20 +52,20 @@ func carry(t typ, reads, writes, minus bool, get func(*thread, *inst) (a, b uint
 }
 
 // carryProduct adds c to the low or the high half of a product.
-func carryProduct(o *opcode, t typ, reads, writes bool) (run, error) {
+func carryProduct(o *opcode, t typ, reads, writes bool) run {
 	rows := highRows
 	if o.take("lo") {
 		rows = mulRows.ints
 	} else if !o.take("hi") {
-		return nil, o.refuse("without .lo or .hi")
+		panic(o.refuse("without .lo or .hi"))
 	}
 	f := rows[t]
 	return carry(t, reads, writes, false, func(th *thread, i *inst) (a, b uint64) {
 		c := th.r[i.c] // d may be the same register
 		f(th, i)
 		return th.r[i.d], c
-	}), nil
+	})
 }
 
 // noOther refuses what is nothing without the carry.
-func noOther(_ *builder, o *opcode) error { return o.refuse("without the carry") }
+func noOther(_ *builder, o *opcode) { panic(o.refuse("without the carry")) }

@@ -15,8 +15,7 @@ func relationOf(name string, t typ) (relation, bool) {
 	case t == tf64:
 		return floatRelation(name, f64)
 	case t.kind == signed:
-		shift := 64 - 8*t.size
-		return intRelation(name, func(v uint64) int64 { return int64(v<<shift) >> shift })
+		return intRelation(name, t.signed64)
 	case t.kind == unsigned:
 		name = unsignedName(name)
 	case t.kind == bitsKind && name != "eq" && name != "ne":
@@ -75,17 +74,15 @@ type comparison struct {
 }
 
 // comparison takes the modifiers, the n-th type being that of the operands.
-func (o *opcode) comparison(n int) (c comparison, err error) {
-	if c.typ, err = o.typ(n); err != nil {
-		return c, err
-	}
+func (o *opcode) comparison(n int) (c comparison) {
+	c.typ = o.typ(n)
 	if len(o.mods) == 0 {
-		return c, o.refuse("without a comparison")
+		panic(o.refuse("without a comparison"))
 	}
 	name := o.mods[0]
 	var ok bool
 	if c.is, ok = relationOf(name, c.typ); !ok {
-		return c, o.refuse(".%s of .%s", name, c.typ)
+		panic(o.refuse(".%s of .%s", name, c.typ))
 	}
 	o.take(name)
 	c.join, _ = oneOf(o, joins)
@@ -94,32 +91,26 @@ func (o *opcode) comparison(n int) (c comparison, err error) {
 		c.is = func(a, b uint64) bool { return is(l.flush(a), l.flush(b)) }
 	}
 	c.typ = c.typ.plain()
-	return c, nil
+	return c
 }
 
 // operands takes a, b, and where there is a join, c; after a comma.
-func (c comparison) operands(b *builder, i *inst) (not bool, err error) {
+func (c comparison) operands(b *builder, i *inst) (not bool) {
 	args := 2
 	if c.join != nil {
 		args = 3
 	}
-	if err := b.p.expect(","); err != nil {
-		return false, err
-	}
-	list, err := b.arguments(args)
-	if err != nil {
-		return false, err
-	}
-	if i.a, err = b.source(list[0], c.typ); err != nil {
-		return false, err
-	}
-	if i.b, err = b.source(list[1], c.typ); err != nil || c.join == nil {
-		return false, err
+	b.p.expect(",")
+	list := b.arguments(args)
+	i.a = b.source(list[0], c.typ)
+	i.b = b.source(list[1], c.typ)
+	if c.join == nil {
+		return false
 	}
 	not = list[2].not
 	list[2].not = false
-	i.c, err = b.source(list[2], tpred)
-	return not, err
+	i.c = b.source(list[2], tpred)
+	return not
 }
 
 // result is what the comparison gives; with a join and a second target, that gets
@@ -133,108 +124,101 @@ func (c comparison) result(t *thread, i *inst, not bool) (first, second bool) {
 	return c.join(is, p), c.join(!is, p)
 }
 
-// compare builds setp.
-func compare(b *builder, o *opcode) error {
-	c, err := o.comparison(0)
-	if err != nil {
-		return err
-	}
-	target, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	var i inst
-	second, pair := int32(-1), target.pair
-	if pair != nil {
-		if second, err = b.target(*pair, tpred); err != nil {
-			return err
-		}
+// compare builds setp. A pair has a result for each half.
+func compare(b *builder, o *opcode) {
+	pair := o.typ(0).pair()
+	c := o.comparison(0)
+	target := b.p.operand(b)
+	second := int32(-1)
+	if target.pair != nil {
+		second = b.target(*target.pair, tpred)
 		target.pair = nil
 	}
-	if i.d, err = b.target(target, tpred); err != nil {
-		return err
-	}
-	not, err := c.operands(b, &i)
-	if err != nil {
-		return err
-	}
-	i.run = func(t *thread, i *inst) {
-		p, q := c.result(t, i, not)
-		t.r[i.d] = boolBits(p)
-		if second >= 0 {
-			t.r[second] = boolBits(q)
+	i := inst{d: b.target(target, tpred)}
+	not := c.operands(b, &i)
+	switch {
+	case pair && second < 0:
+		panic(o.refuse("without a second target"))
+	case pair:
+		i.run = func(t *thread, i *inst) {
+			low, high := c.pairs(t, i, not)
+			t.r[i.d], t.r[second] = boolBits(low), boolBits(high)
 		}
-	}
-	if c.join == nil && second < 0 {
+	case second >= 0:
+		i.run = func(t *thread, i *inst) {
+			p, q := c.result(t, i, not)
+			t.r[i.d], t.r[second] = boolBits(p), boolBits(q)
+		}
+	case c.join == nil:
 		is := c.is
 		i.run = func(t *thread, i *inst) { t.r[i.d] = boolBits(is(t.r[i.a], t.r[i.b])) }
+	default:
+		i.run = func(t *thread, i *inst) {
+			p, _ := c.result(t, i, not)
+			t.r[i.d] = boolBits(p)
+		}
 	}
 	b.emit(i)
-	return nil
 }
 
 // compareToValue builds set, which gives all ones or 1.0.
-func compareToValue(b *builder, o *opcode) error {
-	c, err := o.comparison(1)
-	if err != nil {
-		return err
+func compareToValue(b *builder, o *opcode) {
+	to, from := o.typ(0), o.typ(1)
+	yes, ok := setValue(to, from)
+	if !ok {
+		panic(o.refuse("from .%s to .%s", from, to))
 	}
-	to, _ := o.typ(0)
-	if to.size != 4 || to.kind == bitsKind || to.kind > float {
-		return o.refuse("to .%s", to)
-	}
-	yes := to.mask()
-	if to.kind == float {
-		yes = b32(1)
-	}
-	target, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(target, to); err != nil {
-		return err
-	}
-	not, err := c.operands(b, &i)
-	if err != nil {
-		return err
-	}
+	c := o.comparison(1)
+	i := inst{d: b.target(b.p.operand(b), to.plain())}
+	not := c.operands(b, &i)
 	i.run = func(t *thread, i *inst) {
-		is, _ := c.result(t, i, not) // which may read what is written
-		t.r[i.d] = 0
-		if is {
-			t.r[i.d] = yes
+		is, _ := c.result(t, i, not)
+		t.r[i.d] = boolBits(is) * yes
+	}
+	if from.pair() {
+		i.run = func(t *thread, i *inst) {
+			low, high := c.pairs(t, i, not)
+			t.r[i.d] = boolBits(low)*yes | boolBits(high)*yes<<16
 		}
 	}
 	b.emit(i)
-	return nil
+}
+
+// pairs compares the halves of two pairs.
+func (c comparison) pairs(t *thread, i *inst, not bool) (low, high bool) {
+	x, y := t.r[i.a], t.r[i.b]
+	low, high = c.is(x&0xffff, y&0xffff), c.is(x>>16&0xffff, y>>16&0xffff)
+	if c.join != nil {
+		p := (t.r[i.c] != 0) != not
+		low, high = c.join(low, p), c.join(high, p)
+	}
+	return low, high
+}
+
+// setValue is what set gives where the comparison holds: 1.0, or all ones, for
+// each half of a pair.
+func setValue(to, from typ) (yes uint64, ok bool) {
+	switch {
+	case from.pair() && to == from:
+		return to.layout().one(), true
+	case from.pair():
+		return 0xffff, to == tu32 || to == ts32
+	case to.pair():
+		return 0, false
+	case to.small(), to == tf32 && !from.small():
+		return to.layout().one(), true
+	}
+	return to.mask(), to.integer() && (to.size == 4 || to.size == 2 && from.small())
 }
 
 // choose builds selp.
-func choose(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+func choose(b *builder, o *opcode) {
+	t := o.typ(0)
 	if t.kind > float || t.size == 1 || t == tf16 {
-		return o.refuse("not with .%s", t)
+		panic(o.refuse("not with .%s", t))
 	}
-	args, err := b.arguments(4)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
-	for k, s := range []*int32{&i.a, &i.b} {
-		if *s, err = b.source(args[k+1], t); err != nil {
-			return err
-		}
-	}
-	if i.c, err = b.source(args[3], tpred); err != nil {
-		return err
-	}
+	args := b.arguments(4)
+	i := inst{d: b.target(args[0], t), a: b.source(args[1], t), b: b.source(args[2], t), c: b.source(args[3], tpred)}
 	i.run = func(t *thread, i *inst) {
 		if t.r[i.c] != 0 {
 			t.r[i.d] = t.r[i.a]
@@ -243,5 +227,4 @@ func choose(b *builder, o *opcode) error {
 		}
 	}
 	b.emit(i)
-	return nil
 }

@@ -20,7 +20,7 @@ type loose struct {
 	saturates bool // it is a sum
 }
 
-// loosely notes an instruction that may become part of another.
+// loosely records an instruction that may become part of another.
 func (b *builder) loosely(o *opcode, at int) {
 	if b.p.debug || !looseNames[o.name] || len(b.f.code) != at+1 {
 		return
@@ -57,7 +57,7 @@ func (l loose) sum() bool          { return l.name == "add" || l.name == "sub" }
 func (l loose) passes() bool       { return (l.name == "neg" || l.name == "mov") && !l.flushes }
 func (l loose) takes(p loose) bool { return l.typ == p.typ && (l.flushes == p.flushes || p.passes()) }
 
-// contract makes one of products and sums, within stretches of the code that
+// contract makes one of products and sums, within basic blocks of the code that
 // nothing jumps into or out of.
 func (b *builder) contract() {
 	if !b.products || !b.sums {
@@ -72,7 +72,7 @@ func (b *builder) contract() {
 	}
 }
 
-// contractIn does it in one stretch. First come products that go into one sum; then those
+// contractIn does it in one basic block. First come products that go into one sum; then those
 // that go into several, as long as none of these has taken another. A sum prefers what
 // it names first.
 func (b *builder) contractIn(factors []factor) {
@@ -140,7 +140,7 @@ type copies struct {
 	pair [][2]int32
 }
 
-// maxCopies bounds how many pairs a stretch has.
+// maxCopies bounds how many pairs a basic block has.
 const maxCopies = 256
 
 // operands finds out where sums find those of a product: where that does, or in registers
@@ -170,7 +170,7 @@ func (c *copies) operands(f *factor) bool {
 	return true
 }
 
-// spare sees to it that the function has so many pairs, and one more. All stretches
+// spare sees to it that the function has so many pairs, and one more. All basic blocks
 // use the same.
 func (b *builder) spare(n int) bool {
 	if n < len(b.copies) {

@@ -1,34 +1,29 @@
 package ptx
 
 // branch builds bra.
-func branch(b *builder, o *opcode) error {
+func branch(b *builder, o *opcode) {
 	o.take("uni")
-	label, err := b.p.word()
-	if err != nil {
-		return err
-	}
+	label := b.p.word()
 	b.jumps = append(b.jumps, jump{len(b.f.code), label, b.scope, o.line})
 	b.emit(inst{run: runBranch})
-	return nil
 }
 
 // fence builds membar and fence.
-func fence(b *builder, o *opcode) error {
+func fence(b *builder, o *opcode) {
 	if o.name == "fence" && o.take("proxy") { // all memory is seen in one way
 		if !o.take("alias", "async", "async.global", "async.shared::cta", "async.generic") {
-			return o.refuse("of this proxy")
+			panic(o.refuse("of this proxy"))
 		}
 		o.take("global", "shared::cta")
 		b.emit(inst{run: runFence})
-		return nil
+		return
 	}
 	o.take("mbarrier_init")
 	o.take("sc", "acq_rel", "acquire", "release")
 	if !o.take("gl", "cta", "cluster", "gpu", "sys") {
-		return o.refuse("without a scope")
+		panic(o.refuse("without a scope"))
 	}
 	b.emit(inst{run: runFence})
-	return nil
 }
 
 // A jump is a branch to a label that may come later.
@@ -48,56 +43,38 @@ type labelTable struct {
 }
 
 // land resolves the jumps, and the tables of those that have some.
-func (b *builder) land() (err error) {
+func (b *builder) land() {
 	for _, j := range b.jumps {
-		if b.f.code[j.inst].to, err = j.scope.place(j.label, j.line); err != nil {
-			return err
-		}
+		b.f.code[j.inst].to = j.scope.place(j.label, j.line)
 	}
 	for _, t := range b.tables {
 		for k, label := range t.labels {
-			if t.to[k], err = t.scope.place(label, t.line); err != nil {
-				return err
-			}
+			t.to[k] = t.scope.place(label, t.line)
 		}
 	}
-	return nil
 }
 
 // place finds a label's place in the code, in the innermost scope that has it.
-func (s *scope) place(label string, line int) (int32, error) {
+func (s *scope) place(label string, line int) int32 {
 	for ; s != nil; s = s.outer {
 		if to, ok := s.labels[label]; ok {
-			return to, nil
+			return to
 		}
 	}
-	return 0, errorf(line, "there is no label %s", label)
+	panic(errorf(line, "there is no label %s", label))
 }
 
 // branchIndexed builds brx.idx: a jump to one of several labels.
-func branchIndexed(b *builder, o *opcode) error {
+func branchIndexed(b *builder, o *opcode) {
 	o.take("uni")
 	if !o.take("idx") {
-		return o.refuse("without .idx")
+		panic(o.refuse("without .idx"))
 	}
-	index, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	i := inst{}
-	if i.a, err = b.source(index, tu32); err != nil {
-		return err
-	}
-	if err := b.p.expect(","); err != nil {
-		return err
-	}
-	name, err := b.p.word()
-	if err != nil {
-		return err
-	}
-	if i.vec, err = b.table(name, o.line); err != nil {
-		return err
-	}
+	index := b.p.operand(b)
+	i := inst{a: b.source(index, tu32)}
+	b.p.expect(",")
+	name := b.p.word()
+	i.vec = b.table(name, o.line)
 	b.leaves = append(b.leaves, len(b.f.code))
 	i.run = func(t *thread, i *inst) {
 		n := uint64(uint32(t.r[i.a]))
@@ -108,21 +85,20 @@ func branchIndexed(b *builder, o *opcode) error {
 		t.pc = i.vec[n]
 	}
 	b.emit(i)
-	return nil
 }
 
 // table finds what a table's labels will be, and has them resolved.
-func (b *builder) table(name string, line int) ([]int32, error) {
+func (b *builder) table(name string, line int) []int32 {
 	var t *labelTable
 	for s := b.scope; s != nil && t == nil; s = s.outer {
 		t = s.tables[name]
 	}
 	if t == nil {
-		return nil, errorf(line, "there are no branch targets %s", name)
+		panic(errorf(line, "there are no branch targets %s", name))
 	}
 	if t.to == nil {
 		t.to, t.line = make([]int32, len(t.labels)), line
 		b.tables = append(b.tables, t)
 	}
-	return t.to, nil
+	return t.to
 }

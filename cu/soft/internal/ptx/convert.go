@@ -4,54 +4,35 @@ import "math"
 
 // move builds mov: of registers, numbers, addresses, and vectors packed into
 // one register or taken apart.
-func move(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
+func move(b *builder, o *opcode) {
+	t := o.typ(0)
+	args := b.arguments(2)
 	switch {
 	case args[0].what == isVector:
-		return b.unpack(o, t, args[0].vec, args[1])
+		b.unpack(o, t, args[0].vec, args[1])
+		return
 	case args[1].what == isVector:
-		return b.pack(o, t, args[0], args[1].vec)
+		b.pack(o, t, args[0], args[1].vec)
+		return
 	}
-	i := inst{run: runMove}
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
-	if from := args[1]; from.what == isSpecial && from.special.changes() {
-		i.run, i.imm = runSpecial, uint64(from.special)
-		err = b.fits(from, t, typ.holds)
+	i := inst{run: runMove, d: b.target(args[0], t)}
+	if from := args[1]; from.what == isSpecial && from.special.changes {
+		i.run = func(t *thread, i *inst) { t.r[i.d] = from.special.value(t) }
+		b.fits(from, t, typ.holds)
 	} else {
-		i.a, err = b.source(from, t)
+		i.a = b.source(from, t)
 	}
 	b.emit(i)
-	return err
 }
 
 func runMove(t *thread, i *inst) { t.r[i.d] = t.r[i.a] }
 
 // unpack takes a register apart, the low bits first.
-func (b *builder) unpack(o *opcode, t typ, to []operand, from operand) error {
-	part := typ{bitsKind, t.size / max(1, len(to))}
-	if part.size*len(to) != t.size || part.size == 0 {
-		return o.refuse("%d parts of .%s", len(to), t)
-	}
-	i := inst{}
-	var err error
-	if i.a, err = b.source(from, t); err != nil {
-		return err
-	}
+func (b *builder) unpack(o *opcode, t typ, to []operand, from operand) {
+	part := o.partOf(t, len(to))
+	i := inst{a: b.source(from, t)}
 	for _, v := range to {
-		s, err := b.target(v, part)
-		if err != nil {
-			return err
-		}
-		i.vec = append(i.vec, s)
+		i.vec = append(i.vec, b.target(v, part))
 	}
 	shift, mask := 8*part.size, part.mask()
 	i.run = func(t *thread, i *inst) {
@@ -62,25 +43,14 @@ func (b *builder) unpack(o *opcode, t typ, to []operand, from operand) error {
 		}
 	}
 	b.emit(i)
-	return nil
 }
 
-func (b *builder) pack(o *opcode, t typ, to operand, from []operand) error {
-	part := typ{bitsKind, t.size / max(1, len(from))}
-	if part.size*len(from) != t.size || part.size == 0 {
-		return o.refuse("%d parts of .%s", len(from), t)
-	}
-	i := inst{}
-	var err error
-	if i.d, err = b.target(to, t); err != nil {
-		return err
-	}
+// pack makes a register of parts, the low bits first.
+func (b *builder) pack(o *opcode, t typ, to operand, from []operand) {
+	part := o.partOf(t, len(from))
+	i := inst{d: b.target(to, t)}
 	for _, v := range from {
-		s, err := b.source(v, part)
-		if err != nil {
-			return err
-		}
-		i.vec = append(i.vec, s)
+		i.vec = append(i.vec, b.source(v, part))
 	}
 	shift, mask := 8*part.size, part.mask()
 	i.run = func(t *thread, i *inst) {
@@ -91,7 +61,15 @@ func (b *builder) pack(o *opcode, t typ, to operand, from []operand) error {
 		t.r[i.d] = v
 	}
 	b.emit(i)
-	return nil
+}
+
+// partOf returns the type of each of n parts of t.
+func (o *opcode) partOf(t typ, n int) typ {
+	part := typ{bitsKind, t.size / max(1, n)}
+	if part.size*n != t.size || part.size == 0 {
+		panic(o.refuse("%d parts of .%s", n, t))
+	}
+	return part
 }
 
 // roundings are ways to make a whole number of a float.
@@ -100,40 +78,29 @@ var roundings = map[string]func(float64) float64{
 }
 
 // convert builds cvt.
-func convert(b *builder, o *opcode) error {
-	to, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	from, err := o.typ(1)
-	if err != nil {
-		return err
-	}
+func convert(b *builder, o *opcode) {
+	to := o.typ(0)
+	from := o.typ(1)
 	if !to.converts() || !from.converts() {
-		return o.refuse("from .%s to .%s", from, to)
+		panic(o.refuse("from .%s to .%s", from, to))
 	}
 	c := conversion{to: to, from: from, sat: o.take("sat"), flush: o.take("ftz")}
 	c.whole, _ = oneOf(o, roundings)
-	f, err := c.make(o)
-	if err != nil {
-		return err
-	}
+	f := c.make(o)
 	if from == tbf16 && to.size == 1 {
-		return b.emitByte(o, f, to)
+		b.emitByte(o, f, to)
+		return
 	}
-	return b.emitConversion(f, to.plain(), from.plain())
+	b.emitConversion(f, to.plain(), from.plain())
 }
 
-// emitByte emits a conversion of bf16 to a byte, whose register has to be one, too.
-func (b *builder) emitByte(o *opcode, f func(uint64) uint64, to typ) error {
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
+// emitByte emits a conversion of bf16 to a byte, which needs a register of that size.
+func (b *builder) emitByte(o *opcode, f func(uint64) uint64, to typ) {
+	args := b.arguments(2)
 	if args[0].what == isRegister && args[0].reg.typ.size != 1 {
-		return o.refuse("to a register that is wider")
+		panic(o.refuse("to a register that is wider"))
 	}
-	return b.emitOperands(func(t *thread, i *inst) { t.r[i.d] = f(t.r[i.a]) }, args, to, tbf16.plain())
+	b.emitOperands(func(t *thread, i *inst) { t.r[i.d] = f(t.r[i.a]) }, args, to, tbf16.plain())
 }
 
 // converts reports whether there are conversions of the type that take it alone.
@@ -141,25 +108,15 @@ func (t typ) converts() bool { return t.integer() || t.kind == float || t.kind =
 
 // emitConversion takes the operands, whose registers may be wider than the types:
 // a signed result is extended to all of its register.
-func (b *builder) emitConversion(f func(uint64) uint64, to, from typ) error {
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.wideTarget(args[0], to); err != nil {
-		return err
-	}
-	if i.a, err = b.wideSource(args[1], from); err != nil {
-		return err
-	}
+func (b *builder) emitConversion(f func(uint64) uint64, to, from typ) {
+	args := b.arguments(2)
+	i := inst{d: b.wideTarget(args[0], to), a: b.wideSource(args[1], from)}
 	extend := extender(to, args[0].reg.typ)
 	i.run = func(t *thread, i *inst) { t.r[i.d] = f(t.r[i.a]) }
 	if extend != nil {
 		i.run = func(t *thread, i *inst) { t.r[i.d] = extend(f(t.r[i.a])) }
 	}
 	b.emit(i)
-	return nil
 }
 
 // extender extends a value's sign to a register that is wider; nil is for nothing
@@ -168,8 +125,8 @@ func extender(t, register typ) func(uint64) uint64 {
 	if t.kind != signed || register.size <= t.size {
 		return nil
 	}
-	shift, mask := 64-8*t.size, register.mask()
-	return func(v uint64) uint64 { return uint64(int64(v<<shift)>>shift) & mask }
+	mask := register.mask()
+	return func(v uint64) uint64 { return uint64(t.signed64(v)) & mask }
 }
 
 type conversion struct {
@@ -179,44 +136,38 @@ type conversion struct {
 }
 
 // make gives the function from a register's content to another's.
-func (c conversion) make(o *opcode) (func(uint64) uint64, error) {
+func (c conversion) make(o *opcode) func(uint64) uint64 {
 	toInt, fromInt := c.to.integer(), c.from.integer()
 	if (c.flush && c.to != tf32 && c.from != tf32) || c.sat && c.to == tbf16 {
-		return nil, o.refuse(".ftz or .sat")
+		panic(o.refuse(".ftz or .sat"))
 	}
 	if c.to == tbf16 && c.from.size == 1 {
-		return nil, o.refuse("not from bytes to .bf16")
+		panic(o.refuse("not from bytes to .bf16"))
 	}
 	switch {
 	case !toInt && (c.to.small() || c.from.small() || o.has("rz", "rm", "rp")):
 		return c.smallCast(o)
 	case toInt && fromInt:
 		if c.whole != nil {
-			return nil, o.refuse("nothing is rounded")
+			panic(o.refuse("nothing is rounded"))
 		}
 		if c.sat && c.fits() {
-			return nil, o.refuse("nothing can be too large")
+			panic(o.refuse("nothing can be too large"))
 		}
-		return c.intToInt(), nil
+		return c.intToInt()
 	case fromInt:
 		return c.intToFloat(o)
 	case toInt:
 		if c.whole == nil {
-			return nil, o.refuse("without a rounding")
+			panic(o.refuse("without a rounding"))
 		}
-		return c.floatToInt(), nil
+		return c.floatToInt()
 	}
 	return c.floatToFloat(o)
 }
 
 // value is an operand as a whole number: signed ones extended to 64 bits.
-func (c conversion) value(v uint64) uint64 {
-	shift := 64 - 8*c.from.size
-	if c.from.kind == signed {
-		return uint64(int64(v<<shift) >> shift)
-	}
-	return v << shift >> shift
-}
+func (c conversion) value(v uint64) uint64 { return uint64(c.from.number(v)) }
 
 func (c conversion) intToInt() func(uint64) uint64 {
 	mask := c.to.mask()
@@ -250,19 +201,19 @@ func (c conversion) bounds() (low int64, high uint64) {
 	return 0, c.to.mask()
 }
 
-func (c conversion) intToFloat(o *opcode) (func(uint64) uint64, error) {
+func (c conversion) intToFloat(o *opcode) func(uint64) uint64 {
 	if c.whole != nil {
-		return nil, o.refuse("not from .%s", c.from)
+		panic(o.refuse("not from .%s", c.from))
 	}
 	if !o.take("rn") {
-		return nil, o.refuse("without a rounding")
+		panic(o.refuse("without a rounding"))
 	}
 	f := c.nearestFloat()
 	if !c.sat {
-		return f, nil
+		return f
 	}
 	l := c.to.layout()
-	return func(v uint64) uint64 { return l.saturate(f(v)) }, nil
+	return func(v uint64) uint64 { return l.saturate(f(v)) }
 }
 
 // nearestFloat converts whole numbers.
@@ -332,15 +283,15 @@ func (c conversion) wide(v uint64) uint64 {
 	return widen(uint32(v))
 }
 
-func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
+func (c conversion) floatToFloat(o *opcode) func(uint64) uint64 {
 	if narrows := c.to.size < c.from.size; o.take("rn") != narrows {
-		return nil, o.refuse("with or without a rounding")
+		panic(o.refuse("with or without a rounding"))
 	}
 	if c.whole != nil && c.to != c.from {
-		return nil, o.refuse("to a whole number of another type")
+		panic(o.refuse("to a whole number of another type"))
 	}
 	if c.to == c.from && c.whole == nil && !c.sat && !c.flush {
-		return func(v uint64) uint64 { return v }, nil
+		return func(v uint64) uint64 { return v }
 	}
 	return func(v uint64) uint64 {
 		f := c.float(v)
@@ -364,7 +315,7 @@ func (c conversion) floatToFloat(o *opcode) (func(uint64) uint64, error) {
 			s = flush(s)
 		}
 		return number32(s)
-	}, nil
+	}
 }
 
 func clamp64(v float64) float64 {
@@ -378,28 +329,22 @@ func clamp64(v float64) float64 {
 }
 
 // convertAddress builds cvta.
-func convertAddress(b *builder, o *opcode) error {
+func convertAddress(b *builder, o *opcode) {
 	to := o.take("to")
 	s, ok := oneOf(o, spaceNames)
 	if !ok {
-		return o.refuse("without a space")
+		panic(o.refuse("without a space"))
 	}
 	window := s.window()
 	if s == param {
 		if !b.f.entry {
-			return o.refuse("addresses of a function's parameters")
+			panic(o.refuse("addresses of a function's parameters"))
 		}
 		window = paramWindow
 	}
 	if to {
 		window = -window
 	}
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	if t != tu64 {
-		return o.refuse("not with .%s", t)
-	}
-	return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] + window }, t, t)
+	t := o.only(tu64)
+	b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] + window }, t, t)
 }

@@ -50,42 +50,37 @@ func (c cast) finish(v, sign uint64, nan bool) uint64 {
 }
 
 // takeCast takes the modifiers of a conversion to a small float.
-func (o *opcode) takeCast(to, from *layout) (c cast, err error) {
+func (o *opcode) takeCast(to, from *layout) (c cast) {
 	c = cast{to: to, from: from}
 	var ok bool
 	if c.round, ok = oneOf(o, roundingNames); !ok {
-		return c, o.refuse("without a rounding")
+		panic(o.refuse("without a rounding"))
 	}
 	c.relu, c.finite = o.take("relu"), o.take("satfinite")
-	return c, nil
+	return c
 }
 
 // convertPacked builds conversions of two floats at once and those of tf32.
 func convertPacked(other build) build {
-	return func(b *builder, o *opcode) error {
-		to, err := o.typ(0)
-		if err != nil {
-			return err
-		}
-		from, err := o.typ(1)
-		if err != nil {
-			return err
-		}
+	return func(b *builder, o *opcode) {
+		to := o.typ(0)
+		from := o.typ(1)
 		switch {
 		case o.take("pack"):
-			return b.packIntegers(o, to, from)
+			b.packIntegers(o, to, from)
 		case to == ttf32 && from == tf32:
-			return b.convertTensor(o)
+			b.convertTensor(o)
 		case (to == tf16x2 || to == tbfx2) && from == tf32:
-			return b.convertTwo(o, to, 16)
+			b.convertTwo(o, to, 16)
 		case eighths[to] != nil && from == tf32:
-			return b.convertTwo(o, to, 8)
+			b.convertTwo(o, to, 8)
 		case eighths[to] != nil && from == tf16x2:
-			return b.convertNarrower(o, to)
+			b.convertHalves(o, eighths[to], half, to, from)
 		case to == tf16x2 && eighths[from] != nil:
-			return b.convertWider(o, from)
+			b.convertHalves(o, half, eighths[from], to, from)
+		default:
+			other(b, o)
 		}
-		return other(b, o)
 	}
 }
 
@@ -93,53 +88,34 @@ func convertPacked(other build) build {
 var eighths = map[typ]*layout{te4m3: e4m3, te5m2: e5m2}
 
 // convertTwo emits a conversion of two operands, the first to the upper half.
-func (b *builder) convertTwo(o *opcode, to typ, bits int) error {
+func (b *builder) convertTwo(o *opcode, to typ, bits int) {
 	l := to.layout()
 	if bits == 8 {
 		l = eighths[to]
 	}
-	c, err := o.takeCast(l, single)
-	if err != nil {
-		return err
-	}
+	c := o.takeCast(l, single)
 	if c.round != toEven && (c.round != toZero || bits == 8) || bits == 8 && !c.finite {
-		return o.refuse("rounded or clamped like this")
+		panic(o.refuse("rounded or clamped like this"))
 	}
-	return b.emitTyped(pure(func(hi, lo, _ uint64) uint64 {
+	b.emitTyped(pure(func(hi, lo, _ uint64) uint64 {
 		return c.convertFloat(hi)<<bits | c.convertFloat(lo)
 	}).run(), to.plain(), tf32, tf32)
 }
 
-// convertNarrower emits a conversion of two halves to 8 bits each, and
-// convertWider the way back.
-func (b *builder) convertNarrower(o *opcode, to typ) error {
-	c, err := o.takeCast(eighths[to], half)
-	if err != nil {
-		return err
+// convertHalves emits a conversion of both halves of a pair: of floats of 16 bits to 8, or back.
+func (b *builder) convertHalves(o *opcode, to, from *layout, toType, fromType typ) {
+	c := o.takeCast(to, from)
+	if c.round != toEven || c.finite != (to != half) {
+		panic(o.refuse("rounded or clamped like this"))
 	}
-	if c.round != toEven || !c.finite {
-		return o.refuse("rounded or clamped like this")
-	}
-	return b.emitTyped(pure(func(v, _, _ uint64) uint64 {
-		return c.convertFloat(v>>16&0xffff)<<8 | c.convertFloat(v&0xffff)
-	}).run(), to.plain(), tf16x2.plain())
-}
-
-func (b *builder) convertWider(o *opcode, from typ) error {
-	c, err := o.takeCast(half, eighths[from])
-	if err != nil {
-		return err
-	}
-	if c.round != toEven || c.finite {
-		return o.refuse("rounded or clamped like this")
-	}
-	return b.emitTyped(pure(func(v, _, _ uint64) uint64 {
-		return c.convertFloat(v>>8&0xff)<<16 | c.convertFloat(v&0xff)
-	}).run(), tf16x2.plain(), from.plain())
+	mask := uint64(1)<<from.size - 1
+	b.emitTyped(pure(func(v, _, _ uint64) uint64 {
+		return c.convertFloat(v>>from.size&mask)<<to.size | c.convertFloat(v&mask)
+	}).run(), toType.plain(), fromType.plain())
 }
 
 // convertTensor emits a conversion to tf32, whose low bits are zero.
-func (b *builder) convertTensor(o *opcode) error {
+func (b *builder) convertTensor(o *opcode) {
 	c := cast{to: tensor, from: single, round: away}
 	convert := func(v uint64) uint64 { return c.convertFloat(v) << 13 }
 	if o.take("rna") {
@@ -153,10 +129,10 @@ func (b *builder) convertTensor(o *opcode) error {
 		if o.take("satfinite") {
 			convert = func(v uint64) uint64 { return finiteTensor(v, exact) }
 		}
-	} else if err := c.takeTensor(o); err != nil {
-		return err
+	} else {
+		c.takeTensor(o)
 	}
-	return b.emitTyped(pure(func(v, _, _ uint64) uint64 { return convert(v) }).run(), tb32, tf32)
+	b.emitTyped(pure(func(v, _, _ uint64) uint64 { return convert(v) }).run(), tb32, tf32)
 }
 
 // finiteTensor converts and clamps as the GPU does: an infinity becomes the number
@@ -174,42 +150,39 @@ func finiteTensor(v uint64, convert func(uint64) uint64) uint64 {
 }
 
 // takeTensor takes the modifiers of the other ways to round.
-func (c *cast) takeTensor(o *opcode) (err error) {
-	if *c, err = o.takeCast(tensor, single); err != nil {
-		return err
-	}
+func (c *cast) takeTensor(o *opcode) {
+	*c = o.takeCast(tensor, single)
 	if c.round != toEven && c.round != toZero || c.finite {
-		return o.refuse("rounded or clamped like this")
+		panic(o.refuse("rounded or clamped like this"))
 	}
-	return nil
 }
 
 // smallCast is a conversion from or to 16 bits, or one that is not rounded to the
 // nearest.
-func (c conversion) smallCast(o *opcode) (func(uint64) uint64, error) {
+func (c conversion) smallCast(o *opcode) func(uint64) uint64 {
 	f := cast{to: c.to.layout(), from: c.from.layout(), sat: c.sat, flush: c.flush}
 	if c.whole != nil {
 		return c.smallWhole(o, f)
 	}
 	var rounded bool
 	if f.round, rounded = oneOf(o, roundingNames); !c.takesRounding(rounded) {
-		return nil, o.refuse("with or without a rounding")
+		panic(o.refuse("with or without a rounding"))
 	}
 	switch {
 	case f.from == nil:
-		return c.smallFromInt(f), nil
+		return c.smallFromInt(f)
 	case c.from == tbf16 && c.sat:
-		return nil, o.refuse(".sat from .bf16")
+		panic(o.refuse(".sat from .bf16"))
 	case c.from == tf32 && c.to.small():
 		if f.relu, f.finite = o.take("relu"), o.take("satfinite"); (f.relu || f.finite) && (f.round > toZero || c.flush || c.sat) {
-			return nil, o.refuse("clamped in two ways, or rounded like this")
+			panic(o.refuse("clamped in two ways, or rounded like this"))
 		}
 	case f.from == brain && f.to == single && !f.flush:
-		return func(v uint64) uint64 { return v & 0xffff << 16 }, nil // NaNs as they are
+		return func(v uint64) uint64 { return v & 0xffff << 16 } // NaNs as they are
 	case f.from == double || f.to == double:
-		return f.keepPayload, nil
+		return f.keepPayload
 	}
-	return f.convertFloat, nil
+	return f.convertFloat
 }
 
 // takesRounding reports whether a conversion can be with or without a rounding:
@@ -223,11 +196,11 @@ func (c conversion) takesRounding(rounded bool) bool {
 }
 
 // smallWhole makes a whole number of a float.
-func (c conversion) smallWhole(o *opcode, f cast) (func(uint64) uint64, error) {
+func (c conversion) smallWhole(o *opcode, f cast) func(uint64) uint64 {
 	if c.to != c.from {
-		return nil, o.refuse("to a whole number of another type")
+		panic(o.refuse("to a whole number of another type"))
 	}
-	return func(v uint64) uint64 { return f.finish(f.from.nearest(c.whole(f.from.value(v))), 0, false) }, nil
+	return func(v uint64) uint64 { return f.finish(f.from.nearest(c.whole(f.from.value(v))), 0, false) }
 }
 
 // smallFromInt converts a whole number.
@@ -254,9 +227,9 @@ func (c cast) keepPayload(v uint64) uint64 {
 
 // packIntegers builds cvt.pack: a and b clamped to 16 bits, the first to the upper
 // half; or to 8 bits, with what c has moved up.
-func (b *builder) packIntegers(o *opcode, to, from typ) error {
+func (b *builder) packIntegers(o *opcode, to, from typ) {
 	if !o.take("sat") || from != ts32 || !to.integer() || to.size > 2 {
-		return o.refuse("not from .%s to .%s", from, to)
+		panic(o.refuse("not from .%s to .%s", from, to))
 	}
 	p := part{to, 0, to.size}
 	bits, mask := 8*to.size, to.mask()
@@ -265,10 +238,11 @@ func (b *builder) packIntegers(o *opcode, to, from typ) error {
 		return (x&mask)<<bits | y&mask | c<<(2*bits)&0xffffffff
 	}
 	if to.size == 2 {
-		return b.emitTyped(pure(func(a, b, _ uint64) uint64 { return join(a, b, 0) }).run(), tb32, ts32, ts32)
+		b.emitTyped(pure(func(a, b, _ uint64) uint64 { return join(a, b, 0) }).run(), tb32, ts32, ts32)
+		return
 	}
-	if t, err := o.typ(2); err != nil || t != tb32 {
-		return o.refuse("without .b32")
+	if o.typ(2) != tb32 {
+		panic(o.refuse("without .b32"))
 	}
-	return b.emitTyped(pure(join).run(), tb32, ts32, ts32, tb32)
+	b.emitTyped(pure(join).run(), tb32, ts32, ts32, tb32)
 }

@@ -20,29 +20,27 @@ var operations = map[string]operation{
 // arithmetic builds an operation: what the CPU cannot do itself, and leaves the
 // rest to another builder.
 func arithmetic(other build) build {
-	return func(b *builder, o *opcode) error {
-		t, err := o.typ(0)
-		if err != nil {
-			return err
-		}
+	return func(b *builder, o *opcode) {
+		t := o.typ(0)
 		l := t.layout()
 		switch {
 		case l == nil:
-			return other(b, o)
+			other(b, o)
 		case t.small():
-			return b.smallArithmetic(o, t)
+			b.smallArithmetic(o, t)
 		case o.has("approx", "full"):
-			return approximate(b, o)
+			approximate(b, o)
 		case o.name != "add" && o.name != "sub" && o.name != "mul" && !o.has("rn", "rz", "rm", "rp"):
-			return o.refuse("without a rounding")
+			panic(o.refuse("without a rounding"))
 		case t == tf64 && o.has("ftz", "sat"):
-			return o.refuse("not with .f64")
+			panic(o.refuse("not with .f64"))
 		case o.has("sat") && operations[o.name].n == 1 || o.has("sat") && o.name == "div":
-			return o.refuse(".sat")
+			panic(o.refuse(".sat"))
 		case o.has("rz", "rm", "rp"):
-			return b.directed(o, t)
+			b.directed(o, t)
+		default:
+			other(b, o)
 		}
-		return other(b, o)
 	}
 }
 
@@ -69,7 +67,7 @@ func (op operation) rounded(l *layout, r rounding, ftz bool) pure {
 }
 
 // directed emits an operation that is not rounded to the nearest.
-func (b *builder) directed(o *opcode, t typ) error {
+func (b *builder) directed(o *opcode, t typ) {
 	r, _ := oneOf(o, roundingNames)
 	op, l := operations[o.name], t.layout()
 	f := op.rounded(l, r, o.take("ftz"))
@@ -79,7 +77,7 @@ func (b *builder) directed(o *opcode, t typ) error {
 	if o.take("sat") {
 		f = f.saturated(l)
 	}
-	return b.emitPure(f, t, op.n)
+	b.emitPure(f, t, op.n)
 }
 
 // keepNaN gives the operand that is a NaN, as doubles do: the first of two, and b
@@ -117,7 +115,7 @@ func (l *layout) saturate(v uint64) uint64 {
 	return v
 }
 
-// rectified makes 0 of what is negative.
+// rectified replaces negative results by 0.
 func (f pure) rectified(l *layout) pure {
 	return func(a, b, c uint64) uint64 { return l.relu(f(a, b, c)) }
 }
@@ -134,13 +132,13 @@ func (l *layout) relu(v uint64) uint64 {
 
 // smallArithmetic emits add, sub, mul and fma of 16 bits, which are always rounded to the
 // nearest.
-func (b *builder) smallArithmetic(o *opcode, t typ) error {
+func (b *builder) smallArithmetic(o *opcode, t typ) {
 	op, l := operations[o.name], t.layout()
 	if o.name == "mad" || o.name == "div" || op.n == 1 {
-		return o.refuse("not with .%s", o.text)
+		panic(o.refuse("not with .%s", o.text))
 	}
 	if !o.take("rn") && o.name == "fma" {
-		return o.refuse("without a rounding")
+		panic(o.refuse("without a rounding"))
 	}
 	f := op.rounded(l, toEven, l == half && o.take("ftz"))
 	switch {
@@ -149,7 +147,7 @@ func (b *builder) smallArithmetic(o *opcode, t typ) error {
 	case o.name == "fma" && o.take("relu"):
 		f = f.rectified(l)
 	}
-	return b.emitPure(f, t, op.n)
+	b.emitPure(f, t, op.n)
 }
 
 // value is a number as a double, which holds all of 32 bits and less.
@@ -172,27 +170,26 @@ func (l *layout) value(v uint64) float64 {
 // extremum builds min and max of floats with all their modifiers, and leaves the
 // rest to another builder.
 func extremum(larger bool, other build) build {
-	return func(b *builder, o *opcode) error {
-		t, err := o.typ(0)
-		if err != nil {
-			return err
-		}
+	return func(b *builder, o *opcode) {
+		t := o.typ(0)
 		l := t.layout()
 		if l != nil && o.has("rn", "sat") {
-			return o.refuse("nothing is rounded or clamped")
+			panic(o.refuse("nothing is rounded or clamped"))
 		}
 		if t == ts32 && o.take("relu") {
-			return b.emitPure(intRelu(larger), t, 2)
+			b.emitPure(intRelu(larger), t, 2)
+			return
 		}
 		if l == nil || t == tf64 {
-			return other(b, o)
+			other(b, o)
+			return
 		}
 		flush := l != brain && o.take("ftz")
 		f := l.extremum(larger, o.take("NaN"), o.takePair("xorsign", "abs"))
 		if flush {
 			f = f.flushed(l)
 		}
-		return b.emitPure(f, t, 2)
+		b.emitPure(f, t, 2)
 	}
 }
 
@@ -248,17 +245,15 @@ func (l *layout) extremum(larger, nan, xorsign bool) pure {
 
 // signs builds neg and abs, of which f changes the sign bit.
 func signs(f func(v, sign uint64) uint64, other build) build {
-	return func(b *builder, o *opcode) error {
-		t, err := o.typ(0)
-		if err != nil {
-			return err
-		}
+	return func(b *builder, o *opcode) {
+		t := o.typ(0)
 		l := t.layout()
 		if l != nil && o.has("rn", "sat") {
-			return o.refuse("nothing is rounded or clamped")
+			panic(o.refuse("nothing is rounded or clamped"))
 		}
 		if l == nil || t == tf64 || t == tf32 {
-			return other(b, o)
+			other(b, o)
+			return
 		}
 		g := pure(func(a, _, _ uint64) uint64 {
 			if l.isNaN(a) {
@@ -269,7 +264,7 @@ func signs(f func(v, sign uint64) uint64, other build) build {
 		if l == half && o.take("ftz") {
 			g = g.flushed(l)
 		}
-		return b.emitPure(g, t, 1)
+		b.emitPure(g, t, 1)
 	}
 }
 
@@ -277,30 +272,21 @@ func flipped(v, sign uint64) uint64 { return v ^ sign }
 func cleared(v, sign uint64) uint64 { return v &^ sign }
 
 // copySign builds copysign: the sign of a, and the rest of b.
-func copySign(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
-	if t != tf32 && t != tf64 {
-		return o.refuse("not with .%s", t)
-	}
+func copySign(b *builder, o *opcode) {
+	t := o.only(tf32, tf64)
 	sign := t.layout().sign()
-	return b.emitPure(func(a, b, _ uint64) uint64 { return a&sign | b&^sign }, t, 2)
+	b.emitPure(func(a, b, _ uint64) uint64 { return a&sign | b&^sign }, t, 2)
 }
 
 // testNumber builds testp.
-func testNumber(b *builder, o *opcode) error {
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+func testNumber(b *builder, o *opcode) {
+	t := o.typ(0)
 	is, ok := oneOf(o, tests)
 	if !ok || t != tf32 && t != tf64 {
-		return o.refuse("not with .%s", t)
+		panic(o.refuse("not with .%s", t))
 	}
 	l := t.layout()
-	return b.emitTyped(pure(func(a, _, _ uint64) uint64 { return boolBits(is(l, a)) }).run(), tpred, t)
+	b.emitTyped(pure(func(a, _, _ uint64) uint64 { return boolBits(is(l, a)) }).run(), tpred, t)
 }
 
 var tests = map[string]func(l *layout, v uint64) bool{

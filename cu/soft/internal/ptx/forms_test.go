@@ -100,47 +100,6 @@ func forms() (list []string) {
 	return list
 }
 
-// formKernel is the n-th kernel: each thread loads its operands, which are eight
-// bytes apart, and stores the result.
-func formKernel(n int, form string) string {
-	f := strings.Fields(form)
-	op, types := f[0], f[1:]
-	var regs, loads, args strings.Builder
-	for i, t := range types {
-		reg := ".b" + t[1:]
-		if t == "pred" || t[0] == 'f' {
-			reg = "." + t
-		}
-		fmt.Fprintf(&regs, "\t.reg %s %%x%d;\n", reg, i)
-		switch {
-		case i > 0 && t == "pred":
-			fmt.Fprintf(&loads, "\tld.global.u32 %%r1, [%%rd1+%d];\n\tand.b32 %%r1, %%r1, 1;\n\tsetp.ne.u32 %%x%d, %%r1, 0;\n", 8*i-8, i)
-		case i > 0:
-			fmt.Fprintf(&loads, "\tld.global%s %%x%d, [%%rd1+%d];\n", reg, i, 8*i-8)
-		}
-		fmt.Fprintf(&args, "%s%%x%d", map[bool]string{true: ", "}[i > 0], i)
-	}
-	store := fmt.Sprintf("\tst.global.b%s [%%rd2], %%x0;\n", types[0][1:])
-	if types[0] == "pred" {
-		store = "\tselp.u32 %r1, 1, 0, %x0;\n\tst.global.u32 [%rd2], %r1;\n"
-	} else if types[0][0] == 'f' {
-		store = fmt.Sprintf("\tst.global.%s [%%rd2], %%x0;\n", types[0])
-	}
-	return fmt.Sprintf(`.visible .entry k%d(.param .u64 in, .param .u64 out) {
-	.reg .b64 %%rd<5>; .reg .b32 %%r<3>;
-%s	ld.param.u64 %%rd1, [in];
-	ld.param.u64 %%rd2, [out];
-	mov.u32 %%r2, %%tid.x;
-	mul.wide.u32 %%rd3, %%r2, 24;
-	add.s64 %%rd1, %%rd1, %%rd3;
-	mul.wide.u32 %%rd3, %%r2, 8;
-	add.s64 %%rd2, %%rd2, %%rd3;
-%s	%s %s;
-%s	ret;
-}
-`, n, regs.String(), loads.String(), op, args.String(), store)
-}
-
 const formHeader = ".version 7.4\n.target sm_75\n.address_size 64\n"
 
 // formInput is the operands of every case: numbers that are special to their types,

@@ -10,10 +10,10 @@ type function struct {
 	code   []inst
 	calls  []*function
 
-	slots    int32     // registers
-	preset   []preset  // slots that are filled before it begins
-	special  []int32   // slots of special registers, with their numbers
-	which    []special // of those
+	slots    int32    // registers
+	preset   []preset // slots that are filled before it begins
+	special  []int32  // slots of special registers, and which these are
+	which    []*special
 	frame    int       // bytes of its local memory, parameters included
 	align    int       // of the frame
 	declared bool      // only: the body is missing
@@ -47,39 +47,29 @@ type parameter struct {
 }
 
 // function takes an entry or a device function behind its keyword.
-func (p *parser) function(entry bool) (err error) {
+func (p *parser) function(entry bool) {
 	f := &function{entry: entry, line: p.line(), align: 16}
 	if !entry && p.accept("(") {
-		if f.result, err = p.result(); err != nil {
-			return err
-		}
+		f.result = p.result()
 	}
-	if f.name, err = p.word(); err != nil {
-		return err
-	}
+	f.name = p.word()
 	if p.accept("(") {
-		if f.params, err = p.parameters(); err != nil {
-			return err
-		}
+		f.params = p.parameters()
 	}
-	if err := p.bounds(f); err != nil {
-		return err
-	}
+	p.bounds(f)
 	if f.declared = p.accept(";"); !f.declared {
-		if err := p.body(f); err != nil {
-			return err
-		}
+		p.body(f)
 	}
-	return p.m.add(f)
+	p.m.add(f)
 }
 
-// add files a function. A body replaces a declaration, which calls may refer to
+// add records a function. A body replaces a declaration, which calls may refer to
 // by then.
-func (m *Module) add(f *function) error {
+func (m *Module) add(f *function) {
 	old := m.functions[f.name]
 	switch {
 	case m.names[f.name] != nil:
-		return errorf(f.line, "%s is a variable's name, too", f.name)
+		panic(errorf(f.line, "%s is a variable's name, too", f.name))
 	case old == nil:
 		f.number = uint64(len(m.order))
 		m.functions[f.name] = f
@@ -89,127 +79,104 @@ func (m *Module) add(f *function) error {
 		f.number, f.taken = old.number, old.taken
 		*old = *f
 	default:
-		return errorf(f.line, "%s is defined twice", f.name)
+		panic(errorf(f.line, "%s is defined twice", f.name))
 	}
-	return nil
 }
 
 // parameters takes a list behind its parenthesis, and places the parameters.
-func (p *parser) parameters() (list []parameter, err error) {
+func (p *parser) parameters() (list []parameter) {
 	at := uint64(0)
 	for !p.accept(")") {
 		if len(list) > 0 {
-			if err := p.expect(","); err != nil {
-				return nil, err
-			}
+			p.expect(",")
 		}
-		q, err := p.parameter()
-		if err != nil {
-			return nil, err
-		}
+		q := p.parameter()
 		at = alignUp(at, uint64(q.align))
 		q.at = at
 		if at += uint64(q.size); at > maxParams {
-			return nil, errorf(q.line, "more than %d bytes of parameters", maxParams)
+			panic(errorf(q.line, "more than %d bytes of parameters", maxParams))
 		}
 		list = append(list, q)
 	}
-	return list, nil
+	return list
 }
 
 // result takes a function's result behind its parenthesis: PTX has one at most.
-func (p *parser) result() (list []parameter, err error) {
+func (p *parser) result() (list []parameter) {
 	line := p.line()
-	if list, err = p.parameters(); err == nil && len(list) > 1 {
-		err = errorf(line, "more than one result")
+	if list = p.parameters(); len(list) > 1 {
+		panic(errorf(line, "more than one result"))
 	}
-	return list, err
+	return list
 }
 
-func (p *parser) parameter() (q parameter, err error) {
+func (p *parser) parameter() (q parameter) {
 	if t := p.next(); !t.is(".param") {
-		return q, errorf(t.line, "unexpected %s where .param belongs", t)
+		panic(errorf(t.line, "unexpected %s where .param belongs", t))
 	}
 	q.space, q.line = param, p.line()
-	d, err := p.declaration()
-	if err != nil {
-		return q, err
-	}
+	d := p.declaration()
 	q.typ, q.align = d.typ, d.align
 	if p.accept(".ptr") {
-		if err := p.pointee(); err != nil {
-			return q, err
-		}
+		p.pointee()
 	}
-	if q.name, err = p.word(); err != nil {
-		return q, err
+	q.name = p.word()
+	if p.dimensions(&q.variable, d); q.array {
+		panic(errorf(q.line, "%s has no length", q.name))
 	}
-	if err := p.dimensions(&q.variable, d); err != nil || !q.array {
-		return q, err
-	}
-	return q, errorf(q.line, "%s has no length", q.name)
+	return q
 }
 
 // pointee takes what a parameter points to, which helps only optimisers.
-func (p *parser) pointee() error {
+func (p *parser) pointee() {
 	_ = p.accept(".global") || p.accept(".const") || p.accept(".local") || p.accept(".shared")
 	if !p.accept(".align") {
-		return nil
+		return
 	}
-	_, err := p.alignment()
-	return err
+	p.alignment()
 }
 
 func alignUp(n, to uint64) uint64 { return (n + to - 1) &^ (to - 1) }
 
 // bounds takes what a function says about its blocks.
-func (p *parser) bounds(f *function) error {
+func (p *parser) bounds(f *function) {
 	for {
 		t := p.peek()
 		switch t.text {
 		case ".maxntid", ".reqntid":
 			p.next()
-			dims, err := p.triple()
-			if err != nil {
-				return err
-			}
+			dims := p.triple()
 			if t.is(".reqntid") {
 				f.required = dims
 			} else {
 				f.maxThreads = dims[0] * dims[1] * dims[2]
 			}
 		case ".reqnctapercluster", ".explicitcluster", ".blocksareclusters":
-			return errorf(t.line, "%s is not supported: it is for %s", t.text, clusters)
+			panic(errorf(t.line, "%s is not supported: it is for %s", t.text, clusters))
 		case ".minnctapersm", ".maxnreg", ".maxnctapersm", ".maxclusterrank":
 			p.next()
-			if _, err := p.integer(1 << 30); err != nil {
-				return err
-			}
+			p.integer(1 << 30)
 		case ".noreturn":
 			p.next()
 		case ".pragma":
 			p.next()
-			if err := p.pragma(); err != nil {
-				return err
-			}
+			p.pragma()
 		default:
-			return nil
+			return
 		}
 	}
 }
 
 // triple takes one to three numbers.
-func (p *parser) triple() (d [3]int, err error) {
+func (p *parser) triple() (d [3]int) {
 	d = [3]int{1, 1, 1}
 	for i := range d {
-		if d[i], err = p.integer(1 << 16); err != nil {
-			return d, err
-		}
+		d[i] = p.integer(1 << 16)
 		if !p.accept(",") {
 			break
 		}
 	}
-	return d, nil
+	return d
 }
 
 // reachable returns the function and all that it calls, directly or not.
@@ -227,17 +194,16 @@ func (f *function) reachable() []*function {
 }
 
 // reach limits the work of following the calls of all entries.
-func (p *parser) reach(f *function) error {
+func (p *parser) reach(f *function) {
 	if !f.entry {
-		return nil
+		return
 	}
 	for _, g := range f.reachable() {
 		p.reached += 16 + 4*len(g.calls) + len(g.preset)
 	}
 	if p.reached > maxReached {
-		return errorf(f.line, "the entries call too many functions")
+		panic(errorf(f.line, "the entries call too many functions"))
 	}
-	return nil
 }
 
 // recursive reports whether the depth of the function's calls is unknown
@@ -260,9 +226,9 @@ func (f *function) recursive() bool {
 
 // layShared places the shared variables that an entry uses: those of the module
 // and of its functions side by side, and then what the launch adds.
-func (f *function) layShared() error {
+func (f *function) layShared() {
 	if !f.entry {
-		return nil
+		return
 	}
 	f.layout = map[*variable]uint64{}
 	var dynamic []*variable
@@ -284,18 +250,17 @@ func (f *function) layShared() error {
 			at = alignUp(at, uint64(v.align))
 			f.layout[v] = at
 			if at += uint64(v.size); at > maxShared {
-				return errorf(f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared)
+				panic(errorf(f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared))
 			}
 		}
 	}
 	if at = alignUp(at, end); at > maxShared {
-		return errorf(f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared)
+		panic(errorf(f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared))
 	}
 	f.static = int(at)
 	for _, v := range dynamic {
 		f.layout[v] = uint64(f.static)
 	}
-	return nil
 }
 
 // A Kernel describes one entry of a module.

@@ -19,7 +19,7 @@ func FuzzRun(f *testing.F) {
 	}
 	for _, form := range forms() {
 		if len(form)%7 == 0 { // a few of many that are alike
-			f.Add(formHeader + formKernel(0, form))
+			f.Add(formHeader + newHashForm(form).kernel(0))
 		}
 	}
 	const registers = "mov.u64 %rd1, 0x7f0000000000; mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7;\n"

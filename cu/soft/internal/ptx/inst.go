@@ -24,7 +24,7 @@ type inst struct {
 // A run does what an instruction says.
 type run func(t *thread, i *inst)
 
-// An opcode is an instruction's name in parts. Whoever builds it takes the
+// An opcode is an instruction's name in parts. Its builder takes the
 // modifiers that it knows, and what is left over is refused.
 type opcode struct {
 	text  string // as written
@@ -61,7 +61,7 @@ func (o *opcode) take(names ...string) bool {
 	return false
 }
 
-// oneOf takes the modifier that is in a table, and returns its entry.
+// oneOf takes the first modifier that a table has, and returns its entry.
 func oneOf[T any](o *opcode, table map[string]T) (v T, found bool) {
 	for i, m := range o.mods {
 		if v, found = table[m]; found {
@@ -72,39 +72,47 @@ func oneOf[T any](o *opcode, table map[string]T) (v T, found bool) {
 	return v, false
 }
 
-// refuse is the error for an instruction that is not known.
+// refuse returns the error for an instruction that is known, but not in this form.
 func (o *opcode) refuse(why string, args ...any) error {
 	return errorf(o.line, "%s is not supported: %s", o.text, fmt.Sprintf(why, args...))
 }
 
-// typ returns the n-th type, or an error if there are not so many.
-func (o *opcode) typ(n int) (typ, error) {
+// typ returns the n-th type, and refuses an opcode that has fewer.
+func (o *opcode) typ(n int) typ {
 	if o.has("b128") {
-		return typ{}, o.refuse("registers have up to 64 bits")
+		panic(o.refuse("registers have up to 64 bits"))
 	}
 	if n >= len(o.types) {
-		return typ{}, errorf(o.line, "%s: a type is missing", o.text)
+		panic(errorf(o.line, "%s: a type is missing", o.text))
 	}
 	o.used = max(o.used, n+1)
-	return o.types[n], nil
+	return o.types[n]
 }
 
 // only takes the opcode's first type, which has to be one of these.
-func (o *opcode) only(types ...typ) (typ, error) {
-	t, err := o.typ(0)
-	if err == nil && !slices.Contains(types, t) {
-		err = o.refuse("with .%s", t)
+func (o *opcode) only(types ...typ) typ {
+	t := o.typ(0)
+	if !slices.Contains(types, t) {
+		panic(o.refuse("with .%s", t))
 	}
-	return t, err
+	return t
 }
 
-// leftOver is the error for what nobody has taken.
-func (o *opcode) leftOver() error {
+// row returns what a table has for a type, and refuses others.
+func row[T any](o *opcode, table map[typ]T, t typ) T {
+	v, ok := table[t]
+	if !ok {
+		panic(o.refuse("not with .%s", t))
+	}
+	return v
+}
+
+// leftOver refuses modifiers and types that the builder has not taken.
+func (o *opcode) leftOver() {
 	if len(o.mods) > 0 {
-		return o.refuse(".%s is not known", strings.Join(o.mods, "."))
+		panic(o.refuse(".%s is not known", strings.Join(o.mods, ".")))
 	}
 	if len(o.types) > o.used {
-		return o.refuse("a type too many")
+		panic(o.refuse("a type too many"))
 	}
-	return nil
 }

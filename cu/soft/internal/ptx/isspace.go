@@ -1,6 +1,6 @@
 package ptx
 
-// A region is what of the generic addresses is a space's.
+// A region is the range of generic addresses of a space.
 type region struct{ from, size uint64 }
 
 func regionOf(s space) (region, bool) {
@@ -16,22 +16,23 @@ func regionOf(s space) (region, bool) {
 }
 
 // isSpace builds isspacep: whether an address is one of a space.
-func isSpace(b *builder, o *opcode) error {
+func isSpace(b *builder, o *opcode) {
 	s, ok := oneOf(o, spaceNames)
 	if ok && s == constant {
-		return b.isConstant()
+		b.isConstant()
+		return
 	}
 	r, known := regionOf(s)
 	if !ok || !known {
-		return o.refuse("of this space")
+		panic(o.refuse("of this space"))
 	}
-	return b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = boolBits(t.r[i.a]-r.from < r.size) }, tpred, tu64)
+	b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = boolBits(t.r[i.a]-r.from < r.size) }, tpred, tu64)
 }
 
 // isConstant emits the instruction for constants, which lie in the memory of the
 // device.
-func (b *builder) isConstant() error {
-	return b.emitTyped(func(t *thread, i *inst) {
+func (b *builder) isConstant() {
+	b.emitTyped(func(t *thread, i *inst) {
 		t.r[i.d] = boolBits(t.block.launch.isConstant(t.r[i.a]))
 		t.rest()
 	}, tpred, tu64)

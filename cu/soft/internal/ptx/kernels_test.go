@@ -3,7 +3,6 @@ package ptx
 import (
 	"context"
 	"encoding/binary"
-	"math"
 	"os"
 	"path/filepath"
 	"sync"
@@ -59,75 +58,10 @@ func launch(t testing.TB, m *Module, kernel string, memory []byte, blocks, threa
 	require.NoError(t, err)
 }
 
-func TestVectorAdd(t *testing.T) {
-	const n = 1000
-	m := parsed(t, kernelText(t, "vector"))
-	memory := make([]byte, 3*4*n)
-	for i := range n {
-		binary.LittleEndian.PutUint32(memory[4*i:], math.Float32bits(float32(i)*1.1))
-		binary.LittleEndian.PutUint32(memory[4*(n+i):], math.Float32bits(float32(i)/3))
-	}
-	launch(t, m, "vector_add", memory, 3, 64, params(uint64(base), uint64(base+4*n), uint64(base+8*n), uint64(n)))
-	for i := range n {
-		want := float32(float32(i)*1.1) + float32(i)/3 // converted, or arm64 fuses
-		require.Equal(t, want, math.Float32frombits(binary.LittleEndian.Uint32(memory[4*(2*n+i):])), i)
-	}
-}
-
-func TestPattern(t *testing.T) {
-	m := parsed(t, kernelText(t, "pattern"))
-	const bytes = 100003
-	memory := make([]byte, bytes+5+16)
-	launch(t, m, "pattern_fill", memory, 4, 128, params(uint64(base), uint64(bytes), uint64(7), uint32(0xabc)))
-	for i := range bytes {
-		w := (uint32(i/4+7)*2 + 1337) ^ 0xDEADBEEF ^ 0xabc
-		require.Equal(t, byte(w>>(8*(i%4))), memory[i], i)
-	}
-	require.Equal(t, make([]byte, 21), memory[bytes:])
-
-	result := memory[bytes+5:]
-	check := func() (uint64, uint64) {
-		binary.LittleEndian.PutUint64(result, 0)
-		binary.LittleEndian.PutUint64(result[8:], math.MaxUint64)
-		launch(t, m, "pattern_check", memory, 4, 128, params(uint64(base), uint64(bytes), uint64(7), uint32(0xabc), uint64(base+bytes+5)))
-		return binary.LittleEndian.Uint64(result), binary.LittleEndian.Uint64(result[8:])
-	}
-	wrong, index := check()
-	require.Zero(t, wrong)
-	require.Equal(t, uint64(math.MaxUint64), index)
-	memory[4*5000+2] ^= 4
-	memory[bytes-1] ^= 1
-	wrong, index = check()
-	require.EqualValues(t, 2, wrong)
-	require.EqualValues(t, 5007, index)
-}
-
 func mix(x uint64) uint64 {
 	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9
 	x = (x ^ (x >> 27)) * 0x94d049bb133111eb
 	return x ^ (x >> 31)
-}
-
-func TestChecksum(t *testing.T) {
-	for _, text := range []string{kernelText(t, "memory"), debugText(t)} {
-		m := parsed(t, text)
-		memory := make([]byte, 1003+5+16)
-		for i := range 1003 {
-			memory[i] = byte(i * i)
-		}
-		launch(t, m, "checksum", memory, 3, 96, params(uint64(base), uint64(1003), uint64(base+1008)))
-		want, padded := uint64(0), append(append([]byte{}, memory[:1003]...), 0, 0, 0, 0, 0)
-		for w := range uint64(1008 / 8) {
-			want += mix(binary.LittleEndian.Uint64(padded[8*w:]) ^ mix(w+1))
-		}
-		require.Equal(t, want, binary.LittleEndian.Uint64(memory[1008:]))
-	}
-}
-
-func debugText(t testing.TB) string {
-	text, err := os.ReadFile("testdata/memory-g.ptx")
-	require.NoError(t, err)
-	return string(text)
 }
 
 // BenchmarkChecksum is the interpreter's speed on all cores: see -cpu.

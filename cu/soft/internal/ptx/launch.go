@@ -91,7 +91,7 @@ const (
 	residentMemory  = maxThreads * (maxStack + 1<<10) // bytes of all: what the largest block may take
 	threadTurn      = 1024
 	blockTurn       = 1 << 16
-	warpTurns       = 64 // of a warp whose threads meet, before others have theirs
+	warpTurns       = 64 // of a warp whose threads converge, before others have theirs
 )
 
 // launched is a launch under way.
@@ -102,7 +102,7 @@ type launched struct {
 	stack  uint64 // bytes of a thread's local memory
 	began  time.Time
 	cores  int
-	lost   atomic.Bool // a thread died, or nobody wants the result
+	lost   atomic.Bool // a thread died, or the launch was cancelled
 	says   sync.Mutex  // of Stdout and Stderr
 
 	workspace []byte // of a cooperative grid
@@ -213,7 +213,7 @@ func (g *grid) run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// stop ends a launch with a result that nobody wants.
+// stop ends a cancelled launch.
 func (g *grid) stop() {
 	g.launch.lost.Store(true)
 	g.mu.Lock()
@@ -265,7 +265,7 @@ func (g *grid) begin(core int) *block {
 	return b
 }
 
-// put files a block that has had its turn.
+// put queues a block that has had its turn.
 func (g *grid) put(b *block, over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -350,7 +350,7 @@ func (b *block) run() (over bool) {
 	return false
 }
 
-// round gives each thread that can run a turn, warp by warp: threads that meet go on
+// round gives each thread that can run a turn, warp by warp: threads that converge go on
 // at once.
 func (b *block) round() (ran, alive int) {
 	for first := 0; first < len(b.threads); first += warpSize {
@@ -360,7 +360,7 @@ func (b *block) round() (ran, alive int) {
 			if ran += n; b.fault != nil {
 				return ran, alive
 			}
-			if went := meet(warp); !went {
+			if went := converge(warp); !went {
 				break
 			}
 		}
@@ -396,7 +396,7 @@ func (b *block) turns(warp []thread) (ran int) {
 // stuck returns a thread that waits.
 func (b *block) stuck() *thread {
 	for i := range b.threads {
-		if s := b.threads[i].state; s == waiting || s == meetingOthers {
+		if s := b.threads[i].state; s == waiting || s == converging {
 			return &b.threads[i]
 		}
 	}

@@ -128,9 +128,8 @@ func (t *thread) within(m []byte, off, address, n uint64) []byte {
 	return nil
 }
 
-// takeOrder takes what an access says of its order among others and of who has to
-// see that; here every access is seen by all at once. It reports whether others
-// may look at the same time.
+// takeOrder takes the modifiers of memory order and scope; here all threads see every access at
+// once. It reports whether other threads may access the memory at the same time.
 func (o *opcode) takeOrder() (strong bool) {
 	o.take("weak")
 	strong = o.take("volatile", "relaxed", "acquire", "release", "acq_rel")
@@ -164,7 +163,7 @@ type access struct {
 	volatile bool
 }
 
-func (o *opcode) access(b *builder) (a access, err error) {
+func (o *opcode) access(b *builder) (a access) {
 	a.space, _ = oneOf(o, spaceNames)
 	a.volatile = o.has("volatile")
 	a.strong = o.takeOrder()
@@ -173,33 +172,32 @@ func (o *opcode) access(b *builder) (a access, err error) {
 	if n, ok := oneOf(o, vectorCounts); ok {
 		a.count = n
 	}
-	if a.typ, err = o.typ(0); err == nil && (a.typ.kind == predicate || a.typ == typeNames["f16"]) {
-		err = o.refuse("not with .%s", a.typ)
+	if a.typ = o.typ(0); a.typ.kind == predicate || a.typ == typeNames["f16"] {
+		panic(o.refuse("not with .%s", a.typ))
 	}
-	return a, err
+	return a
 }
 
 // locate sets where an instruction's address comes from. Parameters of functions
 // lie in the frame.
-func (b *builder) locate(o operand, a *access, i *inst) error {
+func (b *builder) locate(o operand, a *access, i *inst) {
 	if o.what != isAddress {
-		return errorf(b.line, "an address in brackets belongs here")
+		panic(errorf(b.line, "an address in brackets belongs here"))
 	}
 	i.imm = 0
-	var err error
 	switch {
 	case o.base == nil:
-		i.a, err = b.presetSlot(o.bits, nil)
+		i.a = b.presetSlot(o.bits, nil)
 	case o.base.what == isSymbol:
 		if v := o.base.v; v != nil {
 			if a.space != v.space && (a.space != generic || v.space.window() != 0) {
-				return errorf(b.line, "%s is not in the space of this access", v.name)
+				panic(errorf(b.line, "%s is not in the space of this access", v.name))
 			}
 			if a.space == param && v.framed {
 				a.space = local
 			}
 		}
-		i.a, err = b.address(*o.base, tu64)
+		i.a = b.address(*o.base, tu64)
 	default:
 		if a.space == param && !b.f.entry {
 			a.space = local
@@ -209,65 +207,46 @@ func (b *builder) locate(o operand, a *access, i *inst) error {
 		if o.base.reg.typ.size == 4 && (a.space == shared || a.space == local) { // these are small
 			address = tu32
 		}
-		i.a, err = b.source(*o.base, address)
+		i.a = b.source(*o.base, address)
 	}
-	return err
 }
 
 // vector is the slots of an operand that is count values.
-func (b *builder) vector(o operand, a access, slot func(operand, typ) (int32, error)) ([]int32, error) {
+func (b *builder) vector(o operand, a access, slot func(operand, typ) int32) []int32 {
 	list := []operand{o}
 	if o.what == isVector {
 		list = o.vec
 	}
 	if len(list) != a.count {
-		return nil, errorf(b.line, "%d values, where the instruction has %d", len(list), a.count)
+		panic(errorf(b.line, "%d values, where the instruction has %d", len(list), a.count))
 	}
 	var slots []int32
 	for _, v := range list {
-		s, err := slot(v, a.typ)
-		if err != nil {
-			return nil, err
-		}
-		slots = append(slots, s)
+		slots = append(slots, slot(v, a.typ))
 	}
-	return slots, nil
+	return slots
 }
 
 // load builds ld.
-func load(b *builder, o *opcode) error {
-	a, err := o.access(b)
-	if err != nil {
-		return err
-	}
+func load(b *builder, o *opcode) {
+	a := o.access(b)
 	if a.strong && (a.space == param || a.space == constant) {
-		return o.refuse("nobody writes there")
+		panic(o.refuse("nobody writes there"))
 	}
 	b.keepStep(o, a)
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.vec, err = b.vector(args[0], a, b.wideTarget); err != nil {
-		return err
-	}
-	width, err := b.widths(args[0], a)
-	if err != nil {
-		return err
-	}
-	if err := b.locate(args[1], &a, &i); err != nil {
-		return err
-	}
+	args := b.arguments(2)
+	i := inst{vec: b.vector(args[0], a, b.wideTarget)}
+	width := b.widths(args[0], a)
+	b.locate(args[1], &a, &i)
 	i.d = i.vec[0]
 	i.run = a.loader(width)
 	b.emit(i)
-	return b.policy(o)
+	b.policy(o)
 }
 
 // widths is the type of the registers that are loaded, which must be as wide as
 // each other.
-func (b *builder) widths(o operand, a access) (typ, error) {
+func (b *builder) widths(o operand, a access) typ {
 	list := []operand{o}
 	if o.what == isVector {
 		list = o.vec
@@ -279,14 +258,14 @@ func (b *builder) widths(o operand, a access) (typ, error) {
 		}
 	}
 	if len(registers) == 0 {
-		return a.typ, nil
+		return a.typ
 	}
 	for _, t := range registers {
 		if t.size != registers[0].size {
-			return t, errorf(b.line, "registers of different widths")
+			panic(errorf(b.line, "registers of different widths"))
 		}
 	}
-	return registers[0], nil
+	return registers[0]
 }
 
 // loader makes what loads, into registers of a type.
@@ -349,30 +328,20 @@ func (a access) setter() func([]byte, uint64) {
 }
 
 // store builds st.
-func store(b *builder, o *opcode) error {
-	a, err := o.access(b)
-	if err != nil {
-		return err
-	}
+func store(b *builder, o *opcode) {
+	a := o.access(b)
 	if a.space == constant {
-		return o.refuse("constants are not written")
+		panic(o.refuse("constants are not written"))
 	}
 	b.keepStep(o, a)
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(2)
 	var i inst
-	if err := b.locate(args[0], &a, &i); err != nil {
-		return err
-	}
-	if i.vec, err = b.vector(args[1], a, b.wideSource); err != nil {
-		return err
-	}
+	b.locate(args[0], &a, &i)
+	i.vec = b.vector(args[1], a, b.wideSource)
 	i.b = i.vec[0]
 	i.run = a.storer()
 	b.emit(i)
-	return b.policy(o)
+	b.policy(o)
 }
 
 func (a access) storer() run {
@@ -398,15 +367,14 @@ func (a access) storer() run {
 }
 
 // ignoreAddress builds what only hints at an address.
-func ignoreAddress(b *builder, o *opcode) error {
+func ignoreAddress(b *builder, o *opcode) {
 	oneOf(o, spaceNames)
 	if !o.take("L1", "L2", "L2::evict_last", "L2::evict_normal") {
-		return o.refuse("without a level")
+		panic(o.refuse("without a level"))
 	}
-	args, err := b.arguments(1)
-	if err == nil && args[0].what != isAddress {
-		err = errorf(b.line, "an address in brackets belongs here")
+	args := b.arguments(1)
+	if args[0].what != isAddress {
+		panic(errorf(b.line, "an address in brackets belongs here"))
 	}
 	b.emit(inst{run: runNothing})
-	return err
 }

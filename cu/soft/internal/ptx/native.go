@@ -21,17 +21,17 @@ var natives = map[string]nativeFunction{
 }
 
 // native makes the call of a function that is declared and not defined.
-func native(o *opcode, f *function, in, out []transfer) (run, error) {
+func native(o *opcode, f *function, in, out []transfer) run {
 	n, ok := natives[f.name]
 	if !ok {
-		return nil, errorf(o.line, "there is no function %s", f.name)
+		panic(errorf(o.line, "there is no function %s", f.name))
 	}
 	same := len(in) == len(n.params) && len(out) == min(n.result, 1)
 	for k := range min(len(in), len(n.params)) {
 		same = same && in[k].size == n.params[k]
 	}
 	if !same || len(out) > 0 && out[0].size != n.result {
-		return nil, errorf(o.line, "%s is not declared as it is", f.name)
+		panic(errorf(o.line, "%s is not declared as it is", f.name))
 	}
 	return func(t *thread, _ *inst) {
 		args := make([]uint64, len(in))
@@ -45,7 +45,7 @@ func native(o *opcode, f *function, in, out []transfer) (run, error) {
 			binary.LittleEndian.PutUint64(b[:], v)
 			copy(t.local[t.frame+m.to:t.frame+m.to+uint64(m.size)], b[:])
 		}
-	}, nil
+	}
 }
 
 // maxString is how long a string of a kernel's may be.
@@ -121,46 +121,21 @@ func nativeFree(t *thread, args []uint64) uint64 {
 }
 
 // sleep builds nanosleep, which takes no time here.
-func sleep(b *builder, o *opcode) error {
-	t, err := o.only(tu32)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
-	i := inst{run: runNothing}
-	i.a, err = b.source(args[0], t)
-	b.emit(i)
-	return err
+func sleep(b *builder, o *opcode) {
+	t := o.only(tu32)
+	b.emit(inst{run: runNothing, a: b.source(b.p.operand(b), t)})
 }
 
 func runBreakpoint(t *thread, _ *inst) { t.fail(Breakpoint, 0) }
 
 // allocate builds alloca: room behind the function's frame until it returns.
-func allocate(b *builder, o *opcode) error {
-	t, err := o.only(tu64)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
-	if i.a, err = b.source(args[1], t); err != nil {
-		return err
-	}
+func allocate(b *builder, o *opcode) {
+	t := o.only(tu64)
+	args := b.arguments(2)
+	i := inst{d: b.target(args[0], t), a: b.source(args[1], t)}
 	align := uint64(16)
 	if b.p.accept(",") {
-		n, err := b.p.alignment()
-		if err != nil {
-			return err
-		}
+		n := b.p.alignment()
 		align = max(align, uint64(n))
 	}
 	b.f.allocas = true
@@ -175,40 +150,19 @@ func allocate(b *builder, o *opcode) error {
 		t.r[i.d] = at
 	}
 	b.emit(i)
-	return nil
 }
 
 // saveStack and restoreStack give back what alloca has taken since.
-func saveStack(b *builder, o *opcode) error {
-	t, err := o.only(tu64)
-	if err != nil {
-		return err
-	}
-	return b.emitTarget(t, func(t *thread, i *inst) { t.r[i.d] = t.extra })
+func saveStack(b *builder, o *opcode) {
+	t := o.only(tu64)
+	b.emitTarget(t, func(t *thread, i *inst) { t.r[i.d] = t.extra })
 }
 
-func (b *builder) emitTarget(t typ, f run) error {
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
-	i := inst{run: f}
-	i.d, err = b.target(args[0], t)
-	b.emit(i)
-	return err
+func (b *builder) emitTarget(t typ, f run) {
+	b.emit(inst{run: f, d: b.target(b.p.operand(b), t)})
 }
 
-func restoreStack(b *builder, o *opcode) error {
-	t, err := o.only(tu64)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
-	i := inst{run: func(t *thread, i *inst) { t.extra = min(t.extra, t.r[i.a]) }}
-	i.a, err = b.source(args[0], t)
-	b.emit(i)
-	return err
+func restoreStack(b *builder, o *opcode) {
+	t := o.only(tu64)
+	b.emit(inst{run: func(t *thread, i *inst) { t.extra = min(t.extra, t.r[i.a]) }, a: b.source(b.p.operand(b), t)})
 }

@@ -25,7 +25,7 @@ type operand struct {
 	what    what
 	name    string
 	reg     register
-	special special
+	special *special
 	v       *variable // that name is; nil if it is none
 	bits    uint64    // of a number; an address' and a symbol's offset
 	not     bool      // !p
@@ -41,154 +41,145 @@ type register struct {
 }
 
 // operand parses one. Vectors and addresses are not nested.
-func (p *parser) operand(b *builder) (operand, error) {
+func (p *parser) operand(b *builder) operand {
 	switch {
 	case p.accept("{"):
 		return p.vector(b)
 	case p.accept("["):
 		return p.address(b)
 	}
-	o, err := p.scalar(b)
-	if err != nil || !p.accept("|") {
-		return o, err
+	o := p.scalar(b)
+	if !p.accept("|") {
+		return o
 	}
-	second, err := p.scalar(b)
+	second := p.scalar(b)
 	o.pair = &second
-	return o, err
+	return o
 }
 
 // scalar parses an operand that is one value.
-func (p *parser) scalar(b *builder) (operand, error) {
+func (p *parser) scalar(b *builder) operand {
 	t := p.peek()
 	switch {
 	case p.accept("!"):
-		o, err := p.name(b)
+		o := p.name(b)
 		o.not = true
-		return o, err
+		return o
 	case t.is("-"), t.isNumber():
 		return p.number()
 	case p.accept("_"):
-		return operand{what: isSink}, nil
+		return operand{what: isSink}
 	case t.isWord():
 		return p.name(b)
 	}
-	return operand{}, errorf(t.line, "unexpected %s where an operand belongs", t)
+	panic(errorf(t.line, "unexpected %s where an operand belongs", t))
 }
 
 // name is a register, or a symbol with perhaps something added.
-func (p *parser) name(b *builder) (operand, error) {
+func (p *parser) name(b *builder) operand {
 	t := p.next()
-	if r, ok, err := b.register(t.text); ok || err != nil {
-		return operand{what: isRegister, name: t.text, reg: r}, err
+	if r, ok := b.register(t.text); ok {
+		return operand{what: isRegister, name: t.text, reg: r}
 	}
 	if s, ok := specials[t.text]; ok {
-		return operand{what: isSpecial, name: t.text, special: s.which, reg: register{typ: s.typ}}, nil
+		return operand{what: isSpecial, name: t.text, special: s, reg: register{typ: s.typ}}
 	}
 	if t.is("WARP_SZ") {
-		return operand{what: isInteger, bits: warpSize}, nil
+		return operand{what: isInteger, bits: warpSize}
 	}
 	if strings.HasPrefix(t.text, "%") {
-		return operand{}, errorf(t.line, "there is no register %s", t.text)
+		panic(errorf(t.line, "there is no register %s", t.text))
 	}
 	if !t.isName() {
-		return operand{}, errorf(t.line, "unexpected %s where an operand belongs", t)
+		panic(errorf(t.line, "unexpected %s where an operand belongs", t))
 	}
-	plus, err := p.plus()
-	return operand{what: isSymbol, name: t.text, v: b.variable(t.text), bits: plus}, err
+	plus := p.plus()
+	return operand{what: isSymbol, name: t.text, v: b.variable(t.text), bits: plus}
 }
 
 // plus is what is added to a name, if anything is.
-func (p *parser) plus() (uint64, error) {
+func (p *parser) plus() uint64 {
 	minus := p.accept("-")
 	if !minus && !p.accept("+") {
-		return 0, nil
+		return 0
 	}
-	o, err := p.number()
-	if err == nil && o.what != isInteger {
-		err = errorf(p.line(), "only a whole number can be added to an address")
+	o := p.number()
+	if o.what != isInteger {
+		panic(errorf(p.line(), "only a whole number can be added to an address"))
 	}
 	if minus {
-		return -o.bits, err
+		return -o.bits
 	}
-	return o.bits, err
+	return o.bits
 }
 
 // address parses what is behind a bracket.
-func (p *parser) address(b *builder) (operand, error) {
+func (p *parser) address(b *builder) operand {
 	a := operand{what: isAddress}
-	base, err := p.scalar(b)
-	if err != nil {
-		return a, err
-	}
+	base := p.scalar(b)
 	switch {
 	case base.not:
-		return a, errorf(p.line(), "this is no address")
+		panic(errorf(p.line(), "this is no address"))
 	case base.what == isInteger:
 		a.bits = base.bits
 	case base.what == isRegister:
 		a.base = &base
-		if a.bits, err = p.plus(); err != nil {
-			return a, err
-		}
+		a.bits = p.plus()
 	case base.what == isSymbol:
 		a.base, a.bits = &base, base.bits
 	default:
-		return a, errorf(p.line(), "this is no address")
+		panic(errorf(p.line(), "this is no address"))
 	}
-	return a, p.expect("]")
+	p.expect("]")
+	return a
 }
 
 // maxVector is the most values that one operand may be.
 const maxVector = 8
 
 // vector parses what is behind a brace.
-func (p *parser) vector(b *builder) (operand, error) {
+func (p *parser) vector(b *builder) operand {
 	v := operand{what: isVector}
 	for len(v.vec) < maxVector {
-		o, err := p.scalar(b)
-		if err != nil {
-			return v, err
-		}
+		o := p.scalar(b)
 		v.vec = append(v.vec, o)
 		if p.accept("}") {
-			return v, nil
+			return v
 		}
-		if err := p.expect(","); err != nil {
-			return v, err
-		}
+		p.expect(",")
 	}
-	return v, errorf(p.line(), "more than %d values", maxVector)
+	panic(errorf(p.line(), "more than %d values", maxVector))
 }
 
 // number is a literal, with a minus perhaps.
-func (p *parser) number() (operand, error) {
+func (p *parser) number() operand {
 	minus := p.accept("-")
-	o, err := literal(p.next())
+	o := literal(p.next())
 	if minus && o.what == isFloat {
 		o.bits ^= 1 << 63
 	} else if minus {
 		o.bits = -o.bits
 	}
-	return o, err
+	return o
 }
 
 // literal reads a number. A float's bits are those of a double, but for 0f,
 // which gives the bits of a single: that is widened, which loses nothing.
-func literal(t token) (operand, error) {
+func literal(t token) operand {
 	s := t.text
 	if bits, width, ok := exactFloat(s); ok {
 		if width == 32 {
 			bits = widen(uint32(bits))
 		}
-		return operand{what: isFloat, bits: bits}, nil
+		return operand{what: isFloat, bits: bits}
 	}
 	if v, err := strconv.ParseUint(strings.TrimSuffix(s, "U"), 0, 64); err == nil && !strings.ContainsAny(s, "_oO") {
-		return operand{what: isInteger, bits: v}, nil
+		return operand{what: isInteger, bits: v}
 	}
 	if v, err := strconv.ParseFloat(s, 64); err == nil && strings.ContainsAny(s, ".eE") && !strings.ContainsAny(s, "xX_") {
-		return operand{what: isFloat, bits: math.Float64bits(v)}, nil
+		return operand{what: isFloat, bits: math.Float64bits(v)}
 	}
-	return operand{}, errorf(t.line, "%s is no number", t)
+	panic(errorf(t.line, "%s is no number", t))
 }
 
 // exactFloat reads a float that is written as its bits: 0f and eight digits, or 0d
@@ -223,17 +214,17 @@ func narrow(v uint64) uint32 {
 }
 
 // as gives a literal's bits as a type wants them.
-func (o operand) as(t typ, line int) (uint64, error) {
+func (o operand) as(t typ, line int) uint64 {
 	switch {
 	case o.what == isInteger && t.kind != float && t.size <= 8:
 		if o.bits > t.mask() && int64(o.bits) < -1<<(8*t.size-1) || o.bits > t.mask() && int64(o.bits) > 0 {
-			return 0, errorf(line, "%d does not fit .%s", int64(o.bits), t)
+			panic(errorf(line, "%d does not fit .%s", int64(o.bits), t))
 		}
-		return o.bits & t.mask(), nil
+		return o.bits & t.mask()
 	case o.what == isFloat && t.size == 8 && t.kind != unsigned && t.kind != signed:
-		return o.bits, nil
+		return o.bits
 	case o.what == isFloat && t.size == 4 && t.kind != unsigned && t.kind != signed:
-		return uint64(narrow(o.bits)), nil
+		return uint64(narrow(o.bits))
 	}
-	return 0, errorf(line, "this number does not fit .%s", t)
+	panic(errorf(line, "this number does not fit .%s", t))
 }

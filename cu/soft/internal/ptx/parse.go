@@ -25,28 +25,32 @@ func Parse(text string) (*Module, error) { return parse(text, false) }
 // ParseUnoptimised is Parse for an assembler that is told to optimise nothing.
 func ParseUnoptimised(text string) (*Module, error) { return parse(text, true) }
 
-func parse(text string, debug bool) (*Module, error) {
+// parse recovers from the panics with an *Error by which parser and builders refuse a text, as
+// text/template's parser does.
+func parse(text string, debug bool) (m *Module, err error) {
 	p := &parser{debug: debug, lexer: lexer{text: text, line: 1}, last: 1, m: &Module{functions: map[string]*function{}, names: map[string]*variable{}, pointed: &function{}}}
-	err := p.parse()
-	if p.lexer.err != nil { // of which others follow
-		err = p.lexer.err
-	}
-	if err != nil {
-		return nil, err
-	}
+	defer func() {
+		if e := recover(); e != nil {
+			bad, ok := e.(*Error)
+			if !ok {
+				panic(e)
+			}
+			m, err = nil, bad
+		}
+		if p.lexer.err != nil { // of which others follow
+			m, err = nil, p.lexer.err
+		}
+	}()
+	p.parse()
 	return p.m, nil
 }
 
-func (p *parser) parse() error {
-	if err := p.header(); err != nil {
-		return err
-	}
+func (p *parser) parse() {
+	p.header()
 	for !p.end() {
-		if err := p.directive(); err != nil {
-			return err
-		}
+		p.directive()
 	}
-	return p.finish()
+	p.finish()
 }
 
 // Is reports whether a text begins like PTX, whatever follows.
@@ -62,15 +66,15 @@ type parser struct {
 	have     int      // of these
 	last     int      // line of the token before
 	m        *Module
-	external bool           // .extern stands before what comes
-	debug    bool           // nothing is to be optimised
-	initial  int            // bytes of all initial values
-	zeros    int            // bytes of them that the text leaves out
-	reached  int            // steps to find what the entries call
-	ways     int            // of jumps by tables, where warps keep in step
-	links    int            // of them, in functions that have products and sums
-	aliases  []func() error // what needs all names, to be done first
-	later    []func() error // what needs all names
+	external bool     // .extern stands before what comes
+	debug    bool     // nothing is to be optimised
+	initial  int      // bytes of all initial values
+	zeros    int      // bytes of them that the text leaves out
+	reached  int      // steps to find what the entries call
+	ways     int      // of jumps by tables, where warps keep in step
+	links    int      // of them, in functions that have products and sums
+	aliases  []func() // what needs all names, to be done first
+	later    []func() // what needs all names
 }
 
 // reads has n tokens ahead, and reports whether there are so many.
@@ -118,67 +122,63 @@ func (p *parser) accept(s string) bool {
 	return false
 }
 
-func (p *parser) expect(s string) error {
+func (p *parser) expect(s string) {
 	if t := p.next(); !t.is(s) {
-		return errorf(t.line, "unexpected %s where %q belongs", t, s)
+		panic(errorf(t.line, "unexpected %s where %q belongs", t, s))
 	}
-	return nil
 }
 
 // name takes a name that the text gives to something.
-func (p *parser) word() (string, error) {
+func (p *parser) word() string {
 	t := p.next()
 	if !t.isName() {
-		return "", errorf(t.line, "unexpected %s where a name belongs", t)
+		panic(errorf(t.line, "unexpected %s where a name belongs", t))
 	}
-	return t.text, nil
+	return t.text
 }
 
 // integer takes a whole number of at most limit.
-func (p *parser) integer(limit uint64) (int, error) {
+func (p *parser) integer(limit uint64) int {
 	t := p.next()
 	v, err := strconv.ParseUint(t.text, 0, 64)
 	if err != nil || v > limit {
-		return 0, errorf(t.line, "%s: want a number of at most %d", t, limit)
+		panic(errorf(t.line, "%s: want a number of at most %d", t, limit))
 	}
-	return int(v), nil
+	return int(v)
 }
 
 // header takes what every module begins with.
-func (p *parser) header() error {
+func (p *parser) header() {
 	if !p.accept(".version") {
-		return errorf(p.line(), "no .version: this is no PTX")
+		panic(errorf(p.line(), "no .version: this is no PTX"))
 	}
-	if err := p.version(); err != nil {
-		return err
-	}
+	p.version()
 	if !p.accept(".target") {
-		return errorf(p.line(), "unexpected %s where .target belongs", p.peek())
+		panic(errorf(p.line(), "unexpected %s where .target belongs", p.peek()))
 	}
-	return p.target()
+	p.target()
 }
 
 // The versions of PTX that are known: 3 is the first with the calls and parameters of
 // those after it.
 const firstVersion, lastVersion = 3, 9
 
-func (p *parser) version() error {
+func (p *parser) version() {
 	t := p.next()
 	major, minor, _ := strings.Cut(t.text, ".")
 	n, err := strconv.Atoi(major)
 	if _, bad := strconv.Atoi(minor); err != nil || bad != nil {
-		return errorf(t.line, "%s is no version", t)
+		panic(errorf(t.line, "%s is no version", t))
 	}
 	if n < firstVersion || n > lastVersion {
-		return &Error{Line: t.line, Text: "PTX " + t.text + " is not supported, but 3 to 9", Newer: n > lastVersion}
+		panic(&Error{Line: t.line, Text: "PTX " + t.text + " is not supported, but 3 to 9", Newer: n > lastVersion})
 	}
 	p.m.Version = t.text
-	return nil
 }
 
 // target takes the architecture, which any will do for, and options that change
 // nothing.
-func (p *parser) target() (err error) {
+func (p *parser) target() {
 	for {
 		t := p.next()
 		switch {
@@ -188,162 +188,145 @@ func (p *parser) target() (err error) {
 			p.debug = true
 		case t.is("texmode_unified"), t.is("texmode_independent"):
 		default:
-			return errorf(t.line, "the target %s is not supported", t)
+			panic(errorf(t.line, "the target %s is not supported", t))
 		}
 		if p.accept(",") {
 			continue
 		}
 		if p.m.Target == "" {
-			return errorf(t.line, "no architecture in .target")
+			panic(errorf(t.line, "no architecture in .target"))
 		}
-		return nil
+		return
 	}
 }
 
 // directive takes one of the module's.
-func (p *parser) directive() error {
+func (p *parser) directive() {
 	t := p.next()
 	switch t.text {
 	case ".address_size":
-		if n, err := p.integer(64); err != nil || n != 64 {
-			return errorf(t.line, "only 64-bit addresses are supported")
+		if p.integer(64) != 64 {
+			panic(errorf(t.line, "only 64-bit addresses are supported"))
 		}
-		return nil
+		return
 	case ".visible", ".weak", ".common":
-		return nil // there is one module, and the names in it are its own
+		return // there is one module, and the names in it are its own
 	case ".extern":
 		p.external = true
-		return nil
+		return
 	case ".entry", ".func":
 		p.external = false
-		return p.function(t.is(".entry"))
+		p.function(t.is(".entry"))
+		return
 	case ".global", ".const", ".shared":
 		defer func() { p.external = false }()
-		return p.globals(spaceNames[t.text[1:]])
+		p.globals(spaceNames[t.text[1:]])
+		return
 	case ".alias":
-		return p.alias()
+		p.alias()
+		return
 	case ";":
-		return nil
+		return
 	}
-	if ok, err := p.remark(t); ok {
-		return err
+	if p.remark(t) {
+		return
 	}
-	return errorf(t.line, "%s is not supported here", t)
+	panic(errorf(t.line, "%s is not supported here", t))
 }
 
-// remark takes what says nothing of what the program does.
-func (p *parser) remark(t token) (ok bool, err error) {
+// remark takes a directive that has no effect on the program: debugging information and advice.
+func (p *parser) remark(t token) (ok bool) {
 	switch t.text {
 	case ".file":
-		return true, p.file()
+		p.file()
+		return true
 	case ".loc":
-		return true, p.location()
+		p.location()
+		return true
 	case ".pragma":
-		return true, p.pragma()
+		p.pragma()
+		return true
 	case ".section":
-		return true, p.section()
+		p.section()
+		return true
 	}
-	return false, nil
+	return false
 }
 
 // file takes .file number "name" [, time, size].
-func (p *parser) file() error {
-	if _, err := p.integer(1 << 32); err != nil {
-		return err
-	}
+func (p *parser) file() {
+	p.integer(1 << 32)
 	if t := p.next(); !t.isString() {
-		return errorf(t.line, "unexpected %s where the name of a file belongs", t)
+		panic(errorf(t.line, "unexpected %s where the name of a file belongs", t))
 	}
 	for p.accept(",") {
-		if _, err := p.integer(1<<63 - 1); err != nil {
-			return err
-		}
+		p.integer(1<<63 - 1)
 	}
-	return nil
 }
 
 // location takes .loc file line column [, function_name label, inlined_at file
 // line column].
-func (p *parser) location() error {
-	if err := p.place(); err != nil {
-		return err
-	}
+func (p *parser) location() {
+	p.place()
 	for p.accept(",") {
 		switch t := p.next(); t.text {
 		case "function_name":
-			if _, err := p.word(); err != nil {
-				return err
-			}
-			if _, err := p.plus(); err != nil {
-				return err
-			}
+			p.word()
+			p.plus()
 		case "inlined_at":
-			if err := p.place(); err != nil {
-				return err
-			}
+			p.place()
 		default:
-			return errorf(t.line, "unexpected %s in .loc", t)
+			panic(errorf(t.line, "unexpected %s in .loc", t))
 		}
 	}
-	return nil
 }
 
 // place takes a file, a line and a column.
-func (p *parser) place() error {
+func (p *parser) place() {
 	for range 3 {
-		if _, err := p.integer(1 << 32); err != nil {
-			return err
-		}
+		p.integer(1 << 32)
 	}
-	return nil
 }
 
 // pragma takes strings that advise the assembler.
-func (p *parser) pragma() error {
+func (p *parser) pragma() {
 	for {
 		if t := p.next(); !t.isString() {
-			return errorf(t.line, "unexpected %s where a string belongs", t)
+			panic(errorf(t.line, "unexpected %s where a string belongs", t))
 		}
 		if !p.accept(",") {
-			return p.expect(";")
+			p.expect(";")
+			return
 		}
 	}
 }
 
 // section takes debugging information.
-func (p *parser) section() error {
+func (p *parser) section() {
 	for !p.end() && !p.peek().is("{") {
 		p.next()
 	}
 	for !p.end() {
 		if p.next().is("}") {
-			return nil
+			return
 		}
 	}
-	return p.expect("}")
+	p.expect("}")
 }
 
 // finish does what needed all names.
-func (p *parser) finish() error {
+func (p *parser) finish() {
 	for _, f := range append(p.aliases, p.later...) {
-		if err := f(); err != nil {
-			return err
-		}
+		f()
 	}
 	for _, v := range p.m.variables {
-		if err := p.m.resolve(v); err != nil {
-			return err
-		}
+		p.m.resolve(v)
 	}
 	for _, f := range p.m.order {
-		if err := p.reach(f); err != nil {
-			return err
-		}
-		if err := f.layShared(); err != nil {
-			return err
-		}
+		p.reach(f)
+		f.layShared()
 	}
-	return p.m.checkSizes()
+	p.m.checkSizes()
 }
 
 // Entries lists the names of the kernels, in the order of the text.

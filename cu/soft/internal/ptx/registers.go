@@ -13,7 +13,7 @@ type registerRange struct {
 }
 
 // registers takes a .reg declaration.
-func (b *builder) registers() error {
+func (b *builder) registers() {
 	p := b.p
 	t := p.next()
 	typ, ok := typeNames[strings.TrimPrefix(t.text, ".")]
@@ -21,58 +21,51 @@ func (b *builder) registers() error {
 		typ, ok = tf16x2.plain(), true
 	}
 	if !ok || !strings.HasPrefix(t.text, ".") {
-		return errorf(t.line, "%s is no type of a register that is supported", t)
+		panic(errorf(t.line, "%s is no type of a register that is supported", t))
 	}
 	for {
-		if err := b.declareRegister(typ); err != nil {
-			return err
-		}
+		b.declareRegister(typ)
 		if !p.accept(",") {
-			return p.expect(";")
+			p.expect(";")
+			return
 		}
 	}
 }
 
 // declareRegister takes one register's name, or that of several.
-func (b *builder) declareRegister(typ typ) error {
+func (b *builder) declareRegister(typ typ) {
 	p, s := b.p, b.scope
 	line := p.line()
-	name, err := p.word()
-	if err != nil {
-		return err
-	}
+	name := p.word()
 	if !p.accept("<") {
 		if _, twice := s.registers[name]; twice {
-			return errorf(line, "%s is declared twice", name)
+			panic(errorf(line, "%s is declared twice", name))
 		}
-		slot, err := b.newSlot()
+		slot := b.newSlot()
 		s.registers[name] = register{slot, typ}
-		return err
+		return
 	}
-	count, err := p.integer(1 << 31)
-	if err != nil {
-		return err
-	}
+	count := p.integer(1 << 31)
 	if _, twice := s.ranges[name]; twice {
-		return errorf(line, "%s is declared twice", name)
+		panic(errorf(line, "%s is declared twice", name))
 	}
 	s.ranges[name] = registerRange{name, count, typ}
-	return p.expect(">")
+	p.expect(">")
 }
 
 // register finds one by its name, in the innermost scope that has it.
-func (b *builder) register(name string) (r register, ok bool, err error) {
+func (b *builder) register(name string) (r register, ok bool) {
 	for s := b.scope; s != nil; s = s.outer {
 		if r, ok := s.registers[name]; ok {
-			return r, true, nil
+			return r, true
 		}
 		if rr, ok := s.rangeOf(name); ok {
-			slot, err := b.newSlot()
+			slot := b.newSlot()
 			s.registers[name] = register{slot, rr.typ}
-			return s.registers[name], true, err
+			return s.registers[name], true
 		}
 	}
-	return r, false, nil
+	return r, false
 }
 
 // rangeOf finds the range that a register is of.
@@ -96,35 +89,35 @@ func (r registerRange) has(name string) bool {
 }
 
 // newSlot makes one more register.
-func (b *builder) newSlot() (int32, error) {
+func (b *builder) newSlot() int32 {
 	if b.f.slots == maxSlots {
-		return 0, errorf(b.p.line(), "more than %d registers", maxSlots)
+		panic(errorf(b.p.line(), "more than %d registers", maxSlots))
 	}
 	b.f.slots++
-	return b.f.slots - 1, nil
+	return b.f.slots - 1
 }
 
 // presetSlot is a register that holds a number, or an address.
-func (b *builder) presetSlot(value uint64, v *variable) (int32, error) {
+func (b *builder) presetSlot(value uint64, v *variable) int32 {
 	key := preset{value: value, v: v}
 	if s, ok := b.presets[key]; ok {
-		return s, nil
+		return s
 	}
-	s, err := b.newSlot()
+	s := b.newSlot()
 	b.presets[key] = s
 	b.f.preset = append(b.f.preset, preset{s, value, v})
-	return s, err
+	return s
 }
 
 // specialSlot is a register that holds a special one, of those that stay the same
 // while a thread runs.
-func (b *builder) specialSlot(which special) (int32, error) {
+func (b *builder) specialSlot(which *special) int32 {
 	if s, ok := b.special[which]; ok {
-		return s, nil
+		return s
 	}
-	b.f.reserves = b.f.reserves || which == reservedShared
-	s, err := b.newSlot()
+	b.f.reserves = b.f.reserves || which.reserves
+	s := b.newSlot()
 	b.special[which] = s
 	b.f.special, b.f.which = append(b.f.special, s), append(b.f.which, which)
-	return s, err
+	return s
 }

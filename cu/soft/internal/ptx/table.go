@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// A build makes one instruction of what the text says. It takes the modifiers
+// A build takes an instruction's operands from the text and emits it. It takes the modifiers
 // that it knows from the opcode; others are refused.
-type build func(*builder, *opcode) error
+type build func(*builder, *opcode)
 
 // table is every instruction that is known, made when the first is read.
 var table func() map[string]build
@@ -20,7 +20,7 @@ func newTable() map[string]build {
 		// Integers and floats alike.
 		"add": byPair(addPairs, carried(false, arithmetic(two(addRows)))), "addc": carried(true, noOther),
 		"sub": carried(false, arithmetic(two(subRows))), "subc": carried(true, noOther),
-		"mad": carried(false, arithmetic(multiplyAdd)), "madc": carried(true, noOther),
+		"mad": carried(false, arithmetic(multiply)), "madc": carried(true, noOther),
 		"mul": arithmetic(multiply), "fma": arithmetic(fused), "div": arithmetic(two(divRows)), "rem": two(remRows),
 		"min": byPair(minPairs, extremum(false, two(minRows))), "max": byPair(maxPairs, extremum(true, two(maxRows))),
 		"neg": signs(flipped, one(negRows)), "abs": signs(cleared, one(absRows)),
@@ -36,7 +36,7 @@ func newTable() map[string]build {
 		"sqrt": arithmetic(one(sqrtRows)), "rcp": arithmetic(one(rcpRows)), "copysign": copySign, "testp": testNumber,
 		"rsqrt": approximate, "sin": approximate, "cos": approximate, "lg2": approximate, "ex2": approximate, "tanh": approximate,
 		// Comparisons.
-		"setp": compareSmall(compare), "set": setSmall(compareToValue), "selp": choose, "slct": chooseBySign,
+		"setp": compare, "set": compareToValue, "selp": choose, "slct": chooseBySign,
 		// Video.
 		"vadd": video, "vsub": video, "vabsdiff": video, "vmin": video, "vmax": video, "vshl": video, "vshr": video, "vset": video,
 		"vmad":  videoMultiply,
@@ -62,10 +62,9 @@ func newTable() map[string]build {
 
 // plain is an instruction without operands.
 func plain(r run) build {
-	return func(b *builder, o *opcode) error {
+	return func(b *builder, o *opcode) {
 		o.take("uni")
 		b.emit(inst{run: r})
-		return nil
 	}
 }
 
@@ -88,34 +87,19 @@ var (
 
 // form picks the row for the opcode's first type, and refuses the ways of
 // rounding that are not to the nearest.
-func (o *opcode) form(r rows) (run, typ, error) {
-	t, err := o.typ(0)
-	if err != nil {
-		return nil, t, err
-	}
+func (o *opcode) form(r rows) (run, typ) {
+	t := o.typ(0)
 	switch {
 	case t == tf32 && r.f32 != nil:
-		f, err := o.single(r.f32)
-		return f, t, err
+		return o.single(r.f32), t
 	case t == tf64 && r.f64 != nil:
-		f, err := o.double(r.f64)
-		return f, t, err
+		return o.double(r.f64), t
 	}
-	f, ok := r.ints[t]
-	if !ok {
-		return nil, t, o.refuse("not with .%s", t)
-	}
-	return f, t, nil
-}
-
-// nearest takes how a float result is rounded, which has to be to the nearest.
-func (o *opcode) nearest() error {
-	o.take("rn")
-	return nil
+	return row(o, r.ints, t), t
 }
 
 // single makes the form for .f32, whose NaN is always the same.
-func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
+func (o *opcode) single(f func(a, b, c float32) float32) run {
 	if o.take("ftz") {
 		f = flushed(f, operations[o.name])
 	}
@@ -123,15 +107,17 @@ func (o *opcode) single(f func(a, b, c float32) float32) (run, error) {
 		exact := f
 		f = func(a, b, c float32) float32 { return saturate(exact(a, b, c)) }
 	}
-	return func(t *thread, i *inst) { t.r[i.d] = number32(f(f32(t.r[i.a]), f32(t.r[i.b]), f32(t.r[i.c]))) }, o.nearest()
+	o.take("rn")
+	return func(t *thread, i *inst) { t.r[i.d] = number32(f(f32(t.r[i.a]), f32(t.r[i.b]), f32(t.r[i.c]))) }
 }
 
 // double makes the form for .f64.
-func (o *opcode) double(f func(a, b, c float64) float64) (run, error) {
+func (o *opcode) double(f func(a, b, c float64) float64) run {
+	o.take("rn")
 	return func(t *thread, i *inst) {
 		a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
 		t.r[i.d] = number64(f(f64(a), f64(b), f64(c)), a, b, c)
-	}, o.nearest()
+	}
 }
 
 // saturate clamps to 0 … 1; NaN becomes 0.
@@ -166,53 +152,42 @@ func flush(v float32) float32 {
 }
 
 // one builds d = f(a).
-func one(r rows) build {
-	return func(b *builder, o *opcode) error {
-		f, t, err := o.form(r)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t)
+func one(r rows) build { return shaped(r, func(t typ) []typ { return []typ{t, t} }) }
+
+// shaped builds an instruction whose operands have the types that types makes of its first.
+func shaped(r rows, types func(t typ) []typ) build {
+	return func(b *builder, o *opcode) {
+		f, t := o.form(r)
+		b.emitTyped(f, types(t)...)
 	}
 }
 
 // two builds d = f(a, b).
 func two(r rows) build {
-	return func(b *builder, o *opcode) error {
-		if t, _ := o.typ(0); t.kind != float && o.take("sat") {
-			return saturating(b, o)
+	return func(b *builder, o *opcode) {
+		if t := o.typ(0); t.kind != float && o.take("sat") {
+			saturating(b, o)
+			return
 		}
-		f, t, err := o.form(r)
-		if err != nil {
-			return err
-		}
-		return b.emitTyped(f, t, t, t)
+		f, t := o.form(r)
+		b.emitTyped(f, t, t, t)
 	}
 }
 
 // emitTyped takes the operands of an instruction, the first of which is written,
 // and emits it.
-func (b *builder) emitTyped(f run, types ...typ) error {
-	args, err := b.arguments(len(types))
-	if err != nil {
-		return err
-	}
-	return b.emitOperands(f, args, types...)
+func (b *builder) emitTyped(f run, types ...typ) {
+	args := b.arguments(len(types))
+	b.emitOperands(f, args, types...)
 }
 
 // emitOperands is emitTyped with operands that were taken. Sources past the third
 // are in vec.
-func (b *builder) emitOperands(f run, args []operand, types ...typ) (err error) {
-	i := inst{run: f}
-	if i.d, err = b.target(args[0], types[0]); err != nil {
-		return err
-	}
+func (b *builder) emitOperands(f run, args []operand, types ...typ) {
+	i := inst{run: f, d: b.target(args[0], types[0])}
 	sources := []*int32{&i.a, &i.b, &i.c}
 	for k, t := range types[1:] {
-		s, err := b.source(args[k+1], t)
-		if err != nil {
-			return err
-		}
+		s := b.source(args[k+1], t)
 		if k < len(sources) {
 			*sources[k] = s
 		} else {
@@ -223,7 +198,6 @@ func (b *builder) emitOperands(f run, args []operand, types ...typ) (err error) 
 		*sources[k] = i.a // read and not used
 	}
 	b.emit(i)
-	return nil
 }
 
 func boolBits(v bool) uint64 {
@@ -254,7 +228,7 @@ func number32(v float32) uint64 {
 	return b32(v)
 }
 
-// number64 is number32 for doubles, of what operands.
+// number64 is number32 for doubles; a NaN keeps the bits of the operand that was one.
 func number64(v float64, operands ...uint64) uint64 {
 	if v == v {
 		return b64(v)

@@ -4,10 +4,10 @@ package ptx
 type state uint8
 
 const (
-	running       state = iota
-	waiting             // at a barrier
-	meetingOthers       // of its warp
-	resting             // until its next turn
+	running    state = iota
+	waiting          // at a barrier
+	converging       // of its warp
+	resting          // until its next turn
 	done
 )
 
@@ -29,7 +29,7 @@ type thread struct {
 	index    int // in the block
 	tid      [3]uint32
 	barrier  barrierWait
-	meeting  *meeting // that it is at, with what it brings
+	point    *convergence // that it is at, with what it brings
 	inst     *inst
 	mask     uint32
 	patience int
@@ -118,8 +118,8 @@ func (t *thread) turn(n int) int {
 	return n
 }
 
-// rest ends the thread's turn, behind what takes long: whoever ends the launch waits
-// for a turn at most.
+// rest ends the thread's turn after an instruction that takes long, so that a launch that is
+// cancelled ends within a turn.
 func (t *thread) rest() {
 	if t.state == running {
 		t.state = resting

@@ -61,18 +61,15 @@ var videoOps = map[string]func(a, b int64) int64{
 }
 
 // intTypes takes n types of 32 bits.
-func (o *opcode) intTypes(n int) (list []typ, err error) {
+func (o *opcode) intTypes(n int) (list []typ) {
 	for k := range n {
-		t, err := o.typ(k)
-		if err != nil {
-			return nil, err
-		}
+		t := o.typ(k)
 		if t != tu32 && t != ts32 {
-			return nil, o.refuse("not with .%s", t)
+			panic(o.refuse("not with .%s", t))
 		}
 		list = append(list, t)
 	}
-	return list, nil
+	return list
 }
 
 // saturate clamps to what so many bytes of the type hold.
@@ -85,19 +82,13 @@ func (p part) saturate(v int64) int64 {
 }
 
 // video builds vadd, vsub, vabsdiff, vmin, vmax, vshl, vshr and vset.
-func video(b *builder, o *opcode) error {
+func video(b *builder, o *opcode) {
 	n := 3
 	if o.name == "vset" {
 		n = 2
 	}
-	types, err := o.intTypes(n)
-	if err != nil {
-		return err
-	}
-	f, dt, err := o.videoFunction(types)
-	if err != nil {
-		return err
-	}
+	types := o.intTypes(n)
+	f, dt := o.videoFunction(types)
 	v := videoMode{name: o.name, dt: dt, at: types[len(types)-2], bt: types[len(types)-1], f: f}
 	v.sat = o.name != "vset" && o.take("sat")
 	for _, n := range []string{"add", "min", "max"} {
@@ -106,9 +97,9 @@ func video(b *builder, o *opcode) error {
 		}
 	}
 	if (v.merge == "min" || v.merge == "max") && !v.tried() {
-		return o.refuse("with .%s and these types: what a GPU gives is not known", v.merge)
+		panic(o.refuse("with .%s and these types: what a GPU gives is not known", v.merge))
 	}
-	return b.videoOperands(o, v)
+	b.videoOperands(o, v)
 }
 
 // tried reports whether .min or .max has been seen on a GPU.
@@ -137,23 +128,23 @@ type videoMode struct {
 }
 
 // videoFunction is what a scalar instruction does, and its result's type.
-func (o *opcode) videoFunction(types []typ) (f func(a, b int64) int64, result typ, err error) {
+func (o *opcode) videoFunction(types []typ) (f func(a, b int64) int64, result typ) {
 	result = types[0]
 	switch o.name {
 	case "vset":
 		is, ok := oneOf(o, intComparisons)
 		if !ok {
-			return nil, result, o.refuse("without a comparison")
+			panic(o.refuse("without a comparison"))
 		}
-		return func(a, b int64) int64 { return int64(boolBits(is(a, b))) }, tu32, nil
+		return func(a, b int64) int64 { return int64(boolBits(is(a, b))) }, tu32
 	case "vshl", "vshr":
 		wrap := o.take("wrap")
 		if !wrap && !o.take("clamp") || types[2] != tu32 {
-			return nil, result, o.refuse("without .clamp or .wrap")
+			panic(o.refuse("without .clamp or .wrap"))
 		}
-		return videoShift(o.name == "vshl", wrap, o.has("min")), result, nil
+		return videoShift(o.name == "vshl", wrap, o.has("min")), result
 	}
-	return videoOps[o.name], result, nil
+	return videoOps[o.name], result
 }
 
 var intComparisons = map[string]func(a, b int64) bool{
@@ -182,38 +173,25 @@ func videoShift(left, wrap, all bool) func(a, b int64) int64 {
 
 // videoOperands takes d, a, b with their selectors, and c where there is something
 // to merge with, and emits.
-func (b *builder) videoOperands(o *opcode, v videoMode) error {
+func (b *builder) videoOperands(o *opcode, v videoMode) {
 	v.target = b.partOf(v.dt)
-	d, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(d, v.dt); err != nil {
-		return err
-	}
+	d := b.p.operand(b)
+	i := inst{d: b.target(d, v.dt)}
 	pa, pb := part{}, part{}
-	if pa, i.a, err = b.videoSource(v.at); err != nil {
-		return err
-	}
-	if pb, i.b, err = b.videoSource(v.bt); err != nil {
-		return err
-	}
+	pa, i.a = b.videoSource(v.at)
+	pb, i.b = b.videoSource(v.bt)
 	i.c = i.a
 	third := b.p.peek().is(",")
 	if third {
-		if _, i.c, err = b.videoSource(v.dt); err != nil {
-			return err
-		}
+		_, i.c = b.videoSource(v.dt)
 	}
 	if inserts, merges := v.inserts(), v.merge != ""; third != (inserts || merges) || inserts && merges {
-		return o.refuse("these operands")
+		panic(o.refuse("these operands"))
 	}
 	i.run = func(t *thread, i *inst) {
 		t.r[i.d] = v.result(v.f(pa.get(t.r[i.a]), pb.get(t.r[i.b])), t.r[i.c])
 	}
 	b.emit(i)
-	return nil
 }
 
 // inserts reports whether a part of the third operand is replaced.
@@ -273,19 +251,14 @@ func (v videoMode) larger(x int64, c uint64) uint64 {
 }
 
 // videoSource takes a comma and an operand with its selector.
-func (b *builder) videoSource(t typ) (p part, slot int32, err error) {
-	if err := b.p.expect(","); err != nil {
-		return p, 0, err
-	}
+func (b *builder) videoSource(t typ) (p part, slot int32) {
+	b.p.expect(",")
 	return b.partSource(t)
 }
 
-func (b *builder) partSource(t typ) (p part, slot int32, err error) {
+func (b *builder) partSource(t typ) (p part, slot int32) {
 	p = b.partOf(t)
-	o, err := b.p.operand(b)
-	if err != nil {
-		return p, 0, err
-	}
-	slot, err = b.source(o, t)
-	return p, slot, err
+	o := b.p.operand(b)
+	slot = b.source(o, t)
+	return p, slot
 }

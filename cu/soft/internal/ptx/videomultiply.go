@@ -4,39 +4,25 @@ import "math"
 
 // videoMultiply builds vmad: a b + c, shifted right; one of them may be negated,
 // or one more added.
-func videoMultiply(b *builder, o *opcode) error {
-	types, err := o.intTypes(3)
-	if err != nil {
-		return err
-	}
+func videoMultiply(b *builder, o *opcode) {
+	types := o.intTypes(3)
 	m := o.multiplyMode(types)
-	d, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(d, types[0]); err != nil {
-		return err
-	}
+	d := b.p.operand(b)
+	i := inst{d: b.target(d, types[0])}
 	var p [3]part
 	var minus [3]bool
 	for k, s := range []*int32{&i.a, &i.b, &i.c} {
-		if err := b.p.expect(","); err != nil {
-			return err
-		}
+		b.p.expect(",")
 		minus[k] = b.p.accept("-")
-		if p[k], *s, err = b.partSource(types[(k+1)%3]); err != nil { // c has the result's type
-			return err
-		}
+		p[k], *s = b.partSource(types[(k+1)%3])
 	}
 	if !m.negate(minus) {
-		return o.refuse("these signs")
+		panic(o.refuse("these signs"))
 	}
 	i.run = func(t *thread, i *inst) {
 		t.r[i.d] = m.result(p[0].get(t.r[i.a]), p[1].get(t.r[i.b]), t.r[i.c])
 	}
 	b.emit(i)
-	return nil
 }
 
 // A multiplyMode is how vmad computes.

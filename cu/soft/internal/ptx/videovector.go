@@ -1,17 +1,14 @@
 package ptx
 
 // videoVector builds the instructions that end in 2 or 4.
-func videoVector(b *builder, o *opcode) error {
+func videoVector(b *builder, o *opcode) {
 	lanes := int(o.name[len(o.name)-1] - '0')
 	name := o.name[:len(o.name)-1]
 	n := 3
 	if name == "vset" {
 		n = 2
 	}
-	types, err := o.intTypes(n)
-	if err != nil {
-		return err
-	}
+	types := o.intTypes(n)
 	at, bt := types[n-2], types[n-1]
 	dt := types[0]
 	f := videoOps[name]
@@ -19,7 +16,7 @@ func videoVector(b *builder, o *opcode) error {
 	case "vset":
 		is, ok := oneOf(o, intComparisons)
 		if !ok {
-			return o.refuse("without a comparison")
+			panic(o.refuse("without a comparison"))
 		}
 		dt, f = tu32, func(a, b int64) int64 { return int64(boolBits(is(a, b))) }
 	case "vavrg":
@@ -32,7 +29,7 @@ func videoVector(b *builder, o *opcode) error {
 		}
 	}
 	v := vectorMode{lanes: lanes, dt: dt, at: at, bt: bt, f: f, sat: n == 3 && o.take("sat"), add: o.take("add")}
-	return b.videoVector(o, v)
+	b.videoVector(o, v)
 }
 
 // A vectorMode is how a vector instruction computes.
@@ -46,72 +43,45 @@ type vectorMode struct {
 }
 
 // videoVector takes the operands, each with an order of its parts, and emits.
-func (b *builder) videoVector(o *opcode, v vectorMode) error {
-	mask, err := b.laneMask(v.lanes)
-	if err != nil {
-		return o.refuse("this mask")
-	}
-	v.mask = mask
-	d, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(d, v.dt); err != nil {
-		return err
-	}
+func (b *builder) videoVector(o *opcode, v vectorMode) {
+	v.mask = b.laneMask(o, v.lanes)
+	d := b.p.operand(b)
+	i := inst{d: b.target(d, v.dt)}
 	for k, s := range []*int32{&i.a, &i.b} {
-		if err := b.p.expect(","); err != nil {
-			return err
-		}
+		b.p.expect(",")
 		t := []typ{v.at, v.bt}[k]
-		if v.from[k], err = b.laneOrder(o, v.lanes, t, k); err != nil {
-			return err
-		}
-		arg, err := b.p.operand(b)
-		if err != nil {
-			return err
-		}
-		if *s, err = b.source(arg, t); err != nil {
-			return err
-		}
+		v.from[k] = b.laneOrder(o, v.lanes, t, k)
+		arg := b.p.operand(b)
+		*s = b.source(arg, t)
 	}
-	if err := b.p.expect(","); err != nil {
-		return err
-	}
-	arg, err := b.p.operand(b)
-	if err != nil {
-		return err
-	}
-	if i.c, err = b.source(arg, v.dt); err != nil {
-		return err
-	}
+	b.p.expect(",")
+	arg := b.p.operand(b)
+	i.c = b.source(arg, v.dt)
 	i.run = func(t *thread, i *inst) { t.r[i.d] = v.result(t.r[i.a], t.r[i.b], t.r[i.c]) }
 	b.emit(i)
-	return nil
 }
 
 // laneMask takes which lanes are written off the target: .h10, .b3210 and parts.
-func (b *builder) laneMask(lanes int) (mask [4]bool, err error) {
+func (b *builder) laneMask(o *opcode, lanes int) (mask [4]bool) {
 	name, suffix, ok := cutLast(b.p.peek().text)
 	letter := map[int]byte{2: 'h', 4: 'b'}[lanes]
 	if !ok || len(suffix) < 2 || suffix[0] != letter {
-		return [4]bool{true, true, true, true}, nil
+		return [4]bool{true, true, true, true}
 	}
 	for k := 1; k < len(suffix); k++ {
 		n := int(suffix[k]) - '0'
 		if n < 0 || n >= lanes || mask[n] || k > 1 && suffix[k] > suffix[k-1] {
-			return mask, errorf(b.line, "no mask")
+			panic(o.refuse("this mask"))
 		}
 		mask[n] = true
 	}
 	b.p.ahead[0].text = name
-	return mask, nil
+	return mask
 }
 
 // laneOrder takes where the lanes of operand k come from off its name: digits from
 // the highest lane on, of which the first are a's parts and the others b's.
-func (b *builder) laneOrder(o *opcode, lanes int, t typ, k int) (from [4]part, err error) {
+func (b *builder) laneOrder(o *opcode, lanes int, t typ, k int) (from [4]part) {
 	size := 4 / lanes
 	for n := range lanes {
 		from[n] = part{t, 32*k + 8*size*n, size}
@@ -119,20 +89,20 @@ func (b *builder) laneOrder(o *opcode, lanes int, t typ, k int) (from [4]part, e
 	name, suffix, ok := cutLast(b.p.peek().text)
 	letter := map[int]byte{2: 'h', 4: 'b'}[lanes]
 	if !ok || suffix == "" || suffix[0] != letter {
-		return from, nil
+		return from
 	}
 	if len(suffix) != 1+lanes {
-		return from, o.refuse("this order of parts")
+		panic(o.refuse("this order of parts"))
 	}
 	for n := range lanes {
 		d := int(suffix[lanes-n]) - '0'
 		if d < 0 || d >= 2*lanes {
-			return from, o.refuse("this order of parts")
+			panic(o.refuse("this order of parts"))
 		}
 		from[n].shift = 8 * size * d
 	}
 	b.p.ahead[0].text = name
-	return from, nil
+	return from
 }
 
 // result computes all lanes. Those that are not written are c's.

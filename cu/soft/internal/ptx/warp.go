@@ -5,37 +5,36 @@ import (
 	"slices"
 )
 
-// A meeting is what threads of a warp do together: each comes to it with its
-// operands, and none goes on before all that are to come are there.
-type meeting struct {
-	what string // threads meet at the same
-	open bool   // it takes who is there, once nobody else can come
-	step bool   // those who are behind go first
+// A convergence point is an instruction that threads of a warp run together: each thread brings
+// its operands, and none goes on before all that are expected have arrived.
+type convergence struct {
+	what string // threads converge at points with the same
+	open bool   // no mask says which threads: those that have arrived, once no other can
+	step bool   // laggards go first
 	act  func(here []*thread)
 
-	patience int // for how many turns those at an open one wait
+	patience int // for how many turns threads wait at an open one
 }
 
-// meets is how the run of an instruction begins a meeting: the thread waits.
-func (m *meeting) meets(mask func(t *thread, i *inst) uint32) run {
+// wait returns the run of the instruction: the thread waits at the convergence point.
+func (m *convergence) wait(mask func(t *thread, i *inst) uint32) run {
 	return func(t *thread, i *inst) {
-		t.meeting, t.inst, t.state, t.patience = m, i, meetingOthers, m.patience
+		t.point, t.inst, t.state, t.patience = m, i, converging, m.patience
 		t.mask = mask(t, i)
 	}
 }
 
-// openPatience is for how many turns those at an open meeting wait for others of
+// openPatience is for how many turns threads at an open point wait for others of
 // the warp that still run: these may spin until the first go on.
 const openPatience = 64
 
 // lane is the thread's number in its warp.
 func (t *thread) lane() uint { return uint(t.index % warpSize) }
 
-// meet lets the threads of a warp go on that have all met, and reports whether any
-// does.
-func meet(warp []thread) (went bool) {
+// converge runs the convergence points of a warp that are complete, and reports whether there were any.
+func converge(warp []thread) (went bool) {
 	alive, runs, waits := census(warp)
-	last := hindmost(warp)
+	last := laggard(warp)
 	for left := waits; left != 0; {
 		first := &warp[bits.TrailingZeros32(left)]
 		var here []*thread
@@ -47,9 +46,9 @@ func meet(warp []thread) (went bool) {
 		}
 		left &^= there
 		want := first.mask & alive
-		if first.meeting.open {
+		if first.point.open {
 			want = there
-			early := runs != 0 || first.meeting.step && last.behind(first)
+			early := runs != 0 || first.point.step && last.behind(first)
 			if first.patience--; early && first.patience > 0 {
 				continue
 			}
@@ -60,14 +59,14 @@ func meet(warp []thread) (went bool) {
 		for _, t := range here {
 			t.state = running
 		}
-		first.meeting.act(here)
+		first.point.act(here)
 		went = true
 	}
 	return went
 }
 
 // census gives the threads of a warp that have not ended, as bits, and of these those
-// that run and those at a meeting.
+// that run and those at a convergence point.
 func census(warp []thread) (alive, runs, waits uint32) {
 	for k := range warp {
 		bit := uint32(1) << k
@@ -76,7 +75,7 @@ func census(warp []thread) (alive, runs, waits uint32) {
 			continue
 		case running:
 			runs |= bit
-		case meetingOthers:
+		case converging:
 			waits |= bit
 		}
 		alive |= bit
@@ -84,14 +83,14 @@ func census(warp []thread) (alive, runs, waits uint32) {
 	return alive, runs, waits
 }
 
-// joins reports whether t is at the same meeting as another thread. Without a mask that
+// joins reports whether t is at the same convergence point as another thread. Without a mask that
 // is the same instruction, to which the same calls have led. A mask says itself who
 // comes, from wherever: there it is an instruction alike, with the same mask.
 func (t *thread) joins(other *thread) bool {
-	if t.meeting.open {
-		return t.inst == other.inst && t.calledAlike(other) && (!t.meeting.step || t.abreast(other))
+	if t.point.open {
+		return t.inst == other.inst && t.calledAlike(other) && (!t.point.step || t.inStepWith(other))
 	}
-	return t.meeting.what == other.meeting.what && t.mask == other.mask
+	return t.point.what == other.point.what && t.mask == other.mask
 }
 
 // calledAlike reports whether two threads will return to the same places. The innermost
@@ -108,18 +107,17 @@ func (t *thread) calledAlike(other *thread) bool {
 	return true
 }
 
-// takeSync takes .sync, behind which an instruction's last operand is the mask of
-// those who are to come.
+// takeSync takes .sync. The last operand is the mask of the threads that converge then.
 func (o *opcode) takeSync() bool { return o.take("sync") }
 
-// assemble emits an instruction that threads of a warp run together. With a mask
-// that is its slot; without, who is there takes part.
+// assemble emits an instruction that threads of a warp run together: those in the mask that a slot
+// holds, or with slot -1 those that have arrived.
 func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*thread)) {
-	m := &meeting{what: o.text, open: mask < 0, patience: openPatience, act: act}
+	m := &convergence{what: o.text, open: mask < 0, patience: openPatience, act: act}
 	if mask < 0 && goesInStep(b.p.m.Target) {
 		m.step, m.patience = true, stepPatience
 	}
-	i.run = m.meets(func(t *thread, _ *inst) uint32 {
+	i.run = m.wait(func(t *thread, _ *inst) uint32 {
 		if mask < 0 {
 			return 0
 		}
@@ -129,41 +127,25 @@ func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*threa
 }
 
 // comma takes a comma and an operand that is read.
-func (b *builder) comma(t typ) (int32, error) {
-	if err := b.p.expect(","); err != nil {
-		return 0, err
-	}
-	o, err := b.p.operand(b)
-	if err != nil {
-		return 0, err
-	}
-	return b.source(o, t)
+func (b *builder) comma(t typ) int32 {
+	b.p.expect(",")
+	return b.source(b.p.operand(b), t)
 }
 
 // syncMask takes the mask of an instruction with .sync, and -1 of one without.
-func (b *builder) syncMask(sync bool) (int32, error) {
+func (b *builder) syncMask(sync bool) int32 {
 	if !sync {
-		return -1, nil
+		return -1
 	}
 	return b.comma(tu32)
 }
 
-// activeMask builds activemask: the threads that are here.
-func activeMask(b *builder, o *opcode) error {
-	t, err := o.only(tb32)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
+// activeMask builds activemask, which returns the lanes that have arrived.
+func activeMask(b *builder, o *opcode) {
+	t := o.only(tb32)
+	args := b.arguments(1)
+	i := inst{d: b.target(args[0], t)}
 	b.assemble(o, i, -1, func(here []*thread) { give(here, lanes(here)) })
-	return nil
 }
 
 // lanes is the mask of some threads.
@@ -181,8 +163,7 @@ func give(here []*thread, v uint64) {
 	}
 }
 
-// votes are the ways to vote: what becomes of the mask of those who are for it,
-// and of all.
+// votes are the results of a vote, given the lanes that vote yes and all lanes.
 var votes = map[string]func(yes, all uint64) uint64{
 	"all":    func(yes, all uint64) uint64 { return boolBits(yes == all) },
 	"any":    func(yes, _ uint64) uint64 { return boolBits(yes != 0) },
@@ -191,35 +172,20 @@ var votes = map[string]func(yes, all uint64) uint64{
 }
 
 // vote builds vote.
-func vote(b *builder, o *opcode) error {
+func vote(b *builder, o *opcode) {
 	sync := o.takeSync()
 	ballot := slices.Contains(o.mods, "ballot")
 	how, ok := oneOf(o, votes)
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+	t := o.typ(0)
 	if want := map[bool]typ{true: tb32, false: tpred}[ballot]; !ok || t != want {
-		return o.refuse("with .%s", t)
+		panic(o.refuse("with .%s", t))
 	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
-	i.imm = boolBits(args[1].not) // those who meet may differ in this
+	args := b.arguments(2)
+	i := inst{d: b.target(args[0], t)}
+	i.imm = boolBits(args[1].not) // threads that converge may differ in this
 	args[1].not = false
-	if i.a, err = b.source(args[1], tpred); err != nil {
-		return err
-	}
-	mask, err := b.syncMask(sync)
-	if err != nil {
-		return err
-	}
-	b.assemble(o, i, mask, func(here []*thread) {
+	i.a = b.source(args[1], tpred)
+	b.assemble(o, i, b.syncMask(sync), func(here []*thread) {
 		var yes uint64
 		for _, t := range here {
 			if t.r[t.inst.a] != t.inst.imm {
@@ -228,56 +194,37 @@ func vote(b *builder, o *opcode) error {
 		}
 		give(here, how(yes, lanes(here)))
 	})
-	return nil
 }
 
-// match builds match.any and match.all: who has the same value.
-func match(b *builder, o *opcode) error {
+// match builds match.any and match.all, which return the lanes with the same value.
+func match(b *builder, o *opcode) {
 	sync, all := o.takeSync(), o.take("all")
 	if !sync || !all && !o.take("any") {
-		return o.refuse("in this form")
+		panic(o.refuse("in this form"))
 	}
-	t, err := o.only(tb32, tb64)
-	if err != nil {
-		return err
-	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	i, err := b.withPredicate(args[0], tb32)
-	if err != nil {
-		return err
-	}
-	if i.a, err = b.source(args[1], t); err != nil {
-		return err
-	}
-	mask, err := b.syncMask(true)
-	if err != nil {
-		return err
-	}
+	t := o.only(tb32, tb64)
+	args := b.arguments(2)
+	i := b.withPredicate(args[0], tb32)
+	i.a = b.source(args[1], t)
+	mask := b.syncMask(true)
 	act := matchAny
 	if all {
 		act = matchAll
 	}
 	b.assemble(o, i, mask, act)
-	return nil
 }
 
 // withPredicate takes a target that may have a predicate behind it, d|p: the
 // predicate's slot is c, a spare one if it is not there.
-func (b *builder) withPredicate(target operand, t typ) (i inst, err error) {
+func (b *builder) withPredicate(target operand, t typ) (i inst) {
 	if pair := target.pair; pair != nil {
-		i.c, err = b.target(*pair, tpred)
+		i.c = b.target(*pair, tpred)
 		target.pair = nil
 	} else {
-		i.c, err = b.newSlot()
+		i.c = b.newSlot()
 	}
-	if err != nil {
-		return i, err
-	}
-	i.d, err = b.target(target, t)
-	return i, err
+	i.d = b.target(target, t)
+	return i
 }
 
 func matchAny(here []*thread) {
@@ -313,14 +260,11 @@ func matchAll(here []*thread) {
 var reductions = []string{"add", "min", "max", "and", "or", "xor"}
 
 // reduce builds redux.sync.
-func reduce(b *builder, o *opcode) error {
+func reduce(b *builder, o *opcode) {
 	if !o.takeSync() {
-		return o.refuse("without .sync")
+		panic(o.refuse("without .sync"))
 	}
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+	t := o.typ(0)
 	var f update
 	for _, name := range reductions {
 		if o.take(name) {
@@ -328,77 +272,45 @@ func reduce(b *builder, o *opcode) error {
 		}
 	}
 	if f == nil || t.size != 4 || t.kind == float {
-		return o.refuse("with .%s", t)
+		panic(o.refuse("with .%s", t))
 	}
-	args, err := b.arguments(2)
-	if err != nil {
-		return err
-	}
-	var i inst
-	if i.d, err = b.target(args[0], t); err != nil {
-		return err
-	}
-	if i.a, err = b.source(args[1], t); err != nil {
-		return err
-	}
-	mask, err := b.syncMask(true)
-	if err != nil {
-		return err
-	}
-	b.assemble(o, i, mask, func(here []*thread) {
+	args := b.arguments(2)
+	i := inst{d: b.target(args[0], t), a: b.source(args[1], t)}
+	b.assemble(o, i, b.syncMask(true), func(here []*thread) {
 		v := here[0].r[here[0].inst.a]
 		for _, t := range here[1:] {
 			v = f(v, t.r[t.inst.a], 0)
 		}
 		give(here, v)
 	})
-	return nil
 }
 
-// elect builds elect.sync: the first of those who are there is the one.
-func elect(b *builder, o *opcode) error {
+// elect builds elect.sync, which elects the first thread of those in the mask.
+func elect(b *builder, o *opcode) {
 	if !o.takeSync() {
-		return o.refuse("without .sync")
+		panic(o.refuse("without .sync"))
 	}
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(1)
 	if args[0].pair == nil {
-		return o.refuse("without a predicate")
+		panic(o.refuse("without a predicate"))
 	}
-	i, err := b.withPredicate(args[0], tb32)
-	if err != nil {
-		return err
-	}
-	mask, err := b.syncMask(true)
-	if err != nil {
-		return err
-	}
-	b.assemble(o, i, mask, func(here []*thread) {
+	i := b.withPredicate(args[0], tb32)
+	b.assemble(o, i, b.syncMask(true), func(here []*thread) {
 		for k, t := range here {
 			t.r[t.inst.c] = boolBits(k == 0)
 		}
 		give(here, uint64(here[0].lane()))
 	})
-	return nil
 }
 
 // warpBarrier builds bar.warp.sync, once bar and warp are taken.
-func warpBarrier(b *builder, o *opcode) error {
+func warpBarrier(b *builder, o *opcode) {
 	if !o.takeSync() {
-		return o.refuse("without .sync")
+		panic(o.refuse("without .sync"))
 	}
-	args, err := b.arguments(1)
-	if err != nil {
-		return err
-	}
-	mask, err := b.source(args[0], tu32)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(1)
+	mask := b.source(args[0], tu32)
 	b.assemble(o, inst{}, mask, func([]*thread) {})
-	return nil
 }
 
 // A shuffleFrom says which lane's value another gets, and whether that is within
@@ -414,42 +326,21 @@ var shuffles = map[string]shuffleFrom{
 }
 
 // shuffle builds shfl.
-func shuffle(b *builder, o *opcode) error {
+func shuffle(b *builder, o *opcode) {
 	sync := o.takeSync()
 	idx := slices.Contains(o.mods, "idx")
 	how, ok := oneOf(o, shuffles)
-	t, err := o.typ(0)
-	if err != nil {
-		return err
-	}
+	t := o.typ(0)
 	if !ok || t != tb32 {
-		return o.refuse("with .%s", t)
+		panic(o.refuse("with .%s", t))
 	}
-	args, err := b.arguments(4)
-	if err != nil {
-		return err
-	}
-	i, err := b.withPredicate(args[0], t)
-	if err != nil {
-		return err
-	}
-	if i.a, err = b.source(args[1], t); err != nil {
-		return err
-	}
-	if i.b, err = b.source(args[2], tu32); err != nil {
-		return err
-	}
-	c, err := b.source(args[3], tu32)
-	if err != nil {
-		return err
-	}
+	args := b.arguments(4)
+	i := b.withPredicate(args[0], t)
+	i.a = b.source(args[1], t)
+	i.b = b.source(args[2], tu32)
+	c := b.source(args[3], tu32)
 	i.vec = []int32{c}
-	mask, err := b.syncMask(sync)
-	if err != nil {
-		return err
-	}
-	b.assemble(o, i, mask, func(here []*thread) { how.act(idx, here) })
-	return nil
+	b.assemble(o, i, b.syncMask(sync), func(here []*thread) { how.act(idx, here) })
 }
 
 // act moves the values. From a lane that is not there comes nothing, for which a

@@ -43,7 +43,7 @@ func TestWarps(t *testing.T) {
 		{"redux.sync.add.s32 %r4, %r5, -1;", func(uint32) uint32 { return 31 * 16 }},
 		{"sub.s32 %r6, %r5, 16; redux.sync.min.s32 %r4, %r6, -1;", func(uint32) uint32 { return ^uint32(15) }},
 		{"elect.sync %r4|%p1, -1; @%p1 mov.u32 %r4, 5;", func(i uint32) uint32 { return 5 * uint32(boolBits(i&31 == 0)) }},
-		// Those that part meet among themselves.
+		// Those that diverge converge among themselves.
 		{"and.b32 %r6, %r1, 1; setp.eq.u32 %p1, %r6, 0; @%p1 bra even;\nredux.sync.max.u32 %r4, %r5, 0xaaaaaaaa; bra over;\neven: redux.sync.max.u32 %r4, %r5, 0x55555555;\nover: bar.warp.sync -1;",
 			func(i uint32) uint32 { return 30 + i&1 }},
 		{"and.b32 %r6, %r1, 7; setp.ge.u32 %p1, %r6, 3; mov.u32 %r4, 0; @%p1 bra over;\nactivemask.b32 %r4;\nover:",

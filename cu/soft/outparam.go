@@ -15,6 +15,27 @@ func set[T any](r sys.CUresult, out *T, v T) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
+// with calls f with the object that lock returns for a handle, or returns its error, and unlocks
+// the machine.
+func with[H, O any](m *machine, lock func(H) (O, sys.CUresult), h H, f func(O) sys.CUresult) sys.CUresult {
+	o, r := lock(h)
+	defer m.mu.Unlock()
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return f(o)
+}
+
+// withContext is with for the current context.
+func withContext(m *machine, lock func() (*context, sys.CUresult), f func(*context) sys.CUresult) sys.CUresult {
+	return with(m, func(struct{}) (*context, sys.CUresult) { return lock() }, struct{}{}, f)
+}
+
+// value stores the result of get for the object that lock returns for a handle.
+func value[H, O, T any](m *machine, lock func(H) (O, sys.CUresult), h H, out *T, get func(O) T) sys.CUresult {
+	return with(m, lock, h, func(o O) sys.CUresult { return set(sys.CUDA_SUCCESS, out, get(o)) })
+}
+
 // setOptional is set for a pointer that may be null.
 func setOptional[T any](r sys.CUresult, out *T, v T) {
 	if r == sys.CUDA_SUCCESS && out != nil {

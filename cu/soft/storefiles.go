@@ -151,7 +151,7 @@ func (s *store) used(ordinal int) (used uint64, err error) {
 	return used, err
 }
 
-// sweep removes what nobody holds from all devices.
+// sweep removes unheld files from all devices.
 func (s *store) sweep(devices int) error {
 	return s.locked(func(l *ledger) error {
 		for _, prefix := range barePrefixes { // before the memory that pools keep

@@ -59,25 +59,22 @@ var attributes = map[sys.CUdevice_attribute]int32{
 }
 
 func (m *machine) cuDeviceGetAttribute(value *int32, a sys.CUdevice_attribute, dev sys.CUdevice) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if a == 0 || a >= sys.CU_DEVICE_ATTRIBUTE_MAX {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	switch {
-	case a == sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-		return set(r, value, d.bus())
-	case m.conf.vmm == 0 && takesVMM(a):
-		return set(r, value, 0)
-	case a == sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
-		return m.ipcAttribute(value)
-	case a >= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 && a <= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1 && m.conf.version < memOps2:
-		return set(r, value, 1)
-	}
-	return set(r, value, attributes[a])
+	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+		if a == 0 || a >= sys.CU_DEVICE_ATTRIBUTE_MAX {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		switch {
+		case a == sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+			return set(sys.CUDA_SUCCESS, value, d.bus())
+		case m.conf.vmm == 0 && takesVMM(a):
+			return set(sys.CUDA_SUCCESS, value, 0)
+		case a == sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
+			return m.ipcAttribute(value)
+		case a >= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 && a <= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1 && m.conf.version < memOps2:
+			return set(sys.CUDA_SUCCESS, value, 1)
+		}
+		return set(sys.CUDA_SUCCESS, value, attributes[a])
+	})
 }
 
 // ipcAttribute answers for legacy IPC, an attribute that drivers before CUDA 12

@@ -8,8 +8,8 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A corner is one side of a 2D or 3D copy as its descriptor describes it.
-type corner struct {
+// A sideDesc is one side of a 2D or 3D copy as its descriptor describes it.
+type sideDesc struct {
 	kind        sys.CUmemorytype
 	host        uintptr
 	device      sys.CUdeviceptr
@@ -18,19 +18,19 @@ type corner struct {
 	ctx         sys.CUcontext // of a peer copy
 }
 
-// A boxCall is a 2D or 3D copy.
-type boxCall struct {
-	dst, src corner
-	box
+// A copyDesc is a 2D or 3D copy.
+type copyDesc struct {
+	dst, src sideDesc
+	extent
 	stream sys.CUstream
 	async  bool
-	peer   bool // the corners name contexts
+	peer   bool // the sides name contexts
 }
 
-// copyBox checks what a descriptor says and copies. Without a stream it waits,
+// copyExtent checks what a descriptor says and copies. Without a stream it waits,
 // unless both sides are device memory.
-func (m *machine) copyBox(c boxCall) sys.CUresult {
-	t := transfer{box: c.box, stream: c.stream}
+func (m *machine) copyExtent(c copyDesc) sys.CUresult {
+	t := transfer{extent: c.extent, stream: c.stream}
 	_, r := m.lockStream(c.stream)
 	if r == sys.CUDA_SUCCESS && !c.empty() {
 		r = m.sides(&t, &c)
@@ -47,7 +47,7 @@ func (m *machine) copyBox(c boxCall) sys.CUresult {
 }
 
 // sides sets the sides of a transfer to what the call says, which is not empty.
-func (m *machine) sides(t *transfer, c *boxCall) (r sys.CUresult) {
+func (m *machine) sides(t *transfer, c *copyDesc) (r sys.CUresult) {
 	var r2 sys.CUresult
 	t.dst, r = m.side(c.dst, c)
 	t.src, r2 = m.side(c.src, c)
@@ -57,8 +57,8 @@ func (m *machine) sides(t *transfer, c *boxCall) (r sys.CUresult) {
 // isDevice reports whether an address is in device memory.
 func (m *machine) isDevice(addr uintptr) bool { return m.space.reservation(addr) != nil }
 
-// side turns a corner into the side that begins where the copy does.
-func (m *machine) side(k corner, c *boxCall) (s side, r sys.CUresult) {
+// side turns a sideDesc into the side that begins where the copy does.
+func (m *machine) side(k sideDesc, c *copyDesc) (s side, r sys.CUresult) {
 	switch k.kind {
 	case sys.CU_MEMORYTYPE_HOST:
 		s = onHost(k.host)
@@ -85,8 +85,8 @@ func (m *machine) side(k corner, c *boxCall) (s side, r sys.CUresult) {
 	}
 	over, stride := bits.Mul64(uint64(k.pitch), uint64(k.rows))
 	s.pitch, s.stride = k.pitch, uintptr(stride)
-	// The memory's start up to its far corner reaches the box.
-	skip, ok := s.reach(box{width: k.x, height: k.y + 1, depth: k.z + 1})
+	// The memory's start up to its far corner reaches the extent.
+	skip, ok := s.reach(extent{width: k.x, height: k.y + 1, depth: k.z + 1})
 	if over != 0 || !ok || s.addr == 0 {
 		return s, sys.CUDA_ERROR_INVALID_VALUE
 	}
@@ -97,81 +97,65 @@ func (m *machine) side(k corner, c *boxCall) (s side, r sys.CUresult) {
 // fits reports whether n from at on are within all.
 func fits(at, n, all uintptr) bool { return n <= all && at <= all-n }
 
-func (m *machine) cuMemcpy2D(p *sys.CUDA_MEMCPY2D) sys.CUresult {
-	return m.copy2D(p, boxCall{})
+func (m *machine) cuMemcpy2D_v2(p *sys.CUDA_MEMCPY2D) sys.CUresult {
+	return m.copy2D(p, copyDesc{})
 }
 
-func (m *machine) cuMemcpy2DAsync(p *sys.CUDA_MEMCPY2D, s sys.CUstream) sys.CUresult {
-	return m.copy2D(p, boxCall{stream: s, async: true})
+func (m *machine) cuMemcpy2DAsync_v2(p *sys.CUDA_MEMCPY2D, s sys.CUstream) sys.CUresult {
+	return m.copy2D(p, copyDesc{stream: s, async: true})
 }
 
-func (m *machine) copy2D(p *sys.CUDA_MEMCPY2D, c boxCall) sys.CUresult {
+func (m *machine) copy2D(p *sys.CUDA_MEMCPY2D, c copyDesc) sys.CUresult {
 	if p == nil {
 		return m.refuse(c.stream, sys.CUDA_ERROR_INVALID_VALUE)
 	}
-	c.box = box{p.WidthInBytes, p.Height, 1}
-	c.src = corner{
+	c.extent = extent{p.WidthInBytes, p.Height, 1}
+	c.src = sideDesc{
 		kind: p.SrcMemoryType, host: uintptr(p.SrcHost), device: p.SrcDevice,
 		x: p.SrcXInBytes, y: p.SrcY, pitch: p.SrcPitch,
 	}
-	c.dst = corner{
+	c.dst = sideDesc{
 		kind: p.DstMemoryType, host: uintptr(p.DstHost), device: p.DstDevice,
 		x: p.DstXInBytes, y: p.DstY, pitch: p.DstPitch,
 	}
-	return m.copyBox(c)
+	return m.copyExtent(c)
 }
 
-func (m *machine) cuMemcpy3D(p *sys.CUDA_MEMCPY3D) sys.CUresult {
-	return m.copy3D(p, boxCall{})
+func (m *machine) cuMemcpy3D_v2(p *sys.CUDA_MEMCPY3D) sys.CUresult {
+	return m.copy3D(p, copyDesc{})
 }
 
-func (m *machine) cuMemcpy3DAsync(p *sys.CUDA_MEMCPY3D, s sys.CUstream) sys.CUresult {
-	return m.copy3D(p, boxCall{stream: s, async: true})
+func (m *machine) cuMemcpy3DAsync_v2(p *sys.CUDA_MEMCPY3D, s sys.CUstream) sys.CUresult {
+	return m.copy3D(p, copyDesc{stream: s, async: true})
 }
 
-func (m *machine) copy3D(p *sys.CUDA_MEMCPY3D, c boxCall) sys.CUresult {
+func (m *machine) copy3D(p *sys.CUDA_MEMCPY3D, c copyDesc) sys.CUresult {
 	if p == nil {
 		return m.refuse(c.stream, sys.CUDA_ERROR_INVALID_VALUE)
 	}
 	c.read(p)
-	return m.copyBox(c)
+	return m.copyExtent(c)
 }
 
 // read copies a descriptor's fields.
-func (c *boxCall) read(p *sys.CUDA_MEMCPY3D) {
-	c.box = box{p.WidthInBytes, p.Height, p.Depth}
-	c.src = corner{
-		kind: p.SrcMemoryType, host: uintptr(p.SrcHost), device: p.SrcDevice,
+func (c *copyDesc) read(p *sys.CUDA_MEMCPY3D) {
+	c.extent = extent{p.WidthInBytes, p.Height, p.Depth}
+	c.src = sideDesc{
+		kind: p.SrcMemoryType, host: uintptr(p.SrcHost), device: p.SrcDevice, ctx: sys.CUcontext(p.Reserved0),
 		x: p.SrcXInBytes, y: p.SrcY, z: p.SrcZ, pitch: p.SrcPitch, rows: p.SrcHeight,
 	}
-	c.dst = corner{
-		kind: p.DstMemoryType, host: uintptr(p.DstHost), device: p.DstDevice,
+	c.dst = sideDesc{
+		kind: p.DstMemoryType, host: uintptr(p.DstHost), device: p.DstDevice, ctx: sys.CUcontext(p.Reserved1),
 		x: p.DstXInBytes, y: p.DstY, z: p.DstZ, pitch: p.DstPitch, rows: p.DstHeight,
 	}
 }
 
 func (m *machine) cuMemcpy3DPeer(p *sys.CUDA_MEMCPY3D_PEER) sys.CUresult {
-	return m.copyPeer3D(p, boxCall{peer: true})
+	return m.copy3D(peerCopy(p), copyDesc{peer: true})
 }
 
 func (m *machine) cuMemcpy3DPeerAsync(p *sys.CUDA_MEMCPY3D_PEER, s sys.CUstream) sys.CUresult {
-	return m.copyPeer3D(p, boxCall{peer: true, stream: s, async: true})
-}
-
-func (m *machine) copyPeer3D(p *sys.CUDA_MEMCPY3D_PEER, c boxCall) sys.CUresult {
-	if p == nil {
-		return m.refuse(c.stream, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	c.box = box{p.WidthInBytes, p.Height, p.Depth}
-	c.src = corner{
-		kind: p.SrcMemoryType, host: uintptr(p.SrcHost), device: p.SrcDevice, ctx: p.SrcContext,
-		x: p.SrcXInBytes, y: p.SrcY, z: p.SrcZ, pitch: p.SrcPitch, rows: p.SrcHeight,
-	}
-	c.dst = corner{
-		kind: p.DstMemoryType, host: uintptr(p.DstHost), device: p.DstDevice, ctx: p.DstContext,
-		x: p.DstXInBytes, y: p.DstY, z: p.DstZ, pitch: p.DstPitch, rows: p.DstHeight,
-	}
-	return m.copyBox(c)
+	return m.copy3D(peerCopy(p), copyDesc{peer: true, stream: s, async: true})
 }
 
 // memset2D sets rows of n elements as wide as the pattern.
@@ -195,11 +179,11 @@ func setOfRows(dst sys.CUdeviceptr, pitch uintptr, pattern []byte, n, height uin
 	if n > math.MaxInt64/width || uintptr(dst)%width != 0 || height > 1 && (pitch%width != 0 || n*width > pitch) {
 		return t, false
 	}
-	t.dst.pitch, t.box = pitch, box{n * width, height, 1}
+	t.dst.pitch, t.extent = pitch, extent{n * width, height, 1}
 	return t, true
 }
 
-func (m *machine) cuMemsetD2D8(dst sys.CUdeviceptr, pitch uintptr, v uint8, n, height uintptr) sys.CUresult {
+func (m *machine) cuMemsetD2D8_v2(dst sys.CUdeviceptr, pitch uintptr, v uint8, n, height uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD2D8Async(dst, pitch, v, n, height, 0), dst)
 }
 
@@ -207,7 +191,7 @@ func (m *machine) cuMemsetD2D8Async(dst sys.CUdeviceptr, pitch uintptr, v uint8,
 	return m.memset2D(dst, pitch, []byte{v}, n, height, s)
 }
 
-func (m *machine) cuMemsetD2D16(dst sys.CUdeviceptr, pitch uintptr, v uint16, n, height uintptr) sys.CUresult {
+func (m *machine) cuMemsetD2D16_v2(dst sys.CUdeviceptr, pitch uintptr, v uint16, n, height uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD2D16Async(dst, pitch, v, n, height, 0), dst)
 }
 
@@ -215,7 +199,7 @@ func (m *machine) cuMemsetD2D16Async(dst sys.CUdeviceptr, pitch uintptr, v uint1
 	return m.memset2D(dst, pitch, binary.LittleEndian.AppendUint16(nil, v), n, height, s)
 }
 
-func (m *machine) cuMemsetD2D32(dst sys.CUdeviceptr, pitch uintptr, v uint32, n, height uintptr) sys.CUresult {
+func (m *machine) cuMemsetD2D32_v2(dst sys.CUdeviceptr, pitch uintptr, v uint32, n, height uintptr) sys.CUresult {
 	return m.syncMemops(m.cuMemsetD2D32Async(dst, pitch, v, n, height, 0), dst)
 }
 

@@ -1,120 +1,111 @@
 package ptx
 
 // arguments takes n operands with commas between.
-func (b *builder) arguments(n int) ([]operand, error) {
+func (b *builder) arguments(n int) []operand {
 	var list []operand
 	for i := range n {
 		if i > 0 {
-			if err := b.p.expect(","); err != nil {
-				return nil, err
-			}
+			b.p.expect(",")
 		}
-		o, err := b.p.operand(b)
-		if err != nil {
-			return nil, err
-		}
+		o := b.p.operand(b)
 		list = append(list, o)
 	}
-	return list, nil
+	return list
 }
 
 // source is the slot of an operand that is read as a type.
-func (b *builder) source(o operand, t typ) (int32, error) {
+func (b *builder) source(o operand, t typ) int32 {
 	return b.sourceAs(o, t, typ.holds)
 }
 
 // wideSource is source for registers that may be wider.
-func (b *builder) wideSource(o operand, t typ) (int32, error) {
+func (b *builder) wideSource(o operand, t typ) int32 {
 	return b.sourceAs(o, t, typ.holdsWide)
 }
 
-func (b *builder) sourceAs(o operand, t typ, holds func(r, t typ) bool) (int32, error) {
+func (b *builder) sourceAs(o operand, t typ, holds func(r, t typ) bool) int32 {
 	switch {
 	case o.not:
-		return 0, errorf(b.line, "! does not belong before %s", o.name)
+		panic(errorf(b.line, "! does not belong before %s", o.name))
 	case o.pair != nil:
-		return 0, errorf(b.line, "| does not belong here")
+		panic(errorf(b.line, "| does not belong here"))
 	}
 	switch o.what {
 	case isRegister:
 		b.read = append(b.read, o.reg.slot)
-		return o.reg.slot, b.fits(o, t, holds)
+		b.fits(o, t, holds)
+		return o.reg.slot
 	case isSpecial:
-		if o.special.changes() {
-			return 0, errorf(b.line, "%s can only be moved", o.name)
+		if o.special.changes {
+			panic(errorf(b.line, "%s can only be moved", o.name))
 		}
-		if err := b.fits(o, t, holds); err != nil {
-			return 0, err
-		}
+		b.fits(o, t, holds)
 		return b.specialSlot(o.special)
 	case isInteger, isFloat:
 		return b.constant(o, t)
 	case isSymbol:
 		return b.address(o, t)
 	}
-	return 0, errorf(b.line, "an operand of this kind does not belong here")
+	panic(errorf(b.line, "an operand of this kind does not belong here"))
 }
 
 // fits wants a register that can be an operand of the type.
-func (b *builder) fits(o operand, t typ, holds func(r, t typ) bool) error {
+func (b *builder) fits(o operand, t typ, holds func(r, t typ) bool) {
 	if !holds(o.reg.typ, t) {
-		return errorf(b.line, "%s is a .%s register where a .%s belongs", o.name, o.reg.typ, t)
+		panic(errorf(b.line, "%s is a .%s register where a .%s belongs", o.name, o.reg.typ, t))
 	}
-	return nil
 }
 
 // constant is the slot of a number.
-func (b *builder) constant(o operand, t typ) (int32, error) {
+func (b *builder) constant(o operand, t typ) int32 {
 	if t.kind == predicate {
 		return b.presetSlot(boolBits(o.bits != 0), nil)
 	}
-	v, err := o.as(t, b.line)
-	if err != nil {
-		return 0, err
-	}
+	v := o.as(t, b.line)
 	return b.presetSlot(v, nil)
 }
 
 // address is the slot of a variable's address within its space, which only
 // shared and local ones have fit into 32 bits.
-func (b *builder) address(o operand, t typ) (int32, error) {
+func (b *builder) address(o operand, t typ) int32 {
 	switch {
 	case o.v == nil:
 		return b.functionAddress(o, t)
 	case t.kind == float || t.kind == predicate || t.size < 4 || t.size == 4 && (o.v.space == global || o.v.space == constant):
-		return 0, errorf(b.line, "the address of %s does not fit .%s", o.name, t)
+		panic(errorf(b.line, "the address of %s does not fit .%s", o.name, t))
 	}
 	return b.presetSlot(o.bits, o.v)
 }
 
 // functionAddress is the slot of a function's address.
-func (b *builder) functionAddress(o operand, t typ) (int32, error) {
+func (b *builder) functionAddress(o operand, t typ) int32 {
 	f := b.p.m.functions[o.name]
 	if f == nil || f.entry || o.bits != 0 || t.size != 8 || t.kind == float {
-		return 0, errorf(b.line, "there is no variable %s", o.name)
+		panic(errorf(b.line, "there is no variable %s", o.name))
 	}
 	b.p.m.take(f)
 	return b.presetSlot(f.address(), nil)
 }
 
 // target is the slot of an operand that is written.
-func (b *builder) target(o operand, t typ) (int32, error) { return b.targetAs(o, t, typ.holds) }
+func (b *builder) target(o operand, t typ) int32 { return b.targetAs(o, t, typ.holds) }
 
 // wideTarget is target for registers that may be wider.
-func (b *builder) wideTarget(o operand, t typ) (int32, error) {
+func (b *builder) wideTarget(o operand, t typ) int32 {
 	return b.targetAs(o, t, typ.holdsWide)
 }
 
-func (b *builder) targetAs(o operand, t typ, holds func(r, t typ) bool) (int32, error) {
+func (b *builder) targetAs(o operand, t typ, holds func(r, t typ) bool) int32 {
 	switch {
 	case o.not || o.pair != nil:
-		return 0, errorf(b.line, "a register belongs here")
+		panic(errorf(b.line, "a register belongs here"))
 	case o.what == isSink:
 		return b.newSlot()
 	case o.what == isRegister:
 		b.written = append(b.written, o.reg.slot)
 		b.writesTo[o.reg.slot] = append(b.writesTo[o.reg.slot], len(b.f.code))
-		return o.reg.slot, b.fits(o, t, holds)
+		b.fits(o, t, holds)
+		return o.reg.slot
 	}
-	return 0, errorf(b.line, "a register belongs here")
+	panic(errorf(b.line, "a register belongs here"))
 }

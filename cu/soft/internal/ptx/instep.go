@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// Programs count on the threads of a warp going in step: on what one has written with a
-// volatile access being there when the others read. Before sm_70 they do; later ones need
-// not, but do where nothing has parted them, and GPUs keep them together in code for the
-// old ones, says the Volta Tuning Guide. Here threads of a warp meet before what is
-// volatile, and in such code where they shuffle and vote without .sync; who is behind goes
-// first, so that those who part come together again where their ways do.
+// Old programs count on the threads of a warp running in step: what one thread has written by a
+// volatile access is there when the others read it. Before sm_70 that holds. Later architectures do
+// not promise it, but do so where nothing has made threads diverge, and GPUs keep code for old
+// architectures in step (Volta Tuning Guide). Here the threads of a warp converge before volatile
+// accesses, and in code for old architectures before shuffles and votes without .sync. Laggards go
+// first, so that threads that have diverged converge again where their ways do.
 
 // firstIndependent is the first architecture whose threads are independent.
 const firstIndependent = 70
 
-// stepPatience is for how many turns those who are ahead wait for others in code for old
-// devices, where to wait for what only the first will do is to hang.
+// stepPatience is for how many turns threads wait for laggards in code for old architectures. Longer
+// waits are of threads that spin until a thread ahead of them goes on, which would hang.
 const stepPatience = 1 << 12
 
-// goesInStep reports whether the warps of an architecture do.
+// goesInStep reports whether the warps of an architecture run in step.
 func goesInStep(target string) bool {
 	digits := strings.TrimRight(strings.TrimPrefix(target, "sm_"), "abcdefghijklmnopqrstuvwxyz")
 	n, err := strconv.Atoi(digits)
@@ -27,7 +27,7 @@ func goesInStep(target string) bool {
 }
 
 // stepsHere reports whether the body that begins now has instructions before which
-// threads meet to be in step.
+// threads converge to be in step.
 func (p *parser) stepsHere() bool {
 	old := goesInStep(p.m.Target)
 	read, depth := p.lexer, 0 // a copy, which reads on
@@ -53,37 +53,36 @@ func (p *parser) stepsHere() bool {
 	}
 }
 
-// joinsLoosely reports whether the token is the opcode of an instruction that threads of
-// a warp run together without saying who.
+// joinsLoosely reports whether the token is the opcode of an instruction that threads of a warp run
+// together, without a mask.
 func (t token) joinsLoosely() bool {
 	name, rest, _ := strings.Cut(t.text, ".")
 	return (name == "activemask" || name == "shfl" || name == "vote") && !strings.HasPrefix(rest, "sync")
 }
 
-// keepStep has threads of a warp meet before a volatile access that others see.
+// keepStep makes the threads of a warp converge before a volatile access that others see.
 func (b *builder) keepStep(o *opcode, a access) {
 	if !b.inStep || !a.volatile || a.space == local || a.space == param {
 		return
 	}
-	m := &meeting{what: o.text, open: true, step: true, patience: openPatience, act: func([]*thread) {}}
+	m := &convergence{what: o.text, open: true, step: true, patience: openPatience, act: func([]*thread) {}}
 	if goesInStep(b.p.m.Target) {
 		m.patience = stepPatience
 	}
-	meet := m.meets(func(*thread, *inst) uint32 { return 0 })
+	wait := m.wait(func(*thread, *inst) uint32 { return 0 })
 	b.emit(inst{run: func(t *thread, i *inst) {
 		if !t.alone() {
-			meet(t, i)
+			wait(t, i)
 		}
 	}})
 }
 
-// alone reports whether nobody else of the warp could come to where t is before others
-// of the block have let them go on.
+// alone reports whether all other threads of the warp have ended or wait for the block.
 func (t *thread) alone() bool {
 	first := t.index &^ (warpSize - 1)
 	warp := t.block.threads[first:min(first+warpSize, len(t.block.threads))]
 	for k := range warp {
-		if s := warp[k].state; (s == running || s == meetingOthers) && first+k != t.index {
+		if s := warp[k].state; (s == running || s == converging) && first+k != t.index {
 			return false
 		}
 	}
@@ -98,11 +97,11 @@ type place struct {
 	loops []int32 // outermost first
 }
 
-// hindmost is the thread that is farthest behind, of those that are to keep in step.
-func hindmost(warp []thread) (last *thread) {
+// laggard returns the thread that is farthest behind, of those that run in step.
+func laggard(warp []thread) (last *thread) {
 	for k := range warp {
 		t := &warp[k]
-		if t.state == meetingOthers && t.meeting.step && (last == nil || t.behind(last)) {
+		if t.state == converging && t.point.step && (last == nil || t.behind(last)) {
 			last = t
 		}
 	}
@@ -125,8 +124,8 @@ func (t *thread) behind(o *thread) bool {
 	return false
 }
 
-// abreast reports whether neither of two threads is behind the other.
-func (t *thread) abreast(o *thread) bool { return !t.behind(o) && !o.behind(t) }
+// inStepWith reports whether neither of two threads is behind the other.
+func (t *thread) inStepWith(o *thread) bool { return !t.behind(o) && !o.behind(t) }
 
 // active is the function that is active at a depth, which instruction it is at, and
 // its registers.

@@ -35,12 +35,12 @@ func (o *opcode) parts() bool {
 	return false
 }
 
-// values finds out which step reads what another has written, within stretches of the
+// values finds out which step reads what another has written, within basic blocks of the
 // code that nothing jumps into or out of, as the assembler does: what is written to one
 // register at two places are two values, and what only useless steps read is not read.
 type values struct {
 	b      *builder
-	blocks []stretch
+	blocks []basicBlock
 	known  bool          // what is read behind each
 	bits   []uint64      // of all sets
 	idle   map[int]bool  // jumps over nothing, by where they are
@@ -48,11 +48,11 @@ type values struct {
 	words  int           // of a set
 }
 
-// A stretch is a range of steps.
-type stretch struct {
+// A basicBlock is a range of steps that nothing jumps into or out of.
+type basicBlock struct {
 	from, to int
 	next     []int
-	before   []int    // stretches that go on here
+	before   []int    // basic blocks that go on here
 	out      []uint64 // the registers that are read behind it
 }
 
@@ -69,13 +69,13 @@ const (
 func (v *values) maxSets() int   { return 1<<14 + 32*len(v.b.steps) }
 func (v *values) maxEffort() int { return 1<<20 + 1000*len(v.b.steps) }
 
-// A reading is who reads a value.
+// A reading records the uses of a value.
 type reading struct {
 	others bool  // besides sums that are near
 	sums   []use // in the order of reading, the last first
 }
 
-// add notes one more sum. One that reads a value twice does not take it for a product.
+// add records one more sum. One that reads a value twice does not take it for a product.
 func (r *reading) add(u use) {
 	twice := slices.ContainsFunc(r.sums, func(v use) bool { return v.step == u.step })
 	if r.others = r.others || twice || len(r.sums) == maxUses; !r.others {
@@ -144,7 +144,7 @@ func (b *builder) writes(k int) []int32 {
 	return b.written[from:b.steps[k].writes]
 }
 
-// divide finds the stretches, and where each goes on.
+// divide finds the basic blocks, and where each goes on.
 func (v *values) divide() {
 	b := v.b
 	v.blocks = nil
@@ -152,7 +152,7 @@ func (v *values) divide() {
 	blockOf := make([]int, len(b.steps)+1)
 	for k := range b.steps {
 		if k == 0 || begins[k] {
-			v.blocks = append(v.blocks, stretch{from: k})
+			v.blocks = append(v.blocks, basicBlock{from: k})
 		}
 		blockOf[k] = len(v.blocks) - 1
 		v.blocks[len(v.blocks)-1].to = k + 1
@@ -173,7 +173,7 @@ func (v *values) divide() {
 	}
 }
 
-// begins are the steps that stretches begin with: where is jumped to, and behind what
+// begins are the steps that basic blocks begin with: where is jumped to, and behind what
 // jumps, ends, or is made jumps of.
 func (v *values) begins() map[int]bool {
 	b, begins := v.b, map[int]bool{}
@@ -246,7 +246,7 @@ func (b *builder) stepAt(at int) int {
 	return sort.Search(len(b.steps), func(k int) bool { return b.steps[k].first >= at })
 }
 
-// follow finds what is read behind each stretch, by steps that are of use: more and more,
+// follow finds what is read behind each basic block, by steps that are of use: more and more,
 // until nothing is added. It reports whether that was soon.
 func (v *values) follow() bool {
 	effort := 0
@@ -322,7 +322,7 @@ func (v *values) back(k int, live []uint64) bool {
 	return true
 }
 
-// factors are the products of a stretch that go into sums there and nowhere else, the
+// factors are the products of a basic block that go into sums there and nowhere else, the
 // last first.
 func (v *values) factors(n int) (found []factor) {
 	b, s := v.b, &v.blocks[n]

@@ -32,7 +32,7 @@ const (
 )
 
 // rank sets the places of a function's instructions, once its jumps are known.
-func (b *builder) rank() error {
+func (b *builder) rank() {
 	n := len(b.f.code)
 	r := &ranker{b: b, next: make([][]int32, n), places: make([]place, n), cut: make([]bool, n), within: make([]int32, n),
 		number: make([]int32, n), low: make([]int32, n)}
@@ -52,23 +52,22 @@ func (b *builder) rank() error {
 	for _, at := range b.leaves {
 		to := b.f.code[at].vec
 		if b.p.ways += len(to); b.p.ways > maxWays {
-			return errorf(b.line, "jumps by tables have more than %d ways to go", maxWays)
+			panic(errorf(b.line, "jumps by tables have more than %d ways to go", maxWays))
 		}
 		r.next[at] = append(r.next[at], to...)
 	}
-	_, err := r.order(all, nil)
+	r.order(all, nil)
 	b.f.places = r.places
-	return err
 }
 
 // order ranks some instructions, those of one loop or all, and returns the registers
 // that count the laps of loops among them.
-func (r *ranker) order(nodes, loops []int32) (laps []int32, err error) {
+func (r *ranker) order(nodes, loops []int32) (laps []int32) {
 	if len(loops) == maxLoops {
 		for _, n := range nodes {
 			r.place(n, loops)
 		}
-		return nil, nil
+		return nil
 	}
 	for _, part := range slices.Backward(r.parts(nodes)) {
 		first := part[0]
@@ -76,22 +75,16 @@ func (r *ranker) order(nodes, loops []int32) (laps []int32, err error) {
 			r.place(first, loops)
 			continue
 		}
-		lap, err := r.b.newSlot()
-		if err != nil {
-			return nil, err
-		}
+		lap := r.b.newSlot()
 		r.cut[first] = true
-		inner, err := r.order(part, append(slices.Clone(loops), lap))
-		if err != nil {
-			return nil, err
-		}
+		inner := r.order(part, append(slices.Clone(loops), lap))
 		if within(r.b.labelled, int(first), int(first)+1) { // what stands there does nothing so far
 			i := &r.b.f.code[first]
 			i.run, i.d, i.vec = runLap, lap, inner
 		}
 		laps = append(append(laps, lap), inner...)
 	}
-	return laps, nil
+	return laps
 }
 
 // place ranks the next instruction.

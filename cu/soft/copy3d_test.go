@@ -68,93 +68,17 @@ func TestRowsAcrossBorder(t *testing.T) { // fault 71
 func TestJoinedRows(t *testing.T) {
 	for _, x := range []struct {
 		have operand
-		want box
+		want extent
 	}{
-		{operand{box: box{10, 4, 3}, pitch: 10, stride: 40}, box{120, 1, 1}},
-		{operand{box: box{10, 4, 3}, pitch: 10, stride: 41}, box{40, 1, 3}},
-		{operand{box: box{10, 4, 3}, pitch: 11, stride: 44}, box{10, 4, 3}},
-		{operand{box: box{10, 1, 3}, pitch: 99, stride: 10}, box{30, 1, 1}},
-		{operand{box: line(10)}, line(10)},
+		{operand{extent: extent{10, 4, 3}, pitch: 10, stride: 40}, extent{120, 1, 1}},
+		{operand{extent: extent{10, 4, 3}, pitch: 10, stride: 41}, extent{40, 1, 3}},
+		{operand{extent: extent{10, 4, 3}, pitch: 11, stride: 44}, extent{10, 4, 3}},
+		{operand{extent: extent{10, 1, 3}, pitch: 99, stride: 10}, extent{30, 1, 1}},
+		{operand{extent: line(10)}, line(10)},
 	} {
 		x.have.join()
-		require.Equal(t, x.want, x.have.box)
+		require.Equal(t, x.want, x.have.extent)
 	}
-}
-
-// Pitches and places whose product is no address, and rows and layers that
-// overlap, are refused.
-func TestBoxesThatCannotBe(t *testing.T) {
-	c := inContext(t, 0)
-	q := linear(t, c, 4096)
-	host := make([]byte, 4096)
-	for _, change := range []func(*sys.CUDA_MEMCPY3D){
-		func(d *sys.CUDA_MEMCPY3D) { d.DstPitch = 1 << 63 },
-		func(d *sys.CUDA_MEMCPY3D) { d.DstPitch, d.DstHeight = 1<<40, 1<<40 },
-		func(d *sys.CUDA_MEMCPY3D) { d.DstY = 1 << 62 },
-		func(d *sys.CUDA_MEMCPY3D) { d.DstZ = 1 << 62 },
-		func(d *sys.CUDA_MEMCPY3D) { d.DstZ = ^uintptr(0) },
-		func(d *sys.CUDA_MEMCPY3D) { d.DstXInBytes = ^uintptr(0) },
-		func(d *sys.CUDA_MEMCPY3D) { d.WidthInBytes = ^uintptr(0) },
-		func(d *sys.CUDA_MEMCPY3D) { d.Height = ^uintptr(0) },
-		func(d *sys.CUDA_MEMCPY3D) { d.Depth = ^uintptr(0) },
-		func(d *sys.CUDA_MEMCPY3D) { d.Depth, d.SrcPitch, d.DstPitch = 1<<63, 0, 0 },
-		func(d *sys.CUDA_MEMCPY3D) { d.Depth = 1<<59 + 1 },
-		func(d *sys.CUDA_MEMCPY3D) { d.Height, d.Depth, d.SrcHeight, d.DstHeight = 1<<61+1, 1, 0, 0 },
-		func(d *sys.CUDA_MEMCPY3D) { d.Height, d.Depth, d.SrcPitch = 2, 1, ^uintptr(0)-4095 },
-		func(d *sys.CUDA_MEMCPY3D) { d.Height, d.DstPitch, d.DstHeight = 1, 1<<32, 1<<32 },
-		func(d *sys.CUDA_MEMCPY3D) { d.SrcMemoryType = sys.CU_MEMORYTYPE_ARRAY },
-		func(d *sys.CUDA_MEMCPY3D) { d.SrcMemoryType = 0 },
-		func(d *sys.CUDA_MEMCPY3D) { d.SrcHeight = 3 },
-		func(d *sys.CUDA_MEMCPY3D) { d.DstHeight, d.Depth = 3, 1 },
-		func(d *sys.CUDA_MEMCPY3D) { d.SrcPitch = 7 },
-		func(d *sys.CUDA_MEMCPY3D) { d.DstPitch, d.Height, d.Depth = 7, 1, 1 },
-	} {
-		d := &sys.CUDA_MEMCPY3D{
-			SrcMemoryType: sys.CU_MEMORYTYPE_HOST, SrcHost: at(host), SrcPitch: 8, SrcHeight: 4,
-			DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: q, DstPitch: 8, DstHeight: 4,
-			WidthInBytes: 8, Height: 4, Depth: 2,
-		}
-		ok(t, c.CuMemcpy3D_v2(d))
-		change(d)
-		want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemcpy3D_v2(d))
-	}
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD2D8_v2(q, 1<<63, 1, 4, 4))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD2D8_v2(q, 1<<63, 1, 4, 3))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemcpy(addr(host), addr(make([]byte, 8)), ^uintptr(0)))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuMemsetD2D32_v2(q, 4, 1, 1<<62, 1))
-}
-
-// Each side of a copy between contexts is looked at from its own, here memory
-// that the other's device may not use.
-func TestPeerCopies(t *testing.T) {
-	c0, c1 := inContext(t, 0), inContext(t, 1)
-	p0, _ := buffer(t, 2*MiB, 0)
-	p1, _ := buffer(t, 2*MiB, 1)
-	data, got := pattern(100, 5), make([]byte, 100)
-	ok(t, c1.CuMemcpyHtoD_v2(p1, at(data), 100))
-	invalid := sys.CUDA_ERROR_INVALID_VALUE
-	for _, c := range []sys.Caller{c0, c1} {
-		ok(t, c0.CuMemsetD8_v2(p0, 0, 100))
-		want(t, invalid, c.CuMemcpyDtoD_v2(p0, p1, 100))
-		want(t, invalid, c.CuMemcpyPeer(p0, c1.Context(), p1, c1.Context(), 100))
-		want(t, invalid, c.CuMemcpyPeerAsync(p0, c0.Context(), p1, c0.Context(), 100, 0))
-		ok(t, c.CuMemcpyPeer(p0, c0.Context(), p1, c1.Context(), 100))
-		ok(t, c0.CuMemcpyDtoH_v2(at(got), p0, 100))
-		require.Equal(t, data, got)
-	}
-	d := &sys.CUDA_MEMCPY3D_PEER{
-		SrcMemoryType: sys.CU_MEMORYTYPE_DEVICE, SrcDevice: p1, SrcContext: c1.Context(),
-		DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: p0, DstContext: c1.Context(),
-		WidthInBytes: 10, Height: 5, Depth: 2,
-	}
-	want(t, invalid, c0.CuMemcpy3DPeer(d))
-	d.DstContext = 0 // the current one
-	want(t, invalid, c1.CuMemcpy3DPeer(d))
-	ok(t, c0.CuMemsetD8_v2(p0, 0, 100))
-	ok(t, c0.CuMemcpy3DPeerAsync(d, 0))
-	ok(t, c0.CuMemcpyDtoH_v2(at(got), p0, 100))
-	require.Equal(t, data, got)
-	want(t, sys.CUDA_ERROR_INVALID_CONTEXT, c0.CuMemcpyPeer(p0, 0x1234, p1, c1.Context(), 100))
 }
 
 // cuMemcpyPeer comes after what both contexts have, but for streams that do not

@@ -3,28 +3,20 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 func (m *machine) cuMemAllocAsync(out *sys.CUdeviceptr, size uintptr, h sys.CUstream) sys.CUresult {
-	s, r := m.lockUncaptured(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return m.allocPooled(out, size, m.currentPool(s.ctx.dev), s)
+	return with(m, m.lockUncaptured, h, func(s *stream) sys.CUresult { return m.allocPooled(out, size, m.currentPool(s.ctx.dev), s) })
 }
 
 func (m *machine) cuMemAllocFromPoolAsync(out *sys.CUdeviceptr, size uintptr, pool sys.CUmemoryPool, h sys.CUstream) sys.CUresult {
-	s, r := m.lockUncaptured(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	p, r := m.findPool(pool, "cuMemAllocFromPoolAsync")
-	if r == sys.CUDA_SUCCESS && p.imported() {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return m.allocPooled(out, size, p, s)
+	return with(m, m.lockUncaptured, h, func(s *stream) sys.CUresult {
+		p, r := m.findPool(pool, "cuMemAllocFromPoolAsync")
+		if r == sys.CUDA_SUCCESS && p.imported() {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return m.allocPooled(out, size, p, s)
+	})
 }
 
 // allocPooled makes an allocation for a stream. The address is valid at once, for

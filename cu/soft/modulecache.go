@@ -6,9 +6,9 @@ import (
 	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 )
 
-// A shelf keeps the modules that were read last, as a driver caches what it has compiled:
+// A moduleCache keeps the modules that were read last, as a driver caches what it has compiled:
 // programs load the same text again and again. A module does not change once it is read.
-type shelf struct {
+type moduleCache struct {
 	mu   sync.Mutex
 	read []readModule // the one that was asked for last is the last
 }
@@ -19,14 +19,14 @@ type readModule struct {
 	code        *ptx.Module
 }
 
-// The shelf's bounds: modules, and bytes of the text of each.
+// The bounds of a module cache: modules, and bytes of the text of each.
 const (
-	shelfModules = 8
-	shelfText    = 1 << 20
+	cachedModules = 8
+	cachedText    = 1 << 20
 )
 
-// parse reads a module, or takes it from the shelf.
-func (s *shelf) parse(text string, unoptimised bool) (*ptx.Module, error) {
+// parse reads a module, or takes it from the cache.
+func (s *moduleCache) parse(text string, unoptimised bool) (*ptx.Module, error) {
 	if code := s.find(text, unoptimised); code != nil {
 		return code, nil
 	}
@@ -35,13 +35,13 @@ func (s *shelf) parse(text string, unoptimised bool) (*ptx.Module, error) {
 		parse = ptx.ParseUnoptimised
 	}
 	code, err := parse(text)
-	if err == nil && len(text) <= shelfText {
+	if err == nil && len(text) <= cachedText {
 		s.put(readModule{text, unoptimised, code})
 	}
 	return code, err
 }
 
-func (s *shelf) find(text string, unoptimised bool) *ptx.Module {
+func (s *moduleCache) find(text string, unoptimised bool) *ptx.Module {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, v := range s.read {
@@ -53,10 +53,10 @@ func (s *shelf) find(text string, unoptimised bool) *ptx.Module {
 	return nil
 }
 
-func (s *shelf) put(v readModule) {
+func (s *moduleCache) put(v readModule) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.read = append(s.read, v); len(s.read) > shelfModules {
+	if s.read = append(s.read, v); len(s.read) > cachedModules {
 		s.read = append([]readModule(nil), s.read[1:]...)
 	}
 }

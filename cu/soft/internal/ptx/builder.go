@@ -16,7 +16,7 @@ type builder struct {
 	leaves  []int            // instructions that jump to a label of a table
 	tables  []*labelTable    // that are used
 	presets map[preset]int32 // slots of numbers and addresses
-	special map[special]int32
+	special map[*special]int32
 
 	steps          []step
 	read, written  []int32         // registers, by steps
@@ -43,41 +43,30 @@ type scope struct {
 }
 
 // body takes what is between the braces.
-func (p *parser) body(f *function) error {
-	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[special]int32{}, writesTo: map[int32][]int{}}
+func (p *parser) body(f *function) {
+	b := &builder{p: p, f: f, presets: map[preset]int32{}, special: map[*special]int32{}, writesTo: map[int32][]int{}}
 	b.inStep = p.stepsHere()
-	if err := p.expect("{"); err != nil {
-		return err
-	}
-	if err := b.open(); err != nil {
-		return err
-	}
-	if err := b.placeParameters(); err != nil {
-		return err
-	}
+	p.expect("{")
+	b.open()
+	b.placeParameters()
 	for b.depth > 0 {
-		if err := b.statement(); err != nil {
-			return err
-		}
+		b.statement()
 	}
-	b.emit(inst{run: runReturn, guard: -1, line: int32(p.line())}) // who falls off the end returns
-	if err := b.land(); err != nil {
-		return err
-	}
+	b.emit(inst{run: runReturn, guard: -1, line: int32(p.line())}) // a thread that reaches the end returns
+	b.land()
 	if b.contract(); !b.inStep {
-		return nil
+		return
 	}
-	return b.rank()
+	b.rank()
 }
 
 // open begins a scope, close ends it.
-func (b *builder) open() error {
+func (b *builder) open() {
 	if b.depth++; b.depth > maxNesting {
-		return errorf(b.p.line(), "braces are nested too deeply")
+		panic(errorf(b.p.line(), "braces are nested too deeply"))
 	}
 	b.scope = &scope{outer: b.scope, registers: map[string]register{}, ranges: map[string]registerRange{}, variables: map[string]*variable{}, labels: map[string]int32{},
 		prototypes: map[string]signature{}, tables: map[string]*labelTable{}}
-	return nil
 }
 
 func (b *builder) close() {
@@ -87,28 +76,24 @@ func (b *builder) close() {
 
 // placeParameters makes the function's parameters known: an entry's lie in a
 // buffer of their own, a device function's in its frame.
-func (b *builder) placeParameters() error {
+func (b *builder) placeParameters() {
 	for _, list := range [][]parameter{b.f.params, b.f.result} {
 		for i := range list {
 			v := &list[i].variable
 			if !b.f.entry {
 				b.place(v)
 			}
-			if err := b.scope.declare(v); err != nil {
-				return err
-			}
+			b.scope.declare(v)
 		}
 	}
-	return nil
 }
 
 // declare makes a variable known in the scope.
-func (s *scope) declare(v *variable) error {
+func (s *scope) declare(v *variable) {
 	if s.variables[v.name] != nil {
-		return errorf(v.line, "%s is declared twice", v.name)
+		panic(errorf(v.line, "%s is declared twice", v.name))
 	}
 	s.variables[v.name] = v
-	return nil
 }
 
 // place gives a variable room in the function's frame.
@@ -120,84 +105,78 @@ func (b *builder) place(v *variable) {
 }
 
 // statement takes a brace, a label, a directive or an instruction.
-func (b *builder) statement() error {
+func (b *builder) statement() {
 	p := b.p
 	t := p.peek()
 	switch {
 	case p.end():
-		return p.expect("}")
+		p.expect("}")
 	case p.accept("{"):
-		return b.open()
+		b.open()
 	case p.accept("}"):
 		b.close()
-		return nil
 	case p.accept(";"):
-		return nil
 	case strings.HasPrefix(t.text, "."):
 		p.next()
-		return b.directive(t)
+		b.directive(t)
 	case p.isLabel():
 		p.next()
 		p.next()
-		return b.label(t)
+		b.label(t)
+	default:
+		b.instruction()
 	}
-	return b.instruction()
 }
 
-// label notes where the code is.
-func (b *builder) label(t token) error {
+// label records where the code is.
+func (b *builder) label(t token) {
 	if _, twice := b.scope.labels[t.text]; twice {
-		return errorf(t.line, "the label %s is there twice", t.text)
+		panic(errorf(t.line, "the label %s is there twice", t.text))
 	}
-	if ok, err := b.named(t.text); ok {
-		return err
+	if b.named(t.text) {
+		return
 	}
 	b.scope.labels[t.text] = int32(len(b.f.code))
 	b.labelled = append(b.labelled, len(b.f.code))
 	if b.inStep { // a loop may begin here, whose laps are counted
 		b.emit(inst{run: runNothing, guard: -1, line: int32(t.line)})
 	}
-	return nil
 }
 
 // directive takes one within a body.
-func (b *builder) directive(t token) error {
+func (b *builder) directive(t token) {
 	switch t.text {
 	case ".reg":
-		return b.registers()
+		b.registers()
+		return
 	case ".local", ".param", ".shared":
-		return b.declare(spaceNames[t.text[1:]])
+		b.declare(spaceNames[t.text[1:]])
+		return
 	}
-	if ok, err := b.p.remark(t); ok {
-		return err
+	if b.p.remark(t) {
+		return
 	}
-	return errorf(t.line, "%s is not supported here", t)
+	panic(errorf(t.line, "%s is not supported here", t))
 }
 
 // declare takes variables of the function's own.
-func (b *builder) declare(s space) error {
-	vars, err := b.p.variables(s)
-	if err != nil {
-		return err
-	}
+func (b *builder) declare(s space) {
+	vars := b.p.variables(s)
 	for _, v := range vars {
 		if v.array {
-			return errorf(v.line, "%s has no length", v.name)
+			panic(errorf(v.line, "%s has no length", v.name))
 		}
 		if v.size > maxLocal {
-			return errorf(v.line, "%s is too large", v.name)
+			panic(errorf(v.line, "%s is too large", v.name))
 		}
 		if s != shared {
 			b.place(v)
 		}
 		if b.f.frame > maxLocal {
-			return errorf(v.line, "more than %d bytes of local memory", maxLocal)
+			panic(errorf(v.line, "more than %d bytes of local memory", maxLocal))
 		}
-		if err := b.scope.declare(v); err != nil {
-			return err
-		}
+		b.scope.declare(v)
 	}
-	return nil
 }
 
 // variable finds one by its name, or nil.
@@ -217,33 +196,26 @@ var final = map[string]bool{"bra": true, "brx": true, "ret": true, "exit": true,
 var unguarded = map[string]bool{"testp": true, "vadd4": true}
 
 // instruction takes one.
-func (b *builder) instruction() error {
+func (b *builder) instruction() {
 	p := b.p
 	b.line = p.line()
-	guard, not, err := b.guard()
-	if err != nil {
-		return err
-	}
+	guard, not := b.guard()
 	t := p.next()
 	b.line = t.line
 	if !t.isName() {
-		return errorf(t.line, "unexpected %s where an instruction belongs", t)
+		panic(errorf(t.line, "unexpected %s where an instruction belongs", t))
 	}
 	o := newOpcode(t)
 	build, ok := table()[o.name]
 	if !ok || o.ofCluster() {
-		return o.refusal()
+		panic(o.refusal())
 	}
 	if guard >= 0 && unguarded[o.name] {
-		return o.refuse("with a guard: the GPU's assembler leaves that out")
+		panic(o.refuse("with a guard: the GPU's assembler leaves that out"))
 	}
 	first := len(b.f.code)
-	if err := build(b, o); err != nil {
-		return err
-	}
-	if err := o.leftOver(); err != nil {
-		return err
-	}
+	build(b, o)
+	o.leftOver()
 	for i := first; i < len(b.f.code); i++ {
 		c := &b.f.code[i]
 		c.guard, c.not, c.line = guard, not, int32(t.line)
@@ -253,20 +225,20 @@ func (b *builder) instruction() error {
 	}
 	b.loosely(o, first)
 	b.steps = append(b.steps, newStep(b, o, first, guard >= 0))
-	return p.expect(";")
+	p.expect(";")
 }
 
 // guard takes the predicate that an instruction depends on, if it does.
-func (b *builder) guard() (slot int32, not bool, err error) {
+func (b *builder) guard() (slot int32, not bool) {
 	if !b.p.accept("@") {
-		return -1, false, nil
+		return -1, false
 	}
-	g, err := b.p.scalar(b)
-	if err == nil && (g.what != isRegister || g.reg.typ.kind != predicate) {
-		err = errorf(b.line, "a guard has to be a predicate")
+	g := b.p.scalar(b)
+	if g.what != isRegister || g.reg.typ.kind != predicate {
+		panic(errorf(b.line, "a guard has to be a predicate"))
 	}
 	b.read = append(b.read, g.reg.slot)
-	return g.reg.slot, g.not, err
+	return g.reg.slot, g.not
 }
 
 // emit appends an instruction.

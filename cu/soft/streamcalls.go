@@ -104,37 +104,31 @@ func (m *machine) cuStreamCreate(out *sys.CUstream, flags uint32) sys.CUresult {
 
 // cuStreamCreateWithPriority clamps the priority, as the real one does.
 func (m *machine) cuStreamCreateWithPriority(out *sys.CUstream, flags uint32, priority int32) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || flags&^uint32(sys.CU_STREAM_NON_BLOCKING) != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	h := sys.CUstream(m.newHandle(kindStream, contextNumber(uint64(ctx.handle))))
-	s := ctx.newStream(h)
-	s.flags, s.priority = flags, clampPriority(priority)
-	m.streams[h] = s
-	*out = h
-	return sys.CUDA_SUCCESS
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+		if out == nil || flags&^uint32(sys.CU_STREAM_NON_BLOCKING) != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		h := sys.CUstream(m.newHandle(kindStream, contextNumber(uint64(ctx.handle))))
+		s := ctx.newStream(h)
+		s.flags, s.priority = flags, clampPriority(priority)
+		m.streams[h] = s
+		*out = h
+		return sys.CUDA_SUCCESS
+	})
 }
 
-// cuStreamDestroy returns at once; what the stream has is still done. A capture
+// cuStreamDestroy_v2 returns at once; what the stream has is still done. A capture
 // that began on it is over.
-func (m *machine) cuStreamDestroy(h sys.CUstream) sys.CUresult {
-	s, r := m.lockAnyStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if h <= sys.CU_STREAM_PER_THREAD {
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	}
-	delete(m.streams, h)
-	s.destroyed = true
-	m.leaveCapture(s)
-	return sys.CUDA_SUCCESS
+func (m *machine) cuStreamDestroy_v2(h sys.CUstream) sys.CUresult {
+	return with(m, m.lockAnyStream, h, func(s *stream) sys.CUresult {
+		if h <= sys.CU_STREAM_PER_THREAD {
+			return sys.CUDA_ERROR_INVALID_HANDLE
+		}
+		delete(m.streams, h)
+		s.destroyed = true
+		m.leaveCapture(s)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // pending returns the work that a wait for the stream waits for. For the legacy
@@ -171,60 +165,42 @@ func (m *machine) cuStreamQuery(h sys.CUstream) sys.CUresult {
 }
 
 func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uint32) sys.CUresult {
-	s, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	e, r := m.findEvent(event)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if flags&^uint32(sys.CU_EVENT_WAIT_EXTERNAL) != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if mine, r := m.capturedWait(s, e); mine {
-		return r
-	}
-	if flags != 0 {
-		return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
-	}
-	if e.shared != nil {
-		return m.waitShared(e.shared, s)
-	}
-	m.enqueue(s, &op{deps: []*op{e.last}})
-	return sys.CUDA_SUCCESS
-}
-
-// streamValue stores what get says of a stream.
-func streamValue[T any](m *machine, h sys.CUstream, out *T, get func(*stream) T) sys.CUresult {
-	s, r := m.lockAnyStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, get(s))
+	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+		e, r := m.findEvent(event)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		if flags&^uint32(sys.CU_EVENT_WAIT_EXTERNAL) != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if mine, r := m.capturedWait(s, e); mine {
+			return r
+		}
+		if flags != 0 {
+			return sys.CUDA_ERROR_ILLEGAL_STATE // it is for captures
+		}
+		if e.shared != nil {
+			return m.waitShared(e.shared, s)
+		}
+		m.enqueue(s, &op{deps: []*op{e.last}})
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuStreamGetFlags is refused on a captured stream, as by the real driver, which
 // tells the rest.
 func (m *machine) cuStreamGetFlags(h sys.CUstream, out *uint32) sys.CUresult {
-	s, r := m.lockIdleStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, s.flags)
+	return value(m, m.lockIdleStream, h, out, func(s *stream) uint32 { return s.flags })
 }
 
 func (m *machine) cuStreamGetPriority(h sys.CUstream, out *int32) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) int32 { return s.priority })
+	return value(m, m.lockAnyStream, h, out, func(s *stream) int32 { return s.priority })
 }
 
 func (m *machine) cuStreamGetCtx(h sys.CUstream, out *sys.CUcontext) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) sys.CUcontext { return s.ctx.handle })
+	return value(m, m.lockAnyStream, h, out, func(s *stream) sys.CUcontext { return s.ctx.handle })
 }
 
 func (m *machine) cuStreamGetDevice(h sys.CUstream, out *sys.CUdevice) sys.CUresult {
-	return streamValue(m, h, out, func(s *stream) sys.CUdevice { return m.number(s.ctx.dev) })
+	return value(m, m.lockAnyStream, h, out, func(s *stream) sys.CUdevice { return m.number(s.ctx.dev) })
 }

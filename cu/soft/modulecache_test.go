@@ -8,8 +8,8 @@ import (
 )
 
 // A text is parsed once, as often as it is loaded, until enough others were.
-func TestShelf(t *testing.T) {
-	var s shelf
+func TestModuleCache(t *testing.T) {
+	var s moduleCache
 	text := func(i int) string {
 		return fmt.Sprintf(".version 7.4\n.target sm_75\n.address_size 64\n.visible .entry k%d() { ret; }\n", i)
 	}
@@ -21,7 +21,7 @@ func TestShelf(t *testing.T) {
 	other, err := s.parse(text(0), true)
 	require.NoError(t, err)
 	require.NotSame(t, first, other, "it is read otherwise")
-	for i := 1; i < shelfModules; i++ {
+	for i := 1; i < cachedModules; i++ {
 		_, err := s.parse(text(i), false)
 		require.NoError(t, err)
 		_, err = s.parse(text(0), false)
@@ -31,12 +31,12 @@ func TestShelf(t *testing.T) {
 	require.Same(t, first, again, "it was asked for meanwhile")
 	again, _ = s.parse(text(0), true)
 	require.NotSame(t, other, again, "it was not")
-	require.Len(t, s.read, shelfModules)
+	require.Len(t, s.read, cachedModules)
 
 	_, err = s.parse("nonsense", false)
 	require.Error(t, err)
-	long := text(1) + "//" + string(make([]byte, shelfText))
+	long := text(1) + "//" + string(make([]byte, cachedText))
 	_, _ = s.parse(long, false)
-	require.Len(t, s.read, shelfModules)
+	require.Len(t, s.read, cachedModules)
 	require.Nil(t, s.find(long, false))
 }

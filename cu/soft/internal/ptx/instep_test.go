@@ -45,7 +45,7 @@ mad.lo.u32 %r7, %k, 4, %r6; ld.volatile.shared.u32 %r8, [%r7]; ld.volatile.share
 done: shr.u32 %k, %k, 1; setp.ne.u32 %p1, %k, 0; @%p1 bra more;
 sub.u32 %r7, %r1, %r5; shl.b32 %r7, %r7, 2; mov.u32 %r8, words; add.u32 %r7, %r7, %r8; ld.volatile.shared.u32 %r4, [%r7];`,
 			func(i uint32) uint32 { return 16*31 + i/32*32*32 }},
-		// Whoever wrote last sees it, and the others try again.
+		// The thread that wrote last sees it, and the others try again.
 		{"a counter that all increase", `and.b32 %r7, %r1, 32; mov.u32 %r8, words; mad.lo.u32 %r7, %r7, 4, %r8; st.volatile.shared.u32 [%r7], 0; shl.b32 %k, %r5, 27;
 again: ld.volatile.shared.u32 %r8, [%r7]; and.b32 %r8, %r8, 0x7ffffff; add.u32 %r8, %r8, 1; or.b32 %r8, %r8, %k;
 st.volatile.shared.u32 [%r7], %r8; ld.volatile.shared.u32 %r2, [%r7]; setp.ne.u32 %p1, %r2, %r8; @%p1 bra again;
@@ -92,7 +92,7 @@ shfl.idx.b32 %r4, %k, 31, 31;`, func(uint32) uint32 { return 32 }},
 	}
 }
 
-// Threads part and meet again where functions are called, too.
+// Threads diverge and converge again where functions are called, too.
 func TestLockstepInCalls(t *testing.T) {
 	add := `.func add(.param .b32 at, .param .b32 from) { .reg .b32 %r<9>; ld.param.u32 %r1, [at]; ld.param.u32 %r2, [from];
 ld.volatile.shared.u32 %r3, [%r2]; ld.volatile.shared.u32 %r4, [%r1]; add.u32 %r4, %r4, %r3; st.volatile.shared.u32 [%r1], %r4; ret; }

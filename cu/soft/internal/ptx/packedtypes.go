@@ -38,7 +38,7 @@ func opcodeType(name string) (t typ, ok bool) {
 	return t, ok
 }
 
-// plain is what a register has to be that holds the type.
+// plain returns the type of a register that holds t.
 func (t typ) plain() typ {
 	if t.kind > predicate {
 		return typ{bitsKind, t.size}
@@ -94,7 +94,7 @@ func (f pure) halves() pure {
 
 // emitPure emits a function of n operands, all of one type, of both halves if that
 // is a pair.
-func (b *builder) emitPure(f pure, t typ, n int) error {
+func (b *builder) emitPure(f pure, t typ, n int) {
 	if t.pair() {
 		f = f.halves()
 	}
@@ -102,25 +102,23 @@ func (b *builder) emitPure(f pure, t typ, n int) error {
 	for range n {
 		types = append(types, t.plain())
 	}
-	return b.emitTyped(f.run(), types...)
+	b.emitTyped(f.run(), types...)
 }
 
 // byPair builds add, min and max of pairs of integers; others are left to the
 // builder that follows.
 func byPair(r map[kind]pure, other build) build {
-	return func(b *builder, o *opcode) error {
-		t, err := o.typ(0)
-		if err != nil {
-			return err
-		}
+	return func(b *builder, o *opcode) {
+		t := o.typ(0)
 		f, ok := r[t.kind]
 		if !ok {
-			return other(b, o)
+			other(b, o)
+			return
 		}
 		if t.kind == signedPair && o.name != "add" && o.take("relu") {
 			f = f.relu()
 		}
-		return b.emitPure(f, t, 2)
+		b.emitPure(f, t, 2)
 	}
 }
 

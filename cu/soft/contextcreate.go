@@ -13,23 +13,20 @@ func (m *machine) cuCtxCreate_v2(out *sys.CUcontext, flags uint32, dev sys.CUdev
 
 // create makes a context and pushes it.
 func (m *machine) create(out *sys.CUcontext, flags uint32, dev sys.CUdevice, api uint32) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || !validContextFlags(flags) {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if m.health.sticky != sys.CUDA_SUCCESS {
-		return m.health.sticky
-	}
-	ctx := m.newContext(d, flags)
-	ctx.attached, ctx.api = 1, api
-	t := m.thread()
-	t.stack = append(t.stack, ctx.handle)
-	*out = ctx.handle
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+		if out == nil || !validContextFlags(flags) {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if m.health.sticky != sys.CUDA_SUCCESS {
+			return m.health.sticky
+		}
+		ctx := m.newContext(d, flags)
+		ctx.attached, ctx.api = 1, api
+		t := m.thread()
+		t.stack = append(t.stack, ctx.handle)
+		*out = ctx.handle
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuCtxCreate_v3 takes no execution affinity: no device here has it.
@@ -95,19 +92,16 @@ func (m *machine) lockCreated(h sys.CUcontext, call string) (*context, sys.CUres
 
 // cuCtxAttach counts one more user of the current context.
 func (m *machine) cuCtxAttach(out *sys.CUcontext, flags uint32) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || flags != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if !ctx.primary() {
-		ctx.attached++
-	}
-	*out = ctx.handle
-	return sys.CUDA_SUCCESS
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+		if out == nil || flags != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if !ctx.primary() {
+			ctx.attached++
+		}
+		*out = ctx.handle
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuCtxDetach counts one user less and destroys the context with the last. A

@@ -3,23 +3,20 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if d.primary == nil {
-		if m.health.sticky != sys.CUDA_SUCCESS {
-			return m.health.sticky
+	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+		if out == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		d.primary = m.newPrimary(d)
-	}
-	d.retains++
-	*out = d.primary.handle
-	return sys.CUDA_SUCCESS
+		if d.primary == nil {
+			if m.health.sticky != sys.CUDA_SUCCESS {
+				return m.health.sticky
+			}
+			d.primary = m.newPrimary(d)
+		}
+		d.retains++
+		*out = d.primary.handle
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // newPrimary makes a device's primary context, which always has the handle that
@@ -137,20 +134,17 @@ func (m *machine) dropContext(ctx *context) {
 }
 
 func (m *machine) cuDevicePrimaryCtxGetState(dev sys.CUdevice, flags *uint32, active *int32) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	var is int32
-	if d.primary != nil {
-		is = 1
-	}
-	if flags == nil || active == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	*flags, *active = d.flags, is
-	return sys.CUDA_SUCCESS
+	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+		var is int32
+		if d.primary != nil {
+			is = 1
+		}
+		if flags == nil || active == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		*flags, *active = d.flags, is
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuDevicePrimaryCtxSetFlags is the function of CUDA 7.0, which refuses while

@@ -7,9 +7,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// cuMemAlloc makes memory that belongs to the context. Nothing is ever mapped
+// cuMemAlloc_v2 makes memory that belongs to the context. Nothing is ever mapped
 // right behind it, so a copy past its end is an error.
-func (m *machine) cuMemAlloc(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
+func (m *machine) cuMemAlloc_v2(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
 	ctx, r := m.lockCurrent()
 	defer m.mu.Unlock()
 	if r == sys.CUDA_SUCCESS {
@@ -34,8 +34,8 @@ func (m *machine) cuMemAlloc(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
 // pitchUnit divides all pitches.
 const pitchUnit = 512
 
-// cuMemAllocPitch is cuMemAlloc for rows.
-func (m *machine) cuMemAllocPitch(out *sys.CUdeviceptr, pitch *uintptr, width, height uintptr, element uint32) sys.CUresult {
+// cuMemAllocPitch_v2 is cuMemAlloc for rows.
+func (m *machine) cuMemAllocPitch_v2(out *sys.CUdeviceptr, pitch *uintptr, width, height uintptr, element uint32) sys.CUresult {
 	_, r := m.lockCurrent()
 	m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
@@ -49,7 +49,7 @@ func (m *machine) cuMemAllocPitch(out *sys.CUdeviceptr, pitch *uintptr, width, h
 	if p < width || over != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	if r = m.cuMemAlloc(out, uintptr(size)); r == sys.CUDA_SUCCESS {
+	if r = m.cuMemAlloc_v2(out, uintptr(size)); r == sys.CUDA_SUCCESS {
 		*pitch = p
 	}
 	return r
@@ -65,7 +65,7 @@ func (m *machine) newLinear(ctx *context, size uintptr) (*reservation, sys.CUres
 	return m.placeLinear(ctx, p, size)
 }
 
-// placeLinear maps memory that nobody holds yet in a reservation of a context's.
+// placeLinear maps new memory in a reservation that a context owns.
 func (m *machine) placeLinear(ctx *context, p *physical, size uintptr) (*reservation, sys.CUresult) {
 	v, err := m.space.add(uintptr(p.size)+linearUnit, linearUnit, 0)
 	if err != nil {
@@ -78,10 +78,10 @@ func (m *machine) placeLinear(ctx *context, p *physical, size uintptr) (*reserva
 	return v, sys.CUDA_SUCCESS
 }
 
-// cuMemFree takes the start of memory of cuMemAlloc or of a pool, or 0; it
+// cuMemFree_v2 takes the start of memory of cuMemAlloc or of a pool, or 0; it
 // refuses anything else without harm (D16). It needs no current context. For
 // memory of cuMemAlloc it first waits for the work of its context.
-func (m *machine) cuMemFree(ptr sys.CUdeviceptr) sys.CUresult {
+func (m *machine) cuMemFree_v2(ptr sys.CUdeviceptr) sys.CUresult {
 	r := m.lockAnywhere()
 	v := m.allocationAt(ptr)
 	if r == sys.CUDA_SUCCESS && v == nil && ptr != 0 {
@@ -130,26 +130,23 @@ func (m *machine) freeLinear(ctx *context) {
 	}
 }
 
-// cuMemGetInfo counts what all processes use. Either result may be left out.
-func (m *machine) cuMemGetInfo(free, total *uintptr) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	used, err := m.store.used(ctx.dev.ordinal)
-	if err != nil {
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
-	}
-	setOptional(r, free, uintptr(ctx.dev.memory-min(used, ctx.dev.memory)))
-	setOptional(r, total, uintptr(ctx.dev.memory))
-	return r
+// cuMemGetInfo_v2 counts what all processes use. Either result may be left out.
+func (m *machine) cuMemGetInfo_v2(free, total *uintptr) sys.CUresult {
+	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+		used, err := m.store.used(ctx.dev.ordinal)
+		if err != nil {
+			return sys.CUDA_ERROR_OPERATING_SYSTEM
+		}
+		setOptional(sys.CUDA_SUCCESS, free, uintptr(ctx.dev.memory-min(used, ctx.dev.memory)))
+		setOptional(sys.CUDA_SUCCESS, total, uintptr(ctx.dev.memory))
+		return sys.CUDA_SUCCESS
+	})
 }
 
-// cuMemGetAddressRange finds memory of cuMemAlloc, pinned memory, or a mapping
+// cuMemGetAddressRange_v2 finds memory of cuMemAlloc, pinned memory, or a mapping
 // that a device may use. Either result may be left out, and without both nothing
 // is looked for.
-func (m *machine) cuMemGetAddressRange(base *sys.CUdeviceptr, size *uintptr, ptr sys.CUdeviceptr) sys.CUresult {
+func (m *machine) cuMemGetAddressRange_v2(base *sys.CUdeviceptr, size *uintptr, ptr sys.CUdeviceptr) sys.CUresult {
 	_, r := m.lockCurrent()
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS || base == nil && size == nil {
