@@ -2,11 +2,16 @@ package handoff
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpufd/gpufd/tests/internal/programs"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
@@ -42,7 +47,7 @@ func TestFileIsCutOff(t *testing.T) {
 			prepared, err := srv.Prepare(cli.OfferName, buf, share.ReadOnly, share.WithData(meta.Encode()), share.WithLeases(1))
 			require.NoError(t, err)
 			consumer := s.Consumer("-verify", way)
-			consumer.WaitLine("Set read-only access permissions")
+			awaitMapped(t, consumer.PID(), files[0])
 			require.NoError(t, files[0].Truncate(int64(programs.MiB)))
 			ctx, cancel := context.WithTimeout(t.Context(), programs.Patience)
 			defer cancel()
@@ -53,4 +58,15 @@ func TestFileIsCutOff(t *testing.T) {
 			require.NoError(t, buf.Close())
 		})
 	}
+}
+
+// awaitMapped waits until the process has mapped the file.
+func awaitMapped(t *testing.T, pid int, f *os.File) {
+	t.Helper()
+	var stat unix.Stat_t
+	require.NoError(t, unix.Fstat(int(f.Fd()), &stat))
+	require.Eventually(t, func() bool {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		return err == nil && strings.Contains(string(maps), fmt.Sprintf(" %d ", stat.Ino))
+	}, programs.Patience, time.Millisecond)
 }
