@@ -263,7 +263,6 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 		s := programs.NewScene(t)
 		producer = s.Serving(append(args("-handle", "legacy"), flags...)...)
 		consumer = s.Relayed(t, programs.Drop(programs.TypeConfirm), nil).Consumer()
-		consumer.WaitLine("Opened IPC handle")
 		producer.WaitLine("  consumer 1 has mapped the memory")
 		consumer.Stop()
 		producer.Signal(syscall.SIGTERM)
