@@ -23,8 +23,10 @@ PKGS      ?= ./...
 GATE_RACE  := ./sock ./share/... ./vmm ./cu ./channel
 GATE_OLD   := ./cu ./tests/conformance
 GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
-# Packages wait more than they work, so several run at once.
-GOTEST     := $(TOOL) gotestsum --format pkgname -- -p 6 -timeout 20m
+# Packages wait more than they work, so several run at once. make check vets all code.
+GOTEST     := $(TOOL) gotestsum --format pkgname -- -p 6 -vet=off -timeout 20m
+# The packages whose tests take longest begin first.
+LONGEST    := ./tests/python ./tests/pages ./keeper ./share ./tests/load ./channel ./tests/interop
 # Flags of make test, such as -count=1 or -run=TestFault71.
 TESTFLAGS  ?=
 HANDOFFS  ?= 10000
@@ -41,7 +43,7 @@ demo: build ## hand a buffer from producer to consumer and verify it
 	scripts/demo.sh build
 
 test: ## run all tests on the software driver
-	$(GOTEST) $(TESTFLAGS) ./...
+	$(GOTEST) $(TESTFLAGS) $(LONGEST) ./...
 
 gate: demo test check ## what every change has to pass
 	$(MAKE) race PKGS='$(GATE_RACE)'
