@@ -313,6 +313,13 @@ class Streams(common.Scene):
         time.sleep(0.02)
         return t, errors
 
+    def fill(self, w):
+        """Publish in both slots, and begin to publish a third frame, which waits for the reader."""
+        for _ in range(2):
+            w.publish_on(self.stream, w.acquire_on(self.stream))
+        self.stream.synchronize()
+        return self.in_driver(w, self.stream, lambda: w.publish_on(self.stream, w.acquire_on(self.stream)))
+
     def ends_soon(self, t):
         t.join(PATIENCE)
         self.assertFalse(t.is_alive())
@@ -341,13 +348,14 @@ class Streams(common.Scene):
         """The peer lives, and does not go on."""
         with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w:
             r = channel.Reader(self.path)
-            t, errors = self.in_driver(r, self.stream, lambda: [r.next_on(self.stream) for _ in range(2)])
+            r.next_on(self.stream)
+            t, errors = self.in_driver(r, self.stream, lambda: r.next_on(self.stream))
             r.close()
             self.ends_soon(t)
             self.assertEqual(errors, [])
             with channel.Reader(self.path) as r:
                 w.await_readers(1, PATIENCE)
-                t, errors = self.in_driver(w, self.stream, lambda: [w.publish_on(self.stream, w.acquire_on(self.stream)) for _ in range(3)])
+                t, errors = self.fill(w)
                 w.close()
                 self.ends_soon(t)
                 self.assertEqual(errors, [])
@@ -364,7 +372,7 @@ class Streams(common.Scene):
                 looks.append(1)
                 return len(looks) > 1 and drop()
 
-            t, errors = self.in_driver(w, self.stream, lambda: [w.publish_on(self.stream, w.acquire_on(self.stream)) for _ in range(3)])
+            t, errors = self.fill(w)
             with mock.patch.object(w._readers, "drop_blockers", later), mock.patch.object(_writer, "CLOSE_LIMIT", 0.1):
                 closing = threading.Thread(target=w.close, daemon=True)
                 closing.start()
