@@ -102,9 +102,7 @@ func (m *machine) memset(dst sys.CUdeviceptr, pattern []byte, n uintptr, s sys.C
 // refuse returns why a call with a stream is refused: first why not the stream,
 // then why.
 func (m *machine) refuse(h sys.CUstream, why sys.CUresult) sys.CUresult {
-	_, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	return firstError(r, why)
+	return with(m, m.findStream, h, func(*stream) sys.CUresult { return why })
 }
 
 func (m *machine) cuMemsetD8_v2(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUresult {

@@ -21,28 +21,16 @@ const instantiateFlags = uint64(sys.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAU
 	sys.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | sys.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
 	sys.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
+// findExec returns an executable graph by its handle.
 func (m *machine) findExec(h sys.CUgraphExec) (*graphExec, sys.CUresult) {
-	if r := m.ready(); r != sys.CUDA_SUCCESS {
-		return nil, r
-	}
-	e := m.execs[h]
-	if e == nil {
-		return nil, m.deadGraph(kindExec, uint64(h), "executable graph")
-	}
-	return e, sys.CUDA_SUCCESS
-}
-
-// lockExec is findExec with the machine locked; the caller unlocks.
-func (m *machine) lockExec(h sys.CUgraphExec) (*graphExec, sys.CUresult) {
-	m.mu.Lock()
-	return m.findExec(h)
+	return find(m, m.execs, h, kindExec, "executable graph", sys.CUDA_ERROR_INVALID_VALUE)
 }
 
 func (m *machine) cuGraphInstantiate(out *sys.CUgraphExec, h sys.CUgraph, bad *sys.CUgraphNode, log *byte, size uintptr) sys.CUresult {
 	if log != nil && size > 0 {
 		sliceOf(log, size)[0] = 0
 	}
-	setOptional(sys.CUDA_SUCCESS, bad, 0)
+	setOptional(bad, 0)
 	return m.cuGraphInstantiateWithFlags(out, h, 0)
 }
 
@@ -57,7 +45,7 @@ func (m *machine) cuGraphInstantiateWithFlags(out *sys.CUgraphExec, h sys.CUgrap
 }
 
 func (m *machine) cuGraphInstantiateWithParams(out *sys.CUgraphExec, h sys.CUgraph, p *sys.CUDA_GRAPH_INSTANTIATE_PARAMS) sys.CUresult {
-	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult {
 		if out == nil || p == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -86,17 +74,15 @@ func (e *graphExec) take(g *graph) {
 
 // cuGraphExecDestroy may be called during a launch, which goes on.
 func (m *machine) cuGraphExecDestroy(h sys.CUgraphExec) sys.CUresult {
-	e, r := m.lockExec(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS {
+	return with(m, m.findExec, h, func(e *graphExec) sys.CUresult {
 		delete(m.execs, h)
 		dropWork(e.nodes)
-	}
-	return r
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuGraphExecGetFlags(h sys.CUgraphExec, out *uint64) sys.CUresult {
-	return value(m, m.lockExec, h, out, func(e *graphExec) uint64 { return e.flags })
+	return value(m, m.findExec, h, out, func(e *graphExec) uint64 { return e.flags })
 }
 
 // cuGraphLaunch runs the nodes one after the other as one piece of the stream's
@@ -116,7 +102,8 @@ func (m *machine) cuGraphLaunch(h sys.CUgraphExec, hStream sys.CUstream) sys.CUr
 }
 
 func (m *machine) launch(h sys.CUgraphExec, hStream sys.CUstream) (o *op, wait bool, r sys.CUresult) {
-	s, r := m.lockIdleStream(hStream)
+	m.mu.Lock()
+	s, r := m.idleStream(hStream)
 	defer m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return nil, false, r
@@ -137,13 +124,10 @@ func (m *machine) launch(h sys.CUgraphExec, hStream sys.CUstream) (o *op, wait b
 
 // cuGraphUpload has nothing to prepare.
 func (m *machine) cuGraphUpload(h sys.CUgraphExec, hStream sys.CUstream) sys.CUresult {
-	_, r := m.lockIdleStream(hStream)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return with(m, m.idleStream, hStream, func(*stream) sys.CUresult {
+		_, r := m.findExec(h)
 		return r
-	}
-	_, r = m.findExec(h)
-	return r
+	})
 }
 
 func (m *machine) cuGraphExecUpdate(h sys.CUgraphExec, hGraph sys.CUgraph, bad *sys.CUgraphNode, result *sys.CUgraphExecUpdateResult) sys.CUresult {
@@ -152,8 +136,8 @@ func (m *machine) cuGraphExecUpdate(h sys.CUgraphExec, hGraph sys.CUgraph, bad *
 	if info.Result == sys.CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED && info.ErrorNode == 0 {
 		info.Result = sys.CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED // so the older call says
 	}
-	setOptional(sys.CUDA_SUCCESS, result, info.Result)
-	setOptional(sys.CUDA_SUCCESS, bad, info.ErrorNode)
+	setOptional(result, info.Result)
+	setOptional(bad, info.ErrorNode)
 	return r
 }
 
@@ -164,8 +148,9 @@ func (m *machine) cuGraphExecUpdate_v2(h sys.CUgraphExec, hGraph sys.CUgraph, in
 		info = new(sys.CUgraphExecUpdateResultInfo)
 	}
 	*info = sys.CUgraphExecUpdateResultInfo{Result: sys.CU_GRAPH_EXEC_UPDATE_SUCCESS}
-	e, r := m.lockExec(h)
+	m.mu.Lock()
 	defer m.mu.Unlock()
+	e, r := m.findExec(h)
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}

@@ -74,10 +74,9 @@ func decodeIPC(magic string, b [64]byte, s *store) (h ipcHandle, ok bool) {
 	return h, h.encode(s) == b
 }
 
-// lockIPC returns the current context with the machine locked, if the devices
-// have legacy IPC; the caller unlocks.
-func (m *machine) lockIPC() (*context, sys.CUresult) {
-	ctx, r := m.lockCurrent()
+// ipcContext returns the current context, if the devices have legacy IPC.
+func (m *machine) ipcContext() (*context, sys.CUresult) {
+	ctx, r := m.current()
 	if r == sys.CUDA_SUCCESS && m.conf.ipc == 0 {
 		r = sys.CUDA_ERROR_NOT_SUPPORTED
 	}
@@ -87,24 +86,22 @@ func (m *machine) lockIPC() (*context, sys.CUresult) {
 // cuIpcGetMemHandle returns the same handle each time, for any address in its
 // memory. Only memory of cuMemAlloc has one (D16).
 func (m *machine) cuIpcGetMemHandle(out *sys.CUipcMemHandle, ptr sys.CUdeviceptr) sys.CUresult {
-	_, r := m.lockIPC()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return withContext(m, m.ipcContext, func(*context) sys.CUresult {
+		p := m.pointee(uintptr(ptr))
+		if out == nil || !p.exportable() {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		phys := p.mapping.phys
+		h := ipcHandle{
+			magic: memMagic, process: m.token, serial: phys.id, at: uint64(p.mapping.base),
+			file: phys.size, size: uint64(p.mapping.size), ordinal: uint32(phys.ordinal), place: m.store.place,
+		}
+		r := m.exportMemory(phys, &h)
+		if r == sys.CUDA_SUCCESS {
+			out.Reserved = h.encode(m.store)
+		}
 		return r
-	}
-	p := m.pointee(uintptr(ptr))
-	if out == nil || !p.exportable() {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	phys := p.mapping.phys
-	h := ipcHandle{
-		magic: memMagic, process: m.token, serial: phys.id, at: uint64(p.mapping.base),
-		file: phys.size, size: uint64(p.mapping.size), ordinal: uint32(phys.ordinal), place: m.store.place,
-	}
-	if r = m.exportMemory(phys, &h); r == sys.CUDA_SUCCESS {
-		out.Reserved = h.encode(m.store)
-	}
-	return r
+	})
 }
 
 // endOwner says that this process shares no memory any more, once it has no
@@ -145,31 +142,29 @@ type opened struct {
 // cuIpcOpenMemHandle_v2 maps memory of another process in the current context, or
 // counts another use of such a mapping (D16).
 func (m *machine) cuIpcOpenMemHandle_v2(out *sys.CUdeviceptr, handle sys.CUipcMemHandle, flags uint32) sys.CUresult {
-	ctx, r := m.lockIPC()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	h, ok := decodeIPC(memMagic, handle.Reserved, m.store)
-	switch {
-	case out == nil || !ok || flags&uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0: // what else is set is not looked at
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case [4]byte(h.process[:]) == [4]byte(m.token[:]):
-		return sys.CUDA_ERROR_INVALID_CONTEXT // D16: its own, or D18: of a process with its number in another PID namespace
-	case h.place != m.store.place:
-		return sys.CUDA_ERROR_MAP_FAILED // that of another user, mostly
-	case m.openedElsewhere(h, ctx):
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	}
-	v := m.openedIn(ctx, h)
-	if v == nil {
-		if v, r = m.openMemory(ctx, h); r != sys.CUDA_SUCCESS {
-			return r
+	return withContext(m, m.ipcContext, func(ctx *context) sys.CUresult {
+		h, ok := decodeIPC(memMagic, handle.Reserved, m.store)
+		switch {
+		case out == nil || !ok || flags&uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0: // what else is set is not looked at
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case [4]byte(h.process[:]) == [4]byte(m.token[:]):
+			return sys.CUDA_ERROR_INVALID_CONTEXT // D16: its own, or D18: of a process with its number in another PID namespace
+		case h.place != m.store.place:
+			return sys.CUDA_ERROR_MAP_FAILED // that of another user, mostly
+		case m.openedElsewhere(h, ctx):
+			return sys.CUDA_ERROR_INVALID_HANDLE
 		}
-	}
-	v.opened.count++
-	*out = sys.CUdeviceptr(v.base)
-	return r
+		v := m.openedIn(ctx, h)
+		if v == nil {
+			var r sys.CUresult
+			if v, r = m.openMemory(ctx, h); r != sys.CUDA_SUCCESS {
+				return r
+			}
+		}
+		v.opened.count++
+		*out = sys.CUdeviceptr(v.base)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // openedIn returns where a context has the memory, or nil.
@@ -267,35 +262,29 @@ func (m *machine) reachable(ctx *context, dev *device) sys.CUresult {
 // context that has it open, whichever is current. One close too many is an error
 // (D16).
 func (m *machine) cuIpcCloseMemHandle(ptr sys.CUdeviceptr) sys.CUresult {
-	_, r := m.lockIPC()
-	v := m.openedAt(ptr)
-	if r == sys.CUDA_SUCCESS && v == nil {
-		r = sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if r == sys.CUDA_SUCCESS && v.opened.count > 1 {
-		v.opened.count--
-		m.mu.Unlock()
-		return r
-	}
-	if r != sys.CUDA_SUCCESS {
-		m.mu.Unlock()
-		return r
-	}
-	ctx := v.linear
-	work := ctx.tails(everyStream)
-	m.mu.Unlock()
-	if r := m.await(ctx, work); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if v = m.openedAt(ptr); v == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE // closed by another thread
-	}
-	if v.opened.count--; v.opened.count == 0 {
-		m.freeReservation(v)
-	}
-	return sys.CUDA_SUCCESS
+	return m.afterWork(func() (*context, []*op, sys.CUresult) {
+		_, r := m.ipcContext()
+		v := m.openedAt(ptr)
+		switch {
+		case r != sys.CUDA_SUCCESS:
+			return nil, nil, r
+		case v == nil:
+			return nil, nil, sys.CUDA_ERROR_INVALID_VALUE
+		case v.opened.count > 1:
+			v.opened.count--
+			return nil, nil, r
+		}
+		return v.linear, v.linear.tails(everyStream), r
+	}, func() sys.CUresult {
+		v := m.openedAt(ptr)
+		if v == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE // closed by another thread
+		}
+		if v.opened.count--; v.opened.count == 0 {
+			m.freeReservation(v)
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // openedAt returns what is open at exactly ptr, or nil.

@@ -162,27 +162,25 @@ func (m *machine) pollShared(ctx *context, e *sharedEvent, n uint64) sys.CUresul
 
 // cuIpcGetEventHandle requires an event for other processes, made here.
 func (m *machine) cuIpcGetEventHandle(out *sys.CUipcEventHandle, h sys.CUevent) sys.CUresult {
-	e, r := m.lockEvent(h)
-	defer m.mu.Unlock()
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case m.conf.ipc == 0:
-		return sys.CUDA_ERROR_NOT_SUPPORTED
-	case e.shared == nil || e.imported:
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	case out == nil:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	id := ipcHandle{magic: eventMagic, process: m.token, at: fromID(e.shared.id), file: sharedMemoryDir(), ordinal: uint32(e.shared.ordinal), place: m.store.place}
-	out.Reserved = id.encode(m.store)
-	return r
+	return with(m, m.findEvent, h, func(e *event) sys.CUresult {
+		switch {
+		case m.conf.ipc == 0:
+			return sys.CUDA_ERROR_NOT_SUPPORTED
+		case e.shared == nil || e.imported:
+			return sys.CUDA_ERROR_INVALID_HANDLE
+		case out == nil:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		id := ipcHandle{magic: eventMagic, process: m.token, at: fromID(e.shared.id), file: sharedMemoryDir(), ordinal: uint32(e.shared.ordinal), place: m.store.place}
+		out.Reserved = id.encode(m.store)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuIpcOpenEventHandle makes an event of the current context from another
 // process's handle.
 func (m *machine) cuIpcOpenEventHandle(out *sys.CUevent, handle sys.CUipcEventHandle) sys.CUresult {
-	return withContext(m, m.lockIPC, func(ctx *context) sys.CUresult {
+	return withContext(m, m.ipcContext, func(ctx *context) sys.CUresult {
 		h, ok := decodeIPC(eventMagic, handle.Reserved, m.store)
 		switch {
 		case out == nil:

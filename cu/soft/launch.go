@@ -87,22 +87,20 @@ func launchAttribute(a *sys.CUlaunchAttribute) sys.CUresult {
 
 // launchKernel puts a kernel on a stream, with a copy of its arguments.
 func (m *machine) launchKernel(h sys.CUfunction, l launch, hStream sys.CUstream, params, extra *uintptr, cooperative bool) sys.CUresult {
-	s, r := m.lockStream(hStream)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if l.f, r = m.findFunction(h); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if l.f.mod.ctx != s.ctx {
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	}
-	if r := l.prepare(params, extra, cooperative); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	m.enqueue(s, &op{traits: l.traits(), run: func() sys.CUresult { return m.runKernel(&l) }})
-	return sys.CUDA_SUCCESS
+	return with(m, m.findStream, hStream, func(s *stream) sys.CUresult {
+		f, r := m.findFunction(h)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		if l.f = f; f.mod.ctx != s.ctx {
+			return sys.CUDA_ERROR_INVALID_HANDLE
+		}
+		if r := l.prepare(params, extra, cooperative); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		m.enqueue(s, &op{traits: l.traits(), run: func() sys.CUresult { return m.runKernel(&l) }})
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuGraphAddKernelNode_v2 makes launches of something, with a copy of its arguments.

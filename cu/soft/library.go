@@ -73,34 +73,16 @@ func (m *machine) kernelFunction(k *kernel) (*function, sys.CUresult) {
 	return m.function(mod, k.Name)
 }
 
-// lockLibrary returns a library, with the machine locked; the caller unlocks.
-func (m *machine) lockLibrary(h sys.CUlibrary) (*library, sys.CUresult) {
-	r := m.lock()
-	if r == sys.CUDA_SUCCESS && m.libraries[h] == nil {
-		r = m.deadObject(kindLibrary, uint64(h), "library")
-	}
-	return m.libraries[h], firstError(r, m.health.sticky)
+// findLibrary returns a library by its handle.
+func (m *machine) findLibrary(h sys.CUlibrary) (*library, sys.CUresult) {
+	l, r := find(m, m.libraries, h, kindLibrary, "library", sys.CUDA_ERROR_INVALID_HANDLE)
+	return l, firstError(r, m.health.sticky)
 }
 
-// lockKernel is lockLibrary for a kernel.
-func (m *machine) lockKernel(h sys.CUkernel) (*kernel, sys.CUresult) {
-	r := m.lock()
-	if r == sys.CUDA_SUCCESS && m.kernels[h] == nil {
-		r = m.deadObject(kindKernel, uint64(h), "kernel")
-	}
-	return m.kernels[h], firstError(r, m.health.sticky)
-}
-
-// deadObject returns the error for a handle, of no context, that does not exist.
-func (m *machine) deadObject(kind, h uint64, what string) sys.CUresult {
-	switch {
-	case h == 0:
-	case m.isA(kind, h):
-		return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%s %#x used after it was unloaded", what, h)
-	default:
-		return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%#x is no %s", h, what)
-	}
-	return sys.CUDA_ERROR_INVALID_HANDLE
+// findKernel returns a kernel by its handle.
+func (m *machine) findKernel(h sys.CUkernel) (*kernel, sys.CUresult) {
+	k, r := find(m, m.kernels, h, kindKernel, "kernel", sys.CUDA_ERROR_INVALID_HANDLE)
+	return k, firstError(r, m.health.sticky)
 }
 
 func (m *machine) cuLibraryLoadData(out *sys.CUlibrary, image *byte, ids *sys.CUjit_option, values *uintptr, n uint32, options *sys.CUlibraryOption, _ *uintptr, count uint32) sys.CUresult {
@@ -147,7 +129,8 @@ func validLibraryOptions(options *sys.CUlibraryOption, n uint32) bool {
 
 // cuLibraryUnload waits for the work of the contexts that the library is in.
 func (m *machine) cuLibraryUnload(h sys.CUlibrary) sys.CUresult {
-	l, r := m.lockLibrary(h)
+	m.mu.Lock()
+	l, r := m.findLibrary(h)
 	if l == nil {
 		m.mu.Unlock()
 		return r
@@ -177,7 +160,7 @@ func (m *machine) cuLibraryUnload(h sys.CUlibrary) sys.CUresult {
 }
 
 func (m *machine) cuLibraryGetKernel(out *sys.CUkernel, h sys.CUlibrary, name *byte) sys.CUresult {
-	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+	return with(m, m.findLibrary, h, func(l *library) sys.CUresult {
 		s := sys.GoString(name, maxImage)
 		if out == nil || s == "" {
 			return sys.CUDA_ERROR_INVALID_VALUE
@@ -191,12 +174,12 @@ func (m *machine) cuLibraryGetKernel(out *sys.CUkernel, h sys.CUlibrary, name *b
 }
 
 func (m *machine) cuLibraryGetKernelCount(out *uint32, h sys.CUlibrary) sys.CUresult {
-	return value(m, m.lockLibrary, h, out, func(l *library) uint32 { return uint32(len(l.code.Entries())) })
+	return value(m, m.findLibrary, h, out, func(l *library) uint32 { return uint32(len(l.code.Entries())) })
 }
 
 // cuLibraryEnumerateKernels stores as many as there is room for.
 func (m *machine) cuLibraryEnumerateKernels(out *sys.CUkernel, n uint32, h sys.CUlibrary) sys.CUresult {
-	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+	return with(m, m.findLibrary, h, func(l *library) sys.CUresult {
 		return enumerate(out, n, l.code, func(name string) sys.CUkernel {
 			k, _ := m.kernel(l, name)
 			return k.handle
@@ -205,17 +188,17 @@ func (m *machine) cuLibraryEnumerateKernels(out *sys.CUkernel, n uint32, h sys.C
 }
 
 func (m *machine) cuLibraryGetModule(out *sys.CUmodule, h sys.CUlibrary) sys.CUresult {
-	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+	return with(m, m.findLibrary, h, func(l *library) sys.CUresult {
 		mod, r := m.libraryModule(l)
 		if r != sys.CUDA_SUCCESS {
 			return r
 		}
-		return set(r, out, mod.handle)
+		return set(out, mod.handle)
 	})
 }
 
 func (m *machine) cuLibraryGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUlibrary, name *byte) sys.CUresult {
-	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+	return with(m, m.findLibrary, h, func(l *library) sys.CUresult {
 		mod, r := m.libraryModule(l)
 		if r != sys.CUDA_SUCCESS {
 			return r
@@ -225,54 +208,47 @@ func (m *machine) cuLibraryGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.
 }
 
 func (m *machine) cuKernelGetFunction(out *sys.CUfunction, h sys.CUkernel) sys.CUresult {
-	return with(m, m.lockKernel, h, func(k *kernel) sys.CUresult {
+	return with(m, m.findKernel, h, func(k *kernel) sys.CUresult {
 		f, r := m.kernelFunction(k)
 		if r != sys.CUDA_SUCCESS {
 			return r
 		}
-		return set(r, out, f.handle)
+		return set(out, f.handle)
 	})
 }
 
 func (m *machine) cuKernelGetLibrary(out *sys.CUlibrary, h sys.CUkernel) sys.CUresult {
-	return value(m, m.lockKernel, h, out, func(k *kernel) sys.CUlibrary { return k.library.handle })
+	return value(m, m.findKernel, h, out, func(k *kernel) sys.CUlibrary { return k.library.handle })
 }
 
 func (m *machine) cuKernelGetName(out **byte, h sys.CUkernel) sys.CUresult {
-	return value(m, m.lockKernel, h, out, func(k *kernel) *byte { return kernelNames.get(k.Name) })
+	return value(m, m.findKernel, h, out, func(k *kernel) *byte { return kernelNames.get(k.Name) })
 }
 
 func (m *machine) cuKernelGetParamInfo(h sys.CUkernel, index uintptr, offset, size *uintptr) sys.CUresult {
-	return with(m, m.lockKernel, h, func(k *kernel) sys.CUresult { return paramInfo(&k.Kernel, index, offset, size) })
+	return with(m, m.findKernel, h, func(k *kernel) sys.CUresult { return paramInfo(&k.Kernel, index, offset, size) })
 }
 
 func (m *machine) cuKernelGetAttribute(out *int32, a sys.CUfunction_attribute, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {
-	k, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	d, rd := m.device(dev)
-	if r = firstError(r, rd); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return k.attributes(d).get(out, a, &k.Kernel, k.library.code)
+	return m.onDevice(h, dev, func(k *kernel, d *device) sys.CUresult { return k.attributes(d).get(out, a, &k.Kernel, k.library.code) })
 }
 
 func (m *machine) cuKernelSetAttribute(a sys.CUfunction_attribute, v int32, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {
-	k, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	d, rd := m.device(dev)
-	if r = firstError(r, rd); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return k.attributes(d).set(a, v, &k.Kernel)
+	return m.onDevice(h, dev, func(k *kernel, d *device) sys.CUresult { return k.attributes(d).set(a, v, &k.Kernel) })
 }
 
 // cuKernelSetCacheConfig has no cache to share out.
 func (m *machine) cuKernelSetCacheConfig(h sys.CUkernel, c sys.CUfunc_cache, dev sys.CUdevice) sys.CUresult {
-	_, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	_, rd := m.device(dev)
-	if r = firstError(r, rd); r == sys.CUDA_SUCCESS && c > sys.CU_FUNC_CACHE_PREFER_EQUAL {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return r
+	return m.onDevice(h, dev, func(*kernel, *device) sys.CUresult { return valid(c <= sys.CU_FUNC_CACHE_PREFER_EQUAL) })
+}
+
+// onDevice is with for a kernel and a device.
+func (m *machine) onDevice(h sys.CUkernel, dev sys.CUdevice, f func(*kernel, *device) sys.CUresult) sys.CUresult {
+	return with(m, m.findKernel, h, func(k *kernel) sys.CUresult {
+		d, r := m.device(dev)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return f(k, d)
+	})
 }

@@ -42,50 +42,44 @@ func (p *pointee) linear() bool { return p.mapping != nil && p.mapping.phys.kind
 
 // cuPointerGetAttribute knows only addresses where memory is.
 func (m *machine) cuPointerGetAttribute(out *byte, a sys.CUpointer_attribute, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return m.locked(func() sys.CUresult {
+		p := m.pointee(uintptr(ptr))
+		width := m.widthOf(a)
+		if out == nil || width == 0 || !p.there() {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		v, r := m.attribute(&p, a)
+		if r == sys.CUDA_SUCCESS {
+			putWord(out, v, width)
+		}
 		return r
-	}
-	p := m.pointee(uintptr(ptr))
-	width := m.widthOf(a)
-	if out == nil || width == 0 || !p.there() {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	v, r := m.attribute(&p, a)
-	if r == sys.CUDA_SUCCESS {
-		putWord(out, v, width)
-	}
-	return r
+	})
 }
 
 // cuPointerGetAttributes takes any address. Attributes that it does not have read
 // 0, except the host's pointer, which is the address itself, the device, which is
 // −2, and the range, which stays as it was.
 func (m *machine) cuPointerGetAttributes(n uint32, attributes *sys.CUpointer_attribute, out **byte, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if n == 0 || n > maxDescs || attributes == nil || out == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	p := m.pointee(uintptr(ptr))
-	asked, outs := array(attributes, uintptr(n)), array(out, uintptr(n))
-	for i, a := range asked {
-		if m.widthOf(a) == 0 || outs[i] == nil {
+	return m.locked(func() sys.CUresult {
+		if n == 0 || n > maxDescs || attributes == nil || out == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-	}
-	for i, a := range asked {
-		if v, r := m.attribute(&p, a); r == sys.CUDA_SUCCESS {
-			putWord(outs[i], v, m.widthOf(a))
-		} else if !isRange(a) {
-			putWord(outs[i], 0, m.widthOf(a))
+		p := m.pointee(uintptr(ptr))
+		asked, outs := array(attributes, uintptr(n)), array(out, uintptr(n))
+		for i, a := range asked {
+			if m.widthOf(a) == 0 || outs[i] == nil {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
 		}
-	}
-	return sys.CUDA_SUCCESS
+		for i, a := range asked {
+			if v, r := m.attribute(&p, a); r == sys.CUDA_SUCCESS {
+				putWord(outs[i], v, m.widthOf(a))
+			} else if !isRange(a) {
+				putWord(outs[i], 0, m.widthOf(a))
+			}
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func isRange(a sys.CUpointer_attribute) bool {
@@ -95,24 +89,22 @@ func isRange(a sys.CUpointer_attribute) bool {
 // cuPointerSetAttribute can set one attribute, but not for memory of
 // cuMemCreate.
 func (m *machine) cuPointerSetAttribute(value *uint32, a sys.CUpointer_attribute, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	p := m.pointee(uintptr(ptr))
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case value == nil, !p.there():
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case p.virtual():
-		return sys.CUDA_ERROR_NOT_SUPPORTED
-	case a != sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case p.block != nil:
-		p.block.syncs = *value != 0
-	default:
-		p.mapping.phys.syncs = *value != 0
-	}
-	return r
+	return m.locked(func() sys.CUresult {
+		p := m.pointee(uintptr(ptr))
+		switch {
+		case value == nil, !p.there():
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case p.virtual():
+			return sys.CUDA_ERROR_NOT_SUPPORTED
+		case a != sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case p.block != nil:
+			p.block.syncs = *value != 0
+		default:
+			p.mapping.phys.syncs = *value != 0
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // putWord writes the low bytes of v.

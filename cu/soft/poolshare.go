@@ -47,42 +47,36 @@ func (m *machine) dropControl(c *control) {
 
 // cuMemPoolExportToShareableHandle gives out an fd of its own each time.
 func (m *machine) cuMemPoolExportToShareableHandle(out *int32, h sys.CUmemoryPool, t sys.CUmemAllocationHandleType, flags uint64) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolExportToShareableHandle")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.types&t == 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	fd, err := m.store.reopen(&p.control.trailer)
-	if err != nil {
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
-	}
-	*out, p.exported = int32(fd), true
-	return sys.CUDA_SUCCESS
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
+		if out == nil || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.types&t == 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		fd, err := m.store.reopen(&p.control.trailer)
+		if err != nil {
+			return sys.CUDA_ERROR_OPERATING_SYSTEM
+		}
+		*out, p.exported = int32(fd), true
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemPoolImportFromShareableHandle needs no context and leaves the fd to the
 // caller. Each import is a pool of its own.
 func (m *machine) cuMemPoolImportFromShareableHandle(out *sys.CUmemoryPool, osHandle uintptr, t sys.CUmemAllocationHandleType, flags uint64) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return m.locked(func() sys.CUresult {
+		fd := int(int32(osHandle))
+		if out == nil || fd == 0 || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		c, d, r := m.openControl(fd)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		p := m.newPool(d)
+		p.control, p.imports = c, make(map[[8]byte]*reservation)
+		*out = p.handle
 		return r
-	}
-	fd := int(int32(osHandle))
-	if out == nil || fd == 0 || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	c, d, r := m.openControl(fd)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	p := m.newPool(d)
-	p.control, p.imports = c, make(map[[8]byte]*reservation)
-	*out = p.handle
-	return r
+	})
 }
 
 // openControl maps the file behind fd, if it is a pool. It checks a copy of the
@@ -137,45 +131,40 @@ func decodePointer(b [64]uint8) (e poolPointer, ok bool) {
 
 // cuMemPoolExportPointer requires a pool that was exported before.
 func (m *machine) cuMemPoolExportPointer(out *sys.CUmemPoolPtrExportData, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	v := m.allocationAt(ptr)
-	if out == nil || v == nil || v.pool == nil || !v.pool.exported {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	t := &v.mappings[0].phys.trailer
-	e := poolPointer{pool: t.pool, block: t.id, file: t.size, size: uint64(v.mappings[0].size)}
-	out.Reserved = e.encode()
-	return r
+	return m.locked(func() sys.CUresult {
+		v := m.allocationAt(ptr)
+		if out == nil || v == nil || v.pool == nil || !v.pool.exported {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		t := &v.mappings[0].phys.trailer
+		e := poolPointer{pool: t.pool, block: t.id, file: t.size, size: uint64(v.mappings[0].size)}
+		out.Reserved = e.encode()
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemPoolImportPointer returns the same address for the same memory until it
 // is freed: imports are not counted.
 func (m *machine) cuMemPoolImportPointer(out *sys.CUdeviceptr, h sys.CUmemoryPool, data *sys.CUmemPoolPtrExportData) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolImportPointer")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || data == nil || !p.imported() {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	e, ok := decodePointer(data.Reserved)
-	if !ok || e.pool != p.control.id {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	v := p.imports[e.block]
-	if v == nil {
-		if v, r = m.importBlock(p, e); r != sys.CUDA_SUCCESS {
-			return r
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
+		if out == nil || data == nil || !p.imported() {
+			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		p.imports[e.block] = v
-	}
-	*out = sys.CUdeviceptr(v.base)
-	return r
+		e, ok := decodePointer(data.Reserved)
+		if !ok || e.pool != p.control.id {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		v := p.imports[e.block]
+		if v == nil {
+			var r sys.CUresult
+			if v, r = m.importBlock(p, e); r != sys.CUDA_SUCCESS {
+				return r
+			}
+			p.imports[e.block] = v
+		}
+		*out = sys.CUdeviceptr(v.base)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // importBlock maps memory of another process' pool, if it is there.
