@@ -58,9 +58,7 @@ func pick(first bool, a, b uint64) uint64 {
 // update finds what an atomic does, and on what registers.
 func (o *opcode) update(name string) (update, typ) {
 	if h, ok := halfTypes[o.text[strings.LastIndexByte(o.text, '.')+1:]]; ok && name == "add" {
-		if !o.takeHalf() {
-			panic(o.refuse("without .noftz"))
-		}
+		o.refuseIf(!o.takeHalf(), "without .noftz")
 		return h.add, typ{bitsKind, h.size}
 	}
 	t := o.typ(0)
@@ -82,13 +80,9 @@ func buildAtomic(b *builder, o *opcode) {
 	if !ok || f == nil || t.size < 4 && t != tb16 || t == tb16 && name != "cas" && name != "exch" && name != "add" || o.name == "red" && (name == "exch" || name == "cas") {
 		panic(o.refuse("with .%s", t))
 	}
-	if s != generic && s != global && s != shared {
-		panic(o.refuse("in this space"))
-	}
+	o.refuseIf(s != generic && s != global && s != shared, "in this space")
 	if n, ok := oneOf(o, vectorCounts); ok {
-		if s == shared || name != "add" || t.size*n > 16 || t.integer() || t.size == 8 {
-			panic(o.refuse("of %d .%s in this space", n, t))
-		}
+		o.refuseIf(s == shared || name != "add" || t.size*n > 16 || t.integer() || t.size == 8, "of %d .%s in this space", n, t)
 		b.atomicVector(o, access{space: s, typ: t, count: n}, f)
 		b.policy(o)
 		return

@@ -94,9 +94,7 @@ func (b *builder) convertTwo(o *opcode, to typ, bits int) {
 		l = eighths[to]
 	}
 	c := o.takeCast(l, single)
-	if c.round != toEven && (c.round != toZero || bits == 8) || bits == 8 && !c.finite {
-		panic(o.refuse("rounded or clamped like this"))
-	}
+	o.refuseIf(c.round != toEven && (c.round != toZero || bits == 8) || bits == 8 && !c.finite, "rounded or clamped like this")
 	b.emitTyped(pure(func(hi, lo, _ uint64) uint64 {
 		return c.convertFloat(hi)<<bits | c.convertFloat(lo)
 	}).run(), to.plain(), tf32, tf32)
@@ -105,9 +103,7 @@ func (b *builder) convertTwo(o *opcode, to typ, bits int) {
 // convertHalves emits a conversion of both halves of a pair: of floats of 16 bits to 8, or back.
 func (b *builder) convertHalves(o *opcode, to, from *layout, toType, fromType typ) {
 	c := o.takeCast(to, from)
-	if c.round != toEven || c.finite != (to != half) {
-		panic(o.refuse("rounded or clamped like this"))
-	}
+	o.refuseIf(c.round != toEven || c.finite != (to != half), "rounded or clamped like this")
 	mask := uint64(1)<<from.size - 1
 	b.emitTyped(pure(func(v, _, _ uint64) uint64 {
 		return c.convertFloat(v>>from.size&mask)<<to.size | c.convertFloat(v&mask)
@@ -152,9 +148,7 @@ func finiteTensor(v uint64, convert func(uint64) uint64) uint64 {
 // takeTensor takes the modifiers of the other ways to round.
 func (c *cast) takeTensor(o *opcode) {
 	*c = o.takeCast(tensor, single)
-	if c.round != toEven && c.round != toZero || c.finite {
-		panic(o.refuse("rounded or clamped like this"))
-	}
+	o.refuseIf(c.round != toEven && c.round != toZero || c.finite, "rounded or clamped like this")
 }
 
 // smallCast is a conversion from or to 16 bits, or one that is not rounded to the
@@ -197,9 +191,7 @@ func (c conversion) takesRounding(rounded bool) bool {
 
 // smallWhole makes a whole number of a float.
 func (c conversion) smallWhole(o *opcode, f cast) func(uint64) uint64 {
-	if c.to != c.from {
-		panic(o.refuse("to a whole number of another type"))
-	}
+	o.refuseIf(c.to != c.from, "to a whole number of another type")
 	return func(v uint64) uint64 { return f.finish(f.from.nearest(c.whole(f.from.value(v))), 0, false) }
 }
 
@@ -228,9 +220,7 @@ func (c cast) keepPayload(v uint64) uint64 {
 // packIntegers builds cvt.pack: a and b clamped to 16 bits, the first to the upper
 // half; or to 8 bits, with what c has moved up.
 func (b *builder) packIntegers(o *opcode, to, from typ) {
-	if !o.take("sat") || from != ts32 || !to.integer() || to.size > 2 {
-		panic(o.refuse("not from .%s to .%s", from, to))
-	}
+	o.refuseIf(!o.take("sat") || from != ts32 || !to.integer() || to.size > 2, "not from .%s to .%s", from, to)
 	p := part{to, 0, to.size}
 	bits, mask := 8*to.size, to.mask()
 	join := func(hi, lo, c uint64) uint64 {
@@ -241,8 +231,6 @@ func (b *builder) packIntegers(o *opcode, to, from typ) {
 		b.emitTyped(pure(func(a, b, _ uint64) uint64 { return join(a, b, 0) }).run(), tb32, ts32, ts32)
 		return
 	}
-	if o.typ(2) != tb32 {
-		panic(o.refuse("without .b32"))
-	}
+	o.refuseIf(o.typ(2) != tb32, "without .b32")
 	b.emitTyped(pure(join).run(), tb32, ts32, ts32, tb32)
 }

@@ -201,9 +201,7 @@ func (p *parser) reach(f *function) {
 	for _, g := range f.reachable() {
 		p.reached += 16 + 4*len(g.calls) + len(g.preset)
 	}
-	if p.reached > maxReached {
-		panic(errorf(f.line, "the entries call too many functions"))
-	}
+	failIf(p.reached > maxReached, f.line, "the entries call too many functions")
 }
 
 // recursive reports whether the depth of the function's calls is unknown

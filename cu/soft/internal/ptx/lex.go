@@ -26,6 +26,13 @@ func errorf(line int, format string, args ...any) error {
 	return &Error{Line: line, Text: text}
 }
 
+// failIf panics with an error, which parse recovers, if what a line says is bad.
+func failIf(bad bool, line int, format string, args ...any) {
+	if bad {
+		panic(errorf(line, format, args...))
+	}
+}
+
 // A token is a word (which a directive, a register or an opcode with its dots is
 // too), a number, a string with its quotes, or one character of punctuation.
 type token struct {

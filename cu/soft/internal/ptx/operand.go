@@ -104,9 +104,7 @@ func (p *parser) plus() uint64 {
 		return 0
 	}
 	o := p.number()
-	if o.what != isInteger {
-		panic(errorf(p.line(), "only a whole number can be added to an address"))
-	}
+	failIf(o.what != isInteger, p.line(), "only a whole number can be added to an address")
 	if minus {
 		return -o.bits
 	}

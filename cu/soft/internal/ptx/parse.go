@@ -149,13 +149,9 @@ func (p *parser) integer(limit uint64) int {
 
 // header takes what every module begins with.
 func (p *parser) header() {
-	if !p.accept(".version") {
-		panic(errorf(p.line(), "no .version: this is no PTX"))
-	}
+	failIf(!p.accept(".version"), p.line(), "no .version: this is no PTX")
 	p.version()
-	if !p.accept(".target") {
-		panic(errorf(p.line(), "unexpected %s where .target belongs", p.peek()))
-	}
+	failIf(!p.accept(".target"), p.line(), "unexpected %s where .target belongs", p.peek())
 	p.target()
 }
 
@@ -193,9 +189,7 @@ func (p *parser) target() {
 		if p.accept(",") {
 			continue
 		}
-		if p.m.Target == "" {
-			panic(errorf(t.line, "no architecture in .target"))
-		}
+		failIf(p.m.Target == "", t.line, "no architecture in .target")
 		return
 	}
 }
@@ -205,9 +199,7 @@ func (p *parser) directive() {
 	t := p.next()
 	switch t.text {
 	case ".address_size":
-		if p.integer(64) != 64 {
-			panic(errorf(t.line, "only 64-bit addresses are supported"))
-		}
+		failIf(p.integer(64) != 64, t.line, "only 64-bit addresses are supported")
 		return
 	case ".visible", ".weak", ".common":
 		return // there is one module, and the names in it are its own

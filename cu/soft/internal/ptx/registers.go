@@ -90,9 +90,7 @@ func (r registerRange) has(name string) bool {
 
 // newSlot makes one more register.
 func (b *builder) newSlot() int32 {
-	if b.f.slots == maxSlots {
-		panic(errorf(b.p.line(), "more than %d registers", maxSlots))
-	}
+	failIf(b.f.slots == maxSlots, b.p.line(), "more than %d registers", maxSlots)
 	b.f.slots++
 	return b.f.slots - 1
 }

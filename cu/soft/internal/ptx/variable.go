@@ -57,9 +57,7 @@ func (p *parser) globals(s space) {
 	vars := p.variables(s)
 	for _, v := range vars {
 		v.external = p.external
-		if v.array && (!v.external || s != shared) && !v.external {
-			panic(errorf(v.line, "%s has no length", v.name))
-		}
+		failIf(v.array && !v.external, v.line, "%s has no length", v.name)
 		p.m.declare(v)
 	}
 }
@@ -85,9 +83,7 @@ func (m *Module) declare(v *variable) {
 
 // resolve looks for what a variable's initial value refers to.
 func (m *Module) resolve(v *variable) {
-	if v.external {
-		panic(errorf(v.line, "%s is of another module", v.name))
-	}
+	failIf(v.external, v.line, "%s is of another module", v.name)
 	for _, r := range v.refs {
 		if f := m.functions[r.symbol]; f != nil && !f.entry && r.plus == 0 {
 			m.take(f)
@@ -171,9 +167,7 @@ var handles = map[string]string{".texref": textures, ".samplerref": textures, ".
 func (p *parser) alignment() int {
 	line := p.line()
 	n := p.integer(1 << 16)
-	if n == 0 || n&(n-1) != 0 {
-		panic(errorf(line, "alignment %d is no power of two", n))
-	}
+	failIf(n == 0 || n&(n-1) != 0, line, "alignment %d is no power of two", n)
 	return n
 }
 
@@ -186,16 +180,12 @@ func (p *parser) dimensions(v *variable, d declaration) {
 			continue
 		}
 		count := p.integer(maxVariable)
-		if count > 0 && n > maxVariable/uint64(count) {
-			panic(errorf(v.line, "%s is too large", v.name))
-		}
+		failIf(count > 0 && n > maxVariable/uint64(count), v.line, "%s is too large", v.name)
 		n *= uint64(count)
 		if !first {
 			v.rows = append(v.rows, count)
 		}
-		if len(v.rows) > maxNesting {
-			panic(errorf(v.line, "%s has more than %d dimensions", v.name, maxNesting))
-		}
+		failIf(len(v.rows) > maxNesting, v.line, "%s has more than %d dimensions", v.name, maxNesting)
 		p.expect("]")
 	}
 	if v.size = int(n); v.array {
@@ -205,9 +195,7 @@ func (p *parser) dimensions(v *variable, d declaration) {
 
 // initialiser takes a value, or nested braces of them.
 func (p *parser) initialiser(v *variable, d declaration) {
-	if v.space != global && v.space != constant {
-		panic(errorf(v.line, "%s cannot have an initial value", v.name))
-	}
+	failIf(v.space != global && v.space != constant, v.line, "%s cannot have an initial value", v.name)
 	p.values(v, d.typ)
 	if v.array {
 		v.array, v.size = false, len(v.init)
@@ -260,9 +248,7 @@ func (p *parser) endRow(v *variable, depth, began int, t typ) {
 }
 
 func (p *parser) value(v *variable, t typ) {
-	if p.initial+len(v.init) >= maxInit {
-		panic(errorf(v.line, "initial values of more than %d bytes", maxInit))
-	}
+	failIf(p.initial+len(v.init) >= maxInit, v.line, "initial values of more than %d bytes", maxInit)
 	tok := p.peek()
 	if tok.isWord() {
 		p.addressValue(v, t)
@@ -282,9 +268,7 @@ func (p *parser) value(v *variable, t typ) {
 // addressValue takes the address of a variable or a function.
 func (p *parser) addressValue(v *variable, t typ) {
 	r := p.reference()
-	if t.size != 8 || t.kind == float {
-		panic(errorf(r.line, "an address does not fit .%s", t))
-	}
+	failIf(t.size != 8 || t.kind == float, r.line, "an address does not fit .%s", t)
 	r.at = len(v.init)
 	v.refs = append(v.refs, r)
 	v.init = append(v.init, make([]byte, 8)...)
@@ -307,9 +291,7 @@ func (p *parser) reference() (r reference) {
 func (p *parser) maskedValue(v *variable, t typ, mask operand, line int) {
 	r := p.reference()
 	r.shift = bits.TrailingZeros64(mask.bits)
-	if mask.what != isInteger || mask.bits == 0 || r.shift%8 != 0 || mask.bits>>r.shift != 0xff || t.size != 1 {
-		panic(errorf(line, "this is no mask of one byte of an address"))
-	}
+	failIf(mask.what != isInteger || mask.bits == 0 || r.shift%8 != 0 || mask.bits>>r.shift != 0xff || t.size != 1, line, "this is no mask of one byte of an address")
 	r.byte, r.at = true, len(v.init)
 	v.refs = append(v.refs, r)
 	v.init = append(v.init, 0)

@@ -64,9 +64,7 @@ var videoOps = map[string]func(a, b int64) int64{
 func (o *opcode) intTypes(n int) (list []typ) {
 	for k := range n {
 		t := o.typ(k)
-		if t != tu32 && t != ts32 {
-			panic(o.refuse("not with .%s", t))
-		}
+		o.refuseIf(t != tu32 && t != ts32, "not with .%s", t)
 		list = append(list, t)
 	}
 	return list
@@ -96,9 +94,7 @@ func video(b *builder, o *opcode) {
 			v.merge = n
 		}
 	}
-	if (v.merge == "min" || v.merge == "max") && !v.tried() {
-		panic(o.refuse("with .%s and these types: what a GPU gives is not known", v.merge))
-	}
+	o.refuseIf((v.merge == "min" || v.merge == "max") && !v.tried(), "with .%s and these types: what a GPU gives is not known", v.merge)
 	b.videoOperands(o, v)
 }
 
@@ -133,15 +129,11 @@ func (o *opcode) videoFunction(types []typ) (f func(a, b int64) int64, result ty
 	switch o.name {
 	case "vset":
 		is, ok := oneOf(o, intComparisons)
-		if !ok {
-			panic(o.refuse("without a comparison"))
-		}
+		o.refuseIf(!ok, "without a comparison")
 		return func(a, b int64) int64 { return int64(boolBits(is(a, b))) }, tu32
 	case "vshl", "vshr":
 		wrap := o.take("wrap")
-		if !wrap && !o.take("clamp") || types[2] != tu32 {
-			panic(o.refuse("without .clamp or .wrap"))
-		}
+		o.refuseIf(!wrap && !o.take("clamp") || types[2] != tu32, "without .clamp or .wrap")
 		return videoShift(o.name == "vshl", wrap, o.has("min")), result
 	}
 	return videoOps[o.name], result

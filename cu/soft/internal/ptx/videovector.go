@@ -15,9 +15,7 @@ func videoVector(b *builder, o *opcode) {
 	switch name {
 	case "vset":
 		is, ok := oneOf(o, intComparisons)
-		if !ok {
-			panic(o.refuse("without a comparison"))
-		}
+		o.refuseIf(!ok, "without a comparison")
 		dt, f = tu32, func(a, b int64) int64 { return int64(boolBits(is(a, b))) }
 	case "vavrg":
 		f = func(a, b int64) int64 { // halves are rounded away from zero
@@ -70,9 +68,7 @@ func (b *builder) laneMask(o *opcode, lanes int) (mask [4]bool) {
 	}
 	for k := 1; k < len(suffix); k++ {
 		n := int(suffix[k]) - '0'
-		if n < 0 || n >= lanes || mask[n] || k > 1 && suffix[k] > suffix[k-1] {
-			panic(o.refuse("this mask"))
-		}
+		o.refuseIf(n < 0 || n >= lanes || mask[n] || k > 1 && suffix[k] > suffix[k-1], "this mask")
 		mask[n] = true
 	}
 	b.p.ahead[0].text = name
@@ -91,14 +87,10 @@ func (b *builder) laneOrder(o *opcode, lanes int, t typ, k int) (from [4]part) {
 	if !ok || suffix == "" || suffix[0] != letter {
 		return from
 	}
-	if len(suffix) != 1+lanes {
-		panic(o.refuse("this order of parts"))
-	}
+	o.refuseIf(len(suffix) != 1+lanes, "this order of parts")
 	for n := range lanes {
 		d := int(suffix[lanes-n]) - '0'
-		if d < 0 || d >= 2*lanes {
-			panic(o.refuse("this order of parts"))
-		}
+		o.refuseIf(d < 0 || d >= 2*lanes, "this order of parts")
 		from[n].shift = 8 * size * d
 	}
 	b.p.ahead[0].text = name
