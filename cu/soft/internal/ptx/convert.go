@@ -135,19 +135,15 @@ func (c conversion) make(o *opcode) func(uint64) uint64 {
 	o.refuseIf((c.flush && c.to != tf32 && c.from != tf32) || c.sat && c.to == tbf16, ".ftz or .sat")
 	o.refuseIf(c.to == tbf16 && c.from.size == 1, "not from bytes to .bf16")
 	switch {
-	case !toInt && (c.to.small() || c.from.small() || o.has("rz", "rm", "rp")):
-		return c.smallCast(o)
+	case !toInt:
+		return c.toFloat(o)
 	case toInt && fromInt:
 		o.refuseIf(c.whole != nil, "nothing is rounded")
 		o.refuseIf(c.sat && c.fits(), "nothing can be too large")
 		return c.intToInt()
-	case fromInt:
-		return c.intToFloat(o)
-	case toInt:
-		o.refuseIf(c.whole == nil, "without a rounding")
-		return c.floatToInt()
 	}
-	return c.floatToFloat(o)
+	o.refuseIf(c.whole == nil, "without a rounding")
+	return c.floatToInt()
 }
 
 // value is an operand as a whole number: signed ones extended to 64 bits.
@@ -183,17 +179,6 @@ func (c conversion) bounds() (low int64, high uint64) {
 		return -1 << (8*c.to.size - 1), c.to.mask() >> 1
 	}
 	return 0, c.to.mask()
-}
-
-func (c conversion) intToFloat(o *opcode) func(uint64) uint64 {
-	o.refuseIf(c.whole != nil, "not from .%s", c.from)
-	o.refuseIf(!o.take("rn"), "without a rounding")
-	f := c.nearestFloat()
-	if !c.sat {
-		return f
-	}
-	l := c.to.layout()
-	return func(v uint64) uint64 { return l.saturate(f(v)) }
 }
 
 // nearestFloat converts whole numbers.
@@ -250,60 +235,6 @@ func (c conversion) float(v uint64) float64 {
 		f = flush(f)
 	}
 	return float64(f)
-}
-
-// wide is an operand's bits as a double, NaN payloads included.
-func (c conversion) wide(v uint64) uint64 {
-	switch {
-	case c.from.size == 8:
-		return v
-	case c.flush && single.isNaN(v): // this is arithmetic
-		return widen(nan32)
-	}
-	return widen(uint32(v))
-}
-
-func (c conversion) floatToFloat(o *opcode) func(uint64) uint64 {
-	if narrows := c.to.size < c.from.size; o.take("rn") != narrows {
-		panic(o.refuse("with or without a rounding"))
-	}
-	o.refuseIf(c.whole != nil && c.to != c.from, "to a whole number of another type")
-	if c.to == c.from && c.whole == nil && !c.sat && !c.flush {
-		return func(v uint64) uint64 { return v }
-	}
-	return func(v uint64) uint64 {
-		f := c.float(v)
-		if c.whole != nil {
-			f = c.whole(f)
-		}
-		if c.to.size == 8 {
-			if c.sat {
-				f = clamp64(f)
-			}
-			return number64(f, c.wide(v))
-		}
-		if f != f && c.from.size == 8 && !c.sat {
-			return uint64(narrow(v | quiet64))
-		}
-		s := float32(f)
-		if c.sat {
-			s = saturate(s)
-		}
-		if c.flush {
-			s = flush(s)
-		}
-		return number32(s)
-	}
-}
-
-func clamp64(v float64) float64 {
-	switch {
-	case !(v > 0):
-		return 0
-	case v > 1:
-		return 1
-	}
-	return v
 }
 
 // convertAddress builds cvta.

@@ -151,28 +151,30 @@ func (c *cast) takeTensor(o *opcode) {
 	o.refuseIf(c.round != toEven && c.round != toZero || c.finite, "rounded or clamped like this")
 }
 
-// smallCast is a conversion from or to 16 bits, or one that is not rounded to the
-// nearest.
-func (c conversion) smallCast(o *opcode) func(uint64) uint64 {
+// toFloat gives the function of a conversion to a float.
+func (c conversion) toFloat(o *opcode) func(uint64) uint64 {
 	f := cast{to: c.to.layout(), from: c.from.layout(), sat: c.sat, flush: c.flush}
 	if c.whole != nil {
-		return c.smallWhole(o, f)
+		return c.toWhole(o, f)
 	}
 	var rounded bool
-	if f.round, rounded = oneOf(o, roundingNames); !c.takesRounding(rounded) {
-		panic(o.refuse("with or without a rounding"))
-	}
+	f.round, rounded = oneOf(o, roundingNames)
+	o.refuseIf(!c.takesRounding(rounded), "with or without a rounding")
 	switch {
+	case f.from == nil && !c.sat && !c.to.small() && f.round == toEven:
+		return c.nearestFloat()
 	case f.from == nil:
-		return c.smallFromInt(f)
+		return c.fromInt(f)
 	case c.from == tbf16 && c.sat:
 		panic(o.refuse(".sat from .bf16"))
 	case c.from == tf32 && c.to.small():
-		if f.relu, f.finite = o.take("relu"), o.take("satfinite"); (f.relu || f.finite) && (f.round > toZero || c.flush || c.sat) {
-			panic(o.refuse("clamped in two ways, or rounded like this"))
-		}
+		f.relu, f.finite = o.take("relu"), o.take("satfinite")
+		clamps := f.relu || f.finite
+		o.refuseIf(clamps && (f.round > toZero || c.flush || c.sat), "clamped in two ways, or rounded like this")
 	case f.from == brain && f.to == single && !f.flush:
 		return func(v uint64) uint64 { return v & 0xffff << 16 } // NaNs as they are
+	case c.from == c.to && !c.from.small() && !c.sat && !c.flush:
+		return func(v uint64) uint64 { return v }
 	case f.from == double || f.to == double:
 		return f.keepPayload
 	}
@@ -189,14 +191,19 @@ func (c conversion) takesRounding(rounded bool) bool {
 	return needs == rounded
 }
 
-// smallWhole makes a whole number of a float.
-func (c conversion) smallWhole(o *opcode, f cast) func(uint64) uint64 {
+// toWhole makes a whole number of a float.
+func (c conversion) toWhole(o *opcode, f cast) func(uint64) uint64 {
 	o.refuseIf(c.to != c.from, "to a whole number of another type")
-	return func(v uint64) uint64 { return f.finish(f.from.nearest(c.whole(f.from.value(v))), 0, false) }
+	return func(v uint64) uint64 {
+		if f.from == double && double.isNaN(v) {
+			return f.keepPayload(v)
+		}
+		return f.finish(f.from.nearest(c.whole(c.float(v))), 0, false)
+	}
 }
 
-// smallFromInt converts a whole number.
-func (c conversion) smallFromInt(f cast) func(uint64) uint64 {
+// fromInt converts a whole number.
+func (c conversion) fromInt(f cast) func(uint64) uint64 {
 	return func(v uint64) uint64 {
 		v = c.value(v)
 		if c.from.kind == signed && int64(v) < 0 {
@@ -209,8 +216,11 @@ func (c conversion) smallFromInt(f cast) func(uint64) uint64 {
 // keepPayload is convertFloat from and to doubles, where of a NaN as much is kept
 // as there are bits.
 func (c cast) keepPayload(v uint64) uint64 {
-	if !c.from.isNaN(v) || c.sat {
+	switch {
+	case !c.from.isNaN(v) || c.sat:
 		return c.convertFloat(v)
+	case c.flush && c.from == single: // this is arithmetic
+		v = nan32
 	}
 	sign := boolBits(v&c.from.sign() != 0) * c.to.sign()
 	rest := v & (1<<c.from.fraction - 1) << (63 - c.from.fraction) >> (63 - c.to.fraction)
