@@ -2,7 +2,6 @@ package soft
 
 import (
 	"math"
-	"strings"
 
 	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
@@ -64,7 +63,7 @@ func (a *funcAttributes) get(out *int32, which sys.CUfunction_attribute, k *ptx.
 	case sys.CU_FUNC_ATTRIBUTE_NUM_REGS:
 		v = int32(registers(k))
 	case sys.CU_FUNC_ATTRIBUTE_PTX_VERSION:
-		v = targetVersion(code.Target)
+		v = int32(code.Architecture())
 	case sys.CU_FUNC_ATTRIBUTE_BINARY_VERSION:
 		v = 10*computeMajor + computeMinor
 	default:
@@ -92,17 +91,6 @@ func constBytes(code *ptx.Module) (n int32) {
 		if v.Constant {
 			n += int32(v.Size)
 		}
-	}
-	return n
-}
-
-// targetVersion is 75 for sm_75.
-func targetVersion(target string) (n int32) {
-	for _, c := range strings.TrimPrefix(target, "sm_") {
-		if c < '0' || c > '9' {
-			break
-		}
-		n = 10*n + c - '0'
 	}
 	return n
 }

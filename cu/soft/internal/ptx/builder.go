@@ -62,9 +62,8 @@ func (p *parser) body(f *function) {
 
 // open begins a scope, close ends it.
 func (b *builder) open() {
-	if b.depth++; b.depth > maxNesting {
-		panic(errorf(b.p.line(), "braces are nested too deeply"))
-	}
+	b.depth++
+	failIf(b.depth > maxNesting, b.p.line(), "braces are nested too deeply")
 	b.scope = &scope{outer: b.scope, registers: map[string]register{}, ranges: map[string]registerRange{}, variables: map[string]*variable{}, labels: map[string]int32{},
 		prototypes: map[string]signature{}, tables: map[string]*labelTable{}}
 }

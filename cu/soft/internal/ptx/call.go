@@ -68,14 +68,8 @@ func (b *builder) prototype() (s signature) {
 
 // targets takes the names behind .calltargets or .branchtargets.
 func (b *builder) targets() (names []string) {
-	for {
-		name := b.p.word()
-		names = append(names, name)
-		if !b.p.accept(",") {
-			b.p.expect(";")
-			return names
-		}
-	}
+	b.p.list(func() { names = append(names, b.p.word()) })
+	return names
 }
 
 // named takes what a label names that is no place in the code, and reports whether

@@ -79,9 +79,8 @@ func (o *opcode) comparison(n int) (c comparison) {
 	o.refuseIf(len(o.mods) == 0, "without a comparison")
 	name := o.mods[0]
 	var ok bool
-	if c.is, ok = relationOf(name, c.typ); !ok {
-		panic(o.refuse(".%s of .%s", name, c.typ))
-	}
+	c.is, ok = relationOf(name, c.typ)
+	o.refuseIf(!ok, ".%s of .%s", name, c.typ)
 	o.take(name)
 	c.join, _ = oneOf(o, joins)
 	if l := c.typ.layout(); (l == single || l == half) && o.take("ftz") {

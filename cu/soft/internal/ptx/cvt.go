@@ -53,9 +53,8 @@ func (c cast) finish(v, sign uint64, nan bool) uint64 {
 func (o *opcode) takeCast(to, from *layout) (c cast) {
 	c = cast{to: to, from: from}
 	var ok bool
-	if c.round, ok = oneOf(o, roundingNames); !ok {
-		panic(o.refuse("without a rounding"))
-	}
+	c.round, ok = oneOf(o, roundingNames)
+	o.refuseIf(!ok, "without a rounding")
 	c.relu, c.finite = o.take("relu"), o.take("satfinite")
 	return c
 }

@@ -172,9 +172,8 @@ func (o *opcode) access(b *builder) (a access) {
 	if n, ok := oneOf(o, vectorCounts); ok {
 		a.count = n
 	}
-	if a.typ = o.typ(0); a.typ.kind == predicate || a.typ == typeNames["f16"] {
-		panic(o.refuse("not with .%s", a.typ))
-	}
+	a.typ = o.typ(0)
+	o.refuseIf(a.typ.kind == predicate || a.typ == typeNames["f16"], "not with .%s", a.typ)
 	return a
 }
 

@@ -100,35 +100,28 @@ func (m *Module) resolve(v *variable) {
 func (m *Module) checkSizes() {
 	total, constants := 0, 0
 	for _, v := range m.variables {
-		if total += v.size; total > maxVariable {
-			panic(errorf(v.line, "more than %d bytes of variables", maxVariable))
-		}
+		total += v.size
+		failIf(total > maxVariable, v.line, "more than %d bytes of variables", maxVariable)
 		if v.space != constant {
 			continue
 		}
-		if constants += v.size; constants > maxConstants {
-			panic(errorf(v.line, "more than %d bytes of constants", maxConstants))
-		}
+		constants += v.size
+		failIf(constants > maxConstants, v.line, "more than %d bytes of constants", maxConstants)
 	}
 }
 
 // variables takes a declaration behind its space.
 func (p *parser) variables(s space) (vars []*variable) {
 	d := p.declaration()
-	for {
-		v := &variable{space: s, align: d.align, line: p.line()}
-		v.name = p.word()
+	p.list(func() {
+		v := &variable{space: s, align: d.align, line: p.line(), name: p.word()}
 		p.dimensions(v, d)
 		if p.accept("=") {
 			p.initialiser(v, d)
 		}
 		vars = append(vars, v)
-		if p.accept(",") {
-			continue
-		}
-		p.expect(";")
-		return vars
-	}
+	})
+	return vars
 }
 
 // declaration takes alignment, vector and type.
@@ -200,9 +193,8 @@ func (p *parser) initialiser(v *variable, d declaration) {
 	if v.array {
 		v.array, v.size = false, len(v.init)
 	}
-	if p.initial += len(v.init); len(v.init) > v.size {
-		panic(errorf(v.line, "%s has %d bytes and its initial value %d", v.name, v.size, len(v.init)))
-	}
+	p.initial += len(v.init)
+	failIf(len(v.init) > v.size, v.line, "%s has %d bytes and its initial value %d", v.name, v.size, len(v.init))
 }
 
 // values takes them in the order that they lie in memory; of a row within braces
@@ -241,9 +233,8 @@ func (p *parser) endRow(v *variable, depth, began int, t typ) {
 		size *= n
 	}
 	missing := began + size - len(v.init)
-	if p.zeros += missing; missing < 0 || p.zeros > maxZeros {
-		panic(errorf(v.line, "a row of the initial value of %s is too long", v.name))
-	}
+	p.zeros += missing
+	failIf(missing < 0 || p.zeros > maxZeros, v.line, "a row of the initial value of %s is too long", v.name)
 	v.init = append(v.init, make([]byte, missing)...)
 }
 

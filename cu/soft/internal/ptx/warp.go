@@ -114,7 +114,7 @@ func (o *opcode) takeSync() bool { return o.take("sync") }
 // holds, or with slot -1 those that have arrived.
 func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*thread)) {
 	m := &convergence{what: o.text, open: mask < 0, patience: openPatience, act: act}
-	if mask < 0 && goesInStep(b.p.m.Target) {
+	if mask < 0 && b.p.m.goesInStep() {
 		m.step, m.patience = true, stepPatience
 	}
 	i.run = m.wait(func(t *thread, _ *inst) uint32 {
