@@ -4,7 +4,6 @@ import (
 	"runtime/debug"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"golang.org/x/sys/unix"
 )
 
 // fabricMagic begins a fabric handle; the number is the format's version.
@@ -37,11 +36,7 @@ func (m *machine) importFabric(out *sys.CUmemGenericAllocationHandle, addr uintp
 	if err != nil {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	defer unix.Close(fd)
-	if have, ok := readTrailer(fd); !ok || *have != t {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	p, r := m.adopt(fd, t, d)
+	p, r := m.adoptOpened(fd, t, d, sys.CUDA_ERROR_INVALID_VALUE)
 	if r == sys.CUDA_SUCCESS {
 		*out = m.newAllocation(p)
 	}

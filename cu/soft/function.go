@@ -184,20 +184,10 @@ func (m *machine) cuFuncIsLoaded(out *sys.CUfunctionLoadingState, h sys.CUfuncti
 
 // cuFuncSetCacheConfig has no cache to share out.
 func (m *machine) cuFuncSetCacheConfig(h sys.CUfunction, c sys.CUfunc_cache) sys.CUresult {
-	return with(m, m.findFunction, h, func(*function) sys.CUresult {
-		if c > sys.CU_FUNC_CACHE_PREFER_EQUAL {
-			return sys.CUDA_ERROR_INVALID_VALUE
-		}
-		return sys.CUDA_SUCCESS
-	})
+	return with(m, m.findFunction, h, func(*function) sys.CUresult { return valid(c <= sys.CU_FUNC_CACHE_PREFER_EQUAL) })
 }
 
 // cuFuncSetSharedMemConfig changes nothing, see cuCtxSetSharedMemConfig.
 func (m *machine) cuFuncSetSharedMemConfig(h sys.CUfunction, c sys.CUsharedconfig) sys.CUresult {
-	return with(m, m.findFunction, h, func(*function) sys.CUresult {
-		if c > sys.CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE {
-			return sys.CUDA_ERROR_INVALID_VALUE
-		}
-		return sys.CUDA_SUCCESS
-	})
+	return with(m, m.findFunction, h, func(*function) sys.CUresult { return valid(c <= sys.CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) })
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"golang.org/x/sys/unix"
 )
 
 // These begin what cuIpcGetMemHandle and cuIpcGetEventHandle return; the number
@@ -207,11 +206,7 @@ func (m *machine) openMemory(ctx *context, h ipcHandle) (*reservation, sys.CUres
 	if err != nil {
 		return nil, sys.CUDA_ERROR_MAP_FAILED
 	}
-	defer unix.Close(fd)
-	if have, ok := readTrailer(fd); !ok || *have != t {
-		return nil, sys.CUDA_ERROR_MAP_FAILED
-	}
-	p, r := m.adopt(fd, t, dev)
+	p, r := m.adoptOpened(fd, t, dev, sys.CUDA_ERROR_MAP_FAILED)
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
 	}

@@ -79,6 +79,15 @@ func (m *machine) findLibrary(h sys.CUlibrary) (*library, sys.CUresult) {
 	return l, firstError(r, m.health.sticky)
 }
 
+// findLibraryModule returns a library as the current context has it.
+func (m *machine) findLibraryModule(h sys.CUlibrary) (*module, sys.CUresult) {
+	l, r := m.findLibrary(h)
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
+	}
+	return m.libraryModule(l)
+}
+
 // findKernel returns a kernel by its handle.
 func (m *machine) findKernel(h sys.CUkernel) (*kernel, sys.CUresult) {
 	k, r := find(m, m.kernels, h, kindKernel, "kernel", sys.CUDA_ERROR_INVALID_HANDLE)
@@ -188,23 +197,11 @@ func (m *machine) cuLibraryEnumerateKernels(out *sys.CUkernel, n uint32, h sys.C
 }
 
 func (m *machine) cuLibraryGetModule(out *sys.CUmodule, h sys.CUlibrary) sys.CUresult {
-	return with(m, m.findLibrary, h, func(l *library) sys.CUresult {
-		mod, r := m.libraryModule(l)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return set(out, mod.handle)
-	})
+	return value(m, m.findLibraryModule, h, out, func(mod *module) sys.CUmodule { return mod.handle })
 }
 
 func (m *machine) cuLibraryGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUlibrary, name *byte) sys.CUresult {
-	return with(m, m.findLibrary, h, func(l *library) sys.CUresult {
-		mod, r := m.libraryModule(l)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return mod.global(ptr, size, name)
-	})
+	return with(m, m.findLibraryModule, h, func(mod *module) sys.CUresult { return mod.global(ptr, size, name) })
 }
 
 func (m *machine) cuKernelGetFunction(out *sys.CUfunction, h sys.CUkernel) sys.CUresult {

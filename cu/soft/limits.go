@@ -110,12 +110,7 @@ func (m *machine) cuCtxGetSharedMemConfig(out *sys.CUsharedconfig) sys.CUresult 
 
 // cuCtxSetSharedMemConfig changes nothing, as on such devices.
 func (m *machine) cuCtxSetSharedMemConfig(c sys.CUsharedconfig) sys.CUresult {
-	return withContext(m, m.current, func(*context) sys.CUresult {
-		if c > sys.CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE {
-			return sys.CUDA_ERROR_INVALID_VALUE
-		}
-		return sys.CUDA_SUCCESS
-	})
+	return withContext(m, m.current, func(*context) sys.CUresult { return valid(c <= sys.CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) })
 }
 
 // cuCtxResetPersistingL2Cache has no cache to reset.

@@ -174,11 +174,7 @@ func (m *machine) importBlock(p *pool, e poolPointer) (*reservation, sys.CUresul
 	if err != nil {
 		return nil, sys.CUDA_ERROR_INVALID_VALUE
 	}
-	defer unix.Close(fd)
-	if t, ok := readTrailer(fd); !ok || *t != want {
-		return nil, sys.CUDA_ERROR_INVALID_VALUE
-	}
-	phys, r := m.adopt(fd, want, p.dev)
+	phys, r := m.adoptOpened(fd, want, p.dev, sys.CUDA_ERROR_INVALID_VALUE)
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
 	}

@@ -164,31 +164,23 @@ func atomically(s space, t typ, f update) run {
 		return atomicallySingle(s, f)
 	}
 	if t.size == 4 {
-		return func(t *thread, i *inst) {
-			m := t.at(s, t.r[i.c]+i.imm, 4, true)
-			if m == nil {
-				return
-			}
-			p := (*uint32)(unsafe.Pointer(&m[0]))
-			for {
-				old := atomic.LoadUint32(p)
-				if atomic.CompareAndSwapUint32(p, old, uint32(f(uint64(old), t.r[i.a], t.r[i.b]))) {
-					t.r[i.d] = uint64(old)
-					return
-				}
-			}
-		}
+		return swapping(s, 4, atomic.LoadUint32, atomic.CompareAndSwapUint32, f)
 	}
+	return swapping(s, 8, atomic.LoadUint64, atomic.CompareAndSwapUint64, f)
+}
+
+// swapping makes the run of an atomic on a word of a size.
+func swapping[W uint32 | uint64](s space, size uint64, load func(*W) W, swap func(p *W, old, next W) bool, f update) run {
 	return func(t *thread, i *inst) {
-		m := t.at(s, t.r[i.c]+i.imm, 8, true)
+		m := t.at(s, t.r[i.c]+i.imm, size, true)
 		if m == nil {
 			return
 		}
-		p := (*uint64)(unsafe.Pointer(&m[0]))
+		p := (*W)(unsafe.Pointer(&m[0]))
 		for {
-			old := atomic.LoadUint64(p)
-			if atomic.CompareAndSwapUint64(p, old, f(old, t.r[i.a], t.r[i.b])) {
-				t.r[i.d] = old
+			old := load(p)
+			if swap(p, old, W(f(uint64(old), t.r[i.a], t.r[i.b]))) {
+				t.r[i.d] = uint64(old)
 				return
 			}
 		}
