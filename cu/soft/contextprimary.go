@@ -137,14 +137,10 @@ func (m *machine) dropContext(ctx *context) {
 
 func (m *machine) cuDevicePrimaryCtxGetState(dev sys.CUdevice, flags *uint32, active *int32) sys.CUresult {
 	return with(m, m.device, dev, func(d *device) sys.CUresult {
-		var is int32
-		if d.primary != nil {
-			is = 1
-		}
 		if flags == nil || active == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		*flags, *active = d.flags, is
+		*flags, *active = d.flags, int32(asWord(d.primary != nil))
 		return sys.CUDA_SUCCESS
 	})
 }

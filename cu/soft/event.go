@@ -88,11 +88,8 @@ func (m *machine) cuEventRecord(h sys.CUevent, hStream sys.CUstream) sys.CUresul
 
 // cuEventRecordWithFlags requires event and stream of the same context.
 func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, flags uint32) sys.CUresult {
-	return with(m, m.findEvent, h, func(e *event) sys.CUresult {
-		s, r := m.findStream(hStream)
+	return withBoth(m, m.findEvent, h, m.findStream, hStream, func(e *event, s *stream) sys.CUresult {
 		switch {
-		case r != sys.CUDA_SUCCESS:
-			return r
 		case s.ctx != e.ctx:
 			return sys.CUDA_ERROR_INVALID_HANDLE
 		case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
@@ -147,11 +144,8 @@ func (m *machine) cuEventSynchronize(h sys.CUevent) sys.CUresult {
 }
 
 func (m *machine) cuEventElapsedTime(out *float32, hStart, hEnd sys.CUevent) sys.CUresult {
-	return with(m, m.findEvent, hStart, func(start *event) sys.CUresult {
-		end, r := m.findEvent(hEnd)
+	return withBoth(m, m.findEvent, hStart, m.findEvent, hEnd, func(start, end *event) sys.CUresult {
 		switch {
-		case r != sys.CUDA_SUCCESS:
-			return r
 		case out == nil:
 			return sys.CUDA_ERROR_INVALID_HANDLE
 		case start.captured.in != nil || end.captured.in != nil:

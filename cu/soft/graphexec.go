@@ -90,44 +90,32 @@ func (m *machine) cuGraphExecGetFlags(h sys.CUgraphExec, out *uint64) sys.CUresu
 // until that is done, and reports memory that was not there. A launch cannot be
 // captured.
 func (m *machine) cuGraphLaunch(h sys.CUgraphExec, hStream sys.CUstream) sys.CUresult {
-	o, wait, r := m.launch(h, hStream)
-	if !wait {
+	var wait *op
+	r := withBoth(m, m.idleStream, hStream, m.findExec, h, func(s *stream, e *graphExec) sys.CUresult {
+		steps := e.steps
+		holdWork(steps)
+		e.last = m.enqueue(s, &op{
+			run:     func() sys.CUresult { return run(steps) },
+			release: func() { dropWork(steps) },
+			deps:    []*op{e.last},
+		})
+		if pageable(steps) {
+			wait = e.last
+		}
+		return sys.CUDA_SUCCESS
+	})
+	if wait == nil {
 		return r
 	}
-	<-o.done
-	if o.result == badHostMemory {
+	if <-wait.done; wait.result == badHostMemory {
 		return badHostMemory
 	}
 	return r
 }
 
-func (m *machine) launch(h sys.CUgraphExec, hStream sys.CUstream) (o *op, wait bool, r sys.CUresult) {
-	m.mu.Lock()
-	s, r := m.idleStream(hStream)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return nil, false, r
-	}
-	e, r := m.findExec(h)
-	if r != sys.CUDA_SUCCESS {
-		return nil, false, r
-	}
-	steps := e.steps
-	holdWork(steps)
-	e.last = m.enqueue(s, &op{
-		run:     func() sys.CUresult { return run(steps) },
-		release: func() { dropWork(steps) },
-		deps:    []*op{e.last},
-	})
-	return e.last, pageable(steps), r
-}
-
 // cuGraphUpload has nothing to prepare.
 func (m *machine) cuGraphUpload(h sys.CUgraphExec, hStream sys.CUstream) sys.CUresult {
-	return with(m, m.idleStream, hStream, func(*stream) sys.CUresult {
-		_, r := m.findExec(h)
-		return r
-	})
+	return withBoth(m, m.idleStream, hStream, m.findExec, h, func(*stream, *graphExec) sys.CUresult { return sys.CUDA_SUCCESS })
 }
 
 func (m *machine) cuGraphExecUpdate(h sys.CUgraphExec, hGraph sys.CUgraph, bad *sys.CUgraphNode, result *sys.CUgraphExecUpdateResult) sys.CUresult {
@@ -148,27 +136,19 @@ func (m *machine) cuGraphExecUpdate_v2(h sys.CUgraphExec, hGraph sys.CUgraph, in
 		info = new(sys.CUgraphExecUpdateResultInfo)
 	}
 	*info = sys.CUgraphExecUpdateResultInfo{Result: sys.CU_GRAPH_EXEC_UPDATE_SUCCESS}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	e, r := m.findExec(h)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	g, r := m.findGraph(hGraph)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if n, why := differs(e.nodes, g.nodes); why != sys.CU_GRAPH_EXEC_UPDATE_SUCCESS {
-		info.Result = why
-		if n != nil {
-			info.ErrorNode = n.handle
+	return withBoth(m, m.findExec, h, m.findGraph, hGraph, func(e *graphExec, g *graph) sys.CUresult {
+		if n, why := differs(e.nodes, g.nodes); why != sys.CU_GRAPH_EXEC_UPDATE_SUCCESS {
+			info.Result = why
+			if n != nil {
+				info.ErrorNode = n.handle
+			}
+			return sys.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 		}
-		return sys.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
-	}
-	old := e.nodes
-	e.take(g)
-	dropWork(old)
-	return sys.CUDA_SUCCESS
+		old := e.nodes
+		e.take(g)
+		dropWork(old)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // differs returns the first node that an executable of other nodes cannot be

@@ -87,11 +87,7 @@ func launchAttribute(a *sys.CUlaunchAttribute) sys.CUresult {
 
 // launchKernel puts a kernel on a stream, with a copy of its arguments.
 func (m *machine) launchKernel(h sys.CUfunction, l launch, hStream sys.CUstream, params, extra *uintptr, cooperative bool) sys.CUresult {
-	return with(m, m.findStream, hStream, func(s *stream) sys.CUresult {
-		f, r := m.findFunction(h)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
+	return withBoth(m, m.findStream, hStream, m.findFunction, h, func(s *stream, f *function) sys.CUresult {
 		if l.f = f; f.mod.ctx != s.ctx {
 			return sys.CUDA_ERROR_INVALID_HANDLE
 		}

@@ -227,25 +227,14 @@ func (m *machine) cuKernelGetParamInfo(h sys.CUkernel, index uintptr, offset, si
 }
 
 func (m *machine) cuKernelGetAttribute(out *int32, a sys.CUfunction_attribute, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {
-	return m.onDevice(h, dev, func(k *kernel, d *device) sys.CUresult { return k.attributes(d).get(out, a, &k.Kernel, k.library.code) })
+	return withBoth(m, m.findKernel, h, m.device, dev, func(k *kernel, d *device) sys.CUresult { return k.attributes(d).get(out, a, &k.Kernel, k.library.code) })
 }
 
 func (m *machine) cuKernelSetAttribute(a sys.CUfunction_attribute, v int32, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {
-	return m.onDevice(h, dev, func(k *kernel, d *device) sys.CUresult { return k.attributes(d).set(a, v, &k.Kernel) })
+	return withBoth(m, m.findKernel, h, m.device, dev, func(k *kernel, d *device) sys.CUresult { return k.attributes(d).set(a, v, &k.Kernel) })
 }
 
 // cuKernelSetCacheConfig has no cache to share out.
 func (m *machine) cuKernelSetCacheConfig(h sys.CUkernel, c sys.CUfunc_cache, dev sys.CUdevice) sys.CUresult {
-	return m.onDevice(h, dev, func(*kernel, *device) sys.CUresult { return valid(c <= sys.CU_FUNC_CACHE_PREFER_EQUAL) })
-}
-
-// onDevice is with for a kernel and a device.
-func (m *machine) onDevice(h sys.CUkernel, dev sys.CUdevice, f func(*kernel, *device) sys.CUresult) sys.CUresult {
-	return with(m, m.findKernel, h, func(k *kernel) sys.CUresult {
-		d, r := m.device(dev)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return f(k, d)
-	})
+	return withBoth(m, m.findKernel, h, m.device, dev, func(*kernel, *device) sys.CUresult { return valid(c <= sys.CU_FUNC_CACHE_PREFER_EQUAL) })
 }

@@ -57,6 +57,17 @@ func find[H ~uint64 | ~uintptr, O any](m *machine, objects map[H]*O, h H, kind u
 	return nil, m.misuse(dead, "%#x is no %s", uint64(h), what)
 }
 
+// withBoth is with for two objects.
+func withBoth[H, I, O, P any](m *machine, first func(H) (O, sys.CUresult), h H, second func(I) (P, sys.CUresult), i I, f func(O, P) sys.CUresult) sys.CUresult {
+	return with(m, first, h, func(o O) sys.CUresult {
+		p, r := second(i)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return f(o, p)
+	})
+}
+
 // value stores the result of get for the object that find returns for a handle.
 func value[H, O, T any](m *machine, find func(H) (O, sys.CUresult), h H, out *T, get func(O) T) sys.CUresult {
 	return with(m, find, h, func(o O) sys.CUresult { return set(out, get(o)) })

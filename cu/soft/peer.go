@@ -18,40 +18,29 @@ func (m *machine) linked(a, b *device) bool { return a != b && m.conf.peers != 0
 
 // cuDeviceCanAccessPeer says no for a device and itself.
 func (m *machine) cuDeviceCanAccessPeer(can *int32, dev, peer sys.CUdevice) sys.CUresult {
-	return with(m, m.device, dev, func(a *device) sys.CUresult {
-		b, r := m.device(peer)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
+	return withBoth(m, m.device, dev, m.device, peer, func(a, b *device) sys.CUresult {
 		return set(can, int32(asWord(m.linked(a, b))))
 	})
 }
 
 // cuDeviceGetP2PAttribute knows no link of a device with itself.
 func (m *machine) cuDeviceGetP2PAttribute(value *int32, a sys.CUdevice_P2PAttribute, dev, peer sys.CUdevice) sys.CUresult {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	from, r := m.device(dev)
-	to, rb := m.device(peer)
-	if r = firstError(r, rb); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if value == nil {
+	return withBoth(m, m.device, dev, m.device, peer, func(from, to *device) sys.CUresult {
+		switch {
+		case value == nil:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case from == to:
+			return sys.CUDA_ERROR_INVALID_DEVICE
+		}
+		switch a {
+		case sys.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+			return set(value, int32(m.conf.peers))
+		case sys.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, sys.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+			sys.CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, sys.CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
+			return set(value, 0)
+		}
 		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if from == to {
-		return sys.CUDA_ERROR_INVALID_DEVICE
-	}
-	switch a {
-	case sys.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-		*value = int32(m.conf.peers)
-	case sys.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, sys.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
-		sys.CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, sys.CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
-		*value = 0
-	default:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return sys.CUDA_SUCCESS
+	})
 }
 
 // withPeer is with for the current context and the one given.

@@ -232,11 +232,7 @@ func (m *machine) cuMemPoolGetAttribute(h sys.CUmemoryPool, a sys.CUmemPool_attr
 		g, high := p.gaugeOf(a)
 		switch {
 		case isReuse(a):
-			var v int32
-			if p.reuse[a-reuseFirst] {
-				v = 1
-			}
-			return set(asInt32(value), v)
+			return set(asInt32(value), int32(asWord(p.reuse[a-reuseFirst])))
 		case a == sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
 			return set(value, p.threshold)
 		case g == nil:
@@ -318,11 +314,7 @@ func (m *machine) poolOf(out *sys.CUmemoryPool, dev sys.CUdevice, get func(*devi
 
 // cuDeviceSetMemPool requires a pool of that device that can allocate.
 func (m *machine) cuDeviceSetMemPool(dev sys.CUdevice, h sys.CUmemoryPool) sys.CUresult {
-	return with(m, m.device, dev, func(d *device) sys.CUresult {
-		p, r := m.findPool(h)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
+	return withBoth(m, m.device, dev, m.findPool, h, func(d *device, p *pool) sys.CUresult {
 		if p.imported() || p.dev != d {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}

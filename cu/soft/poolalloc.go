@@ -6,14 +6,10 @@ func (m *machine) cuMemAllocAsync(out *sys.CUdeviceptr, size uintptr, h sys.CUst
 	return with(m, m.uncapturedStream, h, func(s *stream) sys.CUresult { return m.allocPooled(out, size, m.currentPool(s.ctx.dev), s) })
 }
 
-func (m *machine) cuMemAllocFromPoolAsync(out *sys.CUdeviceptr, size uintptr, pool sys.CUmemoryPool, h sys.CUstream) sys.CUresult {
-	return with(m, m.uncapturedStream, h, func(s *stream) sys.CUresult {
-		p, r := m.findPool(pool)
-		if r == sys.CUDA_SUCCESS && p.imported() {
+func (m *machine) cuMemAllocFromPoolAsync(out *sys.CUdeviceptr, size uintptr, hPool sys.CUmemoryPool, h sys.CUstream) sys.CUresult {
+	return withBoth(m, m.uncapturedStream, h, m.findPool, hPool, func(s *stream, p *pool) sys.CUresult {
+		if p.imported() {
 			return sys.CUDA_ERROR_INVALID_VALUE
-		}
-		if r != sys.CUDA_SUCCESS {
-			return r
 		}
 		return m.allocPooled(out, size, p, s)
 	})

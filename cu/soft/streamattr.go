@@ -87,11 +87,7 @@ func (m *machine) cuStreamSetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, 
 
 // cuStreamCopyAttributes wants two streams of one context.
 func (m *machine) cuStreamCopyAttributes(hDst, hSrc sys.CUstream) sys.CUresult {
-	return with(m, m.findStream, hDst, func(dst *stream) sys.CUresult {
-		src, r := m.findStream(hSrc)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
+	return withBoth(m, m.findStream, hDst, m.findStream, hSrc, func(dst, src *stream) sys.CUresult {
 		if src.ctx != dst.ctx {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}

@@ -151,12 +151,8 @@ func (m *machine) cuStreamQuery(h sys.CUstream) sys.CUresult {
 	})
 }
 
-func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uint32) sys.CUresult {
-	return with(m, m.findStream, h, func(s *stream) sys.CUresult {
-		e, r := m.findEvent(event)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
+func (m *machine) cuStreamWaitEvent(h sys.CUstream, hEvent sys.CUevent, flags uint32) sys.CUresult {
+	return withBoth(m, m.findStream, h, m.findEvent, hEvent, func(s *stream, e *event) sys.CUresult {
 		if flags&^uint32(sys.CU_EVENT_WAIT_EXTERNAL) != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
