@@ -37,9 +37,7 @@ func (m *machine) cuGraphInstantiate(out *sys.CUgraphExec, h sys.CUgraph, bad *s
 // cuGraphInstantiateWithFlags has no stream to upload on.
 func (m *machine) cuGraphInstantiateWithFlags(out *sys.CUgraphExec, h sys.CUgraph, flags uint64) sys.CUresult {
 	if flags&uint64(sys.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 {
-		r := m.lock()
-		defer m.mu.Unlock()
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+		return m.locked(func() sys.CUresult { return sys.CUDA_ERROR_INVALID_VALUE })
 	}
 	return m.cuGraphInstantiateWithParams(out, h, &sys.CUDA_GRAPH_INSTANTIATE_PARAMS{Flags: flags})
 }

@@ -40,9 +40,7 @@ func (m *machine) cuLaunchCooperativeKernel(h sys.CUfunction, gx, gy, gz, bx, by
 // cooperative launch.
 func (m *machine) cuLaunchKernelEx(c *sys.CUlaunchConfig, h sys.CUfunction, params, extra *uintptr) sys.CUresult {
 	if c == nil || c.NumAttrs > 0 && c.Attrs == nil {
-		r := m.lock()
-		defer m.mu.Unlock()
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+		return m.locked(func() sys.CUresult { return sys.CUDA_ERROR_INVALID_VALUE })
 	}
 	cooperative := false
 	for i := range uintptr(c.NumAttrs) {

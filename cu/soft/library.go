@@ -105,13 +105,9 @@ func (m *machine) cuLibraryLoadFromFile(out *sys.CUlibrary, name *byte, ids *sys
 // loadLibrary needs no context. Errors in the PTX show here; on an H200 they show
 // when the library is used.
 func (m *machine) loadLibrary(out *sys.CUlibrary, text func() (string, sys.CUresult), n uint32, ids *sys.CUjit_option, values *uintptr, options *sys.CUlibraryOption, count uint32) sys.CUresult {
-	r := m.lock()
-	m.mu.Unlock()
 	o, ok := newJITOptions(n, ids, values)
-	if r == sys.CUDA_SUCCESS && (out == nil || !ok || !validLibraryOptions(options, count)) {
-		r = sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if r != sys.CUDA_SUCCESS {
+	ok = ok && out != nil && validLibraryOptions(options, count)
+	if r := m.locked(func() sys.CUresult { return valid(ok) }); r != sys.CUDA_SUCCESS {
 		return r
 	}
 	code, r := m.compile(text, o)

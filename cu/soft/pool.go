@@ -339,16 +339,15 @@ func (m *machine) cuMemSetMemPool(l *sys.CUmemLocation, t sys.CUmemAllocationTyp
 
 // atLocation calls f with the device that a location is.
 func (m *machine) atLocation(l *sys.CUmemLocation, t sys.CUmemAllocationType, f func(sys.CUdevice) sys.CUresult) sys.CUresult {
-	r := m.lock()
-	if r == sys.CUDA_SUCCESS && l == nil {
-		r = sys.CUDA_ERROR_INVALID_VALUE
-	}
-	var d *device
-	if r == sys.CUDA_SUCCESS {
-		d, r = m.propDevice(&sys.CUmemAllocationProp{Type: t, Location: *l})
-	}
-	dev := m.number(d)
-	m.mu.Unlock()
+	var dev sys.CUdevice
+	r := m.locked(func() sys.CUresult {
+		if l == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		d, r := m.propDevice(&sys.CUmemAllocationProp{Type: t, Location: *l})
+		dev = m.number(d)
+		return r
+	})
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}
