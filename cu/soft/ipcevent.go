@@ -171,7 +171,7 @@ func (m *machine) cuIpcGetEventHandle(out *sys.CUipcEventHandle, h sys.CUevent) 
 		case out == nil:
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		id := ipcHandle{magic: eventMagic, process: m.token, at: fromID(e.shared.id), file: sharedMemoryDir(), ordinal: uint32(e.shared.ordinal), place: m.store.place}
+		id := ipcHandle{Magic: eventMagic, Process: m.token, At: fromID(e.shared.id), File: sharedMemoryDir(), Ordinal: uint32(e.shared.ordinal), Place: m.store.place}
 		out.Reserved = id.encode(m.store)
 		return sys.CUDA_SUCCESS
 	})
@@ -185,9 +185,9 @@ func (m *machine) cuIpcOpenEventHandle(out *sys.CUevent, handle sys.CUipcEventHa
 		switch {
 		case out == nil:
 			return sys.CUDA_ERROR_INVALID_VALUE
-		case !ok || h.file != sharedMemoryDir() || h.place != m.store.place: // D16, D18
+		case !ok || h.File != sharedMemoryDir() || h.Place != m.store.place: // D16, D18
 			return sys.CUDA_ERROR_MAP_FAILED
-		case h.process == m.token:
+		case h.Process == m.token:
 			return sys.CUDA_ERROR_INVALID_CONTEXT
 		}
 		shared, r := m.openEvent(ctx.dev, h)
@@ -212,7 +212,7 @@ func sharedMemoryDir() uint64 {
 // openEvent maps an event of another process. For one that is gone it makes one
 // that was never recorded: the real driver opens those too (D16).
 func (m *machine) openEvent(d *device, h ipcHandle) (*sharedEvent, sys.CUresult) {
-	t := trailer{kind: kindSharedEvent, ordinal: int(h.ordinal), uuid: m.store.uuid(int(h.ordinal)), id: toID(h.at)}
+	t := trailer{kind: kindSharedEvent, ordinal: int(h.Ordinal), uuid: m.store.uuid(int(h.Ordinal)), id: toID(h.At)}
 	fd, err := m.store.open(&t)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m.newSharedEvent(d)

@@ -105,28 +105,20 @@ const pointerMagic = "gpufdpp1"
 // A poolPointer is what cuMemPoolExportPointer says of an allocation: its block's
 // trailer, without what the pool says, and its own size.
 type poolPointer struct {
-	pool, block [8]byte
-	file, size  uint64
+	Pool, Block [8]byte
+	File, Size  uint64
 }
 
 func (e *poolPointer) encode() (b [64]uint8) {
 	copy(b[:], pointerMagic)
-	copy(b[8:], e.pool[:])
-	copy(b[16:], e.block[:])
-	binary.LittleEndian.PutUint64(b[24:], e.file)
-	binary.LittleEndian.PutUint64(b[32:], e.size)
+	binary.Encode(b[len(pointerMagic):], binary.LittleEndian, e)
 	return b
 }
 
 // decodePointer reads what encode gives; ok is false for anything else.
 func decodePointer(b [64]uint8) (e poolPointer, ok bool) {
-	e = poolPointer{
-		pool:  [8]byte(b[8:]),
-		block: [8]byte(b[16:]),
-		file:  binary.LittleEndian.Uint64(b[24:]),
-		size:  binary.LittleEndian.Uint64(b[32:]),
-	}
-	return e, e.encode() == b && e.size > 0 && e.size <= e.file
+	binary.Decode(b[len(pointerMagic):], binary.LittleEndian, &e)
+	return e, e.encode() == b && e.Size > 0 && e.Size <= e.File
 }
 
 // cuMemPoolExportPointer requires a pool that was exported before.
@@ -137,7 +129,7 @@ func (m *machine) cuMemPoolExportPointer(out *sys.CUmemPoolPtrExportData, ptr sy
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 		t := &v.mappings[0].phys.trailer
-		e := poolPointer{pool: t.pool, block: t.id, file: t.size, size: uint64(v.mappings[0].size)}
+		e := poolPointer{Pool: t.pool, Block: t.id, File: t.size, Size: uint64(v.mappings[0].size)}
 		out.Reserved = e.encode()
 		return sys.CUDA_SUCCESS
 	})
@@ -151,16 +143,16 @@ func (m *machine) cuMemPoolImportPointer(out *sys.CUdeviceptr, h sys.CUmemoryPoo
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 		e, ok := decodePointer(data.Reserved)
-		if !ok || e.pool != p.control.id {
+		if !ok || e.Pool != p.control.id {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		v := p.imports[e.block]
+		v := p.imports[e.Block]
 		if v == nil {
 			var r sys.CUresult
 			if v, r = m.importBlock(p, e); r != sys.CUDA_SUCCESS {
 				return r
 			}
-			p.imports[e.block] = v
+			p.imports[e.Block] = v
 		}
 		*out = sys.CUdeviceptr(v.base)
 		return sys.CUDA_SUCCESS
@@ -169,7 +161,7 @@ func (m *machine) cuMemPoolImportPointer(out *sys.CUdeviceptr, h sys.CUmemoryPoo
 
 // importBlock maps memory of another process' pool, if it is there.
 func (m *machine) importBlock(p *pool, e poolPointer) (*reservation, sys.CUresult) {
-	want := trailer{kind: kindBlock, ordinal: p.dev.ordinal, size: e.file, uuid: p.dev.uuid, id: e.block, pool: e.pool}
+	want := trailer{kind: kindBlock, ordinal: p.dev.ordinal, size: e.File, uuid: p.dev.uuid, id: e.Block, pool: e.Pool}
 	fd, err := m.store.open(&want)
 	if err != nil {
 		return nil, sys.CUDA_ERROR_INVALID_VALUE
@@ -179,7 +171,7 @@ func (m *machine) importBlock(p *pool, e poolPointer) (*reservation, sys.CUresul
 		return nil, r
 	}
 	phys.lent = true
-	v, r := m.place(p, phys, uintptr(e.size))
+	v, r := m.place(p, phys, uintptr(e.Size))
 	if r != sys.CUDA_SUCCESS {
 		phys.hold()
 		m.drop(phys)

@@ -81,13 +81,9 @@ func (p part) saturate(v int64) int64 {
 
 // video builds vadd, vsub, vabsdiff, vmin, vmax, vshl, vshr and vset.
 func video(b *builder, o *opcode) {
-	n := 3
-	if o.name == "vset" {
-		n = 2
-	}
-	types := o.intTypes(n)
-	f, dt := o.videoFunction(types)
-	v := videoMode{name: o.name, dt: dt, at: types[len(types)-2], bt: types[len(types)-1], f: f}
+	types := o.videoTypes(o.name)
+	f := o.videoFunction(types)
+	v := videoMode{name: o.name, dt: types[0], at: types[1], bt: types[2], f: f}
 	v.sat = o.name != "vset" && o.take("sat")
 	for _, n := range []string{"add", "min", "max"} {
 		if v.merge == "" && o.take(n) {
@@ -123,20 +119,33 @@ type videoMode struct {
 	target     part
 }
 
-// videoFunction is what a scalar instruction does, and its result's type.
-func (o *opcode) videoFunction(types []typ) (f func(a, b int64) int64, result typ) {
-	result = types[0]
+// videoTypes takes the types of the result and of both operands; that of a comparison
+// is not in the text.
+func (o *opcode) videoTypes(name string) []typ {
+	if name == "vset" {
+		return append([]typ{tu32}, o.intTypes(2)...)
+	}
+	return o.intTypes(3)
+}
+
+// videoComparison is what vset does.
+func (o *opcode) videoComparison() func(a, b int64) int64 {
+	is, ok := oneOf(o, intComparisons)
+	o.refuseIf(!ok, "without a comparison")
+	return func(a, b int64) int64 { return int64(boolBits(is(a, b))) }
+}
+
+// videoFunction is what a scalar instruction does.
+func (o *opcode) videoFunction(types []typ) func(a, b int64) int64 {
 	switch o.name {
 	case "vset":
-		is, ok := oneOf(o, intComparisons)
-		o.refuseIf(!ok, "without a comparison")
-		return func(a, b int64) int64 { return int64(boolBits(is(a, b))) }, tu32
+		return o.videoComparison()
 	case "vshl", "vshr":
 		wrap := o.take("wrap")
 		o.refuseIf(!wrap && !o.take("clamp") || types[2] != tu32, "without .clamp or .wrap")
-		return videoShift(o.name == "vshl", wrap, o.has("min")), result
+		return videoShift(o.name == "vshl", wrap, o.has("min"))
 	}
-	return videoOps[o.name], result
+	return videoOps[o.name]
 }
 
 var intComparisons = map[string]func(a, b int64) bool{

@@ -4,19 +4,11 @@ package ptx
 func videoVector(b *builder, o *opcode) {
 	lanes := int(o.name[len(o.name)-1] - '0')
 	name := o.name[:len(o.name)-1]
-	n := 3
-	if name == "vset" {
-		n = 2
-	}
-	types := o.intTypes(n)
-	at, bt := types[n-2], types[n-1]
-	dt := types[0]
+	types := o.videoTypes(name)
 	f := videoOps[name]
 	switch name {
 	case "vset":
-		is, ok := oneOf(o, intComparisons)
-		o.refuseIf(!ok, "without a comparison")
-		dt, f = tu32, func(a, b int64) int64 { return int64(boolBits(is(a, b))) }
+		f = o.videoComparison()
 	case "vavrg":
 		f = func(a, b int64) int64 { // halves are rounded away from zero
 			if s := a + b; s >= 0 {
@@ -26,7 +18,7 @@ func videoVector(b *builder, o *opcode) {
 			}
 		}
 	}
-	v := vectorMode{lanes: lanes, dt: dt, at: at, bt: bt, f: f, sat: n == 3 && o.take("sat"), add: o.take("add")}
+	v := vectorMode{lanes: lanes, dt: types[0], at: types[1], bt: types[2], f: f, sat: name != "vset" && o.take("sat"), add: o.take("add")}
 	b.videoVector(o, v)
 }
 
