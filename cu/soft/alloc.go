@@ -77,18 +77,18 @@ func (m *machine) placeLinear(ctx *context, p *physical, size uintptr) (*reserva
 // refuses anything else without harm (D16). It needs no current context. For
 // memory of cuMemAlloc it first waits for the work of its context.
 func (m *machine) cuMemFree_v2(ptr sys.CUdeviceptr) sys.CUresult {
-	return m.afterWork(func() (*context, []*op, sys.CUresult) {
+	return m.afterWork(func() (*context, sys.CUresult) {
 		r, v := m.anywhere(), m.allocationAt(ptr)
 		switch {
 		case r != sys.CUDA_SUCCESS || ptr == 0:
-			return nil, nil, r
+			return nil, r
 		case v == nil:
-			return nil, nil, sys.CUDA_ERROR_INVALID_VALUE
+			return nil, sys.CUDA_ERROR_INVALID_VALUE
 		case v.pool != nil:
 			m.endAllocation(v, m.forget(v)) // which does not wait
-			return nil, nil, r
+			return nil, r
 		}
-		return v.linear, v.linear.tails(everyStream), r
+		return v.linear, r
 	}, func() sys.CUresult {
 		v := m.allocationAt(ptr)
 		if v == nil {

@@ -254,28 +254,28 @@ func (m *machine) cuCtxGetStreamPriorityRange(least, greatest *int32) sys.CUresu
 func (m *machine) cuCtxSynchronize() sys.CUresult { return m.cuCtxSynchronize_v2(0) }
 
 func (m *machine) cuCtxSynchronize_v2(h sys.CUcontext) sys.CUresult {
-	return m.afterWork(func() (*context, []*op, sys.CUresult) {
+	return m.afterWork(func() (*context, sys.CUresult) {
 		ctx, r := m.contextOr(h)
 		if r == sys.CUDA_SUCCESS {
 			r = ctx.refuse()
 		}
-		if r != sys.CUDA_SUCCESS {
-			return nil, nil, r
-		}
-		return ctx, ctx.tails(everyStream), r
+		return ctx, r
 	}, nil)
 }
 
-// afterWork waits for the work that find returns, of a context, and then calls
+// afterWork waits for the work of the context that find returns, and then calls
 // then, unless that is nil. The machine is locked for both, and not for the wait.
-// Without a context there is nothing to wait for, and find's result is the call's.
-func (m *machine) afterWork(find func() (*context, []*op, sys.CUresult), then func() sys.CUresult) sys.CUresult {
+// Without a context, or with an error, there is nothing to wait for, and find's
+// result is the call's.
+func (m *machine) afterWork(find func() (*context, sys.CUresult), then func() sys.CUresult) sys.CUresult {
 	m.mu.Lock()
-	ctx, work, r := find()
-	m.mu.Unlock()
-	if ctx == nil {
+	ctx, r := find()
+	if ctx == nil || r != sys.CUDA_SUCCESS {
+		m.mu.Unlock()
 		return r
 	}
+	work := ctx.tails(everyStream)
+	m.mu.Unlock()
 	if r = m.await(ctx, work); r != sys.CUDA_SUCCESS || then == nil {
 		return r
 	}

@@ -138,15 +138,15 @@ func (m *machine) cuMemFreeHost(p uintptr) sys.CUresult {
 // It needs no current one.
 func (m *machine) endBlock(p uintptr, allowed func(*hostBlock) sys.CUresult) sys.CUresult {
 	var b *hostBlock
-	return m.afterWork(func() (*context, []*op, sys.CUresult) {
+	return m.afterWork(func() (*context, sys.CUresult) {
 		r := m.anywhere()
 		if b, _ = m.host.find(p); r == sys.CUDA_SUCCESS {
 			r = allowed(b)
 		}
 		if r != sys.CUDA_SUCCESS {
-			return nil, nil, r
+			return nil, r
 		}
-		return b.ctx, b.ctx.tails(everyStream), r
+		return b.ctx, r
 	}, func() sys.CUresult {
 		if again, _ := m.host.find(p); again != b {
 			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "host memory %#x given back twice at once", p)

@@ -242,19 +242,19 @@ func (m *machine) reachable(ctx *context, dev *device) sys.CUresult {
 // context that has it open, whichever is current. One close too many is an error
 // (D16).
 func (m *machine) cuIpcCloseMemHandle(ptr sys.CUdeviceptr) sys.CUresult {
-	return m.afterWork(func() (*context, []*op, sys.CUresult) {
+	return m.afterWork(func() (*context, sys.CUresult) {
 		_, r := m.ipcContext()
 		v := m.openedAt(ptr)
 		switch {
 		case r != sys.CUDA_SUCCESS:
-			return nil, nil, r
+			return nil, r
 		case v == nil:
-			return nil, nil, sys.CUDA_ERROR_INVALID_VALUE
+			return nil, sys.CUDA_ERROR_INVALID_VALUE
 		case v.opened.count > 1:
 			v.opened.count--
-			return nil, nil, r
+			return nil, r
 		}
-		return v.linear, v.linear.tails(everyStream), r
+		return v.linear, r
 	}, func() sys.CUresult {
 		v := m.openedAt(ptr)
 		if v == nil {

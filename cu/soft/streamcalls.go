@@ -133,13 +133,16 @@ func (s *stream) pending() []*op {
 }
 
 func (m *machine) cuStreamSynchronize(h sys.CUstream) sys.CUresult {
-	return m.afterWork(func() (*context, []*op, sys.CUresult) {
-		s, r := m.idleStream(h)
-		if r != sys.CUDA_SUCCESS {
-			return nil, nil, r
-		}
-		return s.ctx, s.pending(), r
-	}, nil)
+	var work []*op
+	var ctx *context
+	r := with(m, m.idleStream, h, func(s *stream) sys.CUresult {
+		ctx, work = s.ctx, s.pending()
+		return sys.CUDA_SUCCESS
+	})
+	if r != sys.CUDA_SUCCESS {
+		return r
+	}
+	return m.await(ctx, work)
 }
 
 func (m *machine) cuStreamQuery(h sys.CUstream) sys.CUresult {
