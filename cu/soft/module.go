@@ -15,7 +15,7 @@ type module struct {
 	functions map[string]*function // those that were asked for
 	globals   *reservation         // nil if it has no variables
 	places    map[string]variable
-	library   *library // that it is of, or nil
+	library   *library // that it belongs to, or nil
 }
 
 // A variable of a module, where it lies.

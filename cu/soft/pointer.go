@@ -187,7 +187,7 @@ func (p *pointee) memoryType() sys.CUmemorytype {
 	return 0
 }
 
-// handleTypes is how the memory, or the pool it is of, can be shared.
+// handleTypes returns how the memory, or its pool, can be shared.
 func (p *pointee) handleTypes() sys.CUmemAllocationHandleType {
 	switch {
 	case p.pooled():
@@ -236,7 +236,7 @@ func (m *machine) hostPointer(p *pointee) (uint64, sys.CUresult) {
 	return uint64(p.addr), sys.CUDA_SUCCESS
 }
 
-// poolHandle is the pool that the memory is of.
+// poolHandle returns the memory's pool, or 0.
 func (p *pointee) poolHandle() sys.CUmemoryPool {
 	if p.pooled() {
 		return p.reservation.pool.handle

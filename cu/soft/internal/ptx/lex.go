@@ -9,7 +9,7 @@ import (
 type Error struct {
 	Line  int
 	Text  string
-	Newer bool // the module is of a newer version of PTX than is known
+	Newer bool // the module needs a newer version of PTX than is known
 }
 
 // Error names the line.

@@ -60,7 +60,7 @@ func (b *builder) register(name string) (r register, ok bool) {
 	return r, false
 }
 
-// rangeOf finds the range that a register is of.
+// rangeOf finds the range that a register belongs to.
 func (s *scope) rangeOf(name string) (rr registerRange, ok bool) {
 	const digits = 10 // no number has more
 	for n := len(name); n > max(0, len(name)-digits) && isDigit(name[n-1]); n-- {
