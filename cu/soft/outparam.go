@@ -1,6 +1,11 @@
 package soft
 
-import "github.com/gpufd/gpufd/cu/sys"
+import (
+	"runtime"
+	"strings"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
 
 // set stores v where a caller wants a result. A null pointer is
 // CUDA_ERROR_INVALID_VALUE.
@@ -52,9 +57,22 @@ func find[H ~uint64 | ~uintptr, O any](m *machine, objects map[H]*O, h H, kind u
 	case h == 0:
 		return nil, dead
 	case m.isA(kind, uint64(h)):
-		return nil, m.misuse(dead, "%s %#x used after it was destroyed", what, uint64(h))
+		return nil, m.misuse(dead, "%s: %s %#x used after it was destroyed", callName(), what, uint64(h))
 	}
-	return nil, m.misuse(dead, "%#x is no %s", uint64(h), what)
+	return nil, m.misuse(dead, "%s: %#x is no %s", callName(), uint64(h), what)
+}
+
+// callName returns the name of the driver's function that runs.
+func callName() string {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	for f, more := frames.Next(); more; f, more = frames.Next() {
+		if _, name, ok := strings.Cut(f.Function, ".(*machine).cu"); ok {
+			name, _, _ = strings.Cut(name, ".") // of a closure
+			return "cu" + name
+		}
+	}
+	return "a call"
 }
 
 // withBoth is with for two objects.
