@@ -101,20 +101,21 @@ func (m *machine) validLocation(l *sys.CUmemLocation) sys.CUresult {
 
 // cuMemGetAccess has no rights for memory that cuMemSetAccess is not for.
 func (m *machine) cuMemGetAccess(out *uint64, location *sys.CUmemLocation, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if location == nil {
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	p := m.space.mapping(uintptr(ptr))
-	if p == nil {
-		if b, _ := m.host.find(uintptr(ptr)); b == nil {
-			return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+	return m.locked(func() sys.CUresult {
+		p := m.space.mapping(uintptr(ptr))
+		b, _ := m.host.find(uintptr(ptr))
+		switch {
+		case location == nil, p == nil && b == nil:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case p == nil:
+			return set(out, 0)
 		}
-		return set(r, out, 0)
-	}
-	flags, rr := m.rightsOf(p, location)
-	return set(firstError(r, rr), out, uint64(flags))
+		flags, r := m.rightsOf(p, location)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return set(out, uint64(flags))
+	})
 }
 
 // rightsOf returns what a location may do with a mapping. For the host it returns

@@ -10,25 +10,21 @@ import (
 // cuMemAlloc_v2 makes memory that belongs to the context. Nothing is ever mapped
 // right behind it, so a copy past its end is an error.
 func (m *machine) cuMemAlloc_v2(out *sys.CUdeviceptr, size uintptr) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS {
-		r = m.refuseUnsafe()
-	}
-	if r != sys.CUDA_SUCCESS {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
+		switch r := m.refuseUnsafe(); {
+		case r != sys.CUDA_SUCCESS:
+			return r
+		case out == nil || size == 0:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case uint64(size) > ctx.dev.memory:
+			return sys.CUDA_ERROR_OUT_OF_MEMORY
+		}
+		v, r := m.newLinear(ctx, size)
+		if r == sys.CUDA_SUCCESS {
+			*out = sys.CUdeviceptr(v.base)
+		}
 		return r
-	}
-	if out == nil || size == 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if uint64(size) > ctx.dev.memory {
-		return sys.CUDA_ERROR_OUT_OF_MEMORY
-	}
-	v, r := m.newLinear(ctx, size)
-	if r == sys.CUDA_SUCCESS {
-		*out = sys.CUdeviceptr(v.base)
-	}
-	return r
+	})
 }
 
 // pitchUnit divides all pitches.
@@ -36,9 +32,7 @@ const pitchUnit = 512
 
 // cuMemAllocPitch_v2 is cuMemAlloc for rows.
 func (m *machine) cuMemAllocPitch_v2(out *sys.CUdeviceptr, pitch *uintptr, width, height uintptr, element uint32) sys.CUresult {
-	_, r := m.lockCurrent()
-	m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	if r := withContext(m, m.current, func(*context) sys.CUresult { return sys.CUDA_SUCCESS }); r != sys.CUDA_SUCCESS {
 		return r
 	}
 	if out == nil || pitch == nil || width == 0 || height == 0 || element != 4 && element != 8 && element != 16 {
@@ -49,7 +43,8 @@ func (m *machine) cuMemAllocPitch_v2(out *sys.CUdeviceptr, pitch *uintptr, width
 	if p < width || over != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	if r = m.cuMemAlloc_v2(out, uintptr(size)); r == sys.CUDA_SUCCESS {
+	r := m.cuMemAlloc_v2(out, uintptr(size))
+	if r == sys.CUDA_SUCCESS {
 		*pitch = p
 	}
 	return r
@@ -82,33 +77,26 @@ func (m *machine) placeLinear(ctx *context, p *physical, size uintptr) (*reserva
 // refuses anything else without harm (D16). It needs no current context. For
 // memory of cuMemAlloc it first waits for the work of its context.
 func (m *machine) cuMemFree_v2(ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lockAnywhere()
-	v := m.allocationAt(ptr)
-	if r == sys.CUDA_SUCCESS && v == nil && ptr != 0 {
-		r = sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if r == sys.CUDA_SUCCESS && v != nil && v.pool != nil {
-		m.freePooled(v)
-		m.mu.Unlock()
-		return r
-	}
-	if r != sys.CUDA_SUCCESS || v == nil {
-		m.mu.Unlock()
-		return r
-	}
-	ctx := v.linear
-	work := ctx.tails(everyStream)
-	m.mu.Unlock()
-	if r := m.await(ctx, work); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if v = m.allocationAt(ptr); v == nil {
-		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemFree(%#x) twice at once", uint64(ptr))
-	}
-	m.freeReservation(v)
-	return sys.CUDA_SUCCESS
+	return m.afterWork(func() (*context, sys.CUresult) {
+		r, v := m.anywhere(), m.allocationAt(ptr)
+		switch {
+		case r != sys.CUDA_SUCCESS || ptr == 0:
+			return nil, r
+		case v == nil:
+			return nil, sys.CUDA_ERROR_INVALID_VALUE
+		case v.pool != nil:
+			m.endAllocation(v, m.forget(v)) // which does not wait
+			return nil, r
+		}
+		return v.linear, r
+	}, func() sys.CUresult {
+		v := m.allocationAt(ptr)
+		if v == nil {
+			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemFree(%#x) twice at once", uint64(ptr))
+		}
+		m.freeReservation(v)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // freeReservation frees the memory of an allocation and its addresses.
@@ -132,13 +120,13 @@ func (m *machine) freeLinear(ctx *context) {
 
 // cuMemGetInfo_v2 counts what all processes use. Either result may be left out.
 func (m *machine) cuMemGetInfo_v2(free, total *uintptr) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
 		used, err := m.store.used(ctx.dev.ordinal)
 		if err != nil {
 			return sys.CUDA_ERROR_OPERATING_SYSTEM
 		}
-		setOptional(sys.CUDA_SUCCESS, free, uintptr(ctx.dev.memory-min(used, ctx.dev.memory)))
-		setOptional(sys.CUDA_SUCCESS, total, uintptr(ctx.dev.memory))
+		setOptional(free, uintptr(ctx.dev.memory-min(used, ctx.dev.memory)))
+		setOptional(total, uintptr(ctx.dev.memory))
 		return sys.CUDA_SUCCESS
 	})
 }
@@ -147,17 +135,17 @@ func (m *machine) cuMemGetInfo_v2(free, total *uintptr) sys.CUresult {
 // that a device may use. Either result may be left out, and without both nothing
 // is looked for.
 func (m *machine) cuMemGetAddressRange_v2(base *sys.CUdeviceptr, size *uintptr, ptr sys.CUdeviceptr) sys.CUresult {
-	_, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS || base == nil && size == nil {
-		return r
-	}
-	p := m.pointee(uintptr(ptr))
-	if !p.there() || p.mapping != nil && !p.mapping.open() {
-		return sys.CUDA_ERROR_NOT_FOUND
-	}
-	start, n := p.extent()
-	setOptional(r, base, sys.CUdeviceptr(start))
-	setOptional(r, size, n)
-	return sys.CUDA_SUCCESS
+	return withContext(m, m.current, func(*context) sys.CUresult {
+		if base == nil && size == nil {
+			return sys.CUDA_SUCCESS
+		}
+		p := m.pointee(uintptr(ptr))
+		if !p.there() || p.mapping != nil && !p.mapping.open() {
+			return sys.CUDA_ERROR_NOT_FOUND
+		}
+		start, n := p.extent()
+		setOptional(base, sys.CUdeviceptr(start))
+		setOptional(size, n)
+		return sys.CUDA_SUCCESS
+	})
 }

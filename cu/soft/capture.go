@@ -192,51 +192,46 @@ func (m *machine) cuStreamBeginCapture(h sys.CUstream) sys.CUresult {
 }
 
 func (m *machine) cuStreamBeginCapture_v2(h sys.CUstream, mode sys.CUstreamCaptureMode) sys.CUresult {
-	s, r := m.lockAnyStream(h)
-	defer m.mu.Unlock()
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case mode > sys.CU_STREAM_CAPTURE_MODE_RELAXED:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case s == s.ctx.legacy:
-		return sys.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-	case s.captured.in != nil:
-		return sys.CUDA_ERROR_ILLEGAL_STATE
-	}
-	m.beginCapture(s, mode)
-	return sys.CUDA_SUCCESS
+	return with(m, m.anyStream, h, func(s *stream) sys.CUresult {
+		switch {
+		case mode > sys.CU_STREAM_CAPTURE_MODE_RELAXED:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case s == s.ctx.legacy:
+			return sys.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+		case s.captured.in != nil:
+			return sys.CUDA_ERROR_ILLEGAL_STATE
+		}
+		m.beginCapture(s, mode)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuStreamEndCapture ends the capture even if it fails, unless the capture began
 // on another stream. Without a place for the graph it drops that.
 func (m *machine) cuStreamEndCapture(h sys.CUstream, out *sys.CUgraph) sys.CUresult {
-	s, r := m.lockAnyStream(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return with(m, m.anyStream, h, func(s *stream) sys.CUresult {
+		setOptional(out, 0)
+		c, r := s.captured.in, sys.CUDA_SUCCESS
+		switch {
+		case c == nil:
+			return sys.CUDA_ERROR_ILLEGAL_STATE
+		case c.streams[0] != s:
+			return s.spoil(sys.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
+		case c.invalid:
+			r = sys.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+		case c.mode != sys.CU_STREAM_CAPTURE_MODE_RELAXED && c.thread != threadID():
+			r = sys.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+		case !c.joined():
+			r = sys.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+		}
+		m.endCapture(c)
+		if r != sys.CUDA_SUCCESS || out == nil {
+			m.dropGraph(c.graph)
+			return r
+		}
+		*out = c.graph.handle
 		return r
-	}
-	setOptional(r, out, 0)
-	c := s.captured.in
-	switch {
-	case c == nil:
-		return sys.CUDA_ERROR_ILLEGAL_STATE
-	case c.streams[0] != s:
-		return s.spoil(sys.CUDA_ERROR_STREAM_CAPTURE_UNMATCHED)
-	case c.invalid:
-		r = sys.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-	case c.mode != sys.CU_STREAM_CAPTURE_MODE_RELAXED && c.thread != threadID():
-		r = sys.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
-	case !c.joined():
-		r = sys.CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-	}
-	m.endCapture(c)
-	if r != sys.CUDA_SUCCESS || out == nil {
-		m.dropGraph(c.graph)
-		return r
-	}
-	*out = c.graph.handle
-	return r
+	})
 }
 
 // status returns how the stream is captured.
@@ -251,15 +246,16 @@ func (s *stream) status() sys.CUstreamCaptureStatus {
 }
 
 func (m *machine) cuStreamIsCapturing(h sys.CUstream, out *sys.CUstreamCaptureStatus) sys.CUresult {
-	s, r := m.lockAnyStream(h)
-	defer m.mu.Unlock()
+	return value(m, m.unimpliedStream, h, out, (*stream).status)
+}
+
+// unimpliedStream is anyStream for calls that ask for the stream's capture.
+func (m *machine) unimpliedStream(h sys.CUstream) (*stream, sys.CUresult) {
+	s, r := m.anyStream(h)
 	if r == sys.CUDA_SUCCESS && s.implied() != nil {
-		return sys.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+		r = sys.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 	}
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, s.status())
+	return s, r
 }
 
 func (m *machine) cuStreamGetCaptureInfo(h sys.CUstream, status *sys.CUstreamCaptureStatus, id *uint64) sys.CUresult {
@@ -273,32 +269,21 @@ func (m *machine) cuStreamGetCaptureInfo_v2(h sys.CUstream, status *sys.CUstream
 // cuStreamGetCaptureInfo_v3 stores all but the status only where there is a
 // capture. The list of nodes is good until the stream's next call.
 func (m *machine) cuStreamGetCaptureInfo_v3(h sys.CUstream, status *sys.CUstreamCaptureStatus, id *uint64, g *sys.CUgraph, after **sys.CUgraphNode, data **sys.CUgraphEdgeData, count *uintptr) sys.CUresult {
-	s, r := m.lockAnyStream(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && s.implied() != nil {
-		r = sys.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-	}
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if status == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if *status = s.status(); *status != sys.CU_STREAM_CAPTURE_STATUS_ACTIVE {
-		return r
-	}
-	setOptional(r, id, s.captured.in.id)
-	setOptional(r, g, s.captured.in.graph.handle)
-	n := len(s.captured.after)
-	setOptional(r, count, uintptr(n))
-	setOptional(r, after, nil)
-	setOptional(r, data, nil)
-	if n > 0 {
+	return with(m, m.unimpliedStream, h, func(s *stream) sys.CUresult {
+		if status == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if *status = s.status(); *status != sys.CU_STREAM_CAPTURE_STATUS_ACTIVE {
+			return sys.CUDA_SUCCESS
+		}
 		s.list()
-		setOptional(r, after, &s.listed[0])
-		setOptional(r, data, &s.edges[0])
-	}
-	return r
+		setOptional(id, s.captured.in.id)
+		setOptional(g, s.captured.in.graph.handle)
+		setOptional(count, uintptr(len(s.listed)))
+		setOptional(after, first(s.listed))
+		setOptional(data, first(s.edges))
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // list keeps the handles of the nodes that the next captured work follows, and
@@ -311,20 +296,25 @@ func (s *stream) list() {
 	}
 }
 
+// first returns the address of a list's first element, or nil.
+func first[T any](list []T) *T {
+	if len(list) == 0 {
+		return nil
+	}
+	return &list[0]
+}
+
 // cuThreadExchangeStreamCaptureMode takes any mode, like the real one, which
 // crashes without.
 func (m *machine) cuThreadExchangeStreamCaptureMode(mode *sys.CUstreamCaptureMode) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if mode == nil {
-		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuThreadExchangeStreamCaptureMode(NULL)")
-	}
-	t := m.thread()
-	t.captureMode, *mode = *mode, t.captureMode
-	return sys.CUDA_SUCCESS
+	return m.locked(func() sys.CUresult {
+		if mode == nil {
+			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuThreadExchangeStreamCaptureMode(NULL)")
+		}
+		t := m.thread()
+		t.captureMode, *mode = *mode, t.captureMode
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // leaveCapture takes a destroyed stream out of its capture, which is over if it

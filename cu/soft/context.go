@@ -69,16 +69,10 @@ func (m *machine) current() (*context, sys.CUresult) {
 	return m.context(h)
 }
 
-// lockCurrent is current with the machine locked; the caller unlocks.
-func (m *machine) lockCurrent() (*context, sys.CUresult) {
-	m.mu.Lock()
-	return m.current()
-}
-
-// lockAnywhere locks the machine for a call that needs no current context, but
-// no bad one either; the caller unlocks.
-func (m *machine) lockAnywhere() sys.CUresult {
-	r := m.lock()
+// anywhere returns why a call is refused that needs no current context, but no
+// bad one either.
+func (m *machine) anywhere() sys.CUresult {
+	r := m.ready()
 	if r == sys.CUDA_SUCCESS && m.currentHandle() != 0 {
 		_, r = m.current()
 	}
@@ -137,13 +131,6 @@ func (m *machine) named(h sys.CUcontext) (*context, sys.CUresult) {
 	return nil, r
 }
 
-// lockKnown is known of the current context with the machine locked; the caller
-// unlocks.
-func (m *machine) lockKnown() (*context, sys.CUresult) {
-	m.mu.Lock()
-	return m.known(0)
-}
-
 // currentHandle returns the calling thread's current context, or 0. A thread
 // that the kernel gave the number of a dead one inherits its context; Go's
 // threads hardly ever die.
@@ -172,60 +159,50 @@ func (m *machine) knows(h sys.CUcontext) bool {
 // cuCtxSetCurrent succeeds for destroyed and poisoned contexts; the call after
 // it fails (D20a).
 func (m *machine) cuCtxSetCurrent(h sys.CUcontext) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if h != 0 && !m.knows(h) {
-		return m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "cuCtxSetCurrent(%#x): no context", h)
-	}
-	t := m.thread()
-	if n := len(t.stack); n > 0 {
-		t.stack = t.stack[:n-1]
-	}
-	if h != 0 {
-		t.stack = append(t.stack, h)
-	}
-	return sys.CUDA_SUCCESS
+	return m.locked(func() sys.CUresult {
+		if h != 0 && !m.knows(h) {
+			return m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "cuCtxSetCurrent(%#x): no context", h)
+		}
+		t := m.thread()
+		if n := len(t.stack); n > 0 {
+			t.stack = t.stack[:n-1]
+		}
+		if h != 0 {
+			t.stack = append(t.stack, h)
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuCtxPushCurrent(h sys.CUcontext) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if h == 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if !m.knows(h) {
-		return m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "cuCtxPushCurrent(%#x): no context", h)
-	}
-	t := m.thread()
-	t.stack = append(t.stack, h)
-	return sys.CUDA_SUCCESS
+	return m.locked(func() sys.CUresult {
+		if h == 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if !m.knows(h) {
+			return m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "cuCtxPushCurrent(%#x): no context", h)
+		}
+		t := m.thread()
+		t.stack = append(t.stack, h)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuCtxPopCurrent(out *sys.CUcontext) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	t := m.thread()
-	n := len(t.stack)
-	if n == 0 {
-		return sys.CUDA_ERROR_INVALID_CONTEXT
-	}
-	setOptional(r, out, t.stack[n-1])
-	t.stack = t.stack[:n-1]
-	return sys.CUDA_SUCCESS
+	return m.locked(func() sys.CUresult {
+		t := m.thread()
+		n := len(t.stack)
+		if n == 0 {
+			return sys.CUDA_ERROR_INVALID_CONTEXT
+		}
+		setOptional(out, t.stack[n-1])
+		t.stack = t.stack[:n-1]
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuCtxGetCurrent(out *sys.CUcontext) sys.CUresult {
-	defer m.mu.Unlock()
-	return set(m.lock(), out, m.currentHandle())
+	return m.locked(func() sys.CUresult { return set(out, m.currentHandle()) })
 }
 
 func (m *machine) cuCtxGetDevice(out *sys.CUdevice) sys.CUresult {
@@ -233,13 +210,7 @@ func (m *machine) cuCtxGetDevice(out *sys.CUdevice) sys.CUresult {
 }
 
 func (m *machine) cuCtxGetDevice_v2(out *sys.CUdevice, h sys.CUcontext) sys.CUresult {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	ctx, r := m.named(h)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, m.number(ctx.dev))
+	return value(m, m.named, h, out, func(ctx *context) sys.CUdevice { return m.number(ctx.dev) })
 }
 
 // The versions that cuCtxGetApiVersion returns: for contexts that cuCtxCreate
@@ -250,29 +221,20 @@ const (
 )
 
 func (m *machine) cuCtxGetApiVersion(h sys.CUcontext, out *uint32) sys.CUresult {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	ctx, r := m.known(h)
+	r := value(m, m.known, h, out, func(ctx *context) uint32 { return ctx.api })
 	if h != 0 && r == sys.CUDA_ERROR_CONTEXT_IS_DESTROYED {
-		r = sys.CUDA_ERROR_INVALID_CONTEXT
+		return sys.CUDA_ERROR_INVALID_CONTEXT
 	}
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, ctx.api)
+	return r
 }
 
 func (m *machine) cuCtxGetId(h sys.CUcontext, out *uint64) sys.CUresult {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	ctx, r := m.known(h)
-	if ctx != nil && h == 0 {
-		r = ctx.state()
-	}
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, contextNumber(uint64(ctx.handle)))
+	return with(m, m.known, h, func(ctx *context) sys.CUresult {
+		if r := ctx.state(); h == 0 && r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return set(out, contextNumber(uint64(ctx.handle)))
+	})
 }
 
 // Stream priorities, the greatest being the lowest number.
@@ -282,28 +244,44 @@ const (
 )
 
 func (m *machine) cuCtxGetStreamPriorityRange(least, greatest *int32) sys.CUresult {
-	_, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	setOptional[int32](r, least, leastPriority)
-	setOptional[int32](r, greatest, greatestPriority)
-	return r
+	return withContext(m, m.current, func(*context) sys.CUresult {
+		setOptional(least, leastPriority)
+		setOptional(greatest, greatestPriority)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuCtxSynchronize() sys.CUresult { return m.cuCtxSynchronize_v2(0) }
 
 func (m *machine) cuCtxSynchronize_v2(h sys.CUcontext) sys.CUresult {
+	return m.afterWork(func() (*context, sys.CUresult) {
+		ctx, r := m.contextOr(h)
+		if r == sys.CUDA_SUCCESS {
+			r = ctx.refuse()
+		}
+		return ctx, r
+	}, nil)
+}
+
+// afterWork waits for the work of the context that find returns, and then calls
+// then, unless that is nil. The machine is locked for both, and not for the wait.
+// Without a context, or with an error, there is nothing to wait for, and find's
+// result is the call's.
+func (m *machine) afterWork(find func() (*context, sys.CUresult), then func() sys.CUresult) sys.CUresult {
 	m.mu.Lock()
-	ctx, r := m.contextOr(h)
-	if r == sys.CUDA_SUCCESS {
-		r = ctx.refuse()
-	}
-	if r != sys.CUDA_SUCCESS {
+	ctx, r := find()
+	if ctx == nil || r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
 		return r
 	}
 	work := ctx.tails(everyStream)
 	m.mu.Unlock()
-	return m.await(ctx, work)
+	if r = m.await(ctx, work); r != sys.CUDA_SUCCESS || then == nil {
+		return r
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return then()
 }
 
 // await waits for work, unlocked, shows what kernels have printed, and returns the

@@ -13,7 +13,7 @@ func (m *machine) cuCtxCreate_v2(out *sys.CUcontext, flags uint32, dev sys.CUdev
 
 // create makes a context and pushes it.
 func (m *machine) create(out *sys.CUcontext, flags uint32, dev sys.CUdevice, api uint32) sys.CUresult {
-	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+	return with(m, m.device, dev, func(d *device) sys.CUresult {
 		if out == nil || !validContextFlags(flags) {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -32,12 +32,12 @@ func (m *machine) create(out *sys.CUcontext, flags uint32, dev sys.CUdevice, api
 // cuCtxCreate_v3 takes no execution affinity: no device here has it.
 func (m *machine) cuCtxCreate_v3(out *sys.CUcontext, affinity *sys.CUexecAffinityParam, n int32, flags uint32, dev sys.CUdevice) sys.CUresult {
 	if n > 0 {
-		_, r := m.lockDevice(dev)
-		defer m.mu.Unlock()
-		if affinity == nil {
-			return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
-		}
-		return firstError(r, sys.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY)
+		return with(m, m.device, dev, func(*device) sys.CUresult {
+			if affinity == nil {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
+			return sys.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+		})
 	}
 	return m.cuCtxCreate_v2(out, flags, dev)
 }
@@ -48,9 +48,7 @@ func (m *machine) cuCtxCreate_v4(out *sys.CUcontext, params *sys.CUctxCreatePara
 		return m.cuCtxCreate_v2(out, flags, dev)
 	}
 	if params.CigParams != nil {
-		_, r := m.lockDevice(dev)
-		defer m.mu.Unlock()
-		return firstError(r, sys.CUDA_ERROR_NOT_SUPPORTED)
+		return with(m, m.device, dev, func(*device) sys.CUresult { return sys.CUDA_ERROR_NOT_SUPPORTED })
 	}
 	return m.cuCtxCreate_v3(out, params.ExecAffinityParams, params.NumExecAffinityParams, flags, dev)
 }
@@ -61,7 +59,8 @@ func (m *machine) cuCtxDestroy(h sys.CUcontext) sys.CUresult {
 	if h == 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	ctx, r := m.lockCreated(h, "cuCtxDestroy")
+	m.mu.Lock()
+	ctx, r := m.findCreated(h)
 	if r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
 		return r
@@ -72,13 +71,12 @@ func (m *machine) cuCtxDestroy(h sys.CUcontext) sys.CUresult {
 	return m.destroy(ctx)
 }
 
-// lockCreated returns a context of cuCtxCreate, lost or not, with the machine
-// locked; the caller unlocks. Given anything but a context, the real driver kills
-// the process (D4).
-func (m *machine) lockCreated(h sys.CUcontext, call string) (*context, sys.CUresult) {
-	r := m.lock()
+// findCreated returns a context of cuCtxCreate, lost or not. Given anything but a
+// context, the real driver kills the process (D4).
+func (m *machine) findCreated(h sys.CUcontext) (*context, sys.CUresult) {
+	r := m.ready()
 	if r == sys.CUDA_SUCCESS && !m.knows(h) {
-		r = m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "%s(%#x): no context", call, uint64(h))
+		r = m.misuse(sys.CUDA_ERROR_INVALID_CONTEXT, "cuCtxDestroy(%#x): no context", uint64(h))
 	}
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
@@ -92,7 +90,7 @@ func (m *machine) lockCreated(h sys.CUcontext, call string) (*context, sys.CUres
 
 // cuCtxAttach counts one more user of the current context.
 func (m *machine) cuCtxAttach(out *sys.CUcontext, flags uint32) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
 		if out == nil || flags != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -122,32 +120,23 @@ func (m *machine) cuCtxDetach(h sys.CUcontext) sys.CUresult {
 
 // cuCtxGetFlags of a primary context holds CU_CTX_MAP_HOST.
 func (m *machine) cuCtxGetFlags(out *uint32) sys.CUresult {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	ctx, r := m.named(0)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, ctx.flags)
+	return value(m, m.named, 0, out, func(ctx *context) uint32 { return ctx.flags })
 }
 
 // cuCtxSetFlags shows in cuDevicePrimaryCtxGetState only flags that the device
 // learns at once.
 func (m *machine) cuCtxSetFlags(flags uint32) sys.CUresult {
-	ctx, r := m.lockKnown()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if !validContextFlags(flags) {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	ctx.setFlags(flags)
-	if ctx.primary() {
-		const atOnce = uint32(sys.CU_CTX_SYNC_MEMOPS)
-		ctx.dev.flags = ctx.dev.flags&^atOnce | flags&atOnce
-	}
-	return sys.CUDA_SUCCESS
+	return with(m, m.known, 0, func(ctx *context) sys.CUresult {
+		if !validContextFlags(flags) {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		ctx.setFlags(flags)
+		if ctx.primary() {
+			const atOnce = uint32(sys.CU_CTX_SYNC_MEMOPS)
+			ctx.dev.flags = ctx.dev.flags&^atOnce | flags&atOnce
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // setFlags changes the flags that can be changed later; of the others

@@ -3,7 +3,7 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice) sys.CUresult {
-	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+	return with(m, m.device, dev, func(d *device) sys.CUresult {
 		if out == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -57,7 +57,8 @@ func (m *machine) addContext(h sys.CUcontext, d *device, flags uint32) *context 
 }
 
 func (m *machine) cuDevicePrimaryCtxRelease(dev sys.CUdevice) sys.CUresult {
-	d, r := m.lockDevice(dev)
+	m.mu.Lock()
+	d, r := m.device(dev)
 	if r == sys.CUDA_SUCCESS && d.retains == 0 {
 		r = sys.CUDA_ERROR_INVALID_CONTEXT
 	}
@@ -75,7 +76,8 @@ func (m *machine) cuDevicePrimaryCtxRelease(dev sys.CUdevice) sys.CUresult {
 // cuDevicePrimaryCtxReset destroys the context but not the references to it:
 // each must still be released.
 func (m *machine) cuDevicePrimaryCtxReset(dev sys.CUdevice) sys.CUresult {
-	d, r := m.lockDevice(dev)
+	m.mu.Lock()
+	d, r := m.device(dev)
 	if r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
 		return r
@@ -134,15 +136,11 @@ func (m *machine) dropContext(ctx *context) {
 }
 
 func (m *machine) cuDevicePrimaryCtxGetState(dev sys.CUdevice, flags *uint32, active *int32) sys.CUresult {
-	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
-		var is int32
-		if d.primary != nil {
-			is = 1
-		}
+	return with(m, m.device, dev, func(d *device) sys.CUresult {
 		if flags == nil || active == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		*flags, *active = d.flags, is
+		*flags, *active = d.flags, int32(asWord(d.primary != nil))
 		return sys.CUDA_SUCCESS
 	})
 }
@@ -150,26 +148,21 @@ func (m *machine) cuDevicePrimaryCtxGetState(dev sys.CUdevice, flags *uint32, ac
 // cuDevicePrimaryCtxSetFlags is the function of CUDA 7.0, which refuses while
 // there is a primary context.
 func (m *machine) cuDevicePrimaryCtxSetFlags(dev sys.CUdevice, flags uint32) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && d.primary != nil {
-		return sys.CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE
-	}
-	return d.setFlags(r, flags)
+	return with(m, m.device, dev, func(d *device) sys.CUresult {
+		if d.primary != nil {
+			return sys.CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE
+		}
+		return d.setFlags(flags)
+	})
 }
 
 func (m *machine) cuDevicePrimaryCtxSetFlags_v2(dev sys.CUdevice, flags uint32) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	return d.setFlags(r, flags)
+	return with(m, m.device, dev, func(d *device) sys.CUresult { return d.setFlags(flags) })
 }
 
 // setFlags sets the flags of the present or next primary context. CU_CTX_MAP_HOST
 // is always on and may not be requested.
-func (d *device) setFlags(r sys.CUresult, flags uint32) sys.CUresult {
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
+func (d *device) setFlags(flags uint32) sys.CUresult {
 	if !validContextFlags(flags) || flags&uint32(sys.CU_CTX_MAP_HOST) != 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}

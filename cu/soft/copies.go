@@ -2,7 +2,6 @@ package soft
 
 import (
 	"encoding/binary"
-	"math"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -90,21 +89,10 @@ func (m *machine) syncMemops(r sys.CUresult, ptrs ...sys.CUdeviceptr) sys.CUresu
 	return m.cuStreamSynchronize(sys.CU_STREAM_LEGACY)
 }
 
-// memset sets n elements as wide as the pattern.
-func (m *machine) memset(dst sys.CUdeviceptr, pattern []byte, n uintptr, s sys.CUstream) sys.CUresult {
-	width := uintptr(len(pattern))
-	if n > 0 && (n > math.MaxInt64/width || uintptr(dst)%width != 0) {
-		return m.refuse(s, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	return m.transfer(transfer{dst: onDevice(dst), pattern: pattern, extent: line(n * width), stream: s})
-}
-
 // refuse returns why a call with a stream is refused: first why not the stream,
 // then why.
 func (m *machine) refuse(h sys.CUstream, why sys.CUresult) sys.CUresult {
-	_, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	return firstError(r, why)
+	return with(m, m.findStream, h, func(*stream) sys.CUresult { return why })
 }
 
 func (m *machine) cuMemsetD8_v2(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUresult {
@@ -112,7 +100,7 @@ func (m *machine) cuMemsetD8_v2(dst sys.CUdeviceptr, v uint8, n uintptr) sys.CUr
 }
 
 func (m *machine) cuMemsetD8Async(dst sys.CUdeviceptr, v uint8, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.memset(dst, []byte{v}, n, s)
+	return m.memset2D(dst, 0, []byte{v}, n, 1, s)
 }
 
 func (m *machine) cuMemsetD16_v2(dst sys.CUdeviceptr, v uint16, n uintptr) sys.CUresult {
@@ -120,7 +108,7 @@ func (m *machine) cuMemsetD16_v2(dst sys.CUdeviceptr, v uint16, n uintptr) sys.C
 }
 
 func (m *machine) cuMemsetD16Async(dst sys.CUdeviceptr, v uint16, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.memset(dst, binary.LittleEndian.AppendUint16(nil, v), n, s)
+	return m.memset2D(dst, 0, binary.LittleEndian.AppendUint16(nil, v), n, 1, s)
 }
 
 func (m *machine) cuMemsetD32_v2(dst sys.CUdeviceptr, v uint32, n uintptr) sys.CUresult {
@@ -128,5 +116,5 @@ func (m *machine) cuMemsetD32_v2(dst sys.CUdeviceptr, v uint32, n uintptr) sys.C
 }
 
 func (m *machine) cuMemsetD32Async(dst sys.CUdeviceptr, v uint32, n uintptr, s sys.CUstream) sys.CUresult {
-	return m.memset(dst, binary.LittleEndian.AppendUint32(nil, v), n, s)
+	return m.memset2D(dst, 0, binary.LittleEndian.AppendUint32(nil, v), n, 1, s)
 }

@@ -31,7 +31,8 @@ type copyDesc struct {
 // unless both sides are device memory.
 func (m *machine) copyExtent(c copyDesc) sys.CUresult {
 	t := transfer{extent: c.extent, stream: c.stream}
-	_, r := m.lockStream(c.stream)
+	m.mu.Lock()
+	_, r := m.findStream(c.stream)
 	if r == sys.CUDA_SUCCESS && !c.empty() {
 		r = m.sides(&t, &c)
 	}

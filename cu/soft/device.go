@@ -99,12 +99,6 @@ func (m *machine) device(d sys.CUdevice) (*device, sys.CUresult) {
 	return m.devices[d], sys.CUDA_SUCCESS
 }
 
-// lockDevice is device with the machine locked; the caller unlocks.
-func (m *machine) lockDevice(d sys.CUdevice) (*device, sys.CUresult) {
-	m.mu.Lock()
-	return m.device(d)
-}
-
 // number returns CUDA's number of a visible device.
 func (m *machine) number(d *device) sys.CUdevice {
 	for i, v := range m.devices {
@@ -116,64 +110,57 @@ func (m *machine) number(d *device) sys.CUdevice {
 }
 
 func (m *machine) cuDeviceGet(dev *sys.CUdevice, ordinal int32) sys.CUresult {
-	_, r := m.lockDevice(sys.CUdevice(ordinal))
-	defer m.mu.Unlock()
-	return set(r, dev, sys.CUdevice(ordinal))
+	return with(m, m.device, sys.CUdevice(ordinal), func(*device) sys.CUresult { return set(dev, sys.CUdevice(ordinal)) })
 }
 
 func (m *machine) cuDeviceGetCount(count *int32) sys.CUresult {
-	defer m.mu.Unlock()
-	return set(m.lock(), count, int32(len(m.devices)))
+	return m.locked(func() sys.CUresult { return set(count, int32(len(m.devices))) })
 }
 
 func (m *machine) cuDeviceGetName(name *byte, size int32, dev sys.CUdevice) sys.CUresult {
-	_, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	return setString(r, name, size, deviceName)
+	return with(m, m.device, dev, func(*device) sys.CUresult { return setString(name, size, deviceName) })
 }
 
 func (m *machine) cuDeviceGetUuid(uuid *sys.CUuuid, dev sys.CUdevice) sys.CUresult {
-	return value(m, m.lockDevice, dev, uuid, func(d *device) sys.CUuuid { return sys.CUuuid{Bytes: d.uuid} })
+	return value(m, m.device, dev, uuid, func(d *device) sys.CUuuid { return sys.CUuuid{Bytes: d.uuid} })
 }
 
 func (m *machine) cuDeviceTotalMem_v2(bytes *uint64, dev sys.CUdevice) sys.CUresult {
-	return value(m, m.lockDevice, dev, bytes, func(d *device) uint64 { return d.memory })
+	return value(m, m.device, dev, bytes, func(d *device) uint64 { return d.memory })
 }
 
 func (m *machine) cuDeviceComputeCapability(major, minor *int32, dev sys.CUdevice) sys.CUresult {
-	_, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if major == nil || minor == nil {
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	return firstError(set(r, major, computeMajor), set(r, minor, computeMinor))
+	return with(m, m.device, dev, func(*device) sys.CUresult {
+		if major == nil || minor == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		return firstError(set(major, computeMajor), set(minor, computeMinor))
+	})
 }
 
 // cuDeviceGetProperties is of CUDA 1; attributes have replaced it.
 func (m *machine) cuDeviceGetProperties(out *sys.CUdevprop, dev sys.CUdevice) sys.CUresult {
-	_, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
 	a := attributes
-	return set(r, out, sys.CUdevprop{
-		MaxThreadsPerBlock: a[sys.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK],
-		MaxThreadsDim: [3]int32{a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X],
-			a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y], a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z]},
-		MaxGridSize: [3]int32{a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X],
-			a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y], a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z]},
-		SharedMemPerBlock:   a[sys.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK],
-		TotalConstantMemory: a[sys.CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY],
-		SIMDWidth:           a[sys.CU_DEVICE_ATTRIBUTE_WARP_SIZE],
-		MemPitch:            a[sys.CU_DEVICE_ATTRIBUTE_MAX_PITCH],
-		RegsPerBlock:        a[sys.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK],
-		ClockRate:           a[sys.CU_DEVICE_ATTRIBUTE_CLOCK_RATE],
-		TextureAlign:        a[sys.CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT],
+	return value(m, m.device, dev, out, func(*device) sys.CUdevprop {
+		return sys.CUdevprop{
+			MaxThreadsPerBlock: a[sys.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK],
+			MaxThreadsDim: [3]int32{a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X],
+				a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y], a[sys.CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z]},
+			MaxGridSize: [3]int32{a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X],
+				a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y], a[sys.CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z]},
+			SharedMemPerBlock:   a[sys.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK],
+			TotalConstantMemory: a[sys.CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY],
+			SIMDWidth:           a[sys.CU_DEVICE_ATTRIBUTE_WARP_SIZE],
+			MemPitch:            a[sys.CU_DEVICE_ATTRIBUTE_MAX_PITCH],
+			RegsPerBlock:        a[sys.CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK],
+			ClockRate:           a[sys.CU_DEVICE_ATTRIBUTE_CLOCK_RATE],
+			TextureAlign:        a[sys.CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT],
+		}
 	})
 }
 
 // cuDeviceGetExecAffinitySupport says no: that needs MPS. Like the real one it
 // takes any type.
 func (m *machine) cuDeviceGetExecAffinitySupport(out *int32, _ sys.CUexecAffinityType, dev sys.CUdevice) sys.CUresult {
-	_, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	return set(r, out, 0)
+	return with(m, m.device, dev, func(*device) sys.CUresult { return set(out, 0) })
 }

@@ -59,21 +59,21 @@ var attributes = map[sys.CUdevice_attribute]int32{
 }
 
 func (m *machine) cuDeviceGetAttribute(value *int32, a sys.CUdevice_attribute, dev sys.CUdevice) sys.CUresult {
-	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
+	return with(m, m.device, dev, func(d *device) sys.CUresult {
 		if a == 0 || a >= sys.CU_DEVICE_ATTRIBUTE_MAX {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 		switch {
 		case a == sys.CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-			return set(sys.CUDA_SUCCESS, value, d.bus())
+			return set(value, d.bus())
 		case m.conf.vmm == 0 && takesVMM(a):
-			return set(sys.CUDA_SUCCESS, value, 0)
+			return set(value, 0)
 		case a == sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
 			return m.ipcAttribute(value)
 		case a >= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 && a <= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1 && m.conf.version < memOps2:
-			return set(sys.CUDA_SUCCESS, value, 1)
+			return set(value, 1)
 		}
-		return set(sys.CUDA_SUCCESS, value, attributes[a])
+		return set(value, attributes[a])
 	})
 }
 
@@ -83,5 +83,5 @@ func (m *machine) ipcAttribute(value *int32) sys.CUresult {
 	if m.conf.version < 12000 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	return set(sys.CUDA_SUCCESS, value, int32(m.conf.ipc))
+	return set(value, int32(m.conf.ipc))
 }

@@ -35,15 +35,9 @@ func (m *machine) findEvent(h sys.CUevent) (*event, sys.CUresult) {
 	return nil, m.deadHandle(kindEvent, uint64(h), "event", sys.CUDA_ERROR_CONTEXT_IS_DESTROYED)
 }
 
-// lockEvent is findEvent with the machine locked; the caller unlocks.
-func (m *machine) lockEvent(h sys.CUevent) (*event, sys.CUresult) {
-	m.mu.Lock()
-	return m.findEvent(h)
-}
-
-// lockIdleEvent is lockEvent for calls that wait for the event, or query it.
-func (m *machine) lockIdleEvent(h sys.CUevent) (*event, sys.CUresult) {
-	e, r := m.lockEvent(h)
+// idleEvent is findEvent for calls that wait for the event, or query it.
+func (m *machine) idleEvent(h sys.CUevent) (*event, sys.CUresult) {
+	e, r := m.findEvent(h)
 	if r == sys.CUDA_SUCCESS {
 		r = e.captured.refuseEvent()
 	}
@@ -52,26 +46,25 @@ func (m *machine) lockIdleEvent(h sys.CUevent) (*event, sys.CUresult) {
 
 // cuEventCreate requires events for other processes not to record the time.
 func (m *machine) cuEventCreate(out *sys.CUevent, flags uint32) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	const timing, shared = uint32(sys.CU_EVENT_DISABLE_TIMING), uint32(sys.CU_EVENT_INTERPROCESS)
-	known := uint32(sys.CU_EVENT_BLOCKING_SYNC) | timing | shared
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case out == nil || flags&^known != 0 || flags&(timing|shared) == shared:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case flags&shared != 0 && m.conf.ipc == 0:
-		return sys.CUDA_ERROR_NOT_SUPPORTED
-	}
-	e := &event{ctx: ctx, flags: flags}
-	if flags&shared != 0 {
-		if e.shared, r = m.newSharedEvent(ctx.dev); r != sys.CUDA_SUCCESS {
-			return r
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
+		const timing, shared = uint32(sys.CU_EVENT_DISABLE_TIMING), uint32(sys.CU_EVENT_INTERPROCESS)
+		known := uint32(sys.CU_EVENT_BLOCKING_SYNC) | timing | shared
+		switch {
+		case out == nil || flags&^known != 0 || flags&(timing|shared) == shared:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case flags&shared != 0 && m.conf.ipc == 0:
+			return sys.CUDA_ERROR_NOT_SUPPORTED
 		}
-	}
-	*out = m.addEvent(e)
-	return sys.CUDA_SUCCESS
+		e := &event{ctx: ctx, flags: flags}
+		if flags&shared != 0 {
+			var r sys.CUresult
+			if e.shared, r = m.newSharedEvent(ctx.dev); r != sys.CUDA_SUCCESS {
+				return r
+			}
+		}
+		*out = m.addEvent(e)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // addEvent gives a new event its handle.
@@ -82,13 +75,11 @@ func (m *machine) addEvent(e *event) sys.CUevent {
 }
 
 func (m *machine) cuEventDestroy_v2(h sys.CUevent) sys.CUresult {
-	e, r := m.lockEvent(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS {
+	return with(m, m.findEvent, h, func(e *event) sys.CUresult {
 		delete(m.events, h)
 		m.dropEvent(e.shared)
-	}
-	return r
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuEventRecord(h sys.CUevent, hStream sys.CUstream) sys.CUresult {
@@ -97,11 +88,8 @@ func (m *machine) cuEventRecord(h sys.CUevent, hStream sys.CUstream) sys.CUresul
 
 // cuEventRecordWithFlags requires event and stream of the same context.
 func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, flags uint32) sys.CUresult {
-	return with(m, m.lockEvent, h, func(e *event) sys.CUresult {
-		s, r := m.findStream(hStream)
+	return withBoth(m, m.findEvent, h, m.findStream, hStream, func(e *event, s *stream) sys.CUresult {
 		switch {
-		case r != sys.CUDA_SUCCESS:
-			return r
 		case s.ctx != e.ctx:
 			return sys.CUDA_ERROR_INVALID_HANDLE
 		case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
@@ -123,24 +111,24 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 
 // cuEventQuery reports an event that was never recorded as done.
 func (m *machine) cuEventQuery(h sys.CUevent) sys.CUresult {
-	e, r := m.lockIdleEvent(h)
-	defer m.mu.Unlock()
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case e.shared != nil:
-		if r = e.shared.query(); r != sys.CUDA_ERROR_NOT_READY {
-			r = e.ctx.lose(r)
+	return with(m, m.idleEvent, h, func(e *event) sys.CUresult {
+		switch {
+		case e.shared != nil:
+			r := e.shared.query()
+			if r != sys.CUDA_ERROR_NOT_READY {
+				e.ctx.lose(r)
+			}
+			return r
+		case e.last != nil && !e.last.finished():
+			return sys.CUDA_ERROR_NOT_READY
 		}
-		return r
-	case e.last != nil && !e.last.finished():
-		return sys.CUDA_ERROR_NOT_READY
-	}
-	return r
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuEventSynchronize(h sys.CUevent) sys.CUresult {
-	e, r := m.lockIdleEvent(h)
+	m.mu.Lock()
+	e, r := m.idleEvent(h)
 	if r == sys.CUDA_SUCCESS && e.shared != nil {
 		return m.syncShared(e.ctx, e.shared)
 	}
@@ -156,11 +144,8 @@ func (m *machine) cuEventSynchronize(h sys.CUevent) sys.CUresult {
 }
 
 func (m *machine) cuEventElapsedTime(out *float32, hStart, hEnd sys.CUevent) sys.CUresult {
-	return with(m, m.lockEvent, hStart, func(start *event) sys.CUresult {
-		end, r := m.findEvent(hEnd)
+	return withBoth(m, m.findEvent, hStart, m.findEvent, hEnd, func(start, end *event) sys.CUresult {
 		switch {
-		case r != sys.CUDA_SUCCESS:
-			return r
 		case out == nil:
 			return sys.CUDA_ERROR_INVALID_HANDLE
 		case start.captured.in != nil || end.captured.in != nil:

@@ -8,52 +8,46 @@ import (
 // cuMemExportToShareableHandle gives out an fd of its own each time, closed on
 // exec. The fd alone keeps the memory (D11) and carries no rights (D5).
 func (m *machine) cuMemExportToShareableHandle(out *int32, h sys.CUmemGenericAllocationHandle, t sys.CUmemAllocationHandleType, flags uint64) sys.CUresult {
-	a, r := m.lockAllocation(h, "cuMemExportToShareableHandle")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || flags != 0 || a.phys.types&t == 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	switch t {
-	case sys.CU_MEM_HANDLE_TYPE_FABRIC:
-		fabricAt(out).Data = m.fabricHandle(a.phys)
+	return with(m, m.findAllocation, h, func(a *handle) sys.CUresult {
+		if out == nil || flags != 0 || a.phys.types&t == 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		switch t {
+		case sys.CU_MEM_HANDLE_TYPE_FABRIC:
+			fabricAt(out).Data = m.fabricHandle(a.phys)
+			return sys.CUDA_SUCCESS
+		case sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
+		default:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		fd, err := m.store.reopen(&a.phys.trailer)
+		if err != nil {
+			return sys.CUDA_ERROR_OPERATING_SYSTEM
+		}
+		*out = int32(fd)
 		return sys.CUDA_SUCCESS
-	case sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
-	default:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	fd, err := m.store.reopen(&a.phys.trailer)
-	if err != nil {
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
-	}
-	*out = int32(fd)
-	return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemImportFromShareableHandle needs no context (D7) and leaves the fd to
 // the caller. Each import has a handle of its own.
 func (m *machine) cuMemImportFromShareableHandle(out *sys.CUmemGenericAllocationHandle, osHandle uintptr, t sys.CUmemAllocationHandleType) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out != nil && osHandle != 0 && t == sys.CU_MEM_HANDLE_TYPE_FABRIC && m.conf.imex != 0 {
-		return m.importFabric(out, osHandle)
-	}
-	fd := int(int32(osHandle))
-	if out == nil || fd == 0 { // D8
+	return m.locked(func() sys.CUresult {
+		if out != nil && osHandle != 0 && t == sys.CU_MEM_HANDLE_TYPE_FABRIC && m.conf.imex != 0 {
+			return m.importFabric(out, osHandle)
+		}
+		fd := int(int32(osHandle))
+		if out == nil || fd == 0 { // D8
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		switch t {
+		case sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
+			return m.importFile(out, fd)
+		case sys.CU_MEM_HANDLE_TYPE_WIN32, sys.CU_MEM_HANDLE_TYPE_WIN32_KMT, sys.CU_MEM_HANDLE_TYPE_FABRIC:
+			return sys.CUDA_ERROR_NOT_SUPPORTED
+		}
 		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	switch t {
-	case sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR:
-		return m.importFile(out, fd)
-	case sys.CU_MEM_HANDLE_TYPE_WIN32, sys.CU_MEM_HANDLE_TYPE_WIN32_KMT, sys.CU_MEM_HANDLE_TYPE_FABRIC:
-		return sys.CUDA_ERROR_NOT_SUPPORTED
-	}
-	return sys.CUDA_ERROR_INVALID_VALUE
+	})
 }
 
 // importFile imports the file behind fd, if cuMemCreate made it. It checks and
@@ -110,35 +104,29 @@ func (m *machine) deviceOf(t *trailer) *device {
 // cuMemGetAllocationPropertiesFromHandle says of imported memory that it
 // cannot be exported, whatever it was made for (D6).
 func (m *machine) cuMemGetAllocationPropertiesFromHandle(out *sys.CUmemAllocationProp, h sys.CUmemGenericAllocationHandle) sys.CUresult {
-	a, r := m.lockAllocation(h, "cuMemGetAllocationPropertiesFromHandle")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, sys.CUmemAllocationProp{
-		Type:                 sys.CU_MEM_ALLOCATION_TYPE_PINNED,
-		RequestedHandleTypes: a.phys.types,
-		Location:             sys.CUmemLocation{Type: sys.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(m.number(a.phys.dev))},
+	return with(m, m.findAllocation, h, func(a *handle) sys.CUresult {
+		return set(out, sys.CUmemAllocationProp{
+			Type:                 sys.CU_MEM_ALLOCATION_TYPE_PINNED,
+			RequestedHandleTypes: a.phys.types,
+			Location:             sys.CUmemLocation{Type: sys.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(m.number(a.phys.dev))},
+		})
 	})
 }
 
 // cuMemRetainAllocationHandle returns the handle of the memory mapped at an
 // address, counted once more, or again if it was released.
 func (m *machine) cuMemRetainAllocationHandle(out *sys.CUmemGenericAllocationHandle, addr uintptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	p := m.space.mapping(addr)
-	if out == nil || p == nil || p.phys.kind != kindGeneric {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if a := m.handles[p.phys.handle]; a != nil {
-		a.refs++
-		*out = p.phys.handle
+	return m.locked(func() sys.CUresult {
+		p := m.space.mapping(addr)
+		if out == nil || p == nil || p.phys.kind != kindGeneric {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if a := m.handles[p.phys.handle]; a != nil {
+			a.refs++
+			*out = p.phys.handle
+			return sys.CUDA_SUCCESS
+		}
+		*out = m.newAllocation(p.phys)
 		return sys.CUDA_SUCCESS
-	}
-	*out = m.newAllocation(p.phys)
-	return sys.CUDA_SUCCESS
+	})
 }

@@ -4,15 +4,14 @@ import (
 	"runtime/debug"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"golang.org/x/sys/unix"
 )
 
 // fabricMagic begins a fabric handle; the number is the format's version.
-const fabricMagic = "gpufdfh1"
+var fabricMagic = [8]byte([]byte("gpufdfh1"))
 
 // fabricHandle names memory of cuMemCreate.
 func (m *machine) fabricHandle(p *physical) [64]byte {
-	h := ipcHandle{magic: fabricMagic, at: fromID(p.id), file: p.size, size: p.size, ordinal: uint32(p.ordinal)}
+	h := ipcHandle{Magic: fabricMagic, At: fromID(p.id), File: p.size, Size: p.size, Ordinal: uint32(p.ordinal)}
 	return h.encode(m.store)
 }
 
@@ -25,10 +24,10 @@ func (m *machine) importFabric(out *sys.CUmemGenericAllocationHandle, addr uintp
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	h, ok := decodeIPC(fabricMagic, b, m.store)
-	if !ok || h.serial != [8]byte{} {
+	if !ok || h.Serial != [8]byte{} {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	t := trailer{kind: kindGeneric, ordinal: int(h.ordinal), size: h.file, uuid: m.store.uuid(int(h.ordinal)), id: toID(h.at)}
+	t := trailer{kind: kindGeneric, ordinal: int(h.Ordinal), size: h.File, uuid: m.store.uuid(int(h.Ordinal)), id: toID(h.At)}
 	d := m.deviceOf(&t)
 	if d == nil {
 		return sys.CUDA_ERROR_INVALID_DEVICE
@@ -37,11 +36,7 @@ func (m *machine) importFabric(out *sys.CUmemGenericAllocationHandle, addr uintp
 	if err != nil {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	defer unix.Close(fd)
-	if have, ok := readTrailer(fd); !ok || *have != t {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	p, r := m.adopt(fd, t, d)
+	p, r := m.adoptOpened(fd, t, d, sys.CUDA_ERROR_INVALID_VALUE)
 	if r == sys.CUDA_SUCCESS {
 		*out = m.newAllocation(p)
 	}

@@ -2,7 +2,6 @@ package soft
 
 import (
 	"math"
-	"strings"
 
 	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
@@ -64,7 +63,7 @@ func (a *funcAttributes) get(out *int32, which sys.CUfunction_attribute, k *ptx.
 	case sys.CU_FUNC_ATTRIBUTE_NUM_REGS:
 		v = int32(registers(k))
 	case sys.CU_FUNC_ATTRIBUTE_PTX_VERSION:
-		v = targetVersion(code.Target)
+		v = int32(code.Architecture())
 	case sys.CU_FUNC_ATTRIBUTE_BINARY_VERSION:
 		v = 10*computeMajor + computeMinor
 	default:
@@ -72,7 +71,7 @@ func (a *funcAttributes) get(out *int32, which sys.CUfunction_attribute, k *ptx.
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 	}
-	return set(sys.CUDA_SUCCESS, out, v)
+	return set(out, v)
 }
 
 // maxThreads is how many threads a block of the kernel may have.
@@ -92,17 +91,6 @@ func constBytes(code *ptx.Module) (n int32) {
 		if v.Constant {
 			n += int32(v.Size)
 		}
-	}
-	return n
-}
-
-// targetVersion is 75 for sm_75.
-func targetVersion(target string) (n int32) {
-	for _, c := range strings.TrimPrefix(target, "sm_") {
-		if c < '0' || c > '9' {
-			break
-		}
-		n = 10*n + c - '0'
 	}
 	return n
 }
@@ -150,27 +138,21 @@ func (m *machine) findFunction(h sys.CUfunction) (*function, sys.CUresult) {
 		return nil, sys.CUDA_ERROR_INVALID_HANDLE
 	}
 	if m.isA(kindKernel, uint64(h)) {
-		return nil, m.deadObject(kindKernel, uint64(h), "kernel")
+		return nil, m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "kernel %#x used after it was destroyed", uint64(h))
 	}
 	return nil, m.deadHandle(kindFunction, uint64(h), "function", sys.CUDA_ERROR_INVALID_HANDLE)
 }
 
-// lockFunction is findFunction with the machine locked; the caller unlocks.
-func (m *machine) lockFunction(h sys.CUfunction) (*function, sys.CUresult) {
-	m.mu.Lock()
-	return m.findFunction(h)
-}
-
 func (m *machine) cuFuncGetAttribute(out *int32, a sys.CUfunction_attribute, h sys.CUfunction) sys.CUresult {
-	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return f.attrs.get(out, a, &f.Kernel, f.mod.code) })
+	return with(m, m.findFunction, h, func(f *function) sys.CUresult { return f.attrs.get(out, a, &f.Kernel, f.mod.code) })
 }
 
 func (m *machine) cuFuncSetAttribute(h sys.CUfunction, a sys.CUfunction_attribute, v int32) sys.CUresult {
-	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return f.attrs.set(a, v, &f.Kernel) })
+	return with(m, m.findFunction, h, func(f *function) sys.CUresult { return f.attrs.set(a, v, &f.Kernel) })
 }
 
 func (m *machine) cuFuncGetParamInfo(h sys.CUfunction, index uintptr, offset, size *uintptr) sys.CUresult {
-	return with(m, m.lockFunction, h, func(f *function) sys.CUresult { return paramInfo(&f.Kernel, index, offset, size) })
+	return with(m, m.findFunction, h, func(f *function) sys.CUresult { return paramInfo(&f.Kernel, index, offset, size) })
 }
 
 // paramInfo says where a parameter is among the others; its size may be left out.
@@ -179,47 +161,33 @@ func paramInfo(k *ptx.Kernel, index uintptr, offset, size *uintptr) sys.CUresult
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	*offset = uintptr(k.Params[index].Offset)
-	setOptional(sys.CUDA_SUCCESS, size, uintptr(k.Params[index].Size))
+	setOptional(size, uintptr(k.Params[index].Size))
 	return sys.CUDA_SUCCESS
 }
 
 func (m *machine) cuFuncGetName(out **byte, h sys.CUfunction) sys.CUresult {
-	return value(m, m.lockFunction, h, out, func(f *function) *byte { return kernelNames.get(f.Name) })
+	return value(m, m.findFunction, h, out, func(f *function) *byte { return kernelNames.get(f.Name) })
 }
 
 func (m *machine) cuFuncGetModule(out *sys.CUmodule, h sys.CUfunction) sys.CUresult {
-	return value(m, m.lockFunction, h, out, func(f *function) sys.CUmodule { return f.mod.handle })
+	return value(m, m.findFunction, h, out, func(f *function) sys.CUmodule { return f.mod.handle })
 }
 
 // cuFuncLoad has nothing to load: PTX is loaded at once.
 func (m *machine) cuFuncLoad(h sys.CUfunction) sys.CUresult {
-	_, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	return r
+	return with(m, m.findFunction, h, func(*function) sys.CUresult { return sys.CUDA_SUCCESS })
 }
 
 func (m *machine) cuFuncIsLoaded(out *sys.CUfunctionLoadingState, h sys.CUfunction) sys.CUresult {
-	_, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	return set(r, out, sys.CU_FUNCTION_LOADING_STATE_LOADED)
+	return with(m, m.findFunction, h, func(*function) sys.CUresult { return set(out, sys.CU_FUNCTION_LOADING_STATE_LOADED) })
 }
 
 // cuFuncSetCacheConfig has no cache to share out.
 func (m *machine) cuFuncSetCacheConfig(h sys.CUfunction, c sys.CUfunc_cache) sys.CUresult {
-	_, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && c > sys.CU_FUNC_CACHE_PREFER_EQUAL {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return r
+	return with(m, m.findFunction, h, func(*function) sys.CUresult { return valid(c <= sys.CU_FUNC_CACHE_PREFER_EQUAL) })
 }
 
 // cuFuncSetSharedMemConfig changes nothing, see cuCtxSetSharedMemConfig.
 func (m *machine) cuFuncSetSharedMemConfig(h sys.CUfunction, c sys.CUsharedconfig) sys.CUresult {
-	_, r := m.lockFunction(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && c > sys.CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return r
+	return with(m, m.findFunction, h, func(*function) sys.CUresult { return valid(c <= sys.CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) })
 }

@@ -135,52 +135,28 @@ func run(nodes []*node) sys.CUresult {
 
 // findGraph returns a graph by its handle.
 func (m *machine) findGraph(h sys.CUgraph) (*graph, sys.CUresult) {
-	if r := m.ready(); r != sys.CUDA_SUCCESS {
-		return nil, r
-	}
-	g := m.graphs[h]
-	if g == nil {
-		return nil, m.deadGraph(kindGraph, uint64(h), "graph")
-	}
-	return g, sys.CUDA_SUCCESS
+	return find(m, m.graphs, h, kindGraph, "graph", sys.CUDA_ERROR_INVALID_VALUE)
 }
 
-// lockGraph is findGraph with the machine locked; the caller unlocks.
-func (m *machine) lockGraph(h sys.CUgraph) (*graph, sys.CUresult) {
-	m.mu.Lock()
-	return m.findGraph(h)
-}
-
-// deadGraph returns the error for a handle of a graph, a node or an executable
-// that does not exist. The real driver crashes on a handle that never was, and
-// may crash on a destroyed one.
-func (m *machine) deadGraph(kind, h uint64, what string) sys.CUresult {
-	switch {
-	case h == 0:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case m.isA(kind, h):
-		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "%s %#x used after it was destroyed", what, h)
-	}
-	return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "%#x is no %s", h, what)
+// findNode returns a node by its handle.
+func (m *machine) findNode(h sys.CUgraphNode) (*node, sys.CUresult) {
+	return find(m, m.nodes, h, kindNode, "node", sys.CUDA_ERROR_INVALID_VALUE)
 }
 
 func (m *machine) cuGraphCreate(out *sys.CUgraph, flags uint32) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || flags != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	*out = m.newGraph().handle
-	return sys.CUDA_SUCCESS
+	return m.locked(func() sys.CUresult {
+		if out == nil || flags != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		*out = m.newGraph().handle
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuGraphDestroy refuses a graph that is still captured: the end of the capture
 // would give it out once more.
 func (m *machine) cuGraphDestroy(h sys.CUgraph) sys.CUresult {
-	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult {
 		for c := range m.captures {
 			if c.graph == g {
 				return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "graph %#x destroyed while it is captured", uint64(h))
@@ -192,7 +168,7 @@ func (m *machine) cuGraphDestroy(h sys.CUgraph) sys.CUresult {
 }
 
 func (m *machine) cuGraphClone(out *sys.CUgraph, h sys.CUgraph) sys.CUresult {
-	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult {
 		if out == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -213,12 +189,12 @@ func (m *machine) cloneGraph(g *graph) *graph {
 }
 
 func (m *machine) cuGraphGetNodes(h sys.CUgraph, out *sys.CUgraphNode, count *uintptr) sys.CUresult {
-	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult { return listNodes(g.nodes, out, count) })
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult { return listNodes(g.nodes, out, count) })
 }
 
 // cuGraphGetRootNodes lists the nodes that follow none.
 func (m *machine) cuGraphGetRootNodes(h sys.CUgraph, out *sys.CUgraphNode, count *uintptr) sys.CUresult {
-	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult {
 		roots := slices.DeleteFunc(slices.Clone(g.nodes), func(n *node) bool { return len(n.after) > 0 })
 		return listNodes(roots, out, count)
 	})
@@ -252,7 +228,7 @@ func (m *machine) cuGraphGetEdges(h sys.CUgraph, from, to *sys.CUgraphNode, coun
 
 // cuGraphGetEdges_v2 lists the edges. Edges have no data here.
 func (m *machine) cuGraphGetEdges_v2(h sys.CUgraph, from, to *sys.CUgraphNode, data *sys.CUgraphEdgeData, count *uintptr) sys.CUresult {
-	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult {
 		if count == nil || (from == nil) != (to == nil) || from == nil && data != nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -271,14 +247,5 @@ func (m *machine) cuGraphGetEdges_v2(h sys.CUgraph, from, to *sys.CUgraphNode, d
 }
 
 func (m *machine) cuGraphNodeGetType(h sys.CUgraphNode, out *sys.CUgraphNodeType) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	n := m.nodes[h]
-	if n == nil {
-		return m.deadGraph(kindNode, uint64(h), "node")
-	}
-	return set(r, out, n.work.kind)
+	return value(m, m.findNode, h, out, func(n *node) sys.CUgraphNodeType { return n.work.kind })
 }

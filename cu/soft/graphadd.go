@@ -11,7 +11,7 @@ import (
 // add makes a node of what makeWork returns, which follows the listed nodes of
 // the same graph.
 func (m *machine) add(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr, makeWork func() (*work, sys.CUresult)) sys.CUresult {
-	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult {
 		after, ok := m.nodesOf(g, deps, n)
 		if out == nil || !ok {
 			return sys.CUDA_ERROR_INVALID_VALUE
@@ -167,26 +167,26 @@ func form(nodes []*node) string {
 
 // cuGraphAddDependencies makes nodes follow others.
 func (m *machine) cuGraphAddDependencies(h sys.CUgraph, from, to *sys.CUgraphNode, n uintptr) sys.CUresult {
-	g, r := m.lockGraph(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS || n == 0 {
-		return r
-	}
-	if from == nil || to == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	var before, after []*node
-	for i, f := range array(from, n) {
-		b, a := m.nodes[f], m.nodes[array(to, n)[i]]
-		if b == nil || a == nil || b.graph != g || a.graph != g || a == b || slices.Contains(a.after, b) {
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult {
+		if n == 0 {
+			return sys.CUDA_SUCCESS
+		}
+		if from == nil || to == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		before, after = append(before, b), append(after, a)
-	}
-	for i, a := range after {
-		a.after = append(a.after, before[i])
-	}
-	return sys.CUDA_SUCCESS
+		var before, after []*node
+		for i, f := range array(from, n) {
+			b, a := m.nodes[f], m.nodes[array(to, n)[i]]
+			if b == nil || a == nil || b.graph != g || a.graph != g || a == b || slices.Contains(a.after, b) {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
+			before, after = append(before, b), append(after, a)
+		}
+		for i, a := range after {
+			a.after = append(a.after, before[i])
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuGraphAddDependencies_v2 knows no data of edges but zeros.

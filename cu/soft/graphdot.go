@@ -11,7 +11,8 @@ import (
 // cuGraphDebugDotPrint writes the graph for Graphviz, in the same words
 // whatever the flags.
 func (m *machine) cuGraphDebugDotPrint(h sys.CUgraph, path *byte, _ uint32) sys.CUresult {
-	g, r := m.lockGraph(h)
+	m.mu.Lock()
+	g, r := m.findGraph(h)
 	if r != sys.CUDA_SUCCESS || path == nil {
 		m.mu.Unlock()
 		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)

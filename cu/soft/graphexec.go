@@ -21,43 +21,29 @@ const instantiateFlags = uint64(sys.CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAU
 	sys.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | sys.CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH |
 	sys.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY)
 
+// findExec returns an executable graph by its handle.
 func (m *machine) findExec(h sys.CUgraphExec) (*graphExec, sys.CUresult) {
-	if r := m.ready(); r != sys.CUDA_SUCCESS {
-		return nil, r
-	}
-	e := m.execs[h]
-	if e == nil {
-		return nil, m.deadGraph(kindExec, uint64(h), "executable graph")
-	}
-	return e, sys.CUDA_SUCCESS
-}
-
-// lockExec is findExec with the machine locked; the caller unlocks.
-func (m *machine) lockExec(h sys.CUgraphExec) (*graphExec, sys.CUresult) {
-	m.mu.Lock()
-	return m.findExec(h)
+	return find(m, m.execs, h, kindExec, "executable graph", sys.CUDA_ERROR_INVALID_VALUE)
 }
 
 func (m *machine) cuGraphInstantiate(out *sys.CUgraphExec, h sys.CUgraph, bad *sys.CUgraphNode, log *byte, size uintptr) sys.CUresult {
 	if log != nil && size > 0 {
 		sliceOf(log, size)[0] = 0
 	}
-	setOptional(sys.CUDA_SUCCESS, bad, 0)
+	setOptional(bad, 0)
 	return m.cuGraphInstantiateWithFlags(out, h, 0)
 }
 
 // cuGraphInstantiateWithFlags has no stream to upload on.
 func (m *machine) cuGraphInstantiateWithFlags(out *sys.CUgraphExec, h sys.CUgraph, flags uint64) sys.CUresult {
 	if flags&uint64(sys.CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0 {
-		r := m.lock()
-		defer m.mu.Unlock()
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+		return m.locked(func() sys.CUresult { return sys.CUDA_ERROR_INVALID_VALUE })
 	}
 	return m.cuGraphInstantiateWithParams(out, h, &sys.CUDA_GRAPH_INSTANTIATE_PARAMS{Flags: flags})
 }
 
 func (m *machine) cuGraphInstantiateWithParams(out *sys.CUgraphExec, h sys.CUgraph, p *sys.CUDA_GRAPH_INSTANTIATE_PARAMS) sys.CUresult {
-	return with(m, m.lockGraph, h, func(g *graph) sys.CUresult {
+	return with(m, m.findGraph, h, func(g *graph) sys.CUresult {
 		if out == nil || p == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -86,17 +72,15 @@ func (e *graphExec) take(g *graph) {
 
 // cuGraphExecDestroy may be called during a launch, which goes on.
 func (m *machine) cuGraphExecDestroy(h sys.CUgraphExec) sys.CUresult {
-	e, r := m.lockExec(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS {
+	return with(m, m.findExec, h, func(e *graphExec) sys.CUresult {
 		delete(m.execs, h)
 		dropWork(e.nodes)
-	}
-	return r
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuGraphExecGetFlags(h sys.CUgraphExec, out *uint64) sys.CUresult {
-	return value(m, m.lockExec, h, out, func(e *graphExec) uint64 { return e.flags })
+	return value(m, m.findExec, h, out, func(e *graphExec) uint64 { return e.flags })
 }
 
 // cuGraphLaunch runs the nodes one after the other as one piece of the stream's
@@ -104,46 +88,32 @@ func (m *machine) cuGraphExecGetFlags(h sys.CUgraphExec, out *uint64) sys.CUresu
 // until that is done, and reports memory that was not there. A launch cannot be
 // captured.
 func (m *machine) cuGraphLaunch(h sys.CUgraphExec, hStream sys.CUstream) sys.CUresult {
-	o, wait, r := m.launch(h, hStream)
-	if !wait {
+	var wait *op
+	r := withBoth(m, m.idleStream, hStream, m.findExec, h, func(s *stream, e *graphExec) sys.CUresult {
+		steps := e.steps
+		holdWork(steps)
+		e.last = m.enqueue(s, &op{
+			run:     func() sys.CUresult { return run(steps) },
+			release: func() { dropWork(steps) },
+			deps:    []*op{e.last},
+		})
+		if pageable(steps) {
+			wait = e.last
+		}
+		return sys.CUDA_SUCCESS
+	})
+	if wait == nil {
 		return r
 	}
-	<-o.done
-	if o.result == badHostMemory {
+	if <-wait.done; wait.result == badHostMemory {
 		return badHostMemory
 	}
 	return r
 }
 
-func (m *machine) launch(h sys.CUgraphExec, hStream sys.CUstream) (o *op, wait bool, r sys.CUresult) {
-	s, r := m.lockIdleStream(hStream)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return nil, false, r
-	}
-	e, r := m.findExec(h)
-	if r != sys.CUDA_SUCCESS {
-		return nil, false, r
-	}
-	steps := e.steps
-	holdWork(steps)
-	e.last = m.enqueue(s, &op{
-		run:     func() sys.CUresult { return run(steps) },
-		release: func() { dropWork(steps) },
-		deps:    []*op{e.last},
-	})
-	return e.last, pageable(steps), r
-}
-
 // cuGraphUpload has nothing to prepare.
 func (m *machine) cuGraphUpload(h sys.CUgraphExec, hStream sys.CUstream) sys.CUresult {
-	_, r := m.lockIdleStream(hStream)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	_, r = m.findExec(h)
-	return r
+	return withBoth(m, m.idleStream, hStream, m.findExec, h, func(*stream, *graphExec) sys.CUresult { return sys.CUDA_SUCCESS })
 }
 
 func (m *machine) cuGraphExecUpdate(h sys.CUgraphExec, hGraph sys.CUgraph, bad *sys.CUgraphNode, result *sys.CUgraphExecUpdateResult) sys.CUresult {
@@ -152,8 +122,8 @@ func (m *machine) cuGraphExecUpdate(h sys.CUgraphExec, hGraph sys.CUgraph, bad *
 	if info.Result == sys.CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED && info.ErrorNode == 0 {
 		info.Result = sys.CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED // so the older call says
 	}
-	setOptional(sys.CUDA_SUCCESS, result, info.Result)
-	setOptional(sys.CUDA_SUCCESS, bad, info.ErrorNode)
+	setOptional(result, info.Result)
+	setOptional(bad, info.ErrorNode)
 	return r
 }
 
@@ -164,26 +134,19 @@ func (m *machine) cuGraphExecUpdate_v2(h sys.CUgraphExec, hGraph sys.CUgraph, in
 		info = new(sys.CUgraphExecUpdateResultInfo)
 	}
 	*info = sys.CUgraphExecUpdateResultInfo{Result: sys.CU_GRAPH_EXEC_UPDATE_SUCCESS}
-	e, r := m.lockExec(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	g, r := m.findGraph(hGraph)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if n, why := differs(e.nodes, g.nodes); why != sys.CU_GRAPH_EXEC_UPDATE_SUCCESS {
-		info.Result = why
-		if n != nil {
-			info.ErrorNode = n.handle
+	return withBoth(m, m.findExec, h, m.findGraph, hGraph, func(e *graphExec, g *graph) sys.CUresult {
+		if n, why := differs(e.nodes, g.nodes); why != sys.CU_GRAPH_EXEC_UPDATE_SUCCESS {
+			info.Result = why
+			if n != nil {
+				info.ErrorNode = n.handle
+			}
+			return sys.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
 		}
-		return sys.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE
-	}
-	old := e.nodes
-	e.take(g)
-	dropWork(old)
-	return sys.CUDA_SUCCESS
+		old := e.nodes
+		e.take(g)
+		dropWork(old)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // differs returns the first node that an executable of other nodes cannot be

@@ -99,7 +99,7 @@ func (m *machine) cuMemAllocHost_v2(out *uintptr, size uintptr) sys.CUresult {
 // cuMemHostAlloc makes memory that is always mapped for devices. For 0 bytes it
 // stores a null pointer.
 func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
 		const known = sys.CU_MEMHOSTALLOC_PORTABLE | sys.CU_MEMHOSTALLOC_DEVICEMAP | sys.CU_MEMHOSTALLOC_WRITECOMBINED
 		if out == nil || flags&^known != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
@@ -122,8 +122,9 @@ func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.C
 // cuMemFreeHost takes a null pointer, too.
 func (m *machine) cuMemFreeHost(p uintptr) sys.CUresult {
 	if p == 0 {
+		m.mu.Lock()
 		defer m.mu.Unlock()
-		return m.lockAnywhere()
+		return m.anywhere()
 	}
 	return m.endBlock(p, func(b *hostBlock) sys.CUresult {
 		if b == nil || b.base != p || b.registered {
@@ -136,27 +137,23 @@ func (m *machine) cuMemFreeHost(p uintptr) sys.CUresult {
 // endBlock ends the block at p, if allowed agrees, after all work of its context.
 // It needs no current one.
 func (m *machine) endBlock(p uintptr, allowed func(*hostBlock) sys.CUresult) sys.CUresult {
-	r := m.lockAnywhere()
-	b, _ := m.host.find(p)
-	if r == sys.CUDA_SUCCESS {
-		r = allowed(b)
-	}
-	if r != sys.CUDA_SUCCESS {
-		m.mu.Unlock()
-		return r
-	}
-	work := b.ctx.tails(everyStream)
-	m.mu.Unlock()
-	if r := m.await(b.ctx, work); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if again, _ := m.host.find(p); again != b {
-		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "host memory %#x given back twice at once", p)
-	}
-	m.host.free(b)
-	return sys.CUDA_SUCCESS
+	var b *hostBlock
+	return m.afterWork(func() (*context, sys.CUresult) {
+		r := m.anywhere()
+		if b, _ = m.host.find(p); r == sys.CUDA_SUCCESS {
+			r = allowed(b)
+		}
+		if r != sys.CUDA_SUCCESS {
+			return nil, r
+		}
+		return b.ctx, r
+	}, func() sys.CUresult {
+		if again, _ := m.host.find(p); again != b {
+			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "host memory %#x given back twice at once", p)
+		}
+		m.host.free(b)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // maxHostMemory is more than any host has.
@@ -165,7 +162,7 @@ const maxHostMemory = 1 << 44
 // cuMemHostRegister takes any memory of the caller that a device could use:
 // exactly these bytes, of pages that exist.
 func (m *machine) cuMemHostRegister(p, size uintptr, flags uint32) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
 		// CU_MEMHOSTREGISTER_IOMEMORY is for memory of other devices, of which there
 		// is none.
 		const readOnly = sys.CU_MEMHOSTREGISTER_READ_ONLY
@@ -235,20 +232,20 @@ func (m *machine) cuMemHostUnregister(p uintptr) sys.CUresult {
 
 // cuMemHostGetDevicePointer_v2 returns the same address: addressing is unified.
 func (m *machine) cuMemHostGetDevicePointer_v2(out *sys.CUdeviceptr, p uintptr, flags uint32) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(_ *context) sys.CUresult {
+	return withContext(m, m.current, func(_ *context) sys.CUresult {
 		if b, _ := m.host.find(p); b == nil || flags != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		return set(sys.CUDA_SUCCESS, out, sys.CUdeviceptr(p))
+		return set(out, sys.CUdeviceptr(p))
 	})
 }
 
 func (m *machine) cuMemHostGetFlags(out *uint32, p uintptr) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(_ *context) sys.CUresult {
+	return withContext(m, m.current, func(_ *context) sys.CUresult {
 		b, _ := m.host.find(p)
 		if b == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		return set(sys.CUDA_SUCCESS, out, b.flags)
+		return set(out, b.flags)
 	})
 }

@@ -27,7 +27,7 @@ func (m *machine) cuStreamAddCallback(h sys.CUstream, f, data uintptr, flags uin
 }
 
 func (m *machine) callHost(h sys.CUstream, f uintptr, call func(*stream) sys.CUresult, always bool) sys.CUresult {
-	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+	return with(m, m.findStream, h, func(s *stream) sys.CUresult {
 		if f == 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}

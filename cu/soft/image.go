@@ -226,7 +226,7 @@ func judge(parsed *ptx.Module, err error, version int) (sys.CUresult, string) {
 		return sys.CUDA_ERROR_UNSUPPORTED_PTX_VERSION, complain(1, "Unsupported .version: the driver is older")
 	case errors.As(err, &bad):
 		return sys.CUDA_ERROR_INVALID_PTX, complain(bad.Line, bad.Text)
-	case tooNew(parsed.Target):
+	case parsed.Architecture() == 0 || parsed.Architecture() > 10*computeMajor+computeMinor:
 		return sys.CUDA_ERROR_INVALID_PTX, complain(1, "the device is older than .target "+parsed.Target)
 	}
 	return sys.CUDA_SUCCESS, ""
@@ -247,11 +247,4 @@ func newerPTX(ptxVersion string, cuda int) bool {
 		latest-- // 12.6 brought none
 	}
 	return a*10+b > latest
-}
-
-// tooNew reports whether code is for devices newer than ours.
-func tooNew(target string) bool {
-	digits := strings.TrimRight(strings.TrimPrefix(target, "sm_"), "abcdefghijklmnopqrstuvwxyz")
-	n, err := strconv.Atoi(digits)
-	return err != nil || n > 10*computeMajor+computeMinor
 }

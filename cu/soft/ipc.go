@@ -6,26 +6,25 @@ import (
 	"errors"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"golang.org/x/sys/unix"
 )
 
 // These begin what cuIpcGetMemHandle and cuIpcGetEventHandle return; the number
 // is the format's version.
-const (
-	memMagic   = "gpufdmh1"
-	eventMagic = "gpufdeh1"
+var (
+	memMagic   = [8]byte([]byte("gpufdmh1"))
+	eventMagic = [8]byte([]byte("gpufdeh1"))
 )
 
 // An ipcHandle is the 64 bytes of either.
 type ipcHandle struct {
-	magic   string
-	process [8]byte // that gave it out
-	serial  [8]byte // differs for each memory; nothing reads it (D16)
-	at      uint64  // address of the memory, in that process; otherwise the id of its file
-	file    uint64  // size of the memory's file; of an event, where /dev/shm is
-	size    uint64  // that was asked for
-	ordinal uint32  // of the device
-	place   uint32  // of the owner's directory, the only one that has the memory's file
+	Magic   [8]byte
+	Process [8]byte // that gave it out
+	Serial  [8]byte // differs for each memory; nothing reads it (D16)
+	At      uint64  // address of the memory, in that process; otherwise the id of its file
+	File    uint64  // size of the memory's file; of an event, where /dev/shm is
+	Size    uint64  // that was asked for
+	Ordinal uint32  // of the device
+	Place   uint32  // of the owner's directory, the only one that has the memory's file
 }
 
 // serialAt is where the serial is.
@@ -34,25 +33,19 @@ const serialAt = 16
 // encode returns the bytes. The last are a digest of all but the serial, which
 // tells foreign handles apart without a look at files.
 func (h *ipcHandle) encode(s *store) (b [64]byte) {
-	copy(b[:], h.magic)
-	copy(b[8:], h.process[:])
-	binary.LittleEndian.PutUint64(b[24:], h.at)
-	binary.LittleEndian.PutUint64(b[32:], h.file)
-	binary.LittleEndian.PutUint64(b[40:], h.size)
-	binary.LittleEndian.PutUint32(b[48:], h.ordinal)
-	binary.LittleEndian.PutUint32(b[52:], h.place)
+	place := *h
+	place.Serial = [8]byte{}
+	binary.Encode(b[:], binary.LittleEndian, place)
 	digest := sha256.Sum256(append(s.id[:], b[:56]...))
 	copy(b[56:], digest[:])
-	copy(b[serialAt:], h.serial[:])
+	copy(b[serialAt:], h.Serial[:])
 	return b
 }
 
 // export returns the file that says that the owner has the memory. It depends
 // only on place and size, so an old handle leads to new memory there (D16).
 func (h *ipcHandle) export() trailer {
-	place := *h
-	place.serial = [8]byte{}
-	b := place.encode(&store{})
+	b := h.encode(&store{})
 	return trailer{kind: kindExport, id: [8]byte(b[56:])}
 }
 
@@ -60,24 +53,14 @@ func (h *ipcHandle) export() trailer {
 func ownerOf(process [8]byte) trailer { return trailer{kind: kindExport, id: process} }
 
 // decodeIPC reads what encode gives; ok is false for anything else.
-func decodeIPC(magic string, b [64]byte, s *store) (h ipcHandle, ok bool) {
-	h = ipcHandle{
-		magic:   magic,
-		process: [8]byte(b[8:]),
-		serial:  [8]byte(b[serialAt:]),
-		at:      binary.LittleEndian.Uint64(b[24:]),
-		file:    binary.LittleEndian.Uint64(b[32:]),
-		size:    binary.LittleEndian.Uint64(b[40:]),
-		ordinal: binary.LittleEndian.Uint32(b[48:]),
-		place:   binary.LittleEndian.Uint32(b[52:]),
-	}
-	return h, h.encode(s) == b
+func decodeIPC(magic [8]byte, b [64]byte, s *store) (h ipcHandle, ok bool) {
+	binary.Decode(b[:], binary.LittleEndian, &h)
+	return h, h.Magic == magic && h.encode(s) == b
 }
 
-// lockIPC returns the current context with the machine locked, if the devices
-// have legacy IPC; the caller unlocks.
-func (m *machine) lockIPC() (*context, sys.CUresult) {
-	ctx, r := m.lockCurrent()
+// ipcContext returns the current context, if the devices have legacy IPC.
+func (m *machine) ipcContext() (*context, sys.CUresult) {
+	ctx, r := m.current()
 	if r == sys.CUDA_SUCCESS && m.conf.ipc == 0 {
 		r = sys.CUDA_ERROR_NOT_SUPPORTED
 	}
@@ -87,24 +70,22 @@ func (m *machine) lockIPC() (*context, sys.CUresult) {
 // cuIpcGetMemHandle returns the same handle each time, for any address in its
 // memory. Only memory of cuMemAlloc has one (D16).
 func (m *machine) cuIpcGetMemHandle(out *sys.CUipcMemHandle, ptr sys.CUdeviceptr) sys.CUresult {
-	_, r := m.lockIPC()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return withContext(m, m.ipcContext, func(*context) sys.CUresult {
+		p := m.pointee(uintptr(ptr))
+		if out == nil || !p.exportable() {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		phys := p.mapping.phys
+		h := ipcHandle{
+			Magic: memMagic, Process: m.token, Serial: phys.id, At: uint64(p.mapping.base),
+			File: phys.size, Size: uint64(p.mapping.size), Ordinal: uint32(phys.ordinal), Place: m.store.place,
+		}
+		r := m.exportMemory(phys, &h)
+		if r == sys.CUDA_SUCCESS {
+			out.Reserved = h.encode(m.store)
+		}
 		return r
-	}
-	p := m.pointee(uintptr(ptr))
-	if out == nil || !p.exportable() {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	phys := p.mapping.phys
-	h := ipcHandle{
-		magic: memMagic, process: m.token, serial: phys.id, at: uint64(p.mapping.base),
-		file: phys.size, size: uint64(p.mapping.size), ordinal: uint32(phys.ordinal), place: m.store.place,
-	}
-	if r = m.exportMemory(phys, &h); r == sys.CUDA_SUCCESS {
-		out.Reserved = h.encode(m.store)
-	}
-	return r
+	})
 }
 
 // endOwner says that this process shares no memory any more, once it has no
@@ -145,31 +126,29 @@ type opened struct {
 // cuIpcOpenMemHandle_v2 maps memory of another process in the current context, or
 // counts another use of such a mapping (D16).
 func (m *machine) cuIpcOpenMemHandle_v2(out *sys.CUdeviceptr, handle sys.CUipcMemHandle, flags uint32) sys.CUresult {
-	ctx, r := m.lockIPC()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	h, ok := decodeIPC(memMagic, handle.Reserved, m.store)
-	switch {
-	case out == nil || !ok || flags&uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0: // what else is set is not looked at
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case [4]byte(h.process[:]) == [4]byte(m.token[:]):
-		return sys.CUDA_ERROR_INVALID_CONTEXT // D16: its own, or D18: of a process with its number in another PID namespace
-	case h.place != m.store.place:
-		return sys.CUDA_ERROR_MAP_FAILED // that of another user, mostly
-	case m.openedElsewhere(h, ctx):
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	}
-	v := m.openedIn(ctx, h)
-	if v == nil {
-		if v, r = m.openMemory(ctx, h); r != sys.CUDA_SUCCESS {
-			return r
+	return withContext(m, m.ipcContext, func(ctx *context) sys.CUresult {
+		h, ok := decodeIPC(memMagic, handle.Reserved, m.store)
+		switch {
+		case out == nil || !ok || flags&uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0: // what else is set is not looked at
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case [4]byte(h.Process[:]) == [4]byte(m.token[:]):
+			return sys.CUDA_ERROR_INVALID_CONTEXT // D16: its own, or D18: of a process with its number in another PID namespace
+		case h.Place != m.store.place:
+			return sys.CUDA_ERROR_MAP_FAILED // that of another user, mostly
+		case m.openedElsewhere(h, ctx):
+			return sys.CUDA_ERROR_INVALID_HANDLE
 		}
-	}
-	v.opened.count++
-	*out = sys.CUdeviceptr(v.base)
-	return r
+		v := m.openedIn(ctx, h)
+		if v == nil {
+			var r sys.CUresult
+			if v, r = m.openMemory(ctx, h); r != sys.CUDA_SUCCESS {
+				return r
+			}
+		}
+		v.opened.count++
+		*out = sys.CUdeviceptr(v.base)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // openedIn returns where a context has the memory, or nil.
@@ -187,7 +166,7 @@ func (m *machine) openedIn(ctx *context, h ipcHandle) *reservation {
 func (m *machine) openedElsewhere(h ipcHandle, ctx *context) bool {
 	for _, v := range m.space.reservations {
 		if o := v.opened; o != nil && v.linear != ctx && v.linear.dev == ctx.dev &&
-			o.handle.process == h.process && o.handle.ordinal == h.ordinal {
+			o.handle.Process == h.Process && o.handle.Ordinal == h.Ordinal {
 			return true
 		}
 	}
@@ -200,11 +179,11 @@ func (m *machine) openMemory(ctx *context, h ipcHandle) (*reservation, sys.CUres
 	if r := m.reachable(ctx, dev); r != sys.CUDA_SUCCESS {
 		return nil, r
 	}
-	owner, export := ownerOf(h.process), h.export()
+	owner, export := ownerOf(h.Process), h.export()
 	if !m.store.held(&owner) {
 		return nil, sys.CUDA_ERROR_INVALID_HANDLE // D16: the owner has ended
 	}
-	t := trailer{kind: kindLinear, ordinal: dev.ordinal, size: h.file, uuid: dev.uuid}
+	t := trailer{kind: kindLinear, ordinal: dev.ordinal, size: h.File, uuid: dev.uuid}
 	fd, err := m.store.openNamed(&export, &t)
 	if errors.Is(err, errFreed) {
 		return nil, sys.CUDA_ERROR_INVALID_VALUE // D16: it was freed
@@ -212,15 +191,11 @@ func (m *machine) openMemory(ctx *context, h ipcHandle) (*reservation, sys.CUres
 	if err != nil {
 		return nil, sys.CUDA_ERROR_MAP_FAILED
 	}
-	defer unix.Close(fd)
-	if have, ok := readTrailer(fd); !ok || *have != t {
-		return nil, sys.CUDA_ERROR_MAP_FAILED
-	}
-	p, r := m.adopt(fd, t, dev)
+	p, r := m.adoptOpened(fd, t, dev, sys.CUDA_ERROR_MAP_FAILED)
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
 	}
-	v, r := m.placeLinear(ctx, p, uintptr(h.size))
+	v, r := m.placeLinear(ctx, p, uintptr(h.Size))
 	if r == sys.CUDA_SUCCESS {
 		v.opened = &opened{handle: h}
 	}
@@ -229,7 +204,7 @@ func (m *machine) openMemory(ctx *context, h ipcHandle) (*reservation, sys.CUres
 
 // exporterDevice returns the memory's device, which need not be visible here.
 func (m *machine) exporterDevice(h ipcHandle) *device {
-	ordinal := int(h.ordinal)
+	ordinal := int(h.Ordinal)
 	t := trailer{ordinal: ordinal, uuid: m.store.uuid(ordinal)}
 	if d := m.deviceOf(&t); d != nil {
 		return d
@@ -253,8 +228,8 @@ func (m *machine) reachable(ctx *context, dev *device) sys.CUresult {
 		reached[peer.dev.ordinal] = true
 	}
 	for _, v := range m.space.reservations {
-		if v.opened != nil && v.linear == ctx && int(v.opened.handle.ordinal) != ctx.dev.ordinal {
-			reached[int(v.opened.handle.ordinal)] = true
+		if v.opened != nil && v.linear == ctx && int(v.opened.handle.Ordinal) != ctx.dev.ordinal {
+			reached[int(v.opened.handle.Ordinal)] = true
 		}
 	}
 	if len(reached) > maxPeers {
@@ -267,35 +242,29 @@ func (m *machine) reachable(ctx *context, dev *device) sys.CUresult {
 // context that has it open, whichever is current. One close too many is an error
 // (D16).
 func (m *machine) cuIpcCloseMemHandle(ptr sys.CUdeviceptr) sys.CUresult {
-	_, r := m.lockIPC()
-	v := m.openedAt(ptr)
-	if r == sys.CUDA_SUCCESS && v == nil {
-		r = sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if r == sys.CUDA_SUCCESS && v.opened.count > 1 {
-		v.opened.count--
-		m.mu.Unlock()
-		return r
-	}
-	if r != sys.CUDA_SUCCESS {
-		m.mu.Unlock()
-		return r
-	}
-	ctx := v.linear
-	work := ctx.tails(everyStream)
-	m.mu.Unlock()
-	if r := m.await(ctx, work); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if v = m.openedAt(ptr); v == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE // closed by another thread
-	}
-	if v.opened.count--; v.opened.count == 0 {
-		m.freeReservation(v)
-	}
-	return sys.CUDA_SUCCESS
+	return m.afterWork(func() (*context, sys.CUresult) {
+		_, r := m.ipcContext()
+		v := m.openedAt(ptr)
+		switch {
+		case r != sys.CUDA_SUCCESS:
+			return nil, r
+		case v == nil:
+			return nil, sys.CUDA_ERROR_INVALID_VALUE
+		case v.opened.count > 1:
+			v.opened.count--
+			return nil, r
+		}
+		return v.linear, r
+	}, func() sys.CUresult {
+		v := m.openedAt(ptr)
+		if v == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE // closed by another thread
+		}
+		if v.opened.count--; v.opened.count == 0 {
+			m.freeReservation(v)
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // openedAt returns what is open at exactly ptr, or nil.

@@ -205,11 +205,11 @@ func TestIPCOfACopiedDirectory(t *testing.T) {
 	require.Equal(t, []string{"CUDA_ERROR_INVALID_HANDLE"}, openers(t, handles[:1], envDir+"="+here))
 
 	c := inContext(t, 0)
-	h := ipcHandle{magic: eventMagic, process: [8]byte{1}, file: sharedMemoryDir(), place: driver.store.place}
+	h := ipcHandle{Magic: eventMagic, Process: [8]byte{1}, File: sharedMemoryDir(), Place: driver.store.place}
 	event := new(sys.CUevent)
 	ok(t, c.CuIpcOpenEventHandle(event, sys.CUipcEventHandle{Reserved: h.encode(driver.store)}))
 	ok(t, c.CuEventDestroy_v2(*event))
-	h.place++
+	h.Place++
 	want(t, sys.CUDA_ERROR_MAP_FAILED, c.CuIpcOpenEventHandle(event, sys.CUipcEventHandle{Reserved: h.encode(driver.store)}))
 }
 
@@ -237,10 +237,10 @@ func TestTooManyPeers(t *testing.T) {
 // serial.
 func FuzzIPCHandle(f *testing.F) {
 	s := &store{dir: f.TempDir(), id: [16]byte{1}}
-	h := ipcHandle{magic: memMagic, process: [8]byte{1}, serial: [8]byte{2}, at: 3, file: 4096, size: 100, ordinal: 1}
+	h := ipcHandle{Magic: memMagic, Process: [8]byte{1}, Serial: [8]byte{2}, At: 3, File: 4096, Size: 100, Ordinal: 1}
 	good := h.encode(s)
 	f.Add(good[:])
-	f.Add([]byte(memMagic))
+	f.Add(memMagic[:])
 	f.Add([]byte{})
 	for i := range good {
 		bad := good
@@ -252,7 +252,7 @@ func FuzzIPCHandle(f *testing.F) {
 		copy(bytes[:], b)
 		have, ok := decodeIPC(memMagic, bytes, s)
 		want := h
-		want.serial = [8]byte(bytes[serialAt:])
+		want.Serial = [8]byte(bytes[serialAt:])
 		require.Equal(t, bytes == want.encode(s), ok) // nobody guesses a digest
 		if ok {
 			require.Equal(t, want, have)

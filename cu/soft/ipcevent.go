@@ -162,34 +162,32 @@ func (m *machine) pollShared(ctx *context, e *sharedEvent, n uint64) sys.CUresul
 
 // cuIpcGetEventHandle requires an event for other processes, made here.
 func (m *machine) cuIpcGetEventHandle(out *sys.CUipcEventHandle, h sys.CUevent) sys.CUresult {
-	e, r := m.lockEvent(h)
-	defer m.mu.Unlock()
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case m.conf.ipc == 0:
-		return sys.CUDA_ERROR_NOT_SUPPORTED
-	case e.shared == nil || e.imported:
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	case out == nil:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	id := ipcHandle{magic: eventMagic, process: m.token, at: fromID(e.shared.id), file: sharedMemoryDir(), ordinal: uint32(e.shared.ordinal), place: m.store.place}
-	out.Reserved = id.encode(m.store)
-	return r
+	return with(m, m.findEvent, h, func(e *event) sys.CUresult {
+		switch {
+		case m.conf.ipc == 0:
+			return sys.CUDA_ERROR_NOT_SUPPORTED
+		case e.shared == nil || e.imported:
+			return sys.CUDA_ERROR_INVALID_HANDLE
+		case out == nil:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		id := ipcHandle{Magic: eventMagic, Process: m.token, At: fromID(e.shared.id), File: sharedMemoryDir(), Ordinal: uint32(e.shared.ordinal), Place: m.store.place}
+		out.Reserved = id.encode(m.store)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuIpcOpenEventHandle makes an event of the current context from another
 // process's handle.
 func (m *machine) cuIpcOpenEventHandle(out *sys.CUevent, handle sys.CUipcEventHandle) sys.CUresult {
-	return withContext(m, m.lockIPC, func(ctx *context) sys.CUresult {
+	return withContext(m, m.ipcContext, func(ctx *context) sys.CUresult {
 		h, ok := decodeIPC(eventMagic, handle.Reserved, m.store)
 		switch {
 		case out == nil:
 			return sys.CUDA_ERROR_INVALID_VALUE
-		case !ok || h.file != sharedMemoryDir() || h.place != m.store.place: // D16, D18
+		case !ok || h.File != sharedMemoryDir() || h.Place != m.store.place: // D16, D18
 			return sys.CUDA_ERROR_MAP_FAILED
-		case h.process == m.token:
+		case h.Process == m.token:
 			return sys.CUDA_ERROR_INVALID_CONTEXT
 		}
 		shared, r := m.openEvent(ctx.dev, h)
@@ -214,7 +212,7 @@ func sharedMemoryDir() uint64 {
 // openEvent maps an event of another process. For one that is gone it makes one
 // that was never recorded: the real driver opens those too (D16).
 func (m *machine) openEvent(d *device, h ipcHandle) (*sharedEvent, sys.CUresult) {
-	t := trailer{kind: kindSharedEvent, ordinal: int(h.ordinal), uuid: m.store.uuid(int(h.ordinal)), id: toID(h.at)}
+	t := trailer{kind: kindSharedEvent, ordinal: int(h.Ordinal), uuid: m.store.uuid(int(h.Ordinal)), id: toID(h.At)}
 	fd, err := m.store.open(&t)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m.newSharedEvent(d)

@@ -40,9 +40,7 @@ func (m *machine) cuLaunchCooperativeKernel(h sys.CUfunction, gx, gy, gz, bx, by
 // cooperative launch.
 func (m *machine) cuLaunchKernelEx(c *sys.CUlaunchConfig, h sys.CUfunction, params, extra *uintptr) sys.CUresult {
 	if c == nil || c.NumAttrs > 0 && c.Attrs == nil {
-		r := m.lock()
-		defer m.mu.Unlock()
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+		return m.locked(func() sys.CUresult { return sys.CUDA_ERROR_INVALID_VALUE })
 	}
 	cooperative := false
 	for i := range uintptr(c.NumAttrs) {
@@ -87,22 +85,16 @@ func launchAttribute(a *sys.CUlaunchAttribute) sys.CUresult {
 
 // launchKernel puts a kernel on a stream, with a copy of its arguments.
 func (m *machine) launchKernel(h sys.CUfunction, l launch, hStream sys.CUstream, params, extra *uintptr, cooperative bool) sys.CUresult {
-	s, r := m.lockStream(hStream)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if l.f, r = m.findFunction(h); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if l.f.mod.ctx != s.ctx {
-		return sys.CUDA_ERROR_INVALID_HANDLE
-	}
-	if r := l.prepare(params, extra, cooperative); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	m.enqueue(s, &op{traits: l.traits(), run: func() sys.CUresult { return m.runKernel(&l) }})
-	return sys.CUDA_SUCCESS
+	return withBoth(m, m.findStream, hStream, m.findFunction, h, func(s *stream, f *function) sys.CUresult {
+		if l.f = f; f.mod.ctx != s.ctx {
+			return sys.CUDA_ERROR_INVALID_HANDLE
+		}
+		if r := l.prepare(params, extra, cooperative); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		m.enqueue(s, &op{traits: l.traits(), run: func() sys.CUresult { return m.runKernel(&l) }})
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuGraphAddKernelNode_v2 makes launches of something, with a copy of its arguments.

@@ -73,34 +73,25 @@ func (m *machine) kernelFunction(k *kernel) (*function, sys.CUresult) {
 	return m.function(mod, k.Name)
 }
 
-// lockLibrary returns a library, with the machine locked; the caller unlocks.
-func (m *machine) lockLibrary(h sys.CUlibrary) (*library, sys.CUresult) {
-	r := m.lock()
-	if r == sys.CUDA_SUCCESS && m.libraries[h] == nil {
-		r = m.deadObject(kindLibrary, uint64(h), "library")
-	}
-	return m.libraries[h], firstError(r, m.health.sticky)
+// findLibrary returns a library by its handle.
+func (m *machine) findLibrary(h sys.CUlibrary) (*library, sys.CUresult) {
+	l, r := find(m, m.libraries, h, kindLibrary, "library", sys.CUDA_ERROR_INVALID_HANDLE)
+	return l, firstError(r, m.health.sticky)
 }
 
-// lockKernel is lockLibrary for a kernel.
-func (m *machine) lockKernel(h sys.CUkernel) (*kernel, sys.CUresult) {
-	r := m.lock()
-	if r == sys.CUDA_SUCCESS && m.kernels[h] == nil {
-		r = m.deadObject(kindKernel, uint64(h), "kernel")
+// findLibraryModule returns a library as the current context has it.
+func (m *machine) findLibraryModule(h sys.CUlibrary) (*module, sys.CUresult) {
+	l, r := m.findLibrary(h)
+	if r != sys.CUDA_SUCCESS {
+		return nil, r
 	}
-	return m.kernels[h], firstError(r, m.health.sticky)
+	return m.libraryModule(l)
 }
 
-// deadObject returns the error for a handle, of no context, that does not exist.
-func (m *machine) deadObject(kind, h uint64, what string) sys.CUresult {
-	switch {
-	case h == 0:
-	case m.isA(kind, h):
-		return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%s %#x used after it was unloaded", what, h)
-	default:
-		return m.misuse(sys.CUDA_ERROR_INVALID_HANDLE, "%#x is no %s", h, what)
-	}
-	return sys.CUDA_ERROR_INVALID_HANDLE
+// findKernel returns a kernel by its handle.
+func (m *machine) findKernel(h sys.CUkernel) (*kernel, sys.CUresult) {
+	k, r := find(m, m.kernels, h, kindKernel, "kernel", sys.CUDA_ERROR_INVALID_HANDLE)
+	return k, firstError(r, m.health.sticky)
 }
 
 func (m *machine) cuLibraryLoadData(out *sys.CUlibrary, image *byte, ids *sys.CUjit_option, values *uintptr, n uint32, options *sys.CUlibraryOption, _ *uintptr, count uint32) sys.CUresult {
@@ -114,13 +105,9 @@ func (m *machine) cuLibraryLoadFromFile(out *sys.CUlibrary, name *byte, ids *sys
 // loadLibrary needs no context. Errors in the PTX show here; on an H200 they show
 // when the library is used.
 func (m *machine) loadLibrary(out *sys.CUlibrary, text func() (string, sys.CUresult), n uint32, ids *sys.CUjit_option, values *uintptr, options *sys.CUlibraryOption, count uint32) sys.CUresult {
-	r := m.lock()
-	m.mu.Unlock()
 	o, ok := newJITOptions(n, ids, values)
-	if r == sys.CUDA_SUCCESS && (out == nil || !ok || !validLibraryOptions(options, count)) {
-		r = sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if r != sys.CUDA_SUCCESS {
+	ok = ok && out != nil && validLibraryOptions(options, count)
+	if r := m.locked(func() sys.CUresult { return valid(ok) }); r != sys.CUDA_SUCCESS {
 		return r
 	}
 	code, r := m.compile(text, o)
@@ -147,7 +134,8 @@ func validLibraryOptions(options *sys.CUlibraryOption, n uint32) bool {
 
 // cuLibraryUnload waits for the work of the contexts that the library is in.
 func (m *machine) cuLibraryUnload(h sys.CUlibrary) sys.CUresult {
-	l, r := m.lockLibrary(h)
+	m.mu.Lock()
+	l, r := m.findLibrary(h)
 	if l == nil {
 		m.mu.Unlock()
 		return r
@@ -177,7 +165,7 @@ func (m *machine) cuLibraryUnload(h sys.CUlibrary) sys.CUresult {
 }
 
 func (m *machine) cuLibraryGetKernel(out *sys.CUkernel, h sys.CUlibrary, name *byte) sys.CUresult {
-	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+	return with(m, m.findLibrary, h, func(l *library) sys.CUresult {
 		s := sys.GoString(name, maxImage)
 		if out == nil || s == "" {
 			return sys.CUDA_ERROR_INVALID_VALUE
@@ -191,12 +179,12 @@ func (m *machine) cuLibraryGetKernel(out *sys.CUkernel, h sys.CUlibrary, name *b
 }
 
 func (m *machine) cuLibraryGetKernelCount(out *uint32, h sys.CUlibrary) sys.CUresult {
-	return value(m, m.lockLibrary, h, out, func(l *library) uint32 { return uint32(len(l.code.Entries())) })
+	return value(m, m.findLibrary, h, out, func(l *library) uint32 { return uint32(len(l.code.Entries())) })
 }
 
 // cuLibraryEnumerateKernels stores as many as there is room for.
 func (m *machine) cuLibraryEnumerateKernels(out *sys.CUkernel, n uint32, h sys.CUlibrary) sys.CUresult {
-	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
+	return with(m, m.findLibrary, h, func(l *library) sys.CUresult {
 		return enumerate(out, n, l.code, func(name string) sys.CUkernel {
 			k, _ := m.kernel(l, name)
 			return k.handle
@@ -205,74 +193,44 @@ func (m *machine) cuLibraryEnumerateKernels(out *sys.CUkernel, n uint32, h sys.C
 }
 
 func (m *machine) cuLibraryGetModule(out *sys.CUmodule, h sys.CUlibrary) sys.CUresult {
-	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
-		mod, r := m.libraryModule(l)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return set(r, out, mod.handle)
-	})
+	return value(m, m.findLibraryModule, h, out, func(mod *module) sys.CUmodule { return mod.handle })
 }
 
 func (m *machine) cuLibraryGetGlobal(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUlibrary, name *byte) sys.CUresult {
-	return with(m, m.lockLibrary, h, func(l *library) sys.CUresult {
-		mod, r := m.libraryModule(l)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return mod.global(ptr, size, name)
-	})
+	return with(m, m.findLibraryModule, h, func(mod *module) sys.CUresult { return mod.global(ptr, size, name) })
 }
 
 func (m *machine) cuKernelGetFunction(out *sys.CUfunction, h sys.CUkernel) sys.CUresult {
-	return with(m, m.lockKernel, h, func(k *kernel) sys.CUresult {
+	return with(m, m.findKernel, h, func(k *kernel) sys.CUresult {
 		f, r := m.kernelFunction(k)
 		if r != sys.CUDA_SUCCESS {
 			return r
 		}
-		return set(r, out, f.handle)
+		return set(out, f.handle)
 	})
 }
 
 func (m *machine) cuKernelGetLibrary(out *sys.CUlibrary, h sys.CUkernel) sys.CUresult {
-	return value(m, m.lockKernel, h, out, func(k *kernel) sys.CUlibrary { return k.library.handle })
+	return value(m, m.findKernel, h, out, func(k *kernel) sys.CUlibrary { return k.library.handle })
 }
 
 func (m *machine) cuKernelGetName(out **byte, h sys.CUkernel) sys.CUresult {
-	return value(m, m.lockKernel, h, out, func(k *kernel) *byte { return kernelNames.get(k.Name) })
+	return value(m, m.findKernel, h, out, func(k *kernel) *byte { return kernelNames.get(k.Name) })
 }
 
 func (m *machine) cuKernelGetParamInfo(h sys.CUkernel, index uintptr, offset, size *uintptr) sys.CUresult {
-	return with(m, m.lockKernel, h, func(k *kernel) sys.CUresult { return paramInfo(&k.Kernel, index, offset, size) })
+	return with(m, m.findKernel, h, func(k *kernel) sys.CUresult { return paramInfo(&k.Kernel, index, offset, size) })
 }
 
 func (m *machine) cuKernelGetAttribute(out *int32, a sys.CUfunction_attribute, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {
-	k, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	d, rd := m.device(dev)
-	if r = firstError(r, rd); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return k.attributes(d).get(out, a, &k.Kernel, k.library.code)
+	return withBoth(m, m.findKernel, h, m.device, dev, func(k *kernel, d *device) sys.CUresult { return k.attributes(d).get(out, a, &k.Kernel, k.library.code) })
 }
 
 func (m *machine) cuKernelSetAttribute(a sys.CUfunction_attribute, v int32, h sys.CUkernel, dev sys.CUdevice) sys.CUresult {
-	k, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	d, rd := m.device(dev)
-	if r = firstError(r, rd); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return k.attributes(d).set(a, v, &k.Kernel)
+	return withBoth(m, m.findKernel, h, m.device, dev, func(k *kernel, d *device) sys.CUresult { return k.attributes(d).set(a, v, &k.Kernel) })
 }
 
 // cuKernelSetCacheConfig has no cache to share out.
 func (m *machine) cuKernelSetCacheConfig(h sys.CUkernel, c sys.CUfunc_cache, dev sys.CUdevice) sys.CUresult {
-	_, r := m.lockKernel(h)
-	defer m.mu.Unlock()
-	_, rd := m.device(dev)
-	if r = firstError(r, rd); r == sys.CUDA_SUCCESS && c > sys.CU_FUNC_CACHE_PREFER_EQUAL {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return r
+	return withBoth(m, m.findKernel, h, m.device, dev, func(*kernel, *device) sys.CUresult { return valid(c <= sys.CU_FUNC_CACHE_PREFER_EQUAL) })
 }

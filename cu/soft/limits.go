@@ -67,17 +67,16 @@ func (m *machine) limitRule(l sys.CUlimit) (limitRule, sys.CUresult) {
 }
 
 func (m *machine) cuCtxGetLimit(out *uintptr, l sys.CUlimit) sys.CUresult {
-	ctx, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	_, r = m.limitRule(l)
-	return set(r, out, ctx.limits[l])
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
+		if _, r := m.limitRule(l); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return set(out, ctx.limits[l])
+	})
 }
 
 func (m *machine) cuCtxSetLimit(l sys.CUlimit, value uintptr) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
 		rule, r := m.limitRule(l)
 		if r != sys.CUDA_SUCCESS {
 			return r
@@ -90,11 +89,11 @@ func (m *machine) cuCtxSetLimit(l sys.CUlimit, value uintptr) sys.CUresult {
 }
 
 func (m *machine) cuCtxGetCacheConfig(out *sys.CUfunc_cache) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult { return set(sys.CUDA_SUCCESS, out, ctx.cache) })
+	return withContext(m, m.current, func(ctx *context) sys.CUresult { return set(out, ctx.cache) })
 }
 
 func (m *machine) cuCtxSetCacheConfig(c sys.CUfunc_cache) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
 		if c > sys.CU_FUNC_CACHE_PREFER_EQUAL {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -106,36 +105,27 @@ func (m *machine) cuCtxSetCacheConfig(c sys.CUfunc_cache) sys.CUresult {
 // cuCtxGetSharedMemConfig returns what all devices have had since compute
 // capability 5.0.
 func (m *machine) cuCtxGetSharedMemConfig(out *sys.CUsharedconfig) sys.CUresult {
-	_, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	return set(r, out, sys.CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE)
+	return withContext(m, m.current, func(*context) sys.CUresult { return set(out, sys.CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE) })
 }
 
 // cuCtxSetSharedMemConfig changes nothing, as on such devices.
 func (m *machine) cuCtxSetSharedMemConfig(c sys.CUsharedconfig) sys.CUresult {
-	_, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && c > sys.CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return r
+	return withContext(m, m.current, func(*context) sys.CUresult { return valid(c <= sys.CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE) })
 }
 
 // cuCtxResetPersistingL2Cache has no cache to reset.
 func (m *machine) cuCtxResetPersistingL2Cache() sys.CUresult {
-	_, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	return r
+	return withContext(m, m.current, func(*context) sys.CUresult { return sys.CUDA_SUCCESS })
 }
 
 // cuCtxGetExecAffinity reports all multiprocessors: nothing can take them away.
 func (m *machine) cuCtxGetExecAffinity(out *sys.CUexecAffinityParam, t sys.CUexecAffinityType) sys.CUresult {
-	_, r := m.lockCurrent()
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && t != sys.CU_EXEC_AFFINITY_TYPE_SM_COUNT {
-		return sys.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
-	}
-	v := sys.CUexecAffinityParam{Type: t}
-	v.ParamSmCount().Val = uint32(attributes[sys.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT])
-	return set(r, out, v)
+	return withContext(m, m.current, func(*context) sys.CUresult {
+		if t != sys.CU_EXEC_AFFINITY_TYPE_SM_COUNT {
+			return sys.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY
+		}
+		v := sys.CUexecAffinityParam{Type: t}
+		v.ParamSmCount().Val = uint32(multiprocessors())
+		return set(out, v)
+	})
 }

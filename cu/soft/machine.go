@@ -132,13 +132,6 @@ func (m *machine) ready() sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// lock locks the machine and returns whether cuInit was called; the caller
-// unlocks in either case.
-func (m *machine) lock() sys.CUresult {
-	m.mu.Lock()
-	return m.ready()
-}
-
 // cuDriverGetVersion needs no cuInit.
 func (m *machine) cuDriverGetVersion(version *int32) sys.CUresult {
 	if version == nil {

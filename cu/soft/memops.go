@@ -131,9 +131,7 @@ func memOpOf(p *sys.CUstreamBatchMemOpParams) (*memOp, sys.CUresult) {
 // oldMemOps is memOps for the first ABI.
 func (m *machine) oldMemOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 	if m.config().version >= memOps2 {
-		_, r := m.lockStream(h)
-		defer m.mu.Unlock()
-		return firstError(r, sys.CUDA_ERROR_NOT_SUPPORTED)
+		return m.refuse(h, sys.CUDA_ERROR_NOT_SUPPORTED)
 	}
 	for i := range ops {
 		if ops[i].write { // it may come early, and does not
@@ -145,7 +143,7 @@ func (m *machine) oldMemOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 
 // memOps queues operations, all or none.
 func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
-	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+	return with(m, m.findStream, h, func(s *stream) sys.CUresult {
 		for i := range ops {
 			if !m.reaches(s.ctx, ops[i].where.addr) {
 				return sys.CUDA_ERROR_INVALID_VALUE

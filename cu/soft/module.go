@@ -15,7 +15,7 @@ type module struct {
 	functions map[string]*function // those that were asked for
 	globals   *reservation         // nil if it has no variables
 	places    map[string]variable
-	library   *library // that it is of, or nil
+	library   *library // that it belongs to, or nil
 }
 
 // A variable of a module, where it lies.
@@ -103,10 +103,9 @@ func (m *machine) unloadAll(ctx *context) {
 	}
 }
 
-// lockModule returns a module that takes calls, with the machine locked; the
-// caller unlocks.
-func (m *machine) lockModule(h sys.CUmodule) (*module, sys.CUresult) {
-	if r := m.lock(); r != sys.CUDA_SUCCESS {
+// findModule returns a module that takes calls.
+func (m *machine) findModule(h sys.CUmodule) (*module, sys.CUresult) {
+	if r := m.ready(); r != sys.CUDA_SUCCESS {
 		return nil, r
 	}
 	if mod := m.modules[h]; mod != nil {
@@ -141,7 +140,8 @@ func (m *machine) cuModuleLoadDataEx(out *sys.CUmodule, image *byte, n uint32, i
 // loadText loads what text returns into the current context. Reading PTX takes a
 // while, so the machine is not locked meanwhile.
 func (m *machine) loadText(out *sys.CUmodule, text func() (string, sys.CUresult), o jitOptions) sys.CUresult {
-	ctx, r := m.lockCurrent()
+	m.mu.Lock()
+	ctx, r := m.current()
 	m.mu.Unlock()
 	if r == sys.CUDA_SUCCESS && out == nil {
 		r = sys.CUDA_ERROR_INVALID_VALUE
@@ -168,7 +168,8 @@ func (m *machine) loadText(out *sys.CUmodule, text func() (string, sys.CUresult)
 // cuModuleUnload waits for the context's work, which may use the module. It
 // refuses a library's, which goes with the library.
 func (m *machine) cuModuleUnload(h sys.CUmodule) sys.CUresult {
-	mod, r := m.lockModule(h)
+	m.mu.Lock()
+	mod, r := m.findModule(h)
 	if r == sys.CUDA_SUCCESS && mod.library != nil {
 		r = sys.CUDA_ERROR_NOT_PERMITTED
 	}
@@ -209,7 +210,7 @@ func (m *machine) function(mod *module, name string) (*function, sys.CUresult) {
 }
 
 func (m *machine) cuModuleGetFunction(out *sys.CUfunction, h sys.CUmodule, name *byte) sys.CUresult {
-	return with(m, m.lockModule, h, func(mod *module) sys.CUresult {
+	return with(m, m.findModule, h, func(mod *module) sys.CUresult {
 		s := sys.GoString(name, maxImage)
 		if out == nil || s == "" {
 			return sys.CUDA_ERROR_INVALID_VALUE
@@ -223,12 +224,12 @@ func (m *machine) cuModuleGetFunction(out *sys.CUfunction, h sys.CUmodule, name 
 }
 
 func (m *machine) cuModuleGetFunctionCount(out *uint32, h sys.CUmodule) sys.CUresult {
-	return value(m, m.lockModule, h, out, func(mod *module) uint32 { return uint32(len(mod.code.Entries())) })
+	return value(m, m.findModule, h, out, func(mod *module) uint32 { return uint32(len(mod.code.Entries())) })
 }
 
 // cuModuleEnumerateFunctions stores as many as there is room for.
 func (m *machine) cuModuleEnumerateFunctions(out *sys.CUfunction, n uint32, h sys.CUmodule) sys.CUresult {
-	return with(m, m.lockModule, h, func(mod *module) sys.CUresult {
+	return with(m, m.findModule, h, func(mod *module) sys.CUresult {
 		return enumerate(out, n, mod.code, func(name string) sys.CUfunction {
 			f, _ := m.function(mod, name)
 			return f.handle
@@ -249,7 +250,7 @@ func enumerate[H any](out *H, n uint32, code *ptx.Module, handle func(name strin
 }
 
 func (m *machine) cuModuleGetGlobal_v2(ptr *sys.CUdeviceptr, size *uintptr, h sys.CUmodule, name *byte) sys.CUresult {
-	return with(m, m.lockModule, h, func(mod *module) sys.CUresult { return mod.global(ptr, size, name) })
+	return with(m, m.findModule, h, func(mod *module) sys.CUresult { return mod.global(ptr, size, name) })
 }
 
 // global finds a variable. One of the results may be left out.
@@ -265,18 +266,18 @@ func (mod *module) global(ptr *sys.CUdeviceptr, size *uintptr, name *byte) sys.C
 	if !ok {
 		return sys.CUDA_ERROR_NOT_FOUND
 	}
-	setOptional(sys.CUDA_SUCCESS, ptr, v.base)
-	setOptional(sys.CUDA_SUCCESS, size, v.size)
+	setOptional(ptr, v.base)
+	setOptional(size, v.size)
 	return sys.CUDA_SUCCESS
 }
 
 // cuModuleGetLoadingMode returns the default since CUDA 12.2; before, modules
 // were loaded at once.
 func (m *machine) cuModuleGetLoadingMode(out *sys.CUmoduleLoadingMode) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if m.conf.version < 12020 {
-		return set(r, out, sys.CU_MODULE_EAGER_LOADING)
-	}
-	return set(r, out, sys.CU_MODULE_LAZY_LOADING)
+	return m.locked(func() sys.CUresult {
+		if m.conf.version < 12020 {
+			return set(out, sys.CU_MODULE_EAGER_LOADING)
+		}
+		return set(out, sys.CU_MODULE_LAZY_LOADING)
+	})
 }

@@ -22,9 +22,7 @@ var managed = map[string]bool{
 
 // notManaged replaces all of them. C does not mind that it takes no arguments.
 func (m *machine) notManaged() sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	return firstError(r, sys.CUDA_ERROR_NOT_SUPPORTED)
+	return m.locked(func() sys.CUresult { return sys.CUDA_ERROR_NOT_SUPPORTED })
 }
 
 // takesVMM reports whether a device without virtual memory management says no to it.

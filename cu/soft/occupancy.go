@@ -33,23 +33,23 @@ func (m *machine) cuOccupancyMaxActiveBlocksPerMultiprocessor(out *int32, h sys.
 }
 
 func (m *machine) cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out *int32, h sys.CUfunction, threads int32, dynamic uintptr, flags uint32) sys.CUresult {
-	return with(m, m.lockFunction, h, func(f *function) sys.CUresult {
+	return with(m, m.findFunction, h, func(f *function) sys.CUresult {
 		if threads <= 0 || flags&^uint32(sys.CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE) != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		return set(sys.CUDA_SUCCESS, out, int32(f.blocksOf(int(threads), dynamic)))
+		return set(out, int32(f.blocksOf(int(threads), dynamic)))
 	})
 }
 
 // cuOccupancyAvailableDynamicSMemPerBlock returns how much dynamic shared memory
 // each of several blocks can have on one multiprocessor.
 func (m *machine) cuOccupancyAvailableDynamicSMemPerBlock(out *uintptr, h sys.CUfunction, blocks, threads int32) sys.CUresult {
-	return with(m, m.lockFunction, h, func(f *function) sys.CUresult {
+	return with(m, m.findFunction, h, func(f *function) sys.CUresult {
 		if threads <= 0 || blocks <= 0 || int(blocks) > f.blocksOf(int(threads), 0) {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 		each := sharedPerSM/int(blocks)/sharedUnit*sharedUnit - f.Shared
-		return set(sys.CUDA_SUCCESS, out, uintptr(max(0, min(int(f.attrs.dynamic()), each))))
+		return set(out, uintptr(max(0, min(int(f.attrs.dynamic()), each))))
 	})
 }
 
@@ -61,7 +61,8 @@ func (m *machine) cuOccupancyMaxPotentialBlockSize(grid, block *int32, h sys.CUf
 // fills a device best. It calls the caller's function, which says what a block
 // needs, unlocked.
 func (m *machine) cuOccupancyMaxPotentialBlockSizeWithFlags(grid, block *int32, h sys.CUfunction, need uintptr, dynamic uintptr, limit int32, flags uint32) sys.CUresult {
-	f, r := m.lockFunction(h)
+	m.mu.Lock()
+	f, r := m.findFunction(h)
 	m.mu.Unlock()
 	if r != sys.CUDA_SUCCESS {
 		return r

@@ -42,29 +42,27 @@ func parsePCI(s string) (a pciAddress, ok bool) {
 
 // cuDeviceGetPCIBusId cuts what does not fit and says so.
 func (m *machine) cuDeviceGetPCIBusId(id *byte, size int32, dev sys.CUdevice) sys.CUresult {
-	d, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return with(m, m.device, dev, func(d *device) sys.CUresult {
+		text := d.address().String()
+		r := setString(id, size, text)
+		if r == sys.CUDA_SUCCESS && int(size) <= len(text) {
+			r = sys.CUDA_ERROR_INVALID_VALUE
+		}
 		return r
-	}
-	text := d.address().String()
-	if r = setString(r, id, size, text); r == sys.CUDA_SUCCESS && int(size) <= len(text) {
-		r = sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return r
+	})
 }
 
 func (m *machine) cuDeviceGetByPCIBusId(dev *sys.CUdevice, id *byte) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	a, ok := parsePCI(sys.GoString(id, 64))
-	if dev == nil || !ok {
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	for i, d := range m.devices {
-		if a == d.address() {
-			return set(r, dev, sys.CUdevice(i))
+	return m.locked(func() sys.CUresult {
+		a, ok := parsePCI(sys.GoString(id, 64))
+		if dev == nil || !ok {
+			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-	}
-	return firstError(r, sys.CUDA_ERROR_INVALID_DEVICE)
+		for i, d := range m.devices {
+			if a == d.address() {
+				return set(dev, sys.CUdevice(i))
+			}
+		}
+		return sys.CUDA_ERROR_INVALID_DEVICE
+	})
 }

@@ -18,84 +18,70 @@ func (m *machine) linked(a, b *device) bool { return a != b && m.conf.peers != 0
 
 // cuDeviceCanAccessPeer says no for a device and itself.
 func (m *machine) cuDeviceCanAccessPeer(can *int32, dev, peer sys.CUdevice) sys.CUresult {
-	a, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	b, rb := m.device(peer)
-	var yes int32
-	if m.linked(a, b) {
-		yes = 1
-	}
-	return set(firstError(r, rb), can, yes)
+	return withBoth(m, m.device, dev, m.device, peer, func(a, b *device) sys.CUresult {
+		return set(can, int32(asWord(m.linked(a, b))))
+	})
 }
 
 // cuDeviceGetP2PAttribute knows no link of a device with itself.
 func (m *machine) cuDeviceGetP2PAttribute(value *int32, a sys.CUdevice_P2PAttribute, dev, peer sys.CUdevice) sys.CUresult {
-	from, r := m.lockDevice(dev)
-	defer m.mu.Unlock()
-	to, rb := m.device(peer)
-	if r = firstError(r, rb); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if value == nil {
+	return withBoth(m, m.device, dev, m.device, peer, func(from, to *device) sys.CUresult {
+		switch {
+		case value == nil:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case from == to:
+			return sys.CUDA_ERROR_INVALID_DEVICE
+		}
+		switch a {
+		case sys.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+			return set(value, int32(m.conf.peers))
+		case sys.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, sys.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+			sys.CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, sys.CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
+			return set(value, 0)
+		}
 		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if from == to {
-		return sys.CUDA_ERROR_INVALID_DEVICE
-	}
-	switch a {
-	case sys.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-		*value = int32(m.conf.peers)
-	case sys.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK, sys.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
-		sys.CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED, sys.CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
-		*value = 0
-	default:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return sys.CUDA_SUCCESS
+	})
 }
 
-// lockPeers returns the current context and the one given, with the machine
-// locked; the caller unlocks.
-func (m *machine) lockPeers(h sys.CUcontext) (ctx, peer *context, r sys.CUresult) {
-	if ctx, r = m.lockCurrent(); r != sys.CUDA_SUCCESS {
-		return nil, nil, r
-	}
-	if h == 0 {
-		return nil, nil, sys.CUDA_ERROR_INVALID_CONTEXT
-	}
-	peer, r = m.context(h)
-	return ctx, peer, r
+// withPeer is with for the current context and the one given.
+func (m *machine) withPeer(h sys.CUcontext, f func(ctx, peer *context) sys.CUresult) sys.CUresult {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
+		if h == 0 {
+			return sys.CUDA_ERROR_INVALID_CONTEXT
+		}
+		peer, r := m.context(h)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return f(ctx, peer)
+	})
 }
 
 // cuCtxEnablePeerAccess is for contexts of two devices, and goes one way.
 func (m *machine) cuCtxEnablePeerAccess(h sys.CUcontext, flags uint32) sys.CUresult {
-	ctx, peer, r := m.lockPeers(h)
-	defer m.mu.Unlock()
-	switch {
-	case r != sys.CUDA_SUCCESS:
+	return m.withPeer(h, func(ctx, peer *context) sys.CUresult {
+		switch {
+		case flags != 0:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case !m.linked(ctx.dev, peer.dev):
+			return sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
+		case ctx.peers[peer]:
+			return sys.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+		}
+		r := m.reachable(ctx, peer.dev)
+		if r == sys.CUDA_SUCCESS {
+			ctx.peers[peer] = true
+		}
 		return r
-	case flags != 0:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case !m.linked(ctx.dev, peer.dev):
-		return sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED
-	case ctx.peers[peer]:
-		return sys.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
-	}
-	if r := m.reachable(ctx, peer.dev); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	ctx.peers[peer] = true
-	return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuCtxDisablePeerAccess(h sys.CUcontext) sys.CUresult {
-	ctx, peer, r := m.lockPeers(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && !ctx.peers[peer] {
-		return sys.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
-	}
-	if r == sys.CUDA_SUCCESS {
+	return m.withPeer(h, func(ctx, peer *context) sys.CUresult {
+		if !ctx.peers[peer] {
+			return sys.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
+		}
 		delete(ctx.peers, peer)
-	}
-	return r
+		return sys.CUDA_SUCCESS
+	})
 }

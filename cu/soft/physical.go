@@ -70,6 +70,16 @@ func (m *machine) adopt(fd int, t trailer, d *device) (*physical, sys.CUresult) 
 	return &physical{trailer: t, dev: d, alias: alias, number: m.newBufferID()}, sys.CUDA_SUCCESS
 }
 
+// adoptOpened is adopt for an fd that the store has opened, and closes it. If the
+// file is not the memory that t describes, the result is other.
+func (m *machine) adoptOpened(fd int, t trailer, d *device, other sys.CUresult) (*physical, sys.CUresult) {
+	defer unix.Close(fd)
+	if have, ok := readTrailer(fd); !ok || *have != t {
+		return nil, other
+	}
+	return m.adopt(fd, t, d)
+}
+
 // resultOf tells a full device from a store that does not work.
 func resultOf(err error) sys.CUresult {
 	if errors.Is(err, errFull) {

@@ -42,77 +42,65 @@ func (p *pointee) linear() bool { return p.mapping != nil && p.mapping.phys.kind
 
 // cuPointerGetAttribute knows only addresses where memory is.
 func (m *machine) cuPointerGetAttribute(out *byte, a sys.CUpointer_attribute, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return m.locked(func() sys.CUresult {
+		p := m.pointee(uintptr(ptr))
+		at := m.pointerAttribute(a)
+		if out == nil || at.width == 0 || !p.there() {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		v, r := at.get(m, &p)
+		if r == sys.CUDA_SUCCESS {
+			putWord(out, v, at.width)
+		}
 		return r
-	}
-	p := m.pointee(uintptr(ptr))
-	width := m.widthOf(a)
-	if out == nil || width == 0 || !p.there() {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	v, r := m.attribute(&p, a)
-	if r == sys.CUDA_SUCCESS {
-		putWord(out, v, width)
-	}
-	return r
+	})
 }
 
 // cuPointerGetAttributes takes any address. Attributes that it does not have read
 // 0, except the host's pointer, which is the address itself, the device, which is
 // −2, and the range, which stays as it was.
 func (m *machine) cuPointerGetAttributes(n uint32, attributes *sys.CUpointer_attribute, out **byte, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if n == 0 || n > maxDescs || attributes == nil || out == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	p := m.pointee(uintptr(ptr))
-	asked, outs := array(attributes, uintptr(n)), array(out, uintptr(n))
-	for i, a := range asked {
-		if m.widthOf(a) == 0 || outs[i] == nil {
+	return m.locked(func() sys.CUresult {
+		if n == 0 || n > maxDescs || attributes == nil || out == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-	}
-	for i, a := range asked {
-		if v, r := m.attribute(&p, a); r == sys.CUDA_SUCCESS {
-			putWord(outs[i], v, m.widthOf(a))
-		} else if !isRange(a) {
-			putWord(outs[i], 0, m.widthOf(a))
+		p := m.pointee(uintptr(ptr))
+		asked, outs := array(attributes, uintptr(n)), array(out, uintptr(n))
+		for i, a := range asked {
+			if m.pointerAttribute(a).width == 0 || outs[i] == nil {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
 		}
-	}
-	return sys.CUDA_SUCCESS
-}
-
-func isRange(a sys.CUpointer_attribute) bool {
-	return a == sys.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || a == sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE
+		for i, a := range asked {
+			at := m.pointerAttribute(a)
+			isRange := a == sys.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || a == sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE
+			if v, r := at.get(m, &p); r == sys.CUDA_SUCCESS || !isRange {
+				putWord(outs[i], v, at.width)
+			}
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuPointerSetAttribute can set one attribute, but not for memory of
 // cuMemCreate.
 func (m *machine) cuPointerSetAttribute(value *uint32, a sys.CUpointer_attribute, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	p := m.pointee(uintptr(ptr))
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case value == nil, !p.there():
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case p.virtual():
-		return sys.CUDA_ERROR_NOT_SUPPORTED
-	case a != sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case p.block != nil:
-		p.block.syncs = *value != 0
-	default:
-		p.mapping.phys.syncs = *value != 0
-	}
-	return r
+	return m.locked(func() sys.CUresult {
+		p := m.pointee(uintptr(ptr))
+		switch {
+		case value == nil, !p.there():
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case p.virtual():
+			return sys.CUDA_ERROR_NOT_SUPPORTED
+		case a != sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case p.block != nil:
+			p.block.syncs = *value != 0
+		default:
+			p.mapping.phys.syncs = *value != 0
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // putWord writes the low bytes of v.
@@ -120,74 +108,55 @@ func putWord(out *byte, v uint64, width uintptr) {
 	copy(sliceOf(out, width), binary.LittleEndian.AppendUint64(nil, v))
 }
 
-// widthOf returns the size of an attribute in bytes, 0 if this version does not
-// have it.
-func (m *machine) widthOf(a sys.CUpointer_attribute) uintptr {
-	switch a {
-	case sys.CU_POINTER_ATTRIBUTE_CONTEXT, sys.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, sys.CU_POINTER_ATTRIBUTE_HOST_POINTER,
-		sys.CU_POINTER_ATTRIBUTE_BUFFER_ID, sys.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-		sys.CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, sys.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		return 8
-	case sys.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, sys.CU_POINTER_ATTRIBUTE_IS_MANAGED,
-		sys.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, sys.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, sys.CU_POINTER_ATTRIBUTE_MAPPED,
-		sys.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE, sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-		return 4
-	case sys.CU_POINTER_ATTRIBUTE_MAPPING_SIZE, sys.CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, sys.CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-		if m.conf.version >= 11070 {
-			return 8
-		}
-	case sys.CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
-		if m.conf.version >= 12080 {
-			return 4
-		}
-	}
-	return 0
+// A pointerAttribute is an attribute of addresses: its size in bytes, the version of
+// CUDA that has it first, and its value for an address, or why there is none.
+type pointerAttribute struct {
+	width uintptr
+	since int
+	get   func(*machine, *pointee) (uint64, sys.CUresult)
 }
 
-// attribute returns the value of an attribute of an address, or why there is
-// none.
-func (m *machine) attribute(p *pointee, a sys.CUpointer_attribute) (v uint64, r sys.CUresult) {
-	switch a {
-	case sys.CU_POINTER_ATTRIBUTE_CONTEXT:
-		v = uint64(p.context())
-	case sys.CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		v = uint64(p.memoryType())
-	case sys.CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-		return m.devicePointer(p)
-	case sys.CU_POINTER_ATTRIBUTE_HOST_POINTER:
-		if v = uint64(p.addr); p.mapping != nil {
-			return 0, sys.CUDA_ERROR_INVALID_VALUE
-		}
-	case sys.CU_POINTER_ATTRIBUTE_BUFFER_ID:
-		v = p.bufferID()
-	case sys.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-		return p.rangeOf(a)
-	case sys.CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-		_, size := p.extent()
-		v = uint64(size)
-	case sys.CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-		base, _ := p.extent()
-		v = uint64(base)
-	case sys.CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-		v = p.blockID()
-	case sys.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		v = uint64(uint32(m.ordinal(p)))
-	case sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		v = asWord(p.syncs())
-	case sys.CU_POINTER_ATTRIBUTE_MAPPED:
-		v = asWord(p.there())
-	case sys.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-		v = asWord(p.exportable())
-	case sys.CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-		v = uint64(p.handleTypes())
-	case sys.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-		if p.pooled() {
-			v = uint64(p.reservation.pool.handle)
-		}
-	case sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-		v = uint64(m.access(p))
+// known is a value that every address has.
+func known[T ~int32 | ~uint32 | ~uint64 | ~uintptr](get func(*pointee) T) func(*machine, *pointee) (uint64, sys.CUresult) {
+	return func(_ *machine, p *pointee) (uint64, sys.CUresult) { return uint64(get(p)), sys.CUDA_SUCCESS }
+}
+
+// yesOrNo is known for 0 and 1.
+func yesOrNo(is func(*pointee) bool) func(*machine, *pointee) (uint64, sys.CUresult) {
+	return known(func(p *pointee) uint64 { return asWord(is(p)) })
+}
+
+var never = yesOrNo(func(*pointee) bool { return false })
+
+var pointerAttributes = map[sys.CUpointer_attribute]pointerAttribute{
+	sys.CU_POINTER_ATTRIBUTE_CONTEXT:                    {8, 0, known((*pointee).context)},
+	sys.CU_POINTER_ATTRIBUTE_MEMORY_TYPE:                {4, 0, known((*pointee).memoryType)},
+	sys.CU_POINTER_ATTRIBUTE_DEVICE_POINTER:             {8, 0, (*machine).devicePointer},
+	sys.CU_POINTER_ATTRIBUTE_HOST_POINTER:               {8, 0, (*machine).hostPointer},
+	sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:                {4, 0, yesOrNo((*pointee).syncs)},
+	sys.CU_POINTER_ATTRIBUTE_BUFFER_ID:                  {8, 0, known((*pointee).bufferID)},
+	sys.CU_POINTER_ATTRIBUTE_IS_MANAGED:                 {4, 0, never},
+	sys.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:             {4, 0, (*machine).ordinal},
+	sys.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: {4, 0, yesOrNo((*pointee).exportable)},
+	sys.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:           {8, 0, (*machine).rangeStart},
+	sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE:                 {8, 0, (*machine).rangeSize},
+	sys.CU_POINTER_ATTRIBUTE_MAPPED:                     {4, 0, yesOrNo((*pointee).there)},
+	sys.CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:       {8, 0, known((*pointee).handleTypes)},
+	sys.CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: {4, 0, never},
+	sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:               {4, 0, (*machine).access},
+	sys.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:             {8, 0, known((*pointee).poolHandle)},
+	sys.CU_POINTER_ATTRIBUTE_MAPPING_SIZE:               {8, 11070, known(func(p *pointee) uintptr { _, size := p.extent(); return size })},
+	sys.CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:          {8, 11070, known(func(p *pointee) uintptr { base, _ := p.extent(); return base })},
+	sys.CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:            {8, 11070, known((*pointee).blockID)},
+	sys.CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:   {4, 12080, never},
+}
+
+// pointerAttribute finds an attribute; its width is 0 if this version does not have it.
+func (m *machine) pointerAttribute(a sys.CUpointer_attribute) pointerAttribute {
+	if at := pointerAttributes[a]; m.conf.version >= at.since {
+		return at
 	}
-	return v, sys.CUDA_SUCCESS
+	return pointerAttribute{}
 }
 
 func asWord(is bool) uint64 {
@@ -218,7 +187,7 @@ func (p *pointee) memoryType() sys.CUmemorytype {
 	return 0
 }
 
-// handleTypes is how the memory, or the pool it is of, can be shared.
+// handleTypes returns how the memory, or its pool, can be shared.
 func (p *pointee) handleTypes() sys.CUmemAllocationHandleType {
 	switch {
 	case p.pooled():
@@ -259,20 +228,40 @@ func (p *pointee) blockID() uint64 {
 	return 0
 }
 
-// rangeOf returns the allocation of an address: for cuMemAddressReserve the whole
-// reservation, whatever is mapped there.
-func (p *pointee) rangeOf(a sys.CUpointer_attribute) (uint64, sys.CUresult) {
-	base, size := p.extent()
-	switch {
-	case p.reservation != nil && !p.reservation.allocated():
-		base, size = p.reservation.base, p.reservation.size
-	case !p.there():
+// hostPointer is the address itself, if it is none of device memory.
+func (m *machine) hostPointer(p *pointee) (uint64, sys.CUresult) {
+	if p.mapping != nil {
 		return 0, sys.CUDA_ERROR_INVALID_VALUE
 	}
-	if a == sys.CU_POINTER_ATTRIBUTE_RANGE_SIZE {
-		return uint64(size), sys.CUDA_SUCCESS
+	return uint64(p.addr), sys.CUDA_SUCCESS
+}
+
+// poolHandle returns the memory's pool, or 0.
+func (p *pointee) poolHandle() sys.CUmemoryPool {
+	if p.pooled() {
+		return p.reservation.pool.handle
 	}
-	return uint64(base), sys.CUDA_SUCCESS
+	return 0
+}
+
+// rangeStart and rangeSize are the allocation of an address: for cuMemAddressReserve
+// the whole reservation, whatever is mapped there.
+func (m *machine) rangeStart(p *pointee) (uint64, sys.CUresult) {
+	base, _, r := p.allocation()
+	return uint64(base), r
+}
+
+func (m *machine) rangeSize(p *pointee) (uint64, sys.CUresult) {
+	_, size, r := p.allocation()
+	return uint64(size), r
+}
+
+func (p *pointee) allocation() (base, size uintptr, r sys.CUresult) {
+	if p.reservation != nil && !p.reservation.allocated() {
+		return p.reservation.base, p.reservation.size, r
+	}
+	base, size = p.extent()
+	return base, size, valid(p.there())
 }
 
 // extent is the memory that the address is in.
@@ -287,16 +276,17 @@ func (p *pointee) extent() (base, size uintptr) {
 }
 
 // ordinal is the device's number, −2 for none.
-func (m *machine) ordinal(p *pointee) int32 {
+func (m *machine) ordinal(p *pointee) (uint64, sys.CUresult) {
+	n := sys.CUdevice(-2)
 	switch {
 	case p.block != nil:
-		return int32(m.number(p.block.ctx.dev))
+		n = m.number(p.block.ctx.dev)
 	case p.reservation != nil && p.reservation.opened != nil:
-		return int32(m.number(p.reservation.linear.dev)) // that opened it, wherever it is (D16)
+		n = m.number(p.reservation.linear.dev) // that opened it, wherever it is (D16)
 	case p.mapping != nil:
-		return int32(m.number(p.mapping.phys.dev))
+		n = m.number(p.mapping.phys.dev)
 	}
-	return -2
+	return uint64(uint32(n)), sys.CUDA_SUCCESS
 }
 
 // syncs reports whether calls without a stream wait for what they do there.
@@ -306,16 +296,16 @@ func (p *pointee) syncs() bool {
 
 // access returns what the current context's device may do. Without a context that
 // is known only for memory that belongs to one.
-func (m *machine) access(p *pointee) sys.CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS {
+func (m *machine) access(p *pointee) (uint64, sys.CUresult) {
 	ctx, r := m.current()
 	may := func(write bool) bool {
 		return p.linear() || p.mapping != nil && r == sys.CUDA_SUCCESS && p.mapping.allows(m.number(ctx.dev), write)
 	}
 	switch {
 	case may(true), p.block != nil && !p.block.readOnly:
-		return sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+		return uint64(sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE), sys.CUDA_SUCCESS
 	case may(false), p.block != nil:
-		return sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
+		return uint64(sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ), sys.CUDA_SUCCESS
 	}
-	return sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE
+	return uint64(sys.CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE), sys.CUDA_SUCCESS
 }

@@ -14,7 +14,7 @@ func TestAttributesKeepTheirWidth(t *testing.T) {
 	q := linear(t, c, 100)
 	for a := sys.CUpointer_attribute(0); a <= 23; a++ {
 		w, r := attributeOf(c, a, q)
-		width := driver.widthOf(a)
+		width := driver.pointerAttribute(a).width
 		switch {
 		case a == sys.CU_POINTER_ATTRIBUTE_HOST_POINTER || width == 0:
 			want(t, sys.CUDA_ERROR_INVALID_VALUE, r)

@@ -88,54 +88,34 @@ func (m *machine) currentPool(d *device) *pool {
 	return d.pool
 }
 
-// findPool returns a pool by its handle. The real driver crashes on most other
-// values.
-func (m *machine) findPool(h sys.CUmemoryPool, call string) (*pool, sys.CUresult) {
-	if r := m.ready(); r != sys.CUDA_SUCCESS {
-		return nil, r
-	}
-	p := m.pools[h]
-	switch {
-	case p != nil:
-		return p, sys.CUDA_SUCCESS
-	case h == 0:
-		return nil, sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return nil, m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "%s: %#x is no memory pool", call, uint64(h))
-}
-
-// lockPool is findPool with the machine locked; the caller unlocks.
-func (m *machine) lockPool(h sys.CUmemoryPool, call string) (*pool, sys.CUresult) {
-	m.mu.Lock()
-	return m.findPool(h, call)
+// findPool returns a pool by its handle.
+func (m *machine) findPool(h sys.CUmemoryPool) (*pool, sys.CUresult) {
+	return find(m, m.pools, h, kindPool, "memory pool", sys.CUDA_ERROR_INVALID_VALUE)
 }
 
 func (m *machine) cuMemPoolCreate(out *sys.CUmemoryPool, props *sys.CUmemPoolProps) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || props == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	d, r := m.propDevice(&sys.CUmemAllocationProp{Type: props.AllocType, Location: props.Location})
-	if r = firstError(r, m.validProps(props), validTypes(props.HandleTypes)); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	var c *control
-	if props.HandleTypes != 0 {
-		if c, r = m.newControl(d, trailer{kind: kindControl}); r != sys.CUDA_SUCCESS {
+	return m.locked(func() sys.CUresult {
+		if out == nil || props == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		d, r := m.propDevice(&sys.CUmemAllocationProp{Type: props.AllocType, Location: props.Location})
+		if r = firstError(r, m.validProps(props), validTypes(props.HandleTypes)); r != sys.CUDA_SUCCESS {
 			return r
 		}
-	}
-	p := m.newPool(d)
-	p.types, p.control = props.HandleTypes, c
-	if props.MaxSize != 0 {
-		p.limit = uint64(props.MaxSize)
-	}
-	*out = p.handle
-	return sys.CUDA_SUCCESS
+		var c *control
+		if props.HandleTypes != 0 {
+			if c, r = m.newControl(d, trailer{kind: kindControl}); r != sys.CUDA_SUCCESS {
+				return r
+			}
+		}
+		p := m.newPool(d)
+		p.types, p.control = props.HandleTypes, c
+		if props.MaxSize != 0 {
+			p.limit = uint64(props.MaxSize)
+		}
+		*out = p.handle
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // validProps checks the fields that came later: before, they were reserved and
@@ -157,25 +137,22 @@ func (m *machine) validProps(props *sys.CUmemPoolProps) sys.CUresult {
 // cuMemPoolDestroy leaves the pool's memory to its users, as documented. The real
 // driver breaks its own memory then. Default pools stay.
 func (m *machine) cuMemPoolDestroy(h sys.CUmemoryPool) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	p := m.pools[h]
-	if p == nil && h != 0 && !m.isA(kindPool, uint64(h)) {
-		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemPoolDestroy: %#x is no memory pool", uint64(h))
-	}
-	if p == nil || p == p.dev.defaultPool {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if p.used.now != 0 {
-		m.misuse(sys.CUDA_SUCCESS, "cuMemPoolDestroy: %d bytes of the pool are not freed", p.used.now)
-	}
-	p.destroyed = true
-	delete(m.pools, h)
-	m.settle(p)
-	return sys.CUDA_SUCCESS
+	return m.locked(func() sys.CUresult {
+		p := m.pools[h]
+		if p == nil && h != 0 && !m.isA(kindPool, uint64(h)) {
+			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemPoolDestroy: %#x is no memory pool", uint64(h))
+		}
+		if p == nil || p == p.dev.defaultPool {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if p.used.now != 0 {
+			m.misuse(sys.CUDA_SUCCESS, "cuMemPoolDestroy: %d bytes of the pool are not freed", p.used.now)
+		}
+		p.destroyed = true
+		delete(m.pools, h)
+		m.settle(p)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // settle gives back what a destroyed pool no longer needs.
@@ -227,12 +204,10 @@ func (m *machine) squeeze(d *device) (released bool) {
 }
 
 func (m *machine) cuMemPoolTrimTo(h sys.CUmemoryPool, keep uintptr) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolTrimTo")
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS {
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
 		m.shrink(p, uint64(keep))
-	}
-	return r
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // gaugeOf returns the gauge of an attribute, and whether its high is meant; nil
@@ -253,88 +228,75 @@ func isReuse(a sys.CUmemPool_attribute) bool {
 }
 
 func (m *machine) cuMemPoolGetAttribute(h sys.CUmemoryPool, a sys.CUmemPool_attribute, value *uint64) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolGetAttribute")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	g, high := p.gaugeOf(a)
-	switch {
-	case isReuse(a):
-		var v int32
-		if p.reuse[a-reuseFirst] {
-			v = 1
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
+		g, high := p.gaugeOf(a)
+		switch {
+		case isReuse(a):
+			return set(asInt32(value), int32(asWord(p.reuse[a-reuseFirst])))
+		case a == sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+			return set(value, p.threshold)
+		case g == nil:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case high:
+			return set(value, g.high)
 		}
-		return set(r, asInt32(value), v)
-	case a == sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-		return set(r, value, p.threshold)
-	case g == nil:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case high:
-		return set(r, value, g.high)
-	}
-	return set(r, value, g.now)
+		return set(value, g.now)
+	})
 }
 
 // cuMemPoolSetAttribute can set a high only to 0, which means the present value.
 // The real driver crashes without a value.
 func (m *machine) cuMemPoolSetAttribute(h sys.CUmemoryPool, a sys.CUmemPool_attribute, value *uint64) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolSetAttribute")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if value == nil {
-		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemPoolSetAttribute(%v) without a value", a)
-	}
-	g, high := p.gaugeOf(a)
-	switch {
-	case isReuse(a):
-		p.reuse[a-reuseFirst] = *asInt32(value) != 0
-	case a == sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-		p.threshold = *value
-	case g == nil, !high, *value != 0:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	default:
-		g.high = g.now
-	}
-	return sys.CUDA_SUCCESS
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
+		if value == nil {
+			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemPoolSetAttribute(%v) without a value", a)
+		}
+		g, high := p.gaugeOf(a)
+		switch {
+		case isReuse(a):
+			p.reuse[a-reuseFirst] = *asInt32(value) != 0
+		case a == sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+			p.threshold = *value
+		case g == nil, !high, *value != 0:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		default:
+			g.high = g.now
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemPoolSetAccess sets rights over all memory of the pool, now and later:
 // all of them or, with an error, none. The pool's own device keeps its own.
 func (m *machine) cuMemPoolSetAccess(h sys.CUmemoryPool, desc *sys.CUmemAccessDesc, count uintptr) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolSetAccess")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if desc == nil || count == 0 || count > maxDescs {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	descs := array(desc, count)
-	for _, d := range descs {
-		if r := m.validAccess(d); r != sys.CUDA_SUCCESS {
-			return r
-		}
-		own := sys.CUdevice(d.Location.Id) == m.number(p.dev)
-		if own && d.Flags != sys.CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
+		if desc == nil || count == 0 || count > maxDescs {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-	}
-	for _, d := range descs {
-		p.rights[d.Location.Id] = d.Flags
-	}
-	return sys.CUDA_SUCCESS
+		descs := array(desc, count)
+		for _, d := range descs {
+			if r := m.validAccess(d); r != sys.CUDA_SUCCESS {
+				return r
+			}
+			own := sys.CUdevice(d.Location.Id) == m.number(p.dev)
+			if own && d.Flags != sys.CU_MEM_ACCESS_FLAGS_PROT_READWRITE {
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
+		}
+		for _, d := range descs {
+			p.rights[d.Location.Id] = d.Flags
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuMemPoolGetAccess(out *sys.CUmemAccess_flags, h sys.CUmemoryPool, location *sys.CUmemLocation) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolGetAccess")
-	defer m.mu.Unlock()
-	if r = firstError(r, m.validLocation(location)); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	return set(r, out, p.rights[location.Id])
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
+		if r := m.validLocation(location); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return set(out, p.rights[location.Id])
+	})
 }
 
 func (m *machine) cuDeviceGetDefaultMemPool(out *sys.CUmemoryPool, dev sys.CUdevice) sys.CUresult {
@@ -347,16 +309,12 @@ func (m *machine) cuDeviceGetMemPool(out *sys.CUmemoryPool, dev sys.CUdevice) sy
 
 // poolOf stores the handle of the pool that get finds.
 func (m *machine) poolOf(out *sys.CUmemoryPool, dev sys.CUdevice, get func(*device) *pool) sys.CUresult {
-	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult { return set(sys.CUDA_SUCCESS, out, get(d).handle) })
+	return with(m, m.device, dev, func(d *device) sys.CUresult { return set(out, get(d).handle) })
 }
 
 // cuDeviceSetMemPool requires a pool of that device that can allocate.
 func (m *machine) cuDeviceSetMemPool(dev sys.CUdevice, h sys.CUmemoryPool) sys.CUresult {
-	return with(m, m.lockDevice, dev, func(d *device) sys.CUresult {
-		p, r := m.findPool(h, "cuDeviceSetMemPool")
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
+	return withBoth(m, m.device, dev, m.findPool, h, func(d *device, p *pool) sys.CUresult {
 		if p.imported() || p.dev != d {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -381,16 +339,15 @@ func (m *machine) cuMemSetMemPool(l *sys.CUmemLocation, t sys.CUmemAllocationTyp
 
 // atLocation calls f with the device that a location is.
 func (m *machine) atLocation(l *sys.CUmemLocation, t sys.CUmemAllocationType, f func(sys.CUdevice) sys.CUresult) sys.CUresult {
-	r := m.lock()
-	if r == sys.CUDA_SUCCESS && l == nil {
-		r = sys.CUDA_ERROR_INVALID_VALUE
-	}
-	var d *device
-	if r == sys.CUDA_SUCCESS {
-		d, r = m.propDevice(&sys.CUmemAllocationProp{Type: t, Location: *l})
-	}
-	dev := m.number(d)
-	m.mu.Unlock()
+	var dev sys.CUdevice
+	r := m.locked(func() sys.CUresult {
+		if l == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		d, r := m.propDevice(&sys.CUmemAllocationProp{Type: t, Location: *l})
+		dev = m.number(d)
+		return r
+	})
 	if r != sys.CUDA_SUCCESS {
 		return r
 	}

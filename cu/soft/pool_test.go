@@ -532,7 +532,7 @@ func TestImportOthersAsPool(t *testing.T) {
 	require.NoError(t, f.Truncate(trailerSize))
 }
 
-// A driver of before CUDA 12.2 has no maximum and says so of any.
+// A driver before CUDA 12.2 has no maximum and says so of any.
 func TestPoolProps(t *testing.T) {
 	initialised(t)
 	out := new(sys.CUmemoryPool)

@@ -3,17 +3,13 @@ package soft
 import "github.com/gpufd/gpufd/cu/sys"
 
 func (m *machine) cuMemAllocAsync(out *sys.CUdeviceptr, size uintptr, h sys.CUstream) sys.CUresult {
-	return with(m, m.lockUncaptured, h, func(s *stream) sys.CUresult { return m.allocPooled(out, size, m.currentPool(s.ctx.dev), s) })
+	return with(m, m.uncapturedStream, h, func(s *stream) sys.CUresult { return m.allocPooled(out, size, m.currentPool(s.ctx.dev), s) })
 }
 
-func (m *machine) cuMemAllocFromPoolAsync(out *sys.CUdeviceptr, size uintptr, pool sys.CUmemoryPool, h sys.CUstream) sys.CUresult {
-	return with(m, m.lockUncaptured, h, func(s *stream) sys.CUresult {
-		p, r := m.findPool(pool, "cuMemAllocFromPoolAsync")
-		if r == sys.CUDA_SUCCESS && p.imported() {
+func (m *machine) cuMemAllocFromPoolAsync(out *sys.CUdeviceptr, size uintptr, hPool sys.CUmemoryPool, h sys.CUstream) sys.CUresult {
+	return withBoth(m, m.uncapturedStream, h, m.findPool, hPool, func(s *stream, p *pool) sys.CUresult {
+		if p.imported() {
 			return sys.CUDA_ERROR_INVALID_VALUE
-		}
-		if r != sys.CUDA_SUCCESS {
-			return r
 		}
 		return m.allocPooled(out, size, p, s)
 	})
@@ -124,21 +120,21 @@ func (m *machine) newBlock(p *pool, size uint64) (*poolBlock, sys.CUresult) {
 // cuMemFreeAsync frees memory of a pool, or of cuMemAlloc, in the order of a
 // stream. No later call may use it; work queued before that point may.
 func (m *machine) cuMemFreeAsync(ptr sys.CUdeviceptr, h sys.CUstream) sys.CUresult {
-	s, r := m.lockUncaptured(h)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS || ptr == 0 {
-		return r
-	}
-	v := m.allocationAt(ptr)
-	if v == nil {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	b := m.forget(v)
-	o := m.enqueue(s, &op{release: func() { m.endAllocation(v, b) }})
-	if b != nil {
-		b.stream, b.free = s, o
-	}
-	return r
+	return with(m, m.uncapturedStream, h, func(s *stream) sys.CUresult {
+		if ptr == 0 {
+			return sys.CUDA_SUCCESS
+		}
+		v := m.allocationAt(ptr)
+		if v == nil {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		b := m.forget(v)
+		o := m.enqueue(s, &op{release: func() { m.endAllocation(v, b) }})
+		if b != nil {
+			b.stream, b.free = s, o
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // allocationAt returns what an allocation made at ptr, or nil.
@@ -180,10 +176,4 @@ func (m *machine) endAllocation(v *reservation, b *poolBlock) {
 		p.live--
 		m.settle(p)
 	}
-}
-
-// freePooled is cuMemFree of a pool's memory, which unlike other memory's does
-// not wait for work.
-func (m *machine) freePooled(v *reservation) {
-	m.endAllocation(v, m.forget(v))
 }

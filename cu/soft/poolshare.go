@@ -47,42 +47,36 @@ func (m *machine) dropControl(c *control) {
 
 // cuMemPoolExportToShareableHandle gives out an fd of its own each time.
 func (m *machine) cuMemPoolExportToShareableHandle(out *int32, h sys.CUmemoryPool, t sys.CUmemAllocationHandleType, flags uint64) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolExportToShareableHandle")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.types&t == 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	fd, err := m.store.reopen(&p.control.trailer)
-	if err != nil {
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
-	}
-	*out, p.exported = int32(fd), true
-	return sys.CUDA_SUCCESS
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
+		if out == nil || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || p.types&t == 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		fd, err := m.store.reopen(&p.control.trailer)
+		if err != nil {
+			return sys.CUDA_ERROR_OPERATING_SYSTEM
+		}
+		*out, p.exported = int32(fd), true
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemPoolImportFromShareableHandle needs no context and leaves the fd to the
 // caller. Each import is a pool of its own.
 func (m *machine) cuMemPoolImportFromShareableHandle(out *sys.CUmemoryPool, osHandle uintptr, t sys.CUmemAllocationHandleType, flags uint64) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
+	return m.locked(func() sys.CUresult {
+		fd := int(int32(osHandle))
+		if out == nil || fd == 0 || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		c, d, r := m.openControl(fd)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		p := m.newPool(d)
+		p.control, p.imports = c, make(map[[8]byte]*reservation)
+		*out = p.handle
 		return r
-	}
-	fd := int(int32(osHandle))
-	if out == nil || fd == 0 || flags != 0 || t != sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	c, d, r := m.openControl(fd)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	p := m.newPool(d)
-	p.control, p.imports = c, make(map[[8]byte]*reservation)
-	*out = p.handle
-	return r
+	})
 }
 
 // openControl maps the file behind fd, if it is a pool. It checks a copy of the
@@ -111,90 +105,73 @@ const pointerMagic = "gpufdpp1"
 // A poolPointer is what cuMemPoolExportPointer says of an allocation: its block's
 // trailer, without what the pool says, and its own size.
 type poolPointer struct {
-	pool, block [8]byte
-	file, size  uint64
+	Pool, Block [8]byte
+	File, Size  uint64
 }
 
 func (e *poolPointer) encode() (b [64]uint8) {
 	copy(b[:], pointerMagic)
-	copy(b[8:], e.pool[:])
-	copy(b[16:], e.block[:])
-	binary.LittleEndian.PutUint64(b[24:], e.file)
-	binary.LittleEndian.PutUint64(b[32:], e.size)
+	binary.Encode(b[len(pointerMagic):], binary.LittleEndian, e)
 	return b
 }
 
 // decodePointer reads what encode gives; ok is false for anything else.
 func decodePointer(b [64]uint8) (e poolPointer, ok bool) {
-	e = poolPointer{
-		pool:  [8]byte(b[8:]),
-		block: [8]byte(b[16:]),
-		file:  binary.LittleEndian.Uint64(b[24:]),
-		size:  binary.LittleEndian.Uint64(b[32:]),
-	}
-	return e, e.encode() == b && e.size > 0 && e.size <= e.file
+	binary.Decode(b[len(pointerMagic):], binary.LittleEndian, &e)
+	return e, e.encode() == b && e.Size > 0 && e.Size <= e.File
 }
 
 // cuMemPoolExportPointer requires a pool that was exported before.
 func (m *machine) cuMemPoolExportPointer(out *sys.CUmemPoolPtrExportData, ptr sys.CUdeviceptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	v := m.allocationAt(ptr)
-	if out == nil || v == nil || v.pool == nil || !v.pool.exported {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	t := &v.mappings[0].phys.trailer
-	e := poolPointer{pool: t.pool, block: t.id, file: t.size, size: uint64(v.mappings[0].size)}
-	out.Reserved = e.encode()
-	return r
+	return m.locked(func() sys.CUresult {
+		v := m.allocationAt(ptr)
+		if out == nil || v == nil || v.pool == nil || !v.pool.exported {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		t := &v.mappings[0].phys.trailer
+		e := poolPointer{Pool: t.pool, Block: t.id, File: t.size, Size: uint64(v.mappings[0].size)}
+		out.Reserved = e.encode()
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemPoolImportPointer returns the same address for the same memory until it
 // is freed: imports are not counted.
 func (m *machine) cuMemPoolImportPointer(out *sys.CUdeviceptr, h sys.CUmemoryPool, data *sys.CUmemPoolPtrExportData) sys.CUresult {
-	p, r := m.lockPool(h, "cuMemPoolImportPointer")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || data == nil || !p.imported() {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	e, ok := decodePointer(data.Reserved)
-	if !ok || e.pool != p.control.id {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	v := p.imports[e.block]
-	if v == nil {
-		if v, r = m.importBlock(p, e); r != sys.CUDA_SUCCESS {
-			return r
+	return with(m, m.findPool, h, func(p *pool) sys.CUresult {
+		if out == nil || data == nil || !p.imported() {
+			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		p.imports[e.block] = v
-	}
-	*out = sys.CUdeviceptr(v.base)
-	return r
+		e, ok := decodePointer(data.Reserved)
+		if !ok || e.Pool != p.control.id {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		v := p.imports[e.Block]
+		if v == nil {
+			var r sys.CUresult
+			if v, r = m.importBlock(p, e); r != sys.CUDA_SUCCESS {
+				return r
+			}
+			p.imports[e.Block] = v
+		}
+		*out = sys.CUdeviceptr(v.base)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // importBlock maps memory of another process' pool, if it is there.
 func (m *machine) importBlock(p *pool, e poolPointer) (*reservation, sys.CUresult) {
-	want := trailer{kind: kindBlock, ordinal: p.dev.ordinal, size: e.file, uuid: p.dev.uuid, id: e.block, pool: e.pool}
+	want := trailer{kind: kindBlock, ordinal: p.dev.ordinal, size: e.File, uuid: p.dev.uuid, id: e.Block, pool: e.Pool}
 	fd, err := m.store.open(&want)
 	if err != nil {
 		return nil, sys.CUDA_ERROR_INVALID_VALUE
 	}
-	defer unix.Close(fd)
-	if t, ok := readTrailer(fd); !ok || *t != want {
-		return nil, sys.CUDA_ERROR_INVALID_VALUE
-	}
-	phys, r := m.adopt(fd, want, p.dev)
+	phys, r := m.adoptOpened(fd, want, p.dev, sys.CUDA_ERROR_INVALID_VALUE)
 	if r != sys.CUDA_SUCCESS {
 		return nil, r
 	}
 	phys.lent = true
-	v, r := m.place(p, phys, uintptr(e.size))
+	v, r := m.place(p, phys, uintptr(e.Size))
 	if r != sys.CUDA_SUCCESS {
 		phys.hold()
 		m.drop(phys)

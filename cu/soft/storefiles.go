@@ -109,10 +109,10 @@ func (s *store) reopen(t *trailer) (int, error) {
 }
 
 // reclaim removes the file of memory that this process no longer uses, unless
-// somebody else does. If the memory is of a pool and still used, the pool's file
+// somebody else does. If the memory belongs to a pool and is still used, the pool's file
 // keeps it no longer.
 //
-// It takes the lock only if nobody else holds the memory, or if the memory is of a pool.
+// It takes the lock only if nobody else holds the memory, or if the memory belongs to a pool.
 // Otherwise a consumer that is stopped here (SIGSTOP) would keep the lock, and everybody who
 // needs it would wait.
 func (s *store) reclaim(t *trailer) error {
@@ -131,7 +131,7 @@ func (s *store) reclaim(t *trailer) error {
 	})
 }
 
-// leavePool renames memory so that it is of no pool.
+// leavePool renames memory so that it belongs to no pool.
 func (s *store) leavePool(t *trailer) error {
 	if !t.shared() {
 		return nil
@@ -181,7 +181,7 @@ func (s *store) count(l *ledger, ordinal int) (used uint64) {
 	return used
 }
 
-// poolHeld reports whether the memory in a file of that name is of a pool that
+// poolHeld reports whether the memory in a file of that name belongs to a pool that
 // somebody holds, and stays for that.
 func (s *store) poolHeld(name string) bool {
 	control, ok := poolInName(name)

@@ -9,7 +9,7 @@ import (
 // cuStreamGetId's numbers are the serial numbers of handles, the context's for
 // its default stream, with the thread's above for a thread's own.
 func (m *machine) cuStreamGetId(h sys.CUstream, out *uint64) sys.CUresult {
-	return value(m, m.lockAnyStream, h, out, func(s *stream) uint64 {
+	return value(m, m.anyStream, h, out, func(s *stream) uint64 {
 		switch s.handle {
 		case sys.CU_STREAM_LEGACY:
 			return uint64(uint32(s.ctx.handle))
@@ -23,13 +23,11 @@ func (m *machine) cuStreamGetId(h sys.CUstream, out *uint64) sys.CUresult {
 // cuStreamGetCtx_v2 has no green contexts to tell of. Either result may be left
 // out.
 func (m *machine) cuStreamGetCtx_v2(h sys.CUstream, out *sys.CUcontext, green *sys.CUgreenCtx) sys.CUresult {
-	s, r := m.lockStream(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS {
-		setOptional(r, out, s.ctx.handle)
-		setOptional(r, green, 0)
-	}
-	return r
+	return with(m, m.findStream, h, func(s *stream) sys.CUresult {
+		setOptional(out, s.ctx.handle)
+		setOptional(green, 0)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // attribute returns an attribute of the stream; ok is false for what streams
@@ -69,17 +67,17 @@ func (s *stream) setAttribute(attr sys.CUstreamAttrID, v sys.CUstreamAttrValue) 
 }
 
 func (m *machine) cuStreamGetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, out *sys.CUstreamAttrValue) sys.CUresult {
-	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+	return with(m, m.findStream, h, func(s *stream) sys.CUresult {
 		v, ok := s.attribute(attr)
 		if !ok {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		return set(sys.CUDA_SUCCESS, out, v)
+		return set(out, v)
 	})
 }
 
 func (m *machine) cuStreamSetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, value *sys.CUstreamAttrValue) sys.CUresult {
-	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
+	return with(m, m.findStream, h, func(s *stream) sys.CUresult {
 		if _, ok := s.attribute(attr); !ok || value == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -89,11 +87,7 @@ func (m *machine) cuStreamSetAttribute(h sys.CUstream, attr sys.CUstreamAttrID, 
 
 // cuStreamCopyAttributes wants two streams of one context.
 func (m *machine) cuStreamCopyAttributes(hDst, hSrc sys.CUstream) sys.CUresult {
-	return with(m, m.lockStream, hDst, func(dst *stream) sys.CUresult {
-		src, r := m.findStream(hSrc)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
+	return withBoth(m, m.findStream, hDst, m.findStream, hSrc, func(dst, src *stream) sys.CUresult {
 		if src.ctx != dst.ctx {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}

@@ -34,32 +34,20 @@ func (m *machine) anyStream(h sys.CUstream) (*stream, sys.CUresult) {
 	return ctx.legacy, r
 }
 
-// lockStream is findStream with the machine locked; the caller unlocks.
-func (m *machine) lockStream(h sys.CUstream) (*stream, sys.CUresult) {
-	m.mu.Lock()
-	return m.findStream(h)
-}
-
-// lockAnyStream is anyStream with the machine locked; the caller unlocks.
-func (m *machine) lockAnyStream(h sys.CUstream) (*stream, sys.CUresult) {
-	m.mu.Lock()
-	return m.anyStream(h)
-}
-
-// lockIdleStream is lockStream for calls that spoil a capture: they wait for the
+// idleStream is findStream for calls that spoil a capture: they wait for the
 // stream's work, or cannot be captured.
-func (m *machine) lockIdleStream(h sys.CUstream) (*stream, sys.CUresult) {
-	s, r := m.lockAnyStream(h)
+func (m *machine) idleStream(h sys.CUstream) (*stream, sys.CUresult) {
+	s, r := m.anyStream(h)
 	if r == sys.CUDA_SUCCESS {
 		r = firstError(s.refuse(), m.capturedState(s))
 	}
 	return s, r
 }
 
-// lockUncaptured is lockStream for calls that can be captured on the real driver
+// uncapturedStream is findStream for calls that can be captured on the real driver
 // and cannot here.
-func (m *machine) lockUncaptured(h sys.CUstream) (*stream, sys.CUresult) {
-	s, r := m.lockStream(h)
+func (m *machine) uncapturedStream(h sys.CUstream) (*stream, sys.CUresult) {
+	s, r := m.findStream(h)
 	if r == sys.CUDA_SUCCESS && s.captured.in != nil {
 		r = sys.CUDA_ERROR_NOT_SUPPORTED
 	}
@@ -104,7 +92,7 @@ func (m *machine) cuStreamCreate(out *sys.CUstream, flags uint32) sys.CUresult {
 
 // cuStreamCreateWithPriority clamps the priority, as the real one does.
 func (m *machine) cuStreamCreateWithPriority(out *sys.CUstream, flags uint32, priority int32) sys.CUresult {
-	return withContext(m, m.lockCurrent, func(ctx *context) sys.CUresult {
+	return withContext(m, m.current, func(ctx *context) sys.CUresult {
 		if out == nil || flags&^uint32(sys.CU_STREAM_NON_BLOCKING) != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -120,7 +108,7 @@ func (m *machine) cuStreamCreateWithPriority(out *sys.CUstream, flags uint32, pr
 // cuStreamDestroy_v2 returns at once; what the stream has is still done. A capture
 // that began on it is over.
 func (m *machine) cuStreamDestroy_v2(h sys.CUstream) sys.CUresult {
-	return with(m, m.lockAnyStream, h, func(s *stream) sys.CUresult {
+	return with(m, m.anyStream, h, func(s *stream) sys.CUresult {
 		if h <= sys.CU_STREAM_PER_THREAD {
 			return sys.CUDA_ERROR_INVALID_HANDLE
 		}
@@ -145,31 +133,29 @@ func (s *stream) pending() []*op {
 }
 
 func (m *machine) cuStreamSynchronize(h sys.CUstream) sys.CUresult {
-	s, r := m.lockIdleStream(h)
+	var work []*op
+	var ctx *context
+	r := with(m, m.idleStream, h, func(s *stream) sys.CUresult {
+		ctx, work = s.ctx, s.pending()
+		return sys.CUDA_SUCCESS
+	})
 	if r != sys.CUDA_SUCCESS {
-		m.mu.Unlock()
 		return r
 	}
-	work := s.pending()
-	m.mu.Unlock()
-	return m.await(s.ctx, work)
+	return m.await(ctx, work)
 }
 
 func (m *machine) cuStreamQuery(h sys.CUstream) sys.CUresult {
-	s, r := m.lockIdleStream(h)
-	defer m.mu.Unlock()
-	if r == sys.CUDA_SUCCESS && len(s.pending()) > 0 {
-		return sys.CUDA_ERROR_NOT_READY
-	}
-	return r
+	return with(m, m.idleStream, h, func(s *stream) sys.CUresult {
+		if len(s.pending()) > 0 {
+			return sys.CUDA_ERROR_NOT_READY
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
-func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uint32) sys.CUresult {
-	return with(m, m.lockStream, h, func(s *stream) sys.CUresult {
-		e, r := m.findEvent(event)
-		if r != sys.CUDA_SUCCESS {
-			return r
-		}
+func (m *machine) cuStreamWaitEvent(h sys.CUstream, hEvent sys.CUevent, flags uint32) sys.CUresult {
+	return withBoth(m, m.findStream, h, m.findEvent, hEvent, func(s *stream, e *event) sys.CUresult {
 		if flags&^uint32(sys.CU_EVENT_WAIT_EXTERNAL) != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
@@ -190,17 +176,17 @@ func (m *machine) cuStreamWaitEvent(h sys.CUstream, event sys.CUevent, flags uin
 // cuStreamGetFlags is refused on a captured stream, as by the real driver, which
 // tells the rest.
 func (m *machine) cuStreamGetFlags(h sys.CUstream, out *uint32) sys.CUresult {
-	return value(m, m.lockIdleStream, h, out, func(s *stream) uint32 { return s.flags })
+	return value(m, m.idleStream, h, out, func(s *stream) uint32 { return s.flags })
 }
 
 func (m *machine) cuStreamGetPriority(h sys.CUstream, out *int32) sys.CUresult {
-	return value(m, m.lockAnyStream, h, out, func(s *stream) int32 { return s.priority })
+	return value(m, m.anyStream, h, out, func(s *stream) int32 { return s.priority })
 }
 
 func (m *machine) cuStreamGetCtx(h sys.CUstream, out *sys.CUcontext) sys.CUresult {
-	return value(m, m.lockAnyStream, h, out, func(s *stream) sys.CUcontext { return s.ctx.handle })
+	return value(m, m.anyStream, h, out, func(s *stream) sys.CUcontext { return s.ctx.handle })
 }
 
 func (m *machine) cuStreamGetDevice(h sys.CUstream, out *sys.CUdevice) sys.CUresult {
-	return value(m, m.lockAnyStream, h, out, func(s *stream) sys.CUdevice { return m.number(s.ctx.dev) })
+	return value(m, m.anyStream, h, out, func(s *stream) sys.CUdevice { return m.number(s.ctx.dev) })
 }

@@ -55,10 +55,10 @@ func (t *trailer) name() string {
 	return fmt.Sprintf("gpu%d-%d-%x.mem", t.ordinal, t.size, t.id)
 }
 
-// bare reports whether the file is of no memory.
+// bare reports whether the file holds no memory.
 func (t *trailer) bare() bool { return barePrefixes[t.kind] != "" }
 
-// shared reports whether the memory is of a pool that can be shared.
+// shared reports whether the memory belongs to a pool that can be shared.
 func (t *trailer) shared() bool { return t.pool != [8]byte{} }
 
 // sizeInName returns the size of the memory in a file of that name.

@@ -58,16 +58,16 @@ func (m *machine) transfer(t transfer) sys.CUresult {
 
 // plan finds out what the two sides are and decides how to go about it.
 func (m *machine) plan(t *transfer) sys.CUresult {
-	s, r := m.lockStream(t.stream)
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS || t.empty() {
-		return r
-	}
-	if r := m.locate(t, s.ctx); r != sys.CUDA_SUCCESS {
-		return r
-	}
-	m.begin(t, s.captured.in != nil)
-	return sys.CUDA_SUCCESS
+	return with(m, m.findStream, t.stream, func(s *stream) sys.CUresult {
+		if t.empty() {
+			return sys.CUDA_SUCCESS
+		}
+		if r := m.locate(t, s.ctx); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		m.begin(t, s.captured.in != nil)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // locate finds out what the two sides are to a context.
@@ -141,7 +141,8 @@ func (t *transfer) stage() bool {
 
 // submit puts the transfer on its stream, which may have gone since.
 func (m *machine) submit(t *transfer) sys.CUresult {
-	s, r := m.lockStream(t.stream)
+	m.mu.Lock()
+	s, r := m.findStream(t.stream)
 	if r != sys.CUDA_SUCCESS {
 		defer m.mu.Unlock()
 		m.endTransfer(t)

@@ -56,12 +56,12 @@ func (m *machine) propDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUresu
 
 // cuMemGetAllocationGranularity ignores the properties of the memory.
 func (m *machine) cuMemGetAllocationGranularity(out *uintptr, prop *sys.CUmemAllocationProp, option sys.CUmemAllocationGranularity_flags) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if prop == nil || option > sys.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
-	}
-	return set(r, out, granularity)
+	return m.locked(func() sys.CUresult {
+		if prop == nil || option > sys.CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		return set(out, granularity)
+	})
 }
 
 // cuMemCreate needs no context (D7). Asking for a fabric handle is refused
@@ -104,77 +104,52 @@ func validTypes(t sys.CUmemAllocationHandleType) sys.CUresult {
 
 // findAllocation returns a handle's entry. For anything else but 0 the real
 // driver kills the process, or uses what was released (D4).
-func (m *machine) findAllocation(h sys.CUmemGenericAllocationHandle, call string) (*handle, sys.CUresult) {
-	if r := m.ready(); r != sys.CUDA_SUCCESS {
-		return nil, r
-	}
-	if a := m.handles[h]; a != nil {
-		return a, sys.CUDA_SUCCESS
-	}
-	if h == 0 {
-		return nil, sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return nil, m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "%s: %#x is no allocation handle", call, uint64(h))
-}
-
-// lockAllocation is findAllocation with the machine locked; the caller
-// unlocks.
-func (m *machine) lockAllocation(h sys.CUmemGenericAllocationHandle, call string) (*handle, sys.CUresult) {
-	m.mu.Lock()
-	return m.findAllocation(h, call)
+func (m *machine) findAllocation(h sys.CUmemGenericAllocationHandle) (*handle, sys.CUresult) {
+	return find(m, m.handles, h, kindAllocation, "allocation handle", sys.CUDA_ERROR_INVALID_VALUE)
 }
 
 // cuMemRelease may come before the memory is unmapped (D13).
 func (m *machine) cuMemRelease(h sys.CUmemGenericAllocationHandle) sys.CUresult {
-	a, r := m.lockAllocation(h, "cuMemRelease")
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if a.refs--; a.refs == 0 {
-		delete(m.handles, h)
-		m.drop(a.phys)
-	}
-	return sys.CUDA_SUCCESS
+	return with(m, m.findAllocation, h, func(a *handle) sys.CUresult {
+		if a.refs--; a.refs == 0 {
+			delete(m.handles, h)
+			m.drop(a.phys)
+		}
+		return sys.CUDA_SUCCESS
+	})
 }
 
 func (m *machine) cuMemAddressReserve(out *sys.CUdeviceptr, size, align uintptr, hint sys.CUdeviceptr, flags uint64) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	if out == nil || flags != 0 || size == 0 || size%granularity != 0 || align&(align-1) != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE // D15
-	}
-	align = max(align, granularity)
-	if align > maxAlignment || uintptr(hint)%align != 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	if size >= maxAddressSpace || align >= maxAddressSpace || uint64(hint) >= maxAddressSpace {
-		return sys.CUDA_ERROR_OUT_OF_MEMORY
-	}
-	v, err := m.space.add(size, align, uintptr(hint))
-	if err != nil {
-		return sys.CUDA_ERROR_OUT_OF_MEMORY
-	}
-	*out = sys.CUdeviceptr(v.base)
-	return sys.CUDA_SUCCESS
+	return m.locked(func() sys.CUresult {
+		if out == nil || flags != 0 || size == 0 || size%granularity != 0 || align&(align-1) != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE // D15
+		}
+		align = max(align, granularity)
+		if align > maxAlignment || uintptr(hint)%align != 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		if size >= maxAddressSpace || align >= maxAddressSpace || uint64(hint) >= maxAddressSpace {
+			return sys.CUDA_ERROR_OUT_OF_MEMORY
+		}
+		v, err := m.space.add(size, align, uintptr(hint))
+		if err != nil {
+			return sys.CUDA_ERROR_OUT_OF_MEMORY
+		}
+		*out = sys.CUdeviceptr(v.base)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // cuMemAddressFree wants a whole reservation that is not mapped (D3).
 func (m *machine) cuMemAddressFree(ptr sys.CUdeviceptr, size uintptr) sys.CUresult {
-	r := m.lock()
-	defer m.mu.Unlock()
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	v := m.space.reservation(uintptr(ptr))
-	if v == nil || v.allocated() || v.base != uintptr(ptr) || v.size != size || len(v.mappings) > 0 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	m.space.remove(v)
-	return sys.CUDA_SUCCESS
+	return m.locked(func() sys.CUresult {
+		v := m.space.reservation(uintptr(ptr))
+		if v == nil || v.allocated() || v.base != uintptr(ptr) || v.size != size || len(v.mappings) > 0 {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		m.space.remove(v)
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // findRange returns the reservation of cuMemAddressReserve that a range is in.
@@ -192,28 +167,26 @@ func (m *machine) findRange(ptr sys.CUdeviceptr, size uintptr) (*reservation, sy
 // cuMemMap maps whole allocations only (D1), and only where nothing is mapped
 // in a reservation (D3).
 func (m *machine) cuMemMap(ptr sys.CUdeviceptr, size, offset uintptr, h sys.CUmemGenericAllocationHandle, flags uint64) sys.CUresult {
-	a, r := m.lockAllocation(h, "cuMemMap")
-	defer m.mu.Unlock()
-	switch {
-	case r != sys.CUDA_SUCCESS:
-		return r
-	case flags != 0 || size == 0:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	case offset != 0 || uint64(size) != a.phys.size:
-		return sys.CUDA_ERROR_NOT_SUPPORTED
-	case uintptr(ptr)%granularity != 0:
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	v, r := m.findRange(ptr, size)
-	if r != sys.CUDA_SUCCESS {
-		return r
-	}
-	i, j, _, _ := v.whole(uintptr(ptr), size)
-	if i != j {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	v.mappings = slices.Insert(v.mappings, i, m.newMapping(uintptr(ptr), size, a.phys))
-	return sys.CUDA_SUCCESS
+	return with(m, m.findAllocation, h, func(a *handle) sys.CUresult {
+		switch {
+		case flags != 0 || size == 0:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		case offset != 0 || uint64(size) != a.phys.size:
+			return sys.CUDA_ERROR_NOT_SUPPORTED
+		case uintptr(ptr)%granularity != 0:
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		v, r := m.findRange(ptr, size)
+		if r != sys.CUDA_SUCCESS {
+			return r
+		}
+		i, j, _, _ := v.whole(uintptr(ptr), size)
+		if i != j {
+			return sys.CUDA_ERROR_INVALID_VALUE
+		}
+		v.mappings = slices.Insert(v.mappings, i, m.newMapping(uintptr(ptr), size, a.phys))
+		return sys.CUDA_SUCCESS
+	})
 }
 
 // newMapping makes a mapping without rights (D5). It holds the

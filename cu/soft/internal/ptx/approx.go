@@ -37,9 +37,7 @@ func divideBy(a, b float64) float64 {
 func approximate(b *builder, o *opcode) {
 	t := o.typ(0)
 	full := o.name == "div" && o.take("full")
-	if !full && !o.take("approx") {
-		panic(o.refuse("without .approx"))
-	}
+	o.refuseIf(!full && !o.take("approx"), "without .approx")
 	f, ok := approximations[o.name]
 	n := 1
 	if o.name == "div" {
@@ -81,9 +79,7 @@ func (l *layout) nearest(v float64) uint64 {
 // operand and result are zero, and the rest is what counts.
 func (b *builder) approximateDouble(o *opcode, f func(a, b float64) float64) {
 	flushes := o.take("ftz")
-	if o.name != "rsqrt" && (o.name != "rcp" || !flushes) {
-		panic(o.refuse("not with .f64"))
-	}
+	o.refuseIf(o.name != "rsqrt" && (o.name != "rcp" || !flushes), "not with .f64")
 	g := pure(func(a, _, _ uint64) uint64 { return number64(f(f64(a), 0), a) })
 	if flushes {
 		whole := g.flushed(double)

@@ -100,9 +100,6 @@ func remS[T signedInt](a, b T) T {
 }
 
 // In PTX the smaller of a number and NaN is the number, and -0 is less than +0.
-func min32(a, b, _ float32) float32 { return float32(minNum(float64(a), float64(b))) }
-func max32(a, b, _ float32) float32 { return float32(maxNum(float64(a), float64(b))) }
-
 func minNum(a, b float64) float64 {
 	switch {
 	case a != a:
@@ -150,13 +147,11 @@ var (
 	minRows = rows{
 		ints: apart(u2(minU[uint16]), u2(minU[uint32]), u2(minU[uint64]),
 			s2[int16, uint16](minS), s2[int32, uint32](minS), s2[int64, uint64](minS)),
-		f32: min32,
 		f64: func(a, b, _ float64) float64 { return minNum(a, b) },
 	}
 	maxRows = rows{
 		ints: apart(u2(maxU[uint16]), u2(maxU[uint32]), u2(maxU[uint64]),
 			s2[int16, uint16](maxS), s2[int32, uint32](maxS), s2[int64, uint64](maxS)),
-		f32: max32,
 		f64: func(a, b, _ float64) float64 { return maxNum(a, b) },
 	}
 	negRows = rows{

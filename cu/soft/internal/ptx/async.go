@@ -13,9 +13,7 @@ func copyAsync(b *builder, o *opcode) {
 		b.emit(inst{run: runNothing})
 	case o.take("wait_group"):
 		n := b.p.operand(b)
-		if n.what != isInteger {
-			panic(errorf(b.line, "a number of groups belongs here"))
-		}
+		failIf(n.what != isInteger, b.line, "a number of groups belongs here")
 		b.emit(inst{run: runNothing})
 	case o.take("mbarrier"):
 		b.copyArrives(o)
@@ -28,18 +26,14 @@ func copyAsync(b *builder, o *opcode) {
 // copy, or whether to copy none: the others become zeros.
 func (b *builder) copyToShared(o *opcode) {
 	whole := o.take("cg")
-	if !whole && !o.take("ca") || !o.take("shared", "shared::cta") || !o.take("global") {
-		panic(o.refuse("in this form"))
-	}
+	o.refuseIf(!whole && !o.take("ca") || !o.take("shared", "shared::cta") || !o.take("global"), "in this form")
 	o.takeHints()
 	args := b.arguments(3)
 	var to, from inst
 	b.locate(args[0], &access{space: shared}, &to)
 	b.locate(args[1], &access{space: global}, &from)
 	size := args[2].bits
-	if args[2].what != isInteger || size != 16 && (whole || size != 4 && size != 8) {
-		panic(o.refuse("of so many bytes"))
-	}
+	o.refuseIf(args[2].what != isInteger || size != 16 && (whole || size != 4 && size != 8), "of so many bytes")
 	i := inst{a: to.a, b: from.a}
 	bytes := func(*thread, *inst) uint64 { return size }
 	if b.p.accept(",") {
@@ -114,12 +108,8 @@ func (w mbarrierWord) arrive(n uint64, drop bool) mbarrierWord {
 // that count bytes.
 func mbarrier(b *builder, o *opcode) {
 	s, ok := oneOf(o, spaceNames)
-	if o.has("expect_tx", "complete_tx") || ok && s != shared {
-		panic(o.refuse("in this form, which is for %s", asyncCopies))
-	}
-	if o.typ(0) != tb64 {
-		panic(o.refuse("without .b64"))
-	}
+	o.refuseIf(o.has("expect_tx", "complete_tx") || ok && s != shared, "in this form, which is for %s", asyncCopies)
+	o.refuseIf(o.typ(0) != tb64, "without .b64")
 	o.takeOrder()
 	a := access{space: s, typ: tb64, count: 1}
 	switch {
@@ -213,9 +203,7 @@ func (b *builder) copyArrives(o *opcode) {
 	}
 	counted := o.take("noinc")
 	s, _ := oneOf(o, spaceNames)
-	if o.typ(0) != tb64 {
-		panic(o.refuse("without .b64"))
-	}
+	o.refuseIf(o.typ(0) != tb64, "without .b64")
 	address := b.p.operand(b)
 	b.onMbarrier(address, access{space: s, typ: tb64, count: 1}, inst{}, func(_ *thread, _ *inst, w mbarrierWord) mbarrierWord {
 		if counted {

@@ -58,9 +58,7 @@ func pick(first bool, a, b uint64) uint64 {
 // update finds what an atomic does, and on what registers.
 func (o *opcode) update(name string) (update, typ) {
 	if h, ok := halfTypes[o.text[strings.LastIndexByte(o.text, '.')+1:]]; ok && name == "add" {
-		if !o.takeHalf() {
-			panic(o.refuse("without .noftz"))
-		}
+		o.refuseIf(!o.takeHalf(), "without .noftz")
 		return h.add, typ{bitsKind, h.size}
 	}
 	t := o.typ(0)
@@ -82,13 +80,9 @@ func buildAtomic(b *builder, o *opcode) {
 	if !ok || f == nil || t.size < 4 && t != tb16 || t == tb16 && name != "cas" && name != "exch" && name != "add" || o.name == "red" && (name == "exch" || name == "cas") {
 		panic(o.refuse("with .%s", t))
 	}
-	if s != generic && s != global && s != shared {
-		panic(o.refuse("in this space"))
-	}
+	o.refuseIf(s != generic && s != global && s != shared, "in this space")
 	if n, ok := oneOf(o, vectorCounts); ok {
-		if s == shared || name != "add" || t.size*n > 16 || t.integer() || t.size == 8 {
-			panic(o.refuse("of %d .%s in this space", n, t))
-		}
+		o.refuseIf(s == shared || name != "add" || t.size*n > 16 || t.integer() || t.size == 8, "of %d .%s in this space", n, t)
 		b.atomicVector(o, access{space: s, typ: t, count: n}, f)
 		b.policy(o)
 		return
@@ -170,31 +164,23 @@ func atomically(s space, t typ, f update) run {
 		return atomicallySingle(s, f)
 	}
 	if t.size == 4 {
-		return func(t *thread, i *inst) {
-			m := t.at(s, t.r[i.c]+i.imm, 4, true)
-			if m == nil {
-				return
-			}
-			p := (*uint32)(unsafe.Pointer(&m[0]))
-			for {
-				old := atomic.LoadUint32(p)
-				if atomic.CompareAndSwapUint32(p, old, uint32(f(uint64(old), t.r[i.a], t.r[i.b]))) {
-					t.r[i.d] = uint64(old)
-					return
-				}
-			}
-		}
+		return swapping(s, 4, atomic.LoadUint32, atomic.CompareAndSwapUint32, f)
 	}
+	return swapping(s, 8, atomic.LoadUint64, atomic.CompareAndSwapUint64, f)
+}
+
+// swapping makes the run of an atomic on a word of a size.
+func swapping[W uint32 | uint64](s space, size uint64, load func(*W) W, swap func(p *W, old, next W) bool, f update) run {
 	return func(t *thread, i *inst) {
-		m := t.at(s, t.r[i.c]+i.imm, 8, true)
+		m := t.at(s, t.r[i.c]+i.imm, size, true)
 		if m == nil {
 			return
 		}
-		p := (*uint64)(unsafe.Pointer(&m[0]))
+		p := (*W)(unsafe.Pointer(&m[0]))
 		for {
-			old := atomic.LoadUint64(p)
-			if atomic.CompareAndSwapUint64(p, old, f(old, t.r[i.a], t.r[i.b])) {
-				t.r[i.d] = old
+			old := load(p)
+			if swap(p, old, W(f(uint64(old), t.r[i.a], t.r[i.b]))) {
+				t.r[i.d] = uint64(old)
 				return
 			}
 		}

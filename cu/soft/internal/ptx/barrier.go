@@ -58,9 +58,7 @@ func barrier(b *builder, o *opcode) {
 func (b *builder) barrierReduce(o *opcode) {
 	give, ok := oneOf(o, barrierResults)
 	t := o.typ(0)
-	if !ok || t != tu32 && t != tpred {
-		panic(o.refuse("with .%s", t))
-	}
+	o.refuseIf(!ok || t != tu32 && t != tpred, "with .%s", t)
 	d := b.p.operand(b)
 	w := barrierWait{give: give}
 	w.slot = b.target(d, t)
@@ -72,16 +70,12 @@ func (b *builder) barrierReduce(o *opcode) {
 // a thread brings, and emits the instruction.
 func (b *builder) barrierSync(o *opcode, w barrierWait, arrive bool) {
 	id := b.p.operand(b)
-	if id.what == isInteger && id.bits >= barriers {
-		panic(o.refuse("there are %d barriers", barriers))
-	}
+	o.refuseIf(id.what == isInteger && id.bits >= barriers, "there are %d barriers", barriers)
 	i := inst{b: -1, c: -1, a: b.source(id, tu32)}
 	rest := b.rest()
 	not := false
 	if w.give != nil {
-		if len(rest) == 0 {
-			panic(o.refuse("without a predicate"))
-		}
+		o.refuseIf(len(rest) == 0, "without a predicate")
 		last := rest[len(rest)-1]
 		rest = rest[:len(rest)-1]
 		not, last.not = last.not, false

@@ -176,9 +176,7 @@ func extendTypes(t typ) []typ { return []typ{t, t, tu32} }
 // funnel builds shf: the upper or lower word of b and a, shifted.
 func funnel(b *builder, o *opcode) {
 	left := o.take("l")
-	if !left && !o.take("r") {
-		panic(o.refuse("without .l or .r"))
-	}
+	o.refuseIf(!left && !o.take("r"), "without .l or .r")
 	shift := func(limit func(n uint64) uint64) map[typ]pure {
 		return map[typ]pure{tb32: func(a, b, c uint64) uint64 {
 			v, n := b<<32|a, limit(c&0xffffffff)
@@ -234,9 +232,7 @@ var permuteModes = map[string]func(v, c, k uint64) uint64{
 func lookUp(b *builder, o *opcode) {
 	o.only(tb32)
 	args := b.arguments(5)
-	if args[4].what != isInteger || args[4].bits > 255 {
-		panic(o.refuse("a table that is no number up to 255"))
-	}
+	o.refuseIf(args[4].what != isInteger || args[4].bits > 255, "a table that is no number up to 255")
 	table := args[4].bits
 	f := pure(func(a, b, c uint64) uint64 {
 		r := uint64(0)
@@ -262,9 +258,7 @@ func pickBits(v, want uint64) uint64 {
 func chooseBySign(b *builder, o *opcode) {
 	t := o.typ(0)
 	by := o.typ(1)
-	if t.kind > float || t.size == 1 || t == tf16 || by != ts32 && by != tf32 {
-		panic(o.refuse("not with .%s.%s", t, by))
-	}
+	o.refuseIf(t.kind > float || t.size == 1 || t == tf16 || by != ts32 && by != tf32, "not with .%s.%s", t, by)
 	flushes := by == tf32 && o.take("ftz")
 	b.emitTyped(pure(func(a, b, c uint64) uint64 {
 		yes := int32(c) >= 0
@@ -283,9 +277,7 @@ func chooseBySign(b *builder, o *opcode) {
 func multiply24(b *builder, o *opcode) {
 	t := o.typ(0)
 	low := o.take("lo")
-	if t != tu32 && t != ts32 || !low && !o.take("hi") {
-		panic(o.refuse("not with .%s", t))
-	}
+	o.refuseIf(t != tu32 && t != ts32 || !low && !o.take("hi"), "not with .%s", t)
 	mul := func(a, b uint64) int64 {
 		if t == ts32 {
 			return int64(int32(a)<<8>>8) * int64(int32(b)<<8>>8)
@@ -341,9 +333,7 @@ func fieldTypes(t typ) []typ { return []typ{t, t, tu32, tu32} }
 func dot(b *builder, o *opcode) {
 	ta := o.typ(0)
 	tb := o.typ(1)
-	if ta != tu32 && ta != ts32 || tb != tu32 && tb != ts32 {
-		panic(o.refuse("not with .%s.%s", ta, tb))
-	}
+	o.refuseIf(ta != tu32 && ta != ts32 || tb != tu32 && tb != ts32, "not with .%s.%s", ta, tb)
 	parts, size, from := uint64(4), 1, uint64(0)
 	if o.name == "dp2a" {
 		parts, size = 2, 2

@@ -62,9 +62,8 @@ func (p *parser) body(f *function) {
 
 // open begins a scope, close ends it.
 func (b *builder) open() {
-	if b.depth++; b.depth > maxNesting {
-		panic(errorf(b.p.line(), "braces are nested too deeply"))
-	}
+	b.depth++
+	failIf(b.depth > maxNesting, b.p.line(), "braces are nested too deeply")
 	b.scope = &scope{outer: b.scope, registers: map[string]register{}, ranges: map[string]registerRange{}, variables: map[string]*variable{}, labels: map[string]int32{},
 		prototypes: map[string]signature{}, tables: map[string]*labelTable{}}
 }
@@ -90,9 +89,7 @@ func (b *builder) placeParameters() {
 
 // declare makes a variable known in the scope.
 func (s *scope) declare(v *variable) {
-	if s.variables[v.name] != nil {
-		panic(errorf(v.line, "%s is declared twice", v.name))
-	}
+	failIf(s.variables[v.name] != nil, v.line, "%s is declared twice", v.name)
 	s.variables[v.name] = v
 }
 
@@ -163,18 +160,12 @@ func (b *builder) directive(t token) {
 func (b *builder) declare(s space) {
 	vars := b.p.variables(s)
 	for _, v := range vars {
-		if v.array {
-			panic(errorf(v.line, "%s has no length", v.name))
-		}
-		if v.size > maxLocal {
-			panic(errorf(v.line, "%s is too large", v.name))
-		}
+		failIf(v.array, v.line, "%s has no length", v.name)
+		failIf(v.size > maxLocal, v.line, "%s is too large", v.name)
 		if s != shared {
 			b.place(v)
 		}
-		if b.f.frame > maxLocal {
-			panic(errorf(v.line, "more than %d bytes of local memory", maxLocal))
-		}
+		failIf(b.f.frame > maxLocal, v.line, "more than %d bytes of local memory", maxLocal)
 		b.scope.declare(v)
 	}
 }
@@ -210,9 +201,7 @@ func (b *builder) instruction() {
 	if !ok || o.ofCluster() {
 		panic(o.refusal())
 	}
-	if guard >= 0 && unguarded[o.name] {
-		panic(o.refuse("with a guard: the GPU's assembler leaves that out"))
-	}
+	o.refuseIf(guard >= 0 && unguarded[o.name], "with a guard: the GPU's assembler leaves that out")
 	first := len(b.f.code)
 	build(b, o)
 	o.leftOver()
@@ -234,9 +223,7 @@ func (b *builder) guard() (slot int32, not bool) {
 		return -1, false
 	}
 	g := b.p.scalar(b)
-	if g.what != isRegister || g.reg.typ.kind != predicate {
-		panic(errorf(b.line, "a guard has to be a predicate"))
-	}
+	failIf(g.what != isRegister || g.reg.typ.kind != predicate, b.line, "a guard has to be a predicate")
 	b.read = append(b.read, g.reg.slot)
 	return g.reg.slot, g.not
 }

@@ -34,9 +34,7 @@ func (p *parser) alias() {
 	of := p.word()
 	p.aliases = append(p.aliases, func() {
 		f, g := p.m.functions[name], p.m.functions[of]
-		if f == nil || g == nil || !f.declared || g.declared || f.entry || g.entry {
-			panic(errorf(line, "%s cannot stand for %s", name, of))
-		}
+		failIf(f == nil || g == nil || !f.declared || g.declared || f.entry || g.entry, line, "%s cannot stand for %s", name, of)
 		f.alias, f.calls = g, []*function{g}
 	})
 	p.expect(";")
@@ -70,14 +68,8 @@ func (b *builder) prototype() (s signature) {
 
 // targets takes the names behind .calltargets or .branchtargets.
 func (b *builder) targets() (names []string) {
-	for {
-		name := b.p.word()
-		names = append(names, name)
-		if !b.p.accept(",") {
-			b.p.expect(";")
-			return names
-		}
-	}
+	b.p.list(func() { names = append(names, b.p.word()) })
+	return names
 }
 
 // named takes what a label names that is no place in the code, and reports whether
@@ -90,9 +82,7 @@ func (b *builder) named(label string) (ok bool) {
 	case b.p.accept(".calltargets"):
 		names := b.targets()
 		f := b.p.m.functions[names[0]]
-		if f == nil {
-			panic(errorf(b.p.line(), "there is no function %s", names[0]))
-		}
+		failIf(f == nil, b.p.line(), "there is no function %s", names[0])
 		s.prototypes[label] = signature{f.result, f.params}
 	case b.p.accept(".branchtargets"):
 		t := &labelTable{scope: s}
@@ -129,9 +119,7 @@ func call(b *builder, o *opcode) {
 	}
 	r, indirect := b.register(c.name)
 	if indirect {
-		if r.typ.size != 8 || r.typ.kind == float {
-			panic(errorf(o.line, "%s cannot hold the address of a function", c.name))
-		}
+		failIf(r.typ.size != 8 || r.typ.kind == float, o.line, "%s cannot hold the address of a function", c.name)
 		c.reg = r.slot
 		b.read = append(b.read, r.slot)
 		b.callIndirect(o, c, result, params)
@@ -146,9 +134,7 @@ func (b *builder) callDirect(o *opcode, name string, result, params []operand) {
 	b.emit(inst{})
 	b.p.later = append(b.p.later, func() {
 		callee := b.p.m.functions[name]
-		if callee == nil || callee.entry {
-			panic(errorf(o.line, "there is no function %s", name))
-		}
+		failIf(callee == nil || callee.entry, o.line, "there is no function %s", name)
 		callee = callee.actual()
 		in := transfers(o, params, callee.params, true)
 		out := transfers(o, result, callee.result, false)
@@ -170,9 +156,7 @@ func (b *builder) callIndirect(o *opcode, c callee, result, params []operand) {
 	for s := b.scope; s != nil && !found; s = s.outer {
 		c.signature, found = s.prototypes[name]
 	}
-	if !found {
-		panic(errorf(o.line, "there is no prototype %s", name))
-	}
+	failIf(!found, o.line, "there is no prototype %s", name)
 	in := transfers(o, params, c.signature.params, true)
 	out := transfers(o, result, c.signature.result, false)
 	f := b.f
@@ -235,18 +219,12 @@ func (b *builder) list() (list []operand) {
 
 // transfers says how parameters are copied. Places are within the frames.
 func transfers(o *opcode, args []operand, params []parameter, in bool) []transfer {
-	if len(args) != len(params) {
-		panic(errorf(o.line, "a call with %d parameters of a function that has %d", len(args), len(params)))
-	}
+	failIf(len(args) != len(params), o.line, "a call with %d parameters of a function that has %d", len(args), len(params))
 	var list []transfer
 	for i, a := range args {
-		if a.what != isSymbol || a.v == nil || a.v.space != param || !a.v.framed || a.bits != 0 || a.not || a.pair != nil {
-			panic(errorf(o.line, "only .param variables can be passed"))
-		}
+		failIf(a.what != isSymbol || a.v == nil || a.v.space != param || !a.v.framed || a.bits != 0 || a.not || a.pair != nil, o.line, "only .param variables can be passed")
 		p := params[i]
-		if a.v.size < p.size {
-			panic(errorf(o.line, "%s has %d bytes, and the function takes %d", a.v.name, a.v.size, p.size))
-		}
+		failIf(a.v.size < p.size, o.line, "%s has %d bytes, and the function takes %d", a.v.name, a.v.size, p.size)
 		m := transfer{a.v.at, p.at, p.size}
 		if !in {
 			m.from, m.to = m.to, m.from

@@ -10,9 +10,7 @@ func carried(reads bool, other build) build {
 			return
 		}
 		t := o.typ(0)
-		if !t.integer() || t.size < 4 {
-			panic(o.refuse("the carry with .%s", t))
-		}
+		o.refuseIf(!t.integer() || t.size < 4, "the carry with .%s", t)
 		var f run
 		n := 2
 		switch o.name {

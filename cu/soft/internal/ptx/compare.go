@@ -76,14 +76,11 @@ type comparison struct {
 // comparison takes the modifiers, the n-th type being that of the operands.
 func (o *opcode) comparison(n int) (c comparison) {
 	c.typ = o.typ(n)
-	if len(o.mods) == 0 {
-		panic(o.refuse("without a comparison"))
-	}
+	o.refuseIf(len(o.mods) == 0, "without a comparison")
 	name := o.mods[0]
 	var ok bool
-	if c.is, ok = relationOf(name, c.typ); !ok {
-		panic(o.refuse(".%s of .%s", name, c.typ))
-	}
+	c.is, ok = relationOf(name, c.typ)
+	o.refuseIf(!ok, ".%s of .%s", name, c.typ)
 	o.take(name)
 	c.join, _ = oneOf(o, joins)
 	if l := c.typ.layout(); (l == single || l == half) && o.take("ftz") {
@@ -165,9 +162,7 @@ func compare(b *builder, o *opcode) {
 func compareToValue(b *builder, o *opcode) {
 	to, from := o.typ(0), o.typ(1)
 	yes, ok := setValue(to, from)
-	if !ok {
-		panic(o.refuse("from .%s to .%s", from, to))
-	}
+	o.refuseIf(!ok, "from .%s to .%s", from, to)
 	c := o.comparison(1)
 	i := inst{d: b.target(b.p.operand(b), to.plain())}
 	not := c.operands(b, &i)
@@ -214,9 +209,7 @@ func setValue(to, from typ) (yes uint64, ok bool) {
 // choose builds selp.
 func choose(b *builder, o *opcode) {
 	t := o.typ(0)
-	if t.kind > float || t.size == 1 || t == tf16 {
-		panic(o.refuse("not with .%s", t))
-	}
+	o.refuseIf(t.kind > float || t.size == 1 || t == tf16, "not with .%s", t)
 	args := b.arguments(4)
 	i := inst{d: b.target(args[0], t), a: b.source(args[1], t), b: b.source(args[2], t), c: b.source(args[3], tpred)}
 	i.run = func(t *thread, i *inst) {

@@ -11,18 +11,14 @@ func branch(b *builder, o *opcode) {
 // fence builds membar and fence.
 func fence(b *builder, o *opcode) {
 	if o.name == "fence" && o.take("proxy") { // all memory is seen in one way
-		if !o.take("alias", "async", "async.global", "async.shared::cta", "async.generic") {
-			panic(o.refuse("of this proxy"))
-		}
+		o.refuseIf(!o.take("alias", "async", "async.global", "async.shared::cta", "async.generic"), "of this proxy")
 		o.take("global", "shared::cta")
 		b.emit(inst{run: runFence})
 		return
 	}
 	o.take("mbarrier_init")
 	o.take("sc", "acq_rel", "acquire", "release")
-	if !o.take("gl", "cta", "cluster", "gpu", "sys") {
-		panic(o.refuse("without a scope"))
-	}
+	o.refuseIf(!o.take("gl", "cta", "cluster", "gpu", "sys"), "without a scope")
 	b.emit(inst{run: runFence})
 }
 
@@ -67,9 +63,7 @@ func (s *scope) place(label string, line int) int32 {
 // branchIndexed builds brx.idx: a jump to one of several labels.
 func branchIndexed(b *builder, o *opcode) {
 	o.take("uni")
-	if !o.take("idx") {
-		panic(o.refuse("without .idx"))
-	}
+	o.refuseIf(!o.take("idx"), "without .idx")
 	index := b.p.operand(b)
 	i := inst{a: b.source(index, tu32)}
 	b.p.expect(",")
@@ -93,9 +87,7 @@ func (b *builder) table(name string, line int) []int32 {
 	for s := b.scope; s != nil && t == nil; s = s.outer {
 		t = s.tables[name]
 	}
-	if t == nil {
-		panic(errorf(line, "there are no branch targets %s", name))
-	}
+	failIf(t == nil, line, "there are no branch targets %s", name)
 	if t.to == nil {
 		t.to, t.line = make([]int32, len(t.labels)), line
 		b.tables = append(b.tables, t)

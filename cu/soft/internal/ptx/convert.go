@@ -66,9 +66,7 @@ func (b *builder) pack(o *opcode, t typ, to operand, from []operand) {
 // partOf returns the type of each of n parts of t.
 func (o *opcode) partOf(t typ, n int) typ {
 	part := typ{bitsKind, t.size / max(1, n)}
-	if part.size*n != t.size || part.size == 0 {
-		panic(o.refuse("%d parts of .%s", n, t))
-	}
+	o.refuseIf(part.size*n != t.size || part.size == 0, "%d parts of .%s", n, t)
 	return part
 }
 
@@ -81,9 +79,7 @@ var roundings = map[string]func(float64) float64{
 func convert(b *builder, o *opcode) {
 	to := o.typ(0)
 	from := o.typ(1)
-	if !to.converts() || !from.converts() {
-		panic(o.refuse("from .%s to .%s", from, to))
-	}
+	o.refuseIf(!to.converts() || !from.converts(), "from .%s to .%s", from, to)
 	c := conversion{to: to, from: from, sat: o.take("sat"), flush: o.take("ftz")}
 	c.whole, _ = oneOf(o, roundings)
 	f := c.make(o)
@@ -97,9 +93,7 @@ func convert(b *builder, o *opcode) {
 // emitByte emits a conversion of bf16 to a byte, which needs a register of that size.
 func (b *builder) emitByte(o *opcode, f func(uint64) uint64, to typ) {
 	args := b.arguments(2)
-	if args[0].what == isRegister && args[0].reg.typ.size != 1 {
-		panic(o.refuse("to a register that is wider"))
-	}
+	o.refuseIf(args[0].what == isRegister && args[0].reg.typ.size != 1, "to a register that is wider")
 	b.emitOperands(func(t *thread, i *inst) { t.r[i.d] = f(t.r[i.a]) }, args, to, tbf16.plain())
 }
 
@@ -138,32 +132,18 @@ type conversion struct {
 // make gives the function from a register's content to another's.
 func (c conversion) make(o *opcode) func(uint64) uint64 {
 	toInt, fromInt := c.to.integer(), c.from.integer()
-	if (c.flush && c.to != tf32 && c.from != tf32) || c.sat && c.to == tbf16 {
-		panic(o.refuse(".ftz or .sat"))
-	}
-	if c.to == tbf16 && c.from.size == 1 {
-		panic(o.refuse("not from bytes to .bf16"))
-	}
+	o.refuseIf((c.flush && c.to != tf32 && c.from != tf32) || c.sat && c.to == tbf16, ".ftz or .sat")
+	o.refuseIf(c.to == tbf16 && c.from.size == 1, "not from bytes to .bf16")
 	switch {
-	case !toInt && (c.to.small() || c.from.small() || o.has("rz", "rm", "rp")):
-		return c.smallCast(o)
+	case !toInt:
+		return c.toFloat(o)
 	case toInt && fromInt:
-		if c.whole != nil {
-			panic(o.refuse("nothing is rounded"))
-		}
-		if c.sat && c.fits() {
-			panic(o.refuse("nothing can be too large"))
-		}
+		o.refuseIf(c.whole != nil, "nothing is rounded")
+		o.refuseIf(c.sat && c.fits(), "nothing can be too large")
 		return c.intToInt()
-	case fromInt:
-		return c.intToFloat(o)
-	case toInt:
-		if c.whole == nil {
-			panic(o.refuse("without a rounding"))
-		}
-		return c.floatToInt()
 	}
-	return c.floatToFloat(o)
+	o.refuseIf(c.whole == nil, "without a rounding")
+	return c.floatToInt()
 }
 
 // value is an operand as a whole number: signed ones extended to 64 bits.
@@ -199,21 +179,6 @@ func (c conversion) bounds() (low int64, high uint64) {
 		return -1 << (8*c.to.size - 1), c.to.mask() >> 1
 	}
 	return 0, c.to.mask()
-}
-
-func (c conversion) intToFloat(o *opcode) func(uint64) uint64 {
-	if c.whole != nil {
-		panic(o.refuse("not from .%s", c.from))
-	}
-	if !o.take("rn") {
-		panic(o.refuse("without a rounding"))
-	}
-	f := c.nearestFloat()
-	if !c.sat {
-		return f
-	}
-	l := c.to.layout()
-	return func(v uint64) uint64 { return l.saturate(f(v)) }
 }
 
 // nearestFloat converts whole numbers.
@@ -272,74 +237,14 @@ func (c conversion) float(v uint64) float64 {
 	return float64(f)
 }
 
-// wide is an operand's bits as a double, NaN payloads included.
-func (c conversion) wide(v uint64) uint64 {
-	switch {
-	case c.from.size == 8:
-		return v
-	case c.flush && single.isNaN(v): // this is arithmetic
-		return widen(nan32)
-	}
-	return widen(uint32(v))
-}
-
-func (c conversion) floatToFloat(o *opcode) func(uint64) uint64 {
-	if narrows := c.to.size < c.from.size; o.take("rn") != narrows {
-		panic(o.refuse("with or without a rounding"))
-	}
-	if c.whole != nil && c.to != c.from {
-		panic(o.refuse("to a whole number of another type"))
-	}
-	if c.to == c.from && c.whole == nil && !c.sat && !c.flush {
-		return func(v uint64) uint64 { return v }
-	}
-	return func(v uint64) uint64 {
-		f := c.float(v)
-		if c.whole != nil {
-			f = c.whole(f)
-		}
-		if c.to.size == 8 {
-			if c.sat {
-				f = clamp64(f)
-			}
-			return number64(f, c.wide(v))
-		}
-		if f != f && c.from.size == 8 && !c.sat {
-			return uint64(narrow(v | quiet64))
-		}
-		s := float32(f)
-		if c.sat {
-			s = saturate(s)
-		}
-		if c.flush {
-			s = flush(s)
-		}
-		return number32(s)
-	}
-}
-
-func clamp64(v float64) float64 {
-	switch {
-	case !(v > 0):
-		return 0
-	case v > 1:
-		return 1
-	}
-	return v
-}
-
 // convertAddress builds cvta.
 func convertAddress(b *builder, o *opcode) {
 	to := o.take("to")
 	s, ok := oneOf(o, spaceNames)
-	if !ok {
-		panic(o.refuse("without a space"))
-	}
+	o.refuseIf(!ok, "without a space")
 	window := s.window()
 	if s == param {
-		if !b.f.entry {
-			panic(o.refuse("addresses of a function's parameters"))
-		}
+		o.refuseIf(!b.f.entry, "addresses of a function's parameters")
 		window = paramWindow
 	}
 	if to {

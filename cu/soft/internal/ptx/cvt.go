@@ -53,9 +53,8 @@ func (c cast) finish(v, sign uint64, nan bool) uint64 {
 func (o *opcode) takeCast(to, from *layout) (c cast) {
 	c = cast{to: to, from: from}
 	var ok bool
-	if c.round, ok = oneOf(o, roundingNames); !ok {
-		panic(o.refuse("without a rounding"))
-	}
+	c.round, ok = oneOf(o, roundingNames)
+	o.refuseIf(!ok, "without a rounding")
 	c.relu, c.finite = o.take("relu"), o.take("satfinite")
 	return c
 }
@@ -94,9 +93,7 @@ func (b *builder) convertTwo(o *opcode, to typ, bits int) {
 		l = eighths[to]
 	}
 	c := o.takeCast(l, single)
-	if c.round != toEven && (c.round != toZero || bits == 8) || bits == 8 && !c.finite {
-		panic(o.refuse("rounded or clamped like this"))
-	}
+	o.refuseIf(c.round != toEven && (c.round != toZero || bits == 8) || bits == 8 && !c.finite, "rounded or clamped like this")
 	b.emitTyped(pure(func(hi, lo, _ uint64) uint64 {
 		return c.convertFloat(hi)<<bits | c.convertFloat(lo)
 	}).run(), to.plain(), tf32, tf32)
@@ -105,9 +102,7 @@ func (b *builder) convertTwo(o *opcode, to typ, bits int) {
 // convertHalves emits a conversion of both halves of a pair: of floats of 16 bits to 8, or back.
 func (b *builder) convertHalves(o *opcode, to, from *layout, toType, fromType typ) {
 	c := o.takeCast(to, from)
-	if c.round != toEven || c.finite != (to != half) {
-		panic(o.refuse("rounded or clamped like this"))
-	}
+	o.refuseIf(c.round != toEven || c.finite != (to != half), "rounded or clamped like this")
 	mask := uint64(1)<<from.size - 1
 	b.emitTyped(pure(func(v, _, _ uint64) uint64 {
 		return c.convertFloat(v>>from.size&mask)<<to.size | c.convertFloat(v&mask)
@@ -152,33 +147,33 @@ func finiteTensor(v uint64, convert func(uint64) uint64) uint64 {
 // takeTensor takes the modifiers of the other ways to round.
 func (c *cast) takeTensor(o *opcode) {
 	*c = o.takeCast(tensor, single)
-	if c.round != toEven && c.round != toZero || c.finite {
-		panic(o.refuse("rounded or clamped like this"))
-	}
+	o.refuseIf(c.round != toEven && c.round != toZero || c.finite, "rounded or clamped like this")
 }
 
-// smallCast is a conversion from or to 16 bits, or one that is not rounded to the
-// nearest.
-func (c conversion) smallCast(o *opcode) func(uint64) uint64 {
+// toFloat gives the function of a conversion to a float.
+func (c conversion) toFloat(o *opcode) func(uint64) uint64 {
 	f := cast{to: c.to.layout(), from: c.from.layout(), sat: c.sat, flush: c.flush}
 	if c.whole != nil {
-		return c.smallWhole(o, f)
+		return c.toWhole(o, f)
 	}
 	var rounded bool
-	if f.round, rounded = oneOf(o, roundingNames); !c.takesRounding(rounded) {
-		panic(o.refuse("with or without a rounding"))
-	}
+	f.round, rounded = oneOf(o, roundingNames)
+	o.refuseIf(!c.takesRounding(rounded), "with or without a rounding")
 	switch {
+	case f.from == nil && !c.sat && !c.to.small() && f.round == toEven:
+		return c.nearestFloat()
 	case f.from == nil:
-		return c.smallFromInt(f)
+		return c.fromInt(f)
 	case c.from == tbf16 && c.sat:
 		panic(o.refuse(".sat from .bf16"))
 	case c.from == tf32 && c.to.small():
-		if f.relu, f.finite = o.take("relu"), o.take("satfinite"); (f.relu || f.finite) && (f.round > toZero || c.flush || c.sat) {
-			panic(o.refuse("clamped in two ways, or rounded like this"))
-		}
+		f.relu, f.finite = o.take("relu"), o.take("satfinite")
+		clamps := f.relu || f.finite
+		o.refuseIf(clamps && (f.round > toZero || c.flush || c.sat), "clamped in two ways, or rounded like this")
 	case f.from == brain && f.to == single && !f.flush:
 		return func(v uint64) uint64 { return v & 0xffff << 16 } // NaNs as they are
+	case c.from == c.to && !c.from.small() && !c.sat && !c.flush:
+		return func(v uint64) uint64 { return v }
 	case f.from == double || f.to == double:
 		return f.keepPayload
 	}
@@ -195,16 +190,19 @@ func (c conversion) takesRounding(rounded bool) bool {
 	return needs == rounded
 }
 
-// smallWhole makes a whole number of a float.
-func (c conversion) smallWhole(o *opcode, f cast) func(uint64) uint64 {
-	if c.to != c.from {
-		panic(o.refuse("to a whole number of another type"))
+// toWhole makes a whole number of a float.
+func (c conversion) toWhole(o *opcode, f cast) func(uint64) uint64 {
+	o.refuseIf(c.to != c.from, "to a whole number of another type")
+	return func(v uint64) uint64 {
+		if f.from == double && double.isNaN(v) {
+			return f.keepPayload(v)
+		}
+		return f.finish(f.from.nearest(c.whole(c.float(v))), 0, false)
 	}
-	return func(v uint64) uint64 { return f.finish(f.from.nearest(c.whole(f.from.value(v))), 0, false) }
 }
 
-// smallFromInt converts a whole number.
-func (c conversion) smallFromInt(f cast) func(uint64) uint64 {
+// fromInt converts a whole number.
+func (c conversion) fromInt(f cast) func(uint64) uint64 {
 	return func(v uint64) uint64 {
 		v = c.value(v)
 		if c.from.kind == signed && int64(v) < 0 {
@@ -217,8 +215,11 @@ func (c conversion) smallFromInt(f cast) func(uint64) uint64 {
 // keepPayload is convertFloat from and to doubles, where of a NaN as much is kept
 // as there are bits.
 func (c cast) keepPayload(v uint64) uint64 {
-	if !c.from.isNaN(v) || c.sat {
+	switch {
+	case !c.from.isNaN(v) || c.sat:
 		return c.convertFloat(v)
+	case c.flush && c.from == single: // this is arithmetic
+		v = nan32
 	}
 	sign := boolBits(v&c.from.sign() != 0) * c.to.sign()
 	rest := v & (1<<c.from.fraction - 1) << (63 - c.from.fraction) >> (63 - c.to.fraction)
@@ -228,9 +229,7 @@ func (c cast) keepPayload(v uint64) uint64 {
 // packIntegers builds cvt.pack: a and b clamped to 16 bits, the first to the upper
 // half; or to 8 bits, with what c has moved up.
 func (b *builder) packIntegers(o *opcode, to, from typ) {
-	if !o.take("sat") || from != ts32 || !to.integer() || to.size > 2 {
-		panic(o.refuse("not from .%s to .%s", from, to))
-	}
+	o.refuseIf(!o.take("sat") || from != ts32 || !to.integer() || to.size > 2, "not from .%s to .%s", from, to)
 	p := part{to, 0, to.size}
 	bits, mask := 8*to.size, to.mask()
 	join := func(hi, lo, c uint64) uint64 {
@@ -241,8 +240,6 @@ func (b *builder) packIntegers(o *opcode, to, from typ) {
 		b.emitTyped(pure(func(a, b, _ uint64) uint64 { return join(a, b, 0) }).run(), tb32, ts32, ts32)
 		return
 	}
-	if o.typ(2) != tb32 {
-		panic(o.refuse("without .b32"))
-	}
+	o.refuseIf(o.typ(2) != tb32, "without .b32")
 	b.emitTyped(pure(join).run(), tb32, ts32, ts32, tb32)
 }

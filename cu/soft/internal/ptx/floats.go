@@ -134,12 +134,8 @@ func (l *layout) relu(v uint64) uint64 {
 // nearest.
 func (b *builder) smallArithmetic(o *opcode, t typ) {
 	op, l := operations[o.name], t.layout()
-	if o.name == "mad" || o.name == "div" || op.n == 1 {
-		panic(o.refuse("not with .%s", o.text))
-	}
-	if !o.take("rn") && o.name == "fma" {
-		panic(o.refuse("without a rounding"))
-	}
+	o.refuseIf(o.name == "mad" || o.name == "div" || op.n == 1, "not with .%s", o.text)
+	o.refuseIf(!o.take("rn") && o.name == "fma", "without a rounding")
 	f := op.rounded(l, toEven, l == half && o.take("ftz"))
 	switch {
 	case l == half && o.take("sat"):
@@ -173,9 +169,7 @@ func extremum(larger bool, other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
 		l := t.layout()
-		if l != nil && o.has("rn", "sat") {
-			panic(o.refuse("nothing is rounded or clamped"))
-		}
+		o.refuseIf(l != nil && o.has("rn", "sat"), "nothing is rounded or clamped")
 		if t == ts32 && o.take("relu") {
 			b.emitPure(intRelu(larger), t, 2)
 			return
@@ -248,9 +242,7 @@ func signs(f func(v, sign uint64) uint64, other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
 		l := t.layout()
-		if l != nil && o.has("rn", "sat") {
-			panic(o.refuse("nothing is rounded or clamped"))
-		}
+		o.refuseIf(l != nil && o.has("rn", "sat"), "nothing is rounded or clamped")
 		if l == nil || t == tf64 || t == tf32 {
 			other(b, o)
 			return
@@ -282,9 +274,7 @@ func copySign(b *builder, o *opcode) {
 func testNumber(b *builder, o *opcode) {
 	t := o.typ(0)
 	is, ok := oneOf(o, tests)
-	if !ok || t != tf32 && t != tf64 {
-		panic(o.refuse("not with .%s", t))
-	}
+	o.refuseIf(!ok || t != tf32 && t != tf64, "not with .%s", t)
 	l := t.layout()
 	b.emitTyped(pure(func(a, _, _ uint64) uint64 { return boolBits(is(l, a)) }).run(), tpred, t)
 }

@@ -93,9 +93,8 @@ func (p *parser) parameters() (list []parameter) {
 		q := p.parameter()
 		at = alignUp(at, uint64(q.align))
 		q.at = at
-		if at += uint64(q.size); at > maxParams {
-			panic(errorf(q.line, "more than %d bytes of parameters", maxParams))
-		}
+		at += uint64(q.size)
+		failIf(at > maxParams, q.line, "more than %d bytes of parameters", maxParams)
 		list = append(list, q)
 	}
 	return list
@@ -104,16 +103,13 @@ func (p *parser) parameters() (list []parameter) {
 // result takes a function's result behind its parenthesis: PTX has one at most.
 func (p *parser) result() (list []parameter) {
 	line := p.line()
-	if list = p.parameters(); len(list) > 1 {
-		panic(errorf(line, "more than one result"))
-	}
+	list = p.parameters()
+	failIf(len(list) > 1, line, "more than one result")
 	return list
 }
 
 func (p *parser) parameter() (q parameter) {
-	if t := p.next(); !t.is(".param") {
-		panic(errorf(t.line, "unexpected %s where .param belongs", t))
-	}
+	p.expect(".param")
 	q.space, q.line = param, p.line()
 	d := p.declaration()
 	q.typ, q.align = d.typ, d.align
@@ -201,9 +197,7 @@ func (p *parser) reach(f *function) {
 	for _, g := range f.reachable() {
 		p.reached += 16 + 4*len(g.calls) + len(g.preset)
 	}
-	if p.reached > maxReached {
-		panic(errorf(f.line, "the entries call too many functions"))
-	}
+	failIf(p.reached > maxReached, f.line, "the entries call too many functions")
 }
 
 // recursive reports whether the depth of the function's calls is unknown
@@ -249,14 +243,12 @@ func (f *function) layShared() {
 			}
 			at = alignUp(at, uint64(v.align))
 			f.layout[v] = at
-			if at += uint64(v.size); at > maxShared {
-				panic(errorf(f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared))
-			}
+			at += uint64(v.size)
+			failIf(at > maxShared, f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared)
 		}
 	}
-	if at = alignUp(at, end); at > maxShared {
-		panic(errorf(f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared))
-	}
+	at = alignUp(at, end)
+	failIf(at > maxShared, f.line, "%s uses more than %d bytes of shared memory", f.name, maxShared)
 	f.static = int(at)
 	for _, v := range dynamic {
 		f.layout[v] = uint64(f.static)

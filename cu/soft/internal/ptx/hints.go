@@ -7,14 +7,10 @@ package ptx
 // hint builds one with some numbers, and one of some modifiers if there are any.
 func hint(operands int, modifiers ...string) build {
 	return func(b *builder, o *opcode) {
-		if len(modifiers) > 0 && !o.take(modifiers...) {
-			panic(o.refuse("in this form"))
-		}
+		o.refuseIf(len(modifiers) > 0 && !o.take(modifiers...), "in this form")
 		args := b.arguments(operands)
 		for _, a := range args {
-			if a.what != isInteger {
-				panic(errorf(o.line, "a number belongs here"))
-			}
+			failIf(a.what != isInteger, o.line, "a number belongs here")
 		}
 		b.emit(inst{run: runNothing})
 	}
@@ -29,9 +25,7 @@ func hintProfiler(b *builder, o *opcode) {
 // hintRegisters builds setmaxnreg, which says how many registers a warp needs.
 func hintRegisters(b *builder, o *opcode) {
 	o.only(tu32)
-	if !o.take("inc", "dec") || !o.takeSync() {
-		panic(o.refuse("in this form"))
-	}
+	o.refuseIf(!o.take("inc", "dec") || !o.takeSync(), "in this form")
 	hint(1, "aligned")(b, o)
 }
 
@@ -39,13 +33,9 @@ func hintRegisters(b *builder, o *opcode) {
 func hintAt(modifier string) build {
 	return func(b *builder, o *opcode) {
 		o.take("global")
-		if !o.take(modifier) {
-			panic(o.refuse("without .%s", modifier))
-		}
+		o.refuseIf(!o.take(modifier), "without .%s", modifier)
 		args := b.arguments(2)
-		if args[0].what != isAddress || args[1].what != isInteger || args[1].bits != 128 {
-			panic(errorf(o.line, "an address and 128 belong here"))
-		}
+		failIf(args[0].what != isAddress || args[1].what != isInteger || args[1].bits != 128, o.line, "an address and 128 belong here")
 		b.emit(inst{run: runNothing})
 	}
 }
@@ -53,9 +43,7 @@ func hintAt(modifier string) build {
 // createPolicy builds createpolicy. Its result is for caches alone: 0 will do.
 func createPolicy(b *builder, o *opcode) {
 	o.only(tb64)
-	if !o.take("fractional", "range", "cvt") {
-		panic(o.refuse("in this form"))
-	}
+	o.refuseIf(!o.take("fractional", "range", "cvt"), "in this form")
 	o.take("global", "L2")
 	for range 2 {
 		o.take("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged")

@@ -77,6 +77,13 @@ func (o *opcode) refuse(why string, args ...any) error {
 	return errorf(o.line, "%s is not supported: %s", o.text, fmt.Sprintf(why, args...))
 }
 
+// refuseIf panics with such an error, if the form is a bad one.
+func (o *opcode) refuseIf(bad bool, why string, args ...any) {
+	if bad {
+		panic(o.refuse(why, args...))
+	}
+}
+
 // typ returns the n-th type, and refuses an opcode that has fewer.
 func (o *opcode) typ(n int) typ {
 	if o.has("b128") {

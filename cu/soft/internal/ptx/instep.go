@@ -1,9 +1,6 @@
 package ptx
 
-import (
-	"strconv"
-	"strings"
-)
+import "strings"
 
 // Old programs count on the threads of a warp running in step: what one thread has written by a
 // volatile access is there when the others read it. Before sm_70 that holds. Later architectures do
@@ -19,17 +16,15 @@ const firstIndependent = 70
 // waits are of threads that spin until a thread ahead of them goes on, which would hang.
 const stepPatience = 1 << 12
 
-// goesInStep reports whether the warps of an architecture run in step.
-func goesInStep(target string) bool {
-	digits := strings.TrimRight(strings.TrimPrefix(target, "sm_"), "abcdefghijklmnopqrstuvwxyz")
-	n, err := strconv.Atoi(digits)
-	return err == nil && n < firstIndependent
+// goesInStep reports whether the warps of the module's architecture run in step.
+func (m *Module) goesInStep() bool {
+	return m.Architecture() != 0 && m.Architecture() < firstIndependent
 }
 
 // stepsHere reports whether the body that begins now has instructions before which
 // threads converge to be in step.
 func (p *parser) stepsHere() bool {
-	old := goesInStep(p.m.Target)
+	old := p.m.goesInStep()
 	read, depth := p.lexer, 0 // a copy, which reads on
 	for k := 0; ; k++ {
 		var t token
@@ -66,7 +61,7 @@ func (b *builder) keepStep(o *opcode, a access) {
 		return
 	}
 	m := &convergence{what: o.text, open: true, step: true, patience: openPatience, act: func([]*thread) {}}
-	if goesInStep(b.p.m.Target) {
+	if b.p.m.goesInStep() {
 		m.patience = stepPatience
 	}
 	wait := m.wait(func(*thread, *inst) uint32 { return 0 })

@@ -23,9 +23,7 @@ func isSpace(b *builder, o *opcode) {
 		return
 	}
 	r, known := regionOf(s)
-	if !ok || !known {
-		panic(o.refuse("of this space"))
-	}
+	o.refuseIf(!ok || !known, "of this space")
 	b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = boolBits(t.r[i.a]-r.from < r.size) }, tpred, tu64)
 }
 

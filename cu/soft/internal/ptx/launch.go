@@ -43,7 +43,7 @@ func (k FaultKind) String() string {
 type Fault struct {
 	Kind     FaultKind
 	Address  uint64 // that it accessed
-	Global   bool   // Address is of memory that Memory does not have
+	Global   bool   // Memory has nothing at Address
 	Kernel   string
 	Function string // in which it died
 	Line     int    // of the PTX

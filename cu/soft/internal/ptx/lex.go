@@ -9,7 +9,7 @@ import (
 type Error struct {
 	Line  int
 	Text  string
-	Newer bool // the module is of a newer version of PTX than is known
+	Newer bool // the module needs a newer version of PTX than is known
 }
 
 // Error names the line.
@@ -24,6 +24,13 @@ func errorf(line int, format string, args ...any) error {
 		text = text[:maxText/2] + " … " + text[len(text)-maxText/2:]
 	}
 	return &Error{Line: line, Text: text}
+}
+
+// failIf panics with an error, which parse recovers, if what a line says is bad.
+func failIf(bad bool, line int, format string, args ...any) {
+	if bad {
+		panic(errorf(line, format, args...))
+	}
 }
 
 // A token is a word (which a directive, a register or an opcode with its dots is

@@ -51,9 +51,8 @@ func (b *builder) rank() {
 	}
 	for _, at := range b.leaves {
 		to := b.f.code[at].vec
-		if b.p.ways += len(to); b.p.ways > maxWays {
-			panic(errorf(b.line, "jumps by tables have more than %d ways to go", maxWays))
-		}
+		b.p.ways += len(to)
+		failIf(b.p.ways > maxWays, b.line, "jumps by tables have more than %d ways to go", maxWays)
 		r.next[at] = append(r.next[at], to...)
 	}
 	r.order(all, nil)

@@ -172,27 +172,22 @@ func (o *opcode) access(b *builder) (a access) {
 	if n, ok := oneOf(o, vectorCounts); ok {
 		a.count = n
 	}
-	if a.typ = o.typ(0); a.typ.kind == predicate || a.typ == typeNames["f16"] {
-		panic(o.refuse("not with .%s", a.typ))
-	}
+	a.typ = o.typ(0)
+	o.refuseIf(a.typ.kind == predicate || a.typ == typeNames["f16"], "not with .%s", a.typ)
 	return a
 }
 
 // locate sets where an instruction's address comes from. Parameters of functions
 // lie in the frame.
 func (b *builder) locate(o operand, a *access, i *inst) {
-	if o.what != isAddress {
-		panic(errorf(b.line, "an address in brackets belongs here"))
-	}
+	failIf(o.what != isAddress, b.line, "an address in brackets belongs here")
 	i.imm = 0
 	switch {
 	case o.base == nil:
 		i.a = b.presetSlot(o.bits, nil)
 	case o.base.what == isSymbol:
 		if v := o.base.v; v != nil {
-			if a.space != v.space && (a.space != generic || v.space.window() != 0) {
-				panic(errorf(b.line, "%s is not in the space of this access", v.name))
-			}
+			failIf(a.space != v.space && (a.space != generic || v.space.window() != 0), b.line, "%s is not in the space of this access", v.name)
 			if a.space == param && v.framed {
 				a.space = local
 			}
@@ -217,9 +212,7 @@ func (b *builder) vector(o operand, a access, slot func(operand, typ) int32) []i
 	if o.what == isVector {
 		list = o.vec
 	}
-	if len(list) != a.count {
-		panic(errorf(b.line, "%d values, where the instruction has %d", len(list), a.count))
-	}
+	failIf(len(list) != a.count, b.line, "%d values, where the instruction has %d", len(list), a.count)
 	var slots []int32
 	for _, v := range list {
 		slots = append(slots, slot(v, a.typ))
@@ -230,9 +223,7 @@ func (b *builder) vector(o operand, a access, slot func(operand, typ) int32) []i
 // load builds ld.
 func load(b *builder, o *opcode) {
 	a := o.access(b)
-	if a.strong && (a.space == param || a.space == constant) {
-		panic(o.refuse("nobody writes there"))
-	}
+	o.refuseIf(a.strong && (a.space == param || a.space == constant), "nobody writes there")
 	b.keepStep(o, a)
 	args := b.arguments(2)
 	i := inst{vec: b.vector(args[0], a, b.wideTarget)}
@@ -261,9 +252,7 @@ func (b *builder) widths(o operand, a access) typ {
 		return a.typ
 	}
 	for _, t := range registers {
-		if t.size != registers[0].size {
-			panic(errorf(b.line, "registers of different widths"))
-		}
+		failIf(t.size != registers[0].size, b.line, "registers of different widths")
 	}
 	return registers[0]
 }
@@ -330,9 +319,7 @@ func (a access) setter() func([]byte, uint64) {
 // store builds st.
 func store(b *builder, o *opcode) {
 	a := o.access(b)
-	if a.space == constant {
-		panic(o.refuse("constants are not written"))
-	}
+	o.refuseIf(a.space == constant, "constants are not written")
 	b.keepStep(o, a)
 	args := b.arguments(2)
 	var i inst
@@ -369,12 +356,8 @@ func (a access) storer() run {
 // ignoreAddress builds what only hints at an address.
 func ignoreAddress(b *builder, o *opcode) {
 	oneOf(o, spaceNames)
-	if !o.take("L1", "L2", "L2::evict_last", "L2::evict_normal") {
-		panic(o.refuse("without a level"))
-	}
+	o.refuseIf(!o.take("L1", "L2", "L2::evict_last", "L2::evict_normal"), "without a level")
 	args := b.arguments(1)
-	if args[0].what != isAddress {
-		panic(errorf(b.line, "an address in brackets belongs here"))
-	}
+	failIf(args[0].what != isAddress, b.line, "an address in brackets belongs here")
 	b.emit(inst{run: runNothing})
 }

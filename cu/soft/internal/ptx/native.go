@@ -23,16 +23,12 @@ var natives = map[string]nativeFunction{
 // native makes the call of a function that is declared and not defined.
 func native(o *opcode, f *function, in, out []transfer) run {
 	n, ok := natives[f.name]
-	if !ok {
-		panic(errorf(o.line, "there is no function %s", f.name))
-	}
+	failIf(!ok, o.line, "there is no function %s", f.name)
 	same := len(in) == len(n.params) && len(out) == min(n.result, 1)
 	for k := range min(len(in), len(n.params)) {
 		same = same && in[k].size == n.params[k]
 	}
-	if !same || len(out) > 0 && out[0].size != n.result {
-		panic(errorf(o.line, "%s is not declared as it is", f.name))
-	}
+	failIf(!same || len(out) > 0 && out[0].size != n.result, o.line, "%s is not declared as it is", f.name)
 	return func(t *thread, _ *inst) {
 		args := make([]uint64, len(in))
 		for k, m := range in {

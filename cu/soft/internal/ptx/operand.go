@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// what an operand is.
-type what uint8
+// An operandKind says what an operand is.
+type operandKind uint8
 
 const (
-	isRegister what = iota + 1
+	isRegister operandKind = iota + 1
 	isSpecial
 	isInteger
 	isFloat
@@ -22,7 +22,7 @@ const (
 
 // An operand as it was written.
 type operand struct {
-	what    what
+	what    operandKind
 	name    string
 	reg     register
 	special *special
@@ -104,9 +104,7 @@ func (p *parser) plus() uint64 {
 		return 0
 	}
 	o := p.number()
-	if o.what != isInteger {
-		panic(errorf(p.line(), "only a whole number can be added to an address"))
-	}
+	failIf(o.what != isInteger, p.line(), "only a whole number can be added to an address")
 	if minus {
 		return -o.bits
 	}

@@ -1,6 +1,7 @@
 package ptx
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,7 +129,21 @@ func (p *parser) expect(s string) {
 	}
 }
 
-// name takes a name that the text gives to something.
+// quoted takes a string.
+func (p *parser) quoted(what string) {
+	if t := p.next(); !t.isString() {
+		panic(errorf(t.line, "unexpected %s where %s belongs", t, what))
+	}
+}
+
+// list calls item for each of a list with commas between, up to a semicolon.
+func (p *parser) list(item func()) {
+	for item(); p.accept(","); item() {
+	}
+	p.expect(";")
+}
+
+// word takes a name that the text gives to something.
 func (p *parser) word() string {
 	t := p.next()
 	if !t.isName() {
@@ -149,13 +164,9 @@ func (p *parser) integer(limit uint64) int {
 
 // header takes what every module begins with.
 func (p *parser) header() {
-	if !p.accept(".version") {
-		panic(errorf(p.line(), "no .version: this is no PTX"))
-	}
+	failIf(!p.accept(".version"), p.line(), "no .version: this is no PTX")
 	p.version()
-	if !p.accept(".target") {
-		panic(errorf(p.line(), "unexpected %s where .target belongs", p.peek()))
-	}
+	p.expect(".target")
 	p.target()
 }
 
@@ -167,9 +178,8 @@ func (p *parser) version() {
 	t := p.next()
 	major, minor, _ := strings.Cut(t.text, ".")
 	n, err := strconv.Atoi(major)
-	if _, bad := strconv.Atoi(minor); err != nil || bad != nil {
-		panic(errorf(t.line, "%s is no version", t))
-	}
+	_, bad := strconv.Atoi(minor)
+	failIf(err != nil || bad != nil, t.line, "%s is no version", t)
 	if n < firstVersion || n > lastVersion {
 		panic(&Error{Line: t.line, Text: "PTX " + t.text + " is not supported, but 3 to 9", Newer: n > lastVersion})
 	}
@@ -193,9 +203,7 @@ func (p *parser) target() {
 		if p.accept(",") {
 			continue
 		}
-		if p.m.Target == "" {
-			panic(errorf(t.line, "no architecture in .target"))
-		}
+		failIf(p.m.Target == "", t.line, "no architecture in .target")
 		return
 	}
 }
@@ -205,9 +213,7 @@ func (p *parser) directive() {
 	t := p.next()
 	switch t.text {
 	case ".address_size":
-		if p.integer(64) != 64 {
-			panic(errorf(t.line, "only 64-bit addresses are supported"))
-		}
+		failIf(p.integer(64) != 64, t.line, "only 64-bit addresses are supported")
 		return
 	case ".visible", ".weak", ".common":
 		return // there is one module, and the names in it are its own
@@ -256,9 +262,7 @@ func (p *parser) remark(t token) (ok bool) {
 // file takes .file number "name" [, time, size].
 func (p *parser) file() {
 	p.integer(1 << 32)
-	if t := p.next(); !t.isString() {
-		panic(errorf(t.line, "unexpected %s where the name of a file belongs", t))
-	}
+	p.quoted("the name of a file")
 	for p.accept(",") {
 		p.integer(1<<63 - 1)
 	}
@@ -290,15 +294,7 @@ func (p *parser) place() {
 
 // pragma takes strings that advise the assembler.
 func (p *parser) pragma() {
-	for {
-		if t := p.next(); !t.isString() {
-			panic(errorf(t.line, "unexpected %s where a string belongs", t))
-		}
-		if !p.accept(",") {
-			p.expect(";")
-			return
-		}
-	}
+	p.list(func() { p.quoted("a string") })
 }
 
 // section takes debugging information.
@@ -327,6 +323,12 @@ func (p *parser) finish() {
 		f.layShared()
 	}
 	p.m.checkSizes()
+}
+
+// Architecture returns 75 for sm_75, and 90 for sm_90a; 0 is an unknown one.
+func (m *Module) Architecture() (n int) {
+	fmt.Sscanf(m.Target, "sm_%d", &n)
+	return n
 }
 
 // Entries lists the names of the kernels, in the order of the text.

@@ -23,13 +23,7 @@ func (b *builder) registers() {
 	if !ok || !strings.HasPrefix(t.text, ".") {
 		panic(errorf(t.line, "%s is no type of a register that is supported", t))
 	}
-	for {
-		b.declareRegister(typ)
-		if !p.accept(",") {
-			p.expect(";")
-			return
-		}
-	}
+	p.list(func() { b.declareRegister(typ) })
 }
 
 // declareRegister takes one register's name, or that of several.
@@ -38,17 +32,15 @@ func (b *builder) declareRegister(typ typ) {
 	line := p.line()
 	name := p.word()
 	if !p.accept("<") {
-		if _, twice := s.registers[name]; twice {
-			panic(errorf(line, "%s is declared twice", name))
-		}
+		_, twice := s.registers[name]
+		failIf(twice, line, "%s is declared twice", name)
 		slot := b.newSlot()
 		s.registers[name] = register{slot, typ}
 		return
 	}
 	count := p.integer(1 << 31)
-	if _, twice := s.ranges[name]; twice {
-		panic(errorf(line, "%s is declared twice", name))
-	}
+	_, twice := s.ranges[name]
+	failIf(twice, line, "%s is declared twice", name)
 	s.ranges[name] = registerRange{name, count, typ}
 	p.expect(">")
 }
@@ -68,7 +60,7 @@ func (b *builder) register(name string) (r register, ok bool) {
 	return r, false
 }
 
-// rangeOf finds the range that a register is of.
+// rangeOf finds the range that a register belongs to.
 func (s *scope) rangeOf(name string) (rr registerRange, ok bool) {
 	const digits = 10 // no number has more
 	for n := len(name); n > max(0, len(name)-digits) && isDigit(name[n-1]); n-- {
@@ -90,9 +82,7 @@ func (r registerRange) has(name string) bool {
 
 // newSlot makes one more register.
 func (b *builder) newSlot() int32 {
-	if b.f.slots == maxSlots {
-		panic(errorf(b.p.line(), "more than %d registers", maxSlots))
-	}
+	failIf(b.f.slots == maxSlots, b.p.line(), "more than %d registers", maxSlots)
 	b.f.slots++
 	return b.f.slots - 1
 }

@@ -6,7 +6,7 @@ import "time"
 type special struct {
 	typ      typ
 	value    func(t *thread) uint64
-	changes  bool // it has to be read anew each time
+	changes  bool // it is read anew each time
 	reserves bool // it is about the shared memory of the system
 }
 

@@ -57,9 +57,7 @@ func (p *parser) globals(s space) {
 	vars := p.variables(s)
 	for _, v := range vars {
 		v.external = p.external
-		if v.array && (!v.external || s != shared) && !v.external {
-			panic(errorf(v.line, "%s has no length", v.name))
-		}
+		failIf(v.array && !v.external, v.line, "%s has no length", v.name)
 		p.m.declare(v)
 	}
 }
@@ -85,9 +83,7 @@ func (m *Module) declare(v *variable) {
 
 // resolve looks for what a variable's initial value refers to.
 func (m *Module) resolve(v *variable) {
-	if v.external {
-		panic(errorf(v.line, "%s is of another module", v.name))
-	}
+	failIf(v.external, v.line, "%s is of another module", v.name)
 	for _, r := range v.refs {
 		if f := m.functions[r.symbol]; f != nil && !f.entry && r.plus == 0 {
 			m.take(f)
@@ -104,35 +100,28 @@ func (m *Module) resolve(v *variable) {
 func (m *Module) checkSizes() {
 	total, constants := 0, 0
 	for _, v := range m.variables {
-		if total += v.size; total > maxVariable {
-			panic(errorf(v.line, "more than %d bytes of variables", maxVariable))
-		}
+		total += v.size
+		failIf(total > maxVariable, v.line, "more than %d bytes of variables", maxVariable)
 		if v.space != constant {
 			continue
 		}
-		if constants += v.size; constants > maxConstants {
-			panic(errorf(v.line, "more than %d bytes of constants", maxConstants))
-		}
+		constants += v.size
+		failIf(constants > maxConstants, v.line, "more than %d bytes of constants", maxConstants)
 	}
 }
 
 // variables takes a declaration behind its space.
 func (p *parser) variables(s space) (vars []*variable) {
 	d := p.declaration()
-	for {
-		v := &variable{space: s, align: d.align, line: p.line()}
-		v.name = p.word()
+	p.list(func() {
+		v := &variable{space: s, align: d.align, line: p.line(), name: p.word()}
 		p.dimensions(v, d)
 		if p.accept("=") {
 			p.initialiser(v, d)
 		}
 		vars = append(vars, v)
-		if p.accept(",") {
-			continue
-		}
-		p.expect(";")
-		return vars
-	}
+	})
+	return vars
 }
 
 // declaration takes alignment, vector and type.
@@ -171,9 +160,7 @@ var handles = map[string]string{".texref": textures, ".samplerref": textures, ".
 func (p *parser) alignment() int {
 	line := p.line()
 	n := p.integer(1 << 16)
-	if n == 0 || n&(n-1) != 0 {
-		panic(errorf(line, "alignment %d is no power of two", n))
-	}
+	failIf(n == 0 || n&(n-1) != 0, line, "alignment %d is no power of two", n)
 	return n
 }
 
@@ -186,16 +173,12 @@ func (p *parser) dimensions(v *variable, d declaration) {
 			continue
 		}
 		count := p.integer(maxVariable)
-		if count > 0 && n > maxVariable/uint64(count) {
-			panic(errorf(v.line, "%s is too large", v.name))
-		}
+		failIf(count > 0 && n > maxVariable/uint64(count), v.line, "%s is too large", v.name)
 		n *= uint64(count)
 		if !first {
 			v.rows = append(v.rows, count)
 		}
-		if len(v.rows) > maxNesting {
-			panic(errorf(v.line, "%s has more than %d dimensions", v.name, maxNesting))
-		}
+		failIf(len(v.rows) > maxNesting, v.line, "%s has more than %d dimensions", v.name, maxNesting)
 		p.expect("]")
 	}
 	if v.size = int(n); v.array {
@@ -205,16 +188,13 @@ func (p *parser) dimensions(v *variable, d declaration) {
 
 // initialiser takes a value, or nested braces of them.
 func (p *parser) initialiser(v *variable, d declaration) {
-	if v.space != global && v.space != constant {
-		panic(errorf(v.line, "%s cannot have an initial value", v.name))
-	}
+	failIf(v.space != global && v.space != constant, v.line, "%s cannot have an initial value", v.name)
 	p.values(v, d.typ)
 	if v.array {
 		v.array, v.size = false, len(v.init)
 	}
-	if p.initial += len(v.init); len(v.init) > v.size {
-		panic(errorf(v.line, "%s has %d bytes and its initial value %d", v.name, v.size, len(v.init)))
-	}
+	p.initial += len(v.init)
+	failIf(len(v.init) > v.size, v.line, "%s has %d bytes and its initial value %d", v.name, v.size, len(v.init))
 }
 
 // values takes them in the order that they lie in memory; of a row within braces
@@ -253,16 +233,13 @@ func (p *parser) endRow(v *variable, depth, began int, t typ) {
 		size *= n
 	}
 	missing := began + size - len(v.init)
-	if p.zeros += missing; missing < 0 || p.zeros > maxZeros {
-		panic(errorf(v.line, "a row of the initial value of %s is too long", v.name))
-	}
+	p.zeros += missing
+	failIf(missing < 0 || p.zeros > maxZeros, v.line, "a row of the initial value of %s is too long", v.name)
 	v.init = append(v.init, make([]byte, missing)...)
 }
 
 func (p *parser) value(v *variable, t typ) {
-	if p.initial+len(v.init) >= maxInit {
-		panic(errorf(v.line, "initial values of more than %d bytes", maxInit))
-	}
+	failIf(p.initial+len(v.init) >= maxInit, v.line, "initial values of more than %d bytes", maxInit)
 	tok := p.peek()
 	if tok.isWord() {
 		p.addressValue(v, t)
@@ -282,9 +259,7 @@ func (p *parser) value(v *variable, t typ) {
 // addressValue takes the address of a variable or a function.
 func (p *parser) addressValue(v *variable, t typ) {
 	r := p.reference()
-	if t.size != 8 || t.kind == float {
-		panic(errorf(r.line, "an address does not fit .%s", t))
-	}
+	failIf(t.size != 8 || t.kind == float, r.line, "an address does not fit .%s", t)
 	r.at = len(v.init)
 	v.refs = append(v.refs, r)
 	v.init = append(v.init, make([]byte, 8)...)
@@ -307,9 +282,7 @@ func (p *parser) reference() (r reference) {
 func (p *parser) maskedValue(v *variable, t typ, mask operand, line int) {
 	r := p.reference()
 	r.shift = bits.TrailingZeros64(mask.bits)
-	if mask.what != isInteger || mask.bits == 0 || r.shift%8 != 0 || mask.bits>>r.shift != 0xff || t.size != 1 {
-		panic(errorf(line, "this is no mask of one byte of an address"))
-	}
+	failIf(mask.what != isInteger || mask.bits == 0 || r.shift%8 != 0 || mask.bits>>r.shift != 0xff || t.size != 1, line, "this is no mask of one byte of an address")
 	r.byte, r.at = true, len(v.init)
 	v.refs = append(v.refs, r)
 	v.init = append(v.init, 0)

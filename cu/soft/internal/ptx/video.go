@@ -64,9 +64,7 @@ var videoOps = map[string]func(a, b int64) int64{
 func (o *opcode) intTypes(n int) (list []typ) {
 	for k := range n {
 		t := o.typ(k)
-		if t != tu32 && t != ts32 {
-			panic(o.refuse("not with .%s", t))
-		}
+		o.refuseIf(t != tu32 && t != ts32, "not with .%s", t)
 		list = append(list, t)
 	}
 	return list
@@ -83,22 +81,16 @@ func (p part) saturate(v int64) int64 {
 
 // video builds vadd, vsub, vabsdiff, vmin, vmax, vshl, vshr and vset.
 func video(b *builder, o *opcode) {
-	n := 3
-	if o.name == "vset" {
-		n = 2
-	}
-	types := o.intTypes(n)
-	f, dt := o.videoFunction(types)
-	v := videoMode{name: o.name, dt: dt, at: types[len(types)-2], bt: types[len(types)-1], f: f}
+	types := o.videoTypes(o.name)
+	f := o.videoFunction(types)
+	v := videoMode{name: o.name, dt: types[0], at: types[1], bt: types[2], f: f}
 	v.sat = o.name != "vset" && o.take("sat")
 	for _, n := range []string{"add", "min", "max"} {
 		if v.merge == "" && o.take(n) {
 			v.merge = n
 		}
 	}
-	if (v.merge == "min" || v.merge == "max") && !v.tried() {
-		panic(o.refuse("with .%s and these types: what a GPU gives is not known", v.merge))
-	}
+	o.refuseIf((v.merge == "min" || v.merge == "max") && !v.tried(), "with .%s and these types: what a GPU gives is not known", v.merge)
 	b.videoOperands(o, v)
 }
 
@@ -127,24 +119,33 @@ type videoMode struct {
 	target     part
 }
 
-// videoFunction is what a scalar instruction does, and its result's type.
-func (o *opcode) videoFunction(types []typ) (f func(a, b int64) int64, result typ) {
-	result = types[0]
+// videoTypes takes the types of the result and of both operands; that of a comparison
+// is not in the text.
+func (o *opcode) videoTypes(name string) []typ {
+	if name == "vset" {
+		return append([]typ{tu32}, o.intTypes(2)...)
+	}
+	return o.intTypes(3)
+}
+
+// videoComparison is what vset does.
+func (o *opcode) videoComparison() func(a, b int64) int64 {
+	is, ok := oneOf(o, intComparisons)
+	o.refuseIf(!ok, "without a comparison")
+	return func(a, b int64) int64 { return int64(boolBits(is(a, b))) }
+}
+
+// videoFunction is what a scalar instruction does.
+func (o *opcode) videoFunction(types []typ) func(a, b int64) int64 {
 	switch o.name {
 	case "vset":
-		is, ok := oneOf(o, intComparisons)
-		if !ok {
-			panic(o.refuse("without a comparison"))
-		}
-		return func(a, b int64) int64 { return int64(boolBits(is(a, b))) }, tu32
+		return o.videoComparison()
 	case "vshl", "vshr":
 		wrap := o.take("wrap")
-		if !wrap && !o.take("clamp") || types[2] != tu32 {
-			panic(o.refuse("without .clamp or .wrap"))
-		}
-		return videoShift(o.name == "vshl", wrap, o.has("min")), result
+		o.refuseIf(!wrap && !o.take("clamp") || types[2] != tu32, "without .clamp or .wrap")
+		return videoShift(o.name == "vshl", wrap, o.has("min"))
 	}
-	return videoOps[o.name], result
+	return videoOps[o.name]
 }
 
 var intComparisons = map[string]func(a, b int64) bool{

@@ -16,9 +16,7 @@ func videoMultiply(b *builder, o *opcode) {
 		minus[k] = b.p.accept("-")
 		p[k], *s = b.partSource(types[(k+1)%3])
 	}
-	if !m.negate(minus) {
-		panic(o.refuse("these signs"))
-	}
+	o.refuseIf(!m.negate(minus), "these signs")
 	i.run = func(t *thread, i *inst) {
 		t.r[i.d] = m.result(p[0].get(t.r[i.a]), p[1].get(t.r[i.b]), t.r[i.c])
 	}

@@ -4,21 +4,11 @@ package ptx
 func videoVector(b *builder, o *opcode) {
 	lanes := int(o.name[len(o.name)-1] - '0')
 	name := o.name[:len(o.name)-1]
-	n := 3
-	if name == "vset" {
-		n = 2
-	}
-	types := o.intTypes(n)
-	at, bt := types[n-2], types[n-1]
-	dt := types[0]
+	types := o.videoTypes(name)
 	f := videoOps[name]
 	switch name {
 	case "vset":
-		is, ok := oneOf(o, intComparisons)
-		if !ok {
-			panic(o.refuse("without a comparison"))
-		}
-		dt, f = tu32, func(a, b int64) int64 { return int64(boolBits(is(a, b))) }
+		f = o.videoComparison()
 	case "vavrg":
 		f = func(a, b int64) int64 { // halves are rounded away from zero
 			if s := a + b; s >= 0 {
@@ -28,7 +18,7 @@ func videoVector(b *builder, o *opcode) {
 			}
 		}
 	}
-	v := vectorMode{lanes: lanes, dt: dt, at: at, bt: bt, f: f, sat: n == 3 && o.take("sat"), add: o.take("add")}
+	v := vectorMode{lanes: lanes, dt: types[0], at: types[1], bt: types[2], f: f, sat: name != "vset" && o.take("sat"), add: o.take("add")}
 	b.videoVector(o, v)
 }
 
@@ -70,9 +60,7 @@ func (b *builder) laneMask(o *opcode, lanes int) (mask [4]bool) {
 	}
 	for k := 1; k < len(suffix); k++ {
 		n := int(suffix[k]) - '0'
-		if n < 0 || n >= lanes || mask[n] || k > 1 && suffix[k] > suffix[k-1] {
-			panic(o.refuse("this mask"))
-		}
+		o.refuseIf(n < 0 || n >= lanes || mask[n] || k > 1 && suffix[k] > suffix[k-1], "this mask")
 		mask[n] = true
 	}
 	b.p.ahead[0].text = name
@@ -91,14 +79,10 @@ func (b *builder) laneOrder(o *opcode, lanes int, t typ, k int) (from [4]part) {
 	if !ok || suffix == "" || suffix[0] != letter {
 		return from
 	}
-	if len(suffix) != 1+lanes {
-		panic(o.refuse("this order of parts"))
-	}
+	o.refuseIf(len(suffix) != 1+lanes, "this order of parts")
 	for n := range lanes {
 		d := int(suffix[lanes-n]) - '0'
-		if d < 0 || d >= 2*lanes {
-			panic(o.refuse("this order of parts"))
-		}
+		o.refuseIf(d < 0 || d >= 2*lanes, "this order of parts")
 		from[n].shift = 8 * size * d
 	}
 	b.p.ahead[0].text = name

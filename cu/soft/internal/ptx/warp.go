@@ -114,7 +114,7 @@ func (o *opcode) takeSync() bool { return o.take("sync") }
 // holds, or with slot -1 those that have arrived.
 func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*thread)) {
 	m := &convergence{what: o.text, open: mask < 0, patience: openPatience, act: act}
-	if mask < 0 && goesInStep(b.p.m.Target) {
+	if mask < 0 && b.p.m.goesInStep() {
 		m.step, m.patience = true, stepPatience
 	}
 	i.run = m.wait(func(t *thread, _ *inst) uint32 {
@@ -199,9 +199,7 @@ func vote(b *builder, o *opcode) {
 // match builds match.any and match.all, which return the lanes with the same value.
 func match(b *builder, o *opcode) {
 	sync, all := o.takeSync(), o.take("all")
-	if !sync || !all && !o.take("any") {
-		panic(o.refuse("in this form"))
-	}
+	o.refuseIf(!sync || !all && !o.take("any"), "in this form")
 	t := o.only(tb32, tb64)
 	args := b.arguments(2)
 	i := b.withPredicate(args[0], tb32)
@@ -261,9 +259,7 @@ var reductions = []string{"add", "min", "max", "and", "or", "xor"}
 
 // reduce builds redux.sync.
 func reduce(b *builder, o *opcode) {
-	if !o.takeSync() {
-		panic(o.refuse("without .sync"))
-	}
+	o.refuseIf(!o.takeSync(), "without .sync")
 	t := o.typ(0)
 	var f update
 	for _, name := range reductions {
@@ -271,9 +267,7 @@ func reduce(b *builder, o *opcode) {
 			f = updateOf(name, t)
 		}
 	}
-	if f == nil || t.size != 4 || t.kind == float {
-		panic(o.refuse("with .%s", t))
-	}
+	o.refuseIf(f == nil || t.size != 4 || t.kind == float, "with .%s", t)
 	args := b.arguments(2)
 	i := inst{d: b.target(args[0], t), a: b.source(args[1], t)}
 	b.assemble(o, i, b.syncMask(true), func(here []*thread) {
@@ -287,13 +281,9 @@ func reduce(b *builder, o *opcode) {
 
 // elect builds elect.sync, which elects the first thread of those in the mask.
 func elect(b *builder, o *opcode) {
-	if !o.takeSync() {
-		panic(o.refuse("without .sync"))
-	}
+	o.refuseIf(!o.takeSync(), "without .sync")
 	args := b.arguments(1)
-	if args[0].pair == nil {
-		panic(o.refuse("without a predicate"))
-	}
+	o.refuseIf(args[0].pair == nil, "without a predicate")
 	i := b.withPredicate(args[0], tb32)
 	b.assemble(o, i, b.syncMask(true), func(here []*thread) {
 		for k, t := range here {
@@ -305,9 +295,7 @@ func elect(b *builder, o *opcode) {
 
 // warpBarrier builds bar.warp.sync, once bar and warp are taken.
 func warpBarrier(b *builder, o *opcode) {
-	if !o.takeSync() {
-		panic(o.refuse("without .sync"))
-	}
+	o.refuseIf(!o.takeSync(), "without .sync")
 	args := b.arguments(1)
 	mask := b.source(args[0], tu32)
 	b.assemble(o, inst{}, mask, func([]*thread) {})
@@ -331,9 +319,7 @@ func shuffle(b *builder, o *opcode) {
 	idx := slices.Contains(o.mods, "idx")
 	how, ok := oneOf(o, shuffles)
 	t := o.typ(0)
-	if !ok || t != tb32 {
-		panic(o.refuse("with .%s", t))
-	}
+	o.refuseIf(!ok || t != tb32, "with .%s", t)
 	args := b.arguments(4)
 	i := b.withPredicate(args[0], t)
 	i.a = b.source(args[1], t)
