@@ -212,13 +212,3 @@ func TestServerClosedWhileOffersBegin(t *testing.T) {
 		offers.Wait()
 	}
 }
-
-func TestServerTellsItsPath(t *testing.T) {
-	path := socketPath(t)
-	srv, err := Listen(path)
-	require.NoError(t, err)
-	require.Equal(t, path, srv.Path())
-	_, err = Listen(path)
-	require.ErrorIs(t, err, sock.ErrInUse)
-	require.NoError(t, srv.Close())
-}

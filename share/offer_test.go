@@ -122,19 +122,6 @@ func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 	}
 }
 
-// More chunks than descriptors fit a record.
-func TestOfferOfManyRecords(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	g := granularity(t, dev)
-	const chunks = sock.MaxFDs + 1
-	buf := newBuffer(t, ctx, chunks*g-1, vmm.WithChunkSize(g))
-	srv := listen(t)
-	serve(t, srv, buf)
-	att := attached(t, srv, "data", dev)
-	require.Equal(t, chunks, att.Offer().Descriptor.Chunks)
-	requireNoise(t, ctx, att.Buffer(), 1)
-}
-
 func TestOffersAreToldApartByName(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
