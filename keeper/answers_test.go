@@ -189,25 +189,6 @@ func TestFault89_BytesChangedBehindTheKeepersBack(t *testing.T) {
 	requireBytes(t, attach(t, c, dev, "x")[0], 2)
 }
 
-//fault:rows 89
-func TestQuarantine(t *testing.T) {
-	_, c, dev := kept(t)
-	put(t, c, dev, "x", 1)
-	_, err := c.Report(soon(t), "x", 1, 0, "quarantined", "it cannot be mapped")
-	require.NoError(t, err)
-	_, err = Attach(soon(t), dev.Driver(), c, "x", Want{})
-	requireCode(t, "quarantined", err)
-	_, err = c.Report(soon(t), "x", 1, 0, "ok", "")
-	require.NoError(t, err)
-	requireBytes(t, attach(t, c, dev, "x")[0], 1)
-	_, err = c.Report(soon(t), "x", 1, 0, "nice", "")
-	requireCode(t, "bad-request", err)
-	_, err = c.Report(soon(t), "x", 2, 0, "damaged", "")
-	requireCode(t, "not-found", err)
-	_, err = c.Report(soon(t), "x", 1, 1, "damaged", "")
-	requireCode(t, "not-found", err)
-}
-
 func number[T any](n T) *T { return &n }
 
 // A reader that cannot map a part as its writer declared it has the part quarantined. Who asks

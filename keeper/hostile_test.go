@@ -224,22 +224,6 @@ func TestHostileDescriptors(t *testing.T) {
 
 // Nothing panics on what is nil, zero or closed.
 func TestZero(t *testing.T) {
-	for _, s := range []*Server{nil, {}} {
-		<-s.Done()
-		require.Error(t, s.Err())
-		require.NoError(t, s.Close())
-		require.Zero(t, s.Status())
-	}
-	for _, c := range []*Client{nil, {}} {
-		_, err := c.Status(soon(t))
-		require.ErrorIs(t, err, sock.ErrClosed)
-		_, err = c.Put(soon(t), Put{Name: "x"}, part(0, cutest.Device(t), 1))
-		require.ErrorIs(t, err, sock.ErrClosed)
-		require.ErrorIs(t, c.Watch(soon(t), "", nil), sock.ErrClosed)
-		_, err = Attach(soon(t), nil, c, "x", Want{})
-		require.ErrorIs(t, err, sock.ErrClosed)
-		require.NoError(t, c.Close())
-	}
 	_, err := Open(soon(t), Options{})
 	require.ErrorContains(t, err, "no socket")
 	for _, a := range []*Attached{nil, {}} {

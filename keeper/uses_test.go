@@ -35,21 +35,3 @@ func TestRefusalNamesTheLargest(t *testing.T) {
 	require.NotContains(t, inTheWay(uses[:3]), "more")
 	require.Empty(t, inTheWay(nil))
 }
-
-// A part larger than its device fails before anything is booked.
-func TestPutThatNeverFits(t *testing.T) {
-	_, c, dev := kept(t)
-	total, err := dev.TotalMemory()
-	require.NoError(t, err)
-	huge := part(0, dev, 1)
-	huge.Size = total + 1
-	half, other := part(0, dev, 1), part(1, dev, 1)
-	half.Size, other.Size = total/2+1, total/2+1
-	for _, parts := range [][]Part{{huge}, {half, other}} {
-		_, err = c.Put(soon(t), Put{Name: "w", Parts: len(parts)}, parts...)
-		requireCode(t, codeTooLarge, err)
-		require.ErrorContains(t, err, "it can never fit")
-	}
-	_, err = c.Stat(soon(t), "w")
-	requireCode(t, "not-found", err)
-}

@@ -216,14 +216,3 @@ func TestNoVerdictIsOwedBeforeTheData(t *testing.T) {
 	require.NotErrorIs(t, err, ErrNoVerdict)
 	require.NoError(t, p.Close())
 }
-
-// Who watches an offer that is prepared is told of those who are turned away.
-func TestRefusedWhilePrepared(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
-	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly)
-	_, err := Attach(soon(t), srv.Path(), "data", dev, WithAccess(ReadWrite))
-	require.ErrorIs(t, err, ErrRefused)
-	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "read-only")
-	require.NoError(t, p.Close())
-}

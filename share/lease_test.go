@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpufd/gpufd/share/internal/wire"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/sock"
@@ -80,8 +81,7 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict())
 	both.Go(func() { // the consumer's
 		att, err := Attach(soon(t), srv.Path(), "", dev)
-		if err != nil {
-			t.Error(err)
+		if !assert.NoError(t, err) {
 			return
 		}
 		defer att.Close()
@@ -89,13 +89,9 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 		defer tick.Stop()
 		for i := range uint64(steps) {
 			<-tick.C
-			if err := att.Progress(soon(t), i, steps); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, att.Progress(soon(t), i, steps))
 		}
-		if err := att.Report(soon(t), nil); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, att.Report(soon(t), nil))
 	})
 	path := impostor(t, func(conn *sock.Conn) { // the producer's
 		tick := time.NewTicker(step)
@@ -209,22 +205,10 @@ func TestServerClosedWhileOffersBegin(t *testing.T) {
 		var offers sync.WaitGroup
 		for _, name := range []string{"a", "b"} {
 			offers.Go(func() {
-				if err := srv.Offer(soon(t), name, buf, ReadOnly); !errors.Is(err, ErrClosed) {
-					t.Error(err)
-				}
+				assert.ErrorIs(t, srv.Offer(soon(t), name, buf, ReadOnly), ErrClosed)
 			})
 		}
 		require.NoError(t, srv.Close())
 		offers.Wait()
 	}
-}
-
-func TestServerTellsItsPath(t *testing.T) {
-	path := socketPath(t)
-	srv, err := Listen(path)
-	require.NoError(t, err)
-	require.Equal(t, path, srv.Path())
-	_, err = Listen(path)
-	require.ErrorIs(t, err, sock.ErrInUse)
-	require.NoError(t, srv.Close())
 }

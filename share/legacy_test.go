@@ -118,26 +118,6 @@ func TestLegacyHandoff(t *testing.T) {
 	}
 }
 
-func TestLegacyOfSeveralConsumersAtOnce(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	m := newLegacy(t, ctx, 12345)
-	srv := listen(t)
-	s := serveLegacy(t, srv, m, WithVerdict(), WithLeases(3))
-	var all []*child
-	for range 3 {
-		all = append(all, start(t, "consumer", srv.Path(), "stop when mapped"))
-	}
-	for _, c := range all {
-		c.says(t, "mapped")
-	}
-	require.Len(t, srv.Leases("data"), 3)
-	for _, c := range all {
-		c.end(t)
-	}
-	require.NoError(t, s.end(t))
-	requireNoiseAt(t, ctx, m.Ptr(), m.Size(), 2)
-}
-
 func TestLegacyAttachment(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	path := socketPath(t)

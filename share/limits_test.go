@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpufd/gpufd/share/internal/wire"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/sock"
@@ -187,9 +188,7 @@ func TestFloodOfAProducer(t *testing.T) {
 			said := make(chan wire.Message, 1)
 			att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
 				for _, l := range before {
-					if err := conn.Send(soon(t), l.record, l.files...); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, conn.Send(soon(t), l.record, l.files...))
 				}
 				flood(t, conn, 10000)
 				said <- lastWord(t, conn)
@@ -265,9 +264,7 @@ func TestLiesThatAreTooLarge(t *testing.T) {
 	} {
 		said := make(chan wire.Message, 1)
 		_, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
-			if err := conn.Send(soon(t), c.lie.record, c.lie.files...); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, conn.Send(soon(t), c.lie.record, c.lie.files...))
 			said <- heard(t, conn) // the rest of the offer is not waited for
 		}), "data", dev, c.opt)
 		require.ErrorIs(t, err, ErrTooLarge, name)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -34,29 +35,44 @@ var zeros = []any{
 	new(vmm.Reservation), new(vmm.View),
 }
 
+// nils are zeros whose nil pointers do what their zero values do.
+var nils = []any{
+	new(share.Attachment), new(share.Counter), new(share.Lease), new(share.Legacy), new(share.Prepared), new(share.Server),
+	new(keeper.Client), new(keeper.Server),
+}
+
 // ends are methods that end a thing, and do nothing where there is none.
 var ends = []string{"Close", "Drop", "Remove", "Unmap"}
 
 // TestZeroValuesDoNotPanic calls every method of every zero value, with zero arguments. None panics or waits.
-// A call that can fail fails, if what it is of can be closed: it is not there.
+// If the type has Close, a call that can fail fails, and those in nils do the same where
+// they are nil. A channel that says that something is over says so.
 func TestZeroValuesDoNotPanic(t *testing.T) {
 	for _, zero := range zeros {
 		typ := reflect.TypeOf(zero)
 		_, closes := typ.MethodByName("Close")
+		nilIsClosed := slices.ContainsFunc(nils, func(a any) bool { return reflect.TypeOf(a) == typ })
 		for i := range typ.NumMethod() {
 			name := typ.Method(i).Name
 			t.Run(typ.Elem().String()+"."+name, func(t *testing.T) {
-				err, isError := callZero(t, reflect.New(typ.Elem()).Method(i))
+				err, isError := callZero(t, name, reflect.New(typ.Elem()).Method(i))
 				if closes && isError && !slices.Contains(ends, name) {
 					require.Error(t, err)
+				}
+				if nilIsClosed {
+					nilErr, _ := callZero(t, name, reflect.Zero(typ).Method(i))
+					require.Equal(t, err, nilErr)
+					if err != nil && name != "Put" { // which looks at its parts first
+						require.True(t, errors.Is(err, share.ErrClosed) || errors.Is(err, sock.ErrClosed), err)
+					}
 				}
 			})
 		}
 	}
 }
 
-// call calls f, and returns its last result if that is an error.
-func callZero(t *testing.T, f reflect.Value) (err error, isError bool) {
+// callZero calls f, which has that name, and returns its last result if that is an error.
+func callZero(t *testing.T, name string, f reflect.Value) (err error, isError bool) {
 	t.Helper()
 	var args []reflect.Value
 	for i := range f.Type().NumIn() {
@@ -80,6 +96,12 @@ func callZero(t *testing.T, f reflect.Value) (err error, isError bool) {
 	select {
 	case o := <-done:
 		require.Nil(t, o.panicked, "it panics")
+		for _, r := range o.results {
+			if r.Kind() == reflect.Chan && name != "Notices" {
+				value, _ := r.TryRecv()
+				require.True(t, value.IsValid(), "its channel is open")
+			}
+		}
 		if n := len(o.results); n > 0 && f.Type().Out(n-1) == reflect.TypeFor[error]() {
 			err, _ = o.results[n-1].Interface().(error)
 			return err, true

@@ -365,32 +365,3 @@ func recordRandom(t *testing.T, dir string) {
 		}
 	}
 }
-
-// A kernel that dies is the only one of which nothing is recorded: seed 7 calls itself,
-// for which there is too little stack here.
-func TestRandomRecorderGoesOn(t *testing.T) {
-	if cutest.Kind() != cu.Soft {
-		t.Skip("a GPU may give more stack than it is asked for")
-	}
-	takes(t, randomVersion)
-	r := &randomRecorder{dir: t.TempDir(), stack: 64, found: map[int]leaving{}}
-	require.NoError(t, r.record(t.Context(), 5, 8, asWritten))
-	require.Equal(t, leaving{asWritten: "CUDA_ERROR_ILLEGAL_ADDRESS"}, r.found[7])
-	for _, seed := range []int{5, 6, 8} {
-		require.Regexp(t, "^[0-9a-f]{16}$", r.found[seed].asWritten)
-	}
-	text, err := os.ReadFile(filepath.Join(r.dir, "random.txt"))
-	require.NoError(t, err)
-	require.Equal(t, 4, strings.Count(string(text), "\n"))
-}
-
-// A kernel that the driver does not take is found among those that it does.
-func TestRandomRecorderFindsWhatIsRefused(t *testing.T) {
-	takes(t, randomVersion)
-	r := &randomRecorder{dir: t.TempDir(), stack: randomStack, found: map[int]leaving{}}
-	require.NoError(t, r.record(t.Context(), refusedSeed-2, refusedSeed+2, asWritten))
-	for seed, f := range r.found {
-		require.Equal(t, seed == refusedSeed, strings.HasPrefix(f.asWritten, "refused:"), f)
-	}
-	require.Len(t, r.found, 5)
-}

@@ -150,17 +150,6 @@ func TestProducerSaysWhatASizeTakes(t *testing.T) {
 	producer.Succeeds()
 }
 
-// TestConsumerBesideItsProducer: "producer & consumer" works, whichever is faster.
-func TestConsumerBesideItsProducer(t *testing.T) {
-	programs.Parallel(t)
-	for range 3 {
-		s := programs.NewScene(t)
-		producer, consumer := s.Producer(), s.Consumer()
-		consumer.Succeeds()
-		producer.Succeeds()
-	}
-}
-
 // TestConsumerStopsWaiting: a signal ends the wait for a producer.
 func TestConsumerStopsWaiting(t *testing.T) {
 	programs.Parallel(t)

@@ -76,19 +76,6 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-func TestHelpAndVersion(t *testing.T) {
-	never := func(context.Context, *App) error { t.Error("the body ran"); return nil }
-	code, out, errs := run(t, never, "-h")
-	require.Equal(t, cli.ExitOK, code)
-	require.Empty(t, errs)
-	for _, want := range []string{"prog does something.", "-driver", "-json", "-timeout", "-version", "Exit codes: 0 ", "GPUFD_TRACE=1"} {
-		require.Contains(t, out, want)
-	}
-	code, out, _ = run(t, never, "-version")
-	require.Equal(t, cli.ExitOK, code)
-	require.Regexp(t, `^prog \S+ linux/\w+\n$`, out)
-}
-
 func TestFailureIsOneLineWithAdvice(t *testing.T) {
 	code, out, errs := run(t, func(context.Context, *App) error {
 		return errors.Join(errors.New("first"), errors.New("second"))
