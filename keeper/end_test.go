@@ -22,6 +22,33 @@ func requireNothingLeft(t *testing.T, socket string) {
 	}, waitLong, waitStep, "files of %s are left", socket)
 }
 
+// End ends keeper and store, says what they had, and leaves nothing behind. A reader keeps what it has
+// mapped.
+func TestEnd(t *testing.T) {
+	s, c, dev := kept(t)
+	put(t, c, dev, "w", 1)
+	put(t, c, dev, "w", 2)
+	put(t, c, dev, "x", 3)
+	held := attach(t, c, dev, "x")
+	closed := make(chan error, 1)
+	go func() { // as its program does
+		<-s.Done()
+		closed <- s.Close()
+	}()
+	lost, err := End(soon(t), s.opts.Socket)
+	require.NoError(t, err)
+	require.Len(t, lost, 2)
+	require.Equal(t, []any{"w", uint64(2), uint64(small)}, []any{lost[0].Name, lost[0].Version, lost[0].Bytes})
+	require.Len(t, lost[1].Holders, 1)
+	require.NoError(t, <-closed)
+	require.ErrorIs(t, s.Err(), ErrEnded)
+	requireNothingLeft(t, s.opts.Socket)
+	requireBytes(t, held[0], 3)
+	letGoOf(t, held)
+	_, err = End(soon(t), s.opts.Socket)
+	require.ErrorIs(t, err, sock.ErrNoListener)
+}
+
 // End ends a store whose keeper has ended, or was killed.
 func TestEndWithoutAKeeper(t *testing.T) {
 	s, c, dev := kept(t)

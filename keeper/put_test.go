@@ -143,6 +143,13 @@ func TestPartsOnTwoDevices(t *testing.T) {
 		require.Equal(t, i, a.Data.Part)
 		requireBytes(t, a, byte(10+i))
 	}
+	one, err := Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: new(1)})
+	require.NoError(t, err)
+	require.Len(t, one, 1)
+	requireBytes(t, one[0], 11)
+	letGoOf(t, one)
+	_, err = Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: new(2)})
+	requireCode(t, "not-found", err)
 }
 
 // The next version may have other parts. Readers of the one before hear that it is superseded,
@@ -204,6 +211,55 @@ func TestPartsComeAndGo(t *testing.T) {
 		require.Len(t, all, all[0].Data.Parts)
 		letGoOf(t, all)
 	}
+}
+
+// Two writers make one version: it is there when the second has delivered, and not before.
+func TestTransaction(t *testing.T) {
+	s, c, dev := kept(t)
+	other := dialled(t, s.opts.Socket)
+	tx := Put{Name: "tx", Parts: 2, Transaction: "run-1"}
+	k, err := c.Put(soon(t), tx, part(1, dev, 21))
+	require.NoError(t, err)
+	require.Equal(t, Kept{Missing: 1, Digests: k.Digests}, k)
+	_, err = Attach(soon(t), dev.Driver(), c, "tx", Want{})
+	requireCode(t, "not-found", err)
+	info := stat(t, c, "tx")
+	require.Equal(t, "reserved", info.State)
+	require.Equal(t, uint64(small), info.ReservedBytes)
+	_, err = other.Put(soon(t), tx, part(1, dev, 22))
+	requireCode(t, "taken", err)
+	wrong := tx
+	wrong.Labels = map[string]string{"other": "labels"}
+	_, err = other.Put(soon(t), wrong, part(0, dev, 22))
+	requireCode(t, "conflict", err)
+	k, err = other.Put(soon(t), tx, part(0, dev, 20))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), k.Version)
+	all := attach(t, c, dev, "tx")
+	requireBytes(t, all[0], 20)
+	requireBytes(t, all[1], 21)
+}
+
+func TestExpect(t *testing.T) {
+	_, c, dev := kept(t)
+	version := func(n uint64) *uint64 { return &n }
+	_, err := c.Put(soon(t), Put{Name: "x", Expect: version(1)}, part(0, dev, 1))
+	requireCode(t, "conflict", err)
+	k, err := c.Put(soon(t), Put{Name: "x", Expect: version(0)}, part(0, dev, 1))
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), k.Version)
+
+	late := part(0, dev, 9)
+	late.Write = func(ctx context.Context, b *vmm.Buffer) error {
+		put(t, dialled(t, c.socket), dev, "x", 2) // somebody is faster
+		return writeAll(9)(ctx, b)
+	}
+	_, err = c.Put(soon(t), Put{Name: "x", Expect: version(1)}, late)
+	requireCode(t, "conflict", err)
+	info := stat(t, c, "x")
+	require.Equal(t, uint64(2), info.Version)
+	require.Empty(t, info.Pending, "what came for the version that is not to be is dropped")
+	requireBytes(t, attach(t, c, dev, "x")[0], 2)
 }
 
 func TestLabelsAreDemanded(t *testing.T) {

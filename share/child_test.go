@@ -22,6 +22,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/testenv"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -205,6 +206,50 @@ func childProducer() error {
 	return errors.Join(serveUntilInputEnds(offer), buf.Close(), ctx.Close())
 }
 
+func TestConsumerInAnotherProcess(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	buf := newBuffer(t, ctx, 2*g-1, vmm.WithChunkSize(g))
+	srv := listen(t)
+	s := serve(t, srv, buf, WithVerdict())
+	c := start(t, "consumer", srv.Path(), "")
+	c.end(t)
+	require.NoError(t, s.await(t, Ended, 1).Err)
+	require.EqualValues(t, c.cmd.Process.Pid, s.of(Connected)[0].Peer.PID)
+	requireNoise(t, ctx, buf, 2)
+}
+
+// FAULTS 5, 6: a consumer killed after it received, and after it mapped, whether
+// it had waited for the offer or not. The memory returns once the producer lets
+// go of it.
+func TestFault5and6_ConsumerKilled(t *testing.T) {
+	for do, line := range map[string]string{"stop when received": "received", "stop when mapped": "mapped"} {
+		for _, early := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, early %v", do, early), func(t *testing.T) {
+				_, ctx := leavesNothing(t)
+				srv := listen(t)
+				buf := newBuffer(t, ctx, 1<<20)
+				var c *child
+				if early {
+					srv.Expect("data")
+					c = start(t, "consumer", srv.Path(), do)
+					require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
+				}
+				s := serve(t, srv, buf, WithVerdict())
+				if !early {
+					c = start(t, "consumer", srv.Path(), do)
+				}
+				c.says(t, line)
+				c.kill()
+				err := s.await(t, Ended, 1).Err
+				require.ErrorIs(t, err, ErrNoVerdict)
+				require.ErrorIs(t, err, sock.ErrPeerLost)
+				requireServed(t, srv, ctx)
+			})
+		}
+	}
+}
+
 // One that is killed while it waits has no lease, and costs nobody theirs.
 func TestConsumerKilledWhileItWaits(t *testing.T) {
 	dev, ctx := leavesNothing(t)
@@ -218,4 +263,48 @@ func TestConsumerKilledWhileItWaits(t *testing.T) {
 	att := attached(t, srv, "data", dev)
 	require.NoError(t, att.Close())
 	require.NoError(t, s.end(t))
+}
+
+// FAULTS 2, 3, D10: a producer killed after the descriptors were sent, and
+// after the memory was mapped. What is there stays there.
+func TestFault2and3_ProducerKilled(t *testing.T) {
+	for _, when := range []string{"received", "mapped"} {
+		t.Run(when, func(t *testing.T) {
+			dev, ctx := leavesNothing(t)
+			path := socketPath(t)
+			c := start(t, "producer", path, "3145728")
+			c.says(t, "listening")
+			att, err := Attach(soon(t), path, "data", dev, OnReceived(func(Offer, []*os.File) {
+				if when == "received" {
+					c.kill()
+				}
+			}))
+			require.NoError(t, err)
+			c.kill()
+			require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
+			require.EqualValues(t, 3145728, att.Buffer().Size())
+			requireNoise(t, ctx, att.Buffer(), 1)
+			require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
+			require.NoError(t, att.Close())
+
+			_, err = Attach(soon(t), path, "data", dev)
+			require.ErrorIs(t, err, sock.ErrNoListener)
+			srv, err := Listen(path) // FAULTS 48: what it left on disk is reclaimed
+			require.NoError(t, err)
+			require.NoError(t, srv.Close())
+		})
+	}
+}
+
+func TestProducerInAnotherProcess(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	path := socketPath(t)
+	c := start(t, "producer", path, "5")
+	c.says(t, "listening")
+	att, err := Attach(soon(t), path, "", dev)
+	require.NoError(t, err)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	c.end(t)
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.NoError(t, att.Close())
 }

@@ -238,6 +238,69 @@ func TestHandleThatIsNotWanted(t *testing.T) {
 	require.NoError(t, attached(t, srv, "data", dev, WithHandle(HandleFD)).Close())
 }
 
+// FAULTS 5, 6, of legacy memory: the producer notices, may free, and serves the next.
+//
+//fault:rows 5
+func TestLegacyConsumerKilled(t *testing.T) {
+	for do, line := range map[string]string{"stop when received": "received", "stop when opened": "opened", "stop when mapped": "mapped"} {
+		t.Run(line, func(t *testing.T) {
+			_, ctx := leavesNothing(t)
+			m := newLegacy(t, ctx, 1<<20)
+			srv := listen(t)
+			s := serveLegacy(t, srv, m, WithVerdict())
+			c := start(t, "consumer", srv.Path(), do)
+			c.says(t, line)
+			c.kill()
+			err := s.await(t, Ended, 1).Err
+			require.ErrorIs(t, err, ErrNoVerdict)
+			require.ErrorIs(t, err, sock.ErrPeerLost)
+			start(t, "consumer", srv.Path(), "").end(t)
+			require.NoError(t, s.await(t, Ended, 2).Err)
+			requireNoiseAt(t, ctx, m.Ptr(), m.Size(), 2)
+			s.cancel()
+			require.NoError(t, s.end(t))
+			require.NoError(t, m.Close())
+		})
+	}
+}
+
+// FAULTS 2, 3, of legacy memory: before the memory is confirmed nobody is attached to
+// it; after that it stays, and its end is noticed.
+//
+//fault:rows 2
+func TestLegacyProducerKilled(t *testing.T) {
+	for _, when := range []string{"received", "opened", "attached"} {
+		t.Run(when, func(t *testing.T) {
+			spy, dev, ctx := spied(t)
+			path := socketPath(t)
+			c := start(t, "legacy producer", path, "3145728")
+			c.says(t, "listening")
+			kill := func(step string) {
+				if step == when {
+					c.kill()
+				}
+			}
+			spy.at("open", func() { kill("opened") })
+			att, err := attachAny(soon(t), path, "data", dev,
+				OnReceived(func(Offer, []*os.File) { kill("received") }))
+			switch when {
+			case "received", "opened":
+				require.ErrorIs(t, err, sock.ErrPeerLost)
+			default:
+				require.NoError(t, err)
+				c.kill()
+				require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
+				requireNoiseAt(t, ctx, att.Ptr(), att.Size(), 1)
+				require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
+				require.NoError(t, att.Close())
+			}
+			srv, err := Listen(path) // what it left on disk is reclaimed
+			require.NoError(t, err)
+			require.NoError(t, srv.Close())
+		})
+	}
+}
+
 // A producer that stops answering between the opening and the confirmation.
 func TestLegacyProducerStopped(t *testing.T) {
 	spy, dev, _ := spied(t)

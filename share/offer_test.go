@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -101,6 +102,46 @@ func requireWholeLease(t *testing.T, s *served) {
 	require.Equal(t, "EventKind(0) PeerRefused EventKind(9)", EventKind(0).String()+" "+PeerRefused.String()+" "+EventKind(9).String())
 }
 
+// FAULTS 59: several at once. Each lease has a number of its own.
+//
+//fault:rows 59
+func TestManyConsumersAtOnce(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t)
+	const consumers = 16
+	s := serve(t, srv, newBuffer(t, ctx, 4096), WithVerdict(), WithLeases(consumers))
+	var wg, all sync.WaitGroup
+	all.Add(consumers)
+	for range consumers {
+		wg.Go(func() {
+			att, err := Attach(soon(t), srv.Path(), "data", dev)
+			all.Done()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer att.Close()
+			all.Wait() // every one of them is attached now
+			got := make([]byte, 4096)
+			if err := cu.CopyToHost(ctx, got, att.Buffer().Ptr()); err != nil || string(got) != string(noise(4096, 1)) {
+				t.Errorf("wrong data, or %v", err)
+			}
+			if err := att.Report(soon(t), nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, s.end(t))
+	numbers := map[int]bool{}
+	for _, e := range s.of(Ended) {
+		require.NoError(t, e.Err)
+		numbers[e.Lease] = true
+	}
+	require.Len(t, numbers, consumers)
+	require.True(t, numbers[1] && numbers[consumers])
+}
+
 // Numbers are given out with the places.
 func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 	_, ctx := leavesNothing(t)
@@ -120,6 +161,19 @@ func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 		defer l.cancel(nil)
 		require.Equal(t, n, l.Number())
 	}
+}
+
+// More chunks than descriptors fit a record.
+func TestOfferOfManyRecords(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	const chunks = sock.MaxFDs + 1
+	buf := newBuffer(t, ctx, chunks*g-1, vmm.WithChunkSize(g))
+	srv := listen(t)
+	serve(t, srv, buf)
+	att := attached(t, srv, "data", dev)
+	require.Equal(t, chunks, att.Offer().Descriptor.Chunks)
+	requireNoise(t, ctx, att.Buffer(), 1)
 }
 
 func TestOffersAreToldApartByName(t *testing.T) {
