@@ -331,7 +331,6 @@ func (b *booking) deliver(ctx context.Context, d *memory, files []*os.File, dige
 		}
 		files = files[n:]
 	}
-	at("sent")
 	return c.ask(ctx, request{Op: opDeliver, Ticket: b.ticket, Memory: d, Digest: digest})
 }
 

@@ -38,7 +38,7 @@ func init() { children["keeper"] = mortalKeeper }
 // mortalKeeper keeps until it is killed, or kills itself at a step.
 func mortalKeeper() error {
 	cutest.ExpectLeaks()
-	mortalAt(os.Getenv(stepEnv))
+	at = mortalAt(os.Getenv(stepEnv))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	opts := options(os.Getenv(socketEnv))
@@ -51,8 +51,8 @@ func mortalKeeper() error {
 	return errors.Join(s.Err(), s.Close())
 }
 
-// mortalAt has this process kill itself at a step ("swap:3"), or never.
-func mortalAt(where string) {
+// mortalAt returns a function that kills this process when it is called for the step of where ("swap:3": for the third time).
+func mortalAt(where string) func(step string) {
 	step, count, _ := strings.Cut(where, ":")
 	left := new(atomic.Int64)
 	if n, err := strconv.ParseInt(count, 10, 64); err == nil {
@@ -69,7 +69,7 @@ func mortalAt(where string) {
 			armed.Store(true)
 		}()
 	}
-	at = func(now string) {
+	return func(now string) {
 		if now == step && armed.Load() && left.Add(-1) == 0 {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -15,27 +16,103 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 func init() { children["writer"] = mortalWriter }
 
-// mortalWriter puts a version with a part on each device, unless it kills itself at a step.
+// mortalWriter puts a version with a part on each device, through a relay that may kill it.
 func mortalWriter() error {
 	cutest.ExpectLeaks()
-	mortalAt(os.Getenv(stepEnv))
 	drv, err := cutest.Open()
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	c, err := Dial(ctx, os.Getenv(socketEnv))
+	r := &relay{ctx: ctx, keeper: os.Getenv(socketEnv), reached: mortalAt(os.Getenv(stepEnv))}
+	socket := fmt.Sprintf("%s-%d", r.keeper, os.Getpid())
+	l, err := sock.Listen(socket + controlSuffix)
 	if err != nil {
 		return err
 	}
-	x := &trial{socket: os.Getenv(socketEnv), devs: spread(drv), ctx: ctx, acked: map[string]uint64{}}
+	go r.serve(l)
+	x := &trial{socket: socket, devs: spread(drv), ctx: ctx, acked: map[string]uint64{}}
 	x.stamps.Store(int64(os.Getpid()))
-	return errors.Join(x.write("shards"), c.Close())
+	return errors.Join(x.write("shards"), l.Close())
+}
+
+// A relay stands between a client and the keeper's control socket, in the client's process, so that the keeper sees that
+// one. It reports each exchange: "files asked" before a request is passed on, "files answered" before its reply is.
+type relay struct {
+	ctx     context.Context
+	keeper  string
+	reached func(step string)
+}
+
+// serve relays connections until l is closed.
+func (r *relay) serve(l *sock.Listener) {
+	for {
+		client, err := l.Accept(r.ctx)
+		if err != nil {
+			return
+		}
+		go func() {
+			defer client.Close()
+			keeper, err := sock.Dial(r.ctx, r.keeper+controlSuffix)
+			if err != nil {
+				return
+			}
+			defer keeper.Close()
+			for err == nil {
+				err = r.exchange(client, keeper)
+			}
+		}()
+	}
+}
+
+func (r *relay) exchange(client, keeper *sock.Conn) error {
+	asked, text, err := r.read(client)
+	if err != nil {
+		return err
+	}
+	var q request
+	if err := json.Unmarshal(text, &q); err != nil {
+		return err
+	}
+	r.reached(q.Op + " asked")
+	if err := r.pass(asked, keeper); err != nil {
+		return err
+	}
+	answered, _, err := r.read(keeper)
+	if err != nil {
+		return err
+	}
+	r.reached(q.Op + " answered")
+	return r.pass(answered, client)
+}
+
+// read returns the records of a message, and its text.
+func (r *relay) read(from *sock.Conn) (records []sock.Record, text []byte, err error) {
+	for {
+		rec, err := from.Receive(r.ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		records, text = append(records, rec), append(text, rec.Data[1:]...)
+		if rec.Data[0] == pieceLast {
+			return records, text, nil
+		}
+	}
+}
+
+func (r *relay) pass(records []sock.Record, to *sock.Conn) error {
+	for _, rec := range records {
+		if err := errors.Join(to.Send(r.ctx, rec.Data, rec.Files...), rec.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // TestFault87_WriterDies: 8 devices (fewer on a GPU machine that has no more), 8 parts, one
@@ -50,13 +127,16 @@ func TestFault87_WriterDies(t *testing.T) {
 	for range 2 {
 		x.goOn("reading", func() error { return x.readStamps("shards") })
 	}
-	version, steps := uint64(1), []string{"booked:1", "booked:8", "written:1", "written:8", "sent:1", "sent:8", "delivered:1", "delivered:7", "delivered:8", "", "sent:4", ""}
+	version, steps := uint64(1), []string{
+		"book answered:1", "book answered:8", "files asked:1", "files asked:8", "deliver asked:1", "deliver asked:8",
+		"deliver answered:1", "deliver answered:7", "deliver answered:8", "", "deliver asked:4", "",
+	}
 	for n := range soak(len(steps), 2*len(steps)) {
 		step := steps[n%len(steps)]
 		cmd := cutest.Child(x.ctx, "writer", socketEnv+"="+x.socket, stepEnv+"="+step)
 		cmd.Stderr = os.Stderr
 		err := cmd.Run()
-		if step == "" || step == "delivered:8" {
+		if step == "" || step == "deliver answered:8" {
 			version++
 		}
 		if step == "" {

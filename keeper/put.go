@@ -183,7 +183,6 @@ func (w *writer) book(ctx context.Context, part Part) error {
 		b, err := w.client.book(ctx, w.put, part, w.put.Transaction)
 		if err == nil {
 			w.bookings = append(w.bookings, b)
-			at("booked")
 			return nil
 		}
 		if !errors.Is(err, sock.ErrPeerLost) {
@@ -228,7 +227,6 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 	}()
 	digest, err := fill(ctx, buf, part)
 	panics = false
-	at("written")
 	var d vmm.Descriptor
 	var files []*os.File
 	if err == nil {
@@ -245,7 +243,6 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 		a, err := b.deliver(ctx, describe(d), files, digest, part.Table)
 		if err == nil {
 			w.done++
-			at("delivered")
 			return a, digest, nil
 		}
 		if !errors.Is(err, sock.ErrPeerLost) {

@@ -25,19 +25,19 @@ import (
 //
 // A peer of our own user could stop us by other means, and its records are taken directly.
 
-// maxLeft is how many children of this process may hang.
+// maxLeft bounds how many children of this process may hang.
 const maxLeft = 64
 
-// left counts them.
+// left counts the children that have not ended.
 var left struct {
 	sync.Mutex
 	n int
 }
 
-// errNoAside says that this kernel has no such children.
+// errNoAside means that no child process can be started here to look at descriptors.
 var errNoAside = errors.New("no child process to look at descriptors")
 
-// isForeign reports whether s is of another user.
+// isForeign reports whether s runs as another user.
 func (s sender) isForeign() bool { return s.uid >= 0 && s.uid != int64(os.Geteuid()) }
 
 // judge returns an error unless descriptors in the record at the head of the queue, if it has
@@ -46,7 +46,7 @@ func judge(fd int) error {
 	var data [1]byte
 	_, _, flags, err := recvNow(fd, data[:], nil, unix.MSG_PEEK)
 	if err != nil || flags&unix.MSG_CTRUNC == 0 {
-		return nil // as whoever receives it finds out
+		return nil // receiving it returns the same error
 	}
 	says, err := runAside(&aside{conn: fd, mounts: descriptor.OwnMounts()})
 	switch {
@@ -62,7 +62,7 @@ func judge(fd int) error {
 	return nil
 }
 
-// areQuiet is judge for descriptors that have come, where there can be no child.
+// areQuiet reports whether closing fds waits for nobody. It replaces judge where no child can be started.
 func areQuiet(fds []int) bool {
 	for _, fd := range fds {
 		if !descriptor.Quiet(fd) {
@@ -72,8 +72,8 @@ func areQuiet(fds []int) bool {
 	return true
 }
 
-// leaveQueue has children take what is in the queue of a socket that nobody uses any more:
-// whoever drops the last reference to a descriptor may have to wait, too.
+// leaveQueue lets child processes empty the queue of a socket that nobody uses any more,
+// because dropping the last reference to a descriptor may block, too.
 func leaveQueue(fd int) {
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR) // from now on nothing more comes
 	for more := true; more && !isEmpty(fd); {

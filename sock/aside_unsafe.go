@@ -8,12 +8,12 @@ import (
 	"github.com/gpufd/gpufd/internal/descriptor"
 )
 
-// An aside is what a child process looks at for us, and what it says. The child has our memory
-// and descriptors of its own (vfork(2)). It makes raw system calls and nothing else: it runs
+// An aside is the work of a child process, and its result. The child shares our memory and has
+// a descriptor table of its own (vfork(2)). It makes raw system calls and nothing else: it runs
 // on the stack of the thread that waits for it, and the runtime does not know of it.
 type aside struct {
 	conn   int
-	below  int // all descriptors are, to begin with
+	below  int // more than the number of any descriptor that is open at the start
 	drain  bool
 	mounts descriptor.Mounts
 	says   verdict
@@ -23,11 +23,11 @@ type aside struct {
 	data    [8]byte
 	control [controlSize]byte
 	st      unix.Statx_t
-	n       int // descriptors that came
-	taken   int // records
+	n       int // descriptors received
+	taken   int // records taken from the queue
 }
 
-// prepare sets what the child must not: pointers, of which the garbage collector has to know.
+// prepare sets the pointers, because the garbage collector would not see them set by the child.
 func (a *aside) prepare() {
 	a.iov.Base = &a.data[0]
 	a.iov.SetLen(len(a.data))
@@ -35,7 +35,7 @@ func (a *aside) prepare() {
 	a.msg.SetIovlen(1)
 }
 
-// mostTaken is when a child leaves the rest of a queue to the next one.
+// mostTaken bounds the descriptors that one child takes; the next child takes the rest of the queue.
 const mostTaken = 1024
 
 type verdict int32
@@ -144,7 +144,7 @@ func (a *aside) receive(room, flags int) unix.Errno {
 	return errno
 }
 
-// note notes the descriptors that came, and reports whether all of them are quiet.
+// note counts the descriptors that came, and reports whether all of them are quiet.
 //
 //go:norace
 //go:nosplit

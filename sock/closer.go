@@ -11,13 +11,13 @@ import (
 
 // A closer closes what peers sent, each batch on a goroutine of its own. A batch that
 // hangs holds a thread, so the number of batches at once is bounded for each process, for
-// each user and in all. Further batches of that sender wait in its line; those of others
-// pass them.
+// each user and in all. Further batches of that sender wait in a queue; batches of other
+// senders do not wait for them.
 type closer struct {
 	most quota
 
 	mu    sync.Mutex
-	busy  map[sender]int      // closes under way: of a process, of a user, of all
+	busy  map[sender]int      // closes under way, for each process, for each user and in all
 	lines map[sender][]func() // closes that wait; none of them could begin
 }
 
@@ -69,8 +69,7 @@ func (c *closer) work(s sender, do func()) {
 	}
 }
 
-// next counts out a close of sender done, and counts in a waiting one. At most one can
-// begin in its place.
+// next records that a close for done has ended, and returns a waiting one that may begin, if any.
 func (c *closer) next(done sender) (sender, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,10 +106,10 @@ func (c *closer) init() {
 	}
 }
 
-// senders are the senders of files that are still in use: weak.Pointer[os.File] → sender.
+// senders maps received files that are still in use to their senders: weak.Pointer[os.File] → sender.
 var senders sync.Map
 
-// sent records that s sent f, wherever the file goes from here.
+// sent records s as the sender of f, for as long as f is in use.
 func (s sender) sent(f *os.File) {
 	if s == ourselves {
 		return
@@ -120,7 +119,7 @@ func (s sender) sent(f *os.File) {
 	runtime.AddCleanup(f, senders.Delete, key)
 }
 
-// senderOf returns who sent f.
+// senderOf returns the sender of f, or ourselves.
 func senderOf(f *os.File) sender {
 	if s, ok := senders.Load(weak.Make(f)); ok {
 		return s.(sender)

@@ -75,21 +75,9 @@ func FromFile(f *os.File) (*Conn, error) {
 }
 
 func fromFile(f *os.File) (*Conn, error) {
-	fd := -1
-	err := withFDs([]*os.File{f}, nil, func(fds []int) error {
-		err := checkConnected(fds[0])
-		if err != nil {
-			return err
-		}
-		fd, err = dupFD(fds[0])
-		return err
-	})
+	fd, err := dupNonblocking(f, checkConnected)
 	if err != nil {
 		return nil, err
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		closeFDs([]int{fd}) // f has one, too
-		return nil, os.NewSyscallError("fcntl", err)
 	}
 	c, err := newConn(fd, mostLimits)
 	if err == nil {
@@ -176,18 +164,49 @@ func (c *Conn) File() (*os.File, error) {
 	if s == nil {
 		return nil, opError("file", "", ErrClosed)
 	}
-	fd := -1
-	err := s.control(func(own int) (err error) {
+	var f *os.File
+	err := s.control(func(fd int) (err error) {
 		s.shared.Store(true)
-		fd, err = dupFD(own)
+		f, err = copyFD(fd, "sock")
 		return err
 	})
 	if err != nil {
 		return nil, c.explain("file", err)
 	}
-	f := fdtrace.File(fd, "sock")
 	s.from.sent(f)
 	return f, nil
+}
+
+// copy returns a file of a duplicate of the descriptor.
+func (s *socket) copy(name string) (f *os.File, err error) {
+	err = s.control(func(fd int) (err error) {
+		f, err = copyFD(fd, name)
+		return err
+	})
+	return f, err
+}
+
+func copyFD(fd int, name string) (*os.File, error) {
+	dup, err := dupFD(fd)
+	if err != nil {
+		return nil, err
+	}
+	return fdtrace.File(dup, name), nil
+}
+
+// dupNonblocking duplicates the descriptor of f, unless check returns an error. It sets non-blocking mode, which f shares.
+func dupNonblocking(f *os.File, check func(fd int) error) (fd int, err error) {
+	err = withFDs([]*os.File{f}, nil, func(fds []int) error {
+		if err := check(fds[0]); err != nil {
+			return err
+		}
+		if err := unix.SetNonblock(fds[0], true); err != nil {
+			return os.NewSyscallError("fcntl", err)
+		}
+		fd, err = dupFD(fds[0])
+		return err
+	})
+	return fd, err
 }
 
 func dupFD(fd int) (int, error) {

@@ -19,7 +19,7 @@ type limits struct {
 	fds    int
 }
 
-// mostLimits are those of a connection that nobody limited.
+// mostLimits are the limits of a connection without LimitOptions.
 var mostLimits = limits{MaxRecord, MaxFDs}
 
 // controlSize is the room for control messages. Below MaxFDs it has no room for one

@@ -39,7 +39,7 @@ func await(all ...<-chan struct{}) bool {
 	return true
 }
 
-// nothing is the channel of a drop that has nothing to do.
+// nothing is a closed channel: the result of a drop without descriptors.
 var nothing = func() chan struct{} {
 	c := make(chan struct{})
 	close(c)
@@ -90,7 +90,7 @@ func closeEach(files []*os.File) error {
 	return errors.Join(errs...)
 }
 
-// dropFDs is DropFiles for what no os.File owns yet, all sent by s.
+// dropFDs is DropFiles for descriptors that no os.File owns yet; s sent all of them.
 func dropFDs(fds []int, s sender) <-chan struct{} {
 	if len(fds) == 0 {
 		return nothing
@@ -102,7 +102,7 @@ func dropFDs(fds []int, s sender) <-chan struct{} {
 
 func nobodyIsTold() {}
 
-// batch is descriptors that are being closed, in parts.
+// batch is a set of descriptors that are being closed, in parts.
 type batch struct {
 	gone chan struct{}
 	err  error // once gone
@@ -118,7 +118,7 @@ func newBatch(parts int) *batch {
 	return &batch{gone: make(chan struct{}), left: parts}
 }
 
-// part says that one part is closed.
+// part records that one part is closed, with the error of close(2).
 func (b *batch) part(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -192,8 +192,8 @@ var passRights = func(fd, on int) error {
 	return os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, on))
 }
 
-// refusesRights reports whether descriptors were refused from a connection's beginning: one
-// that waited in the queue of a listener before that refused them is as the listener was.
+// refusesRights reports whether the kernel has refused descriptors since the connection was made.
+// A connection that was queued before its listener refused them does not refuse them.
 func refusesRights(fd int) bool {
 	on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS)
 	return err == nil && on == 0

@@ -3,8 +3,6 @@ package sock
 import (
 	"fmt"
 	"os"
-
-	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 )
 
 // Files returns copies of the descriptors of the socket and its lock, which the caller
@@ -34,24 +32,30 @@ func (l *Listener) Reclaim() {
 }
 
 func (l *Listener) copies() (files []*os.File, err error) {
-	keep := func(name string) func(fd int) error {
-		return func(fd int) error {
-			dup, err := dupFD(fd)
-			if err == nil {
-				files = append(files, fdtrace.File(dup, name))
-			}
-			return err
-		}
-	}
-	if err := l.s.control(keep("listener")); err != nil {
-		return nil, err
-	}
-	err = withFDs([]*os.File{l.lock.file}, nil, func(fds []int) error { return keep("lock")(fds[0]) })
+	listener, err := l.s.copy("listener")
 	if err != nil {
-		_ = CloseFiles(files)
 		return nil, err
 	}
-	return files, nil
+	files, err = copyFiles([]*os.File{l.lock.file}, "lock")
+	if err != nil {
+		_ = CloseFiles([]*os.File{listener})
+		return nil, err
+	}
+	return append([]*os.File{listener}, files...), nil
+}
+
+func copyFiles(from []*os.File, name string) (files []*os.File, err error) {
+	err = withFDs(from, nil, func(fds []int) error {
+		for _, fd := range fds {
+			f, err := copyFD(fd, name)
+			if err != nil {
+				return err
+			}
+			files = append(files, f)
+		}
+		return nil
+	})
+	return files, err
 }
 
 // WithInherited makes Listen go on with a socket and its lock that [Listener.Files]
@@ -69,17 +73,8 @@ func (l *Listener) inheritFiles(files []*os.File, o options) error {
 		return fmt.Errorf("%w: %d descriptors, where a listener and its lock are expected", ErrNotListener, len(files))
 	}
 	var rec Record
-	err := withFDs(files, nil, func(fds []int) error {
-		for _, fd := range fds {
-			dup, err := dupFD(fd)
-			if err != nil {
-				return err
-			}
-			rec.Files = append(rec.Files, fdtrace.File(dup, "inherited"))
-		}
-		return nil
-	})
-	if err == nil {
+	var err error
+	if rec.Files, err = copyFiles(files, "inherited"); err == nil {
 		l.kept.Store(true)
 		err = l.adopt(&rec, o)
 	}
@@ -104,14 +99,7 @@ func (p *Process) File() (*os.File, error) {
 	if p.sock() == nil {
 		return nil, opError("file", p.ID(), ErrClosed)
 	}
-	var f *os.File
-	err := p.s.control(func(fd int) error {
-		dup, err := dupFD(fd)
-		if err == nil {
-			f = fdtrace.File(dup, "process")
-		}
-		return err
-	})
+	f, err := p.s.copy("process")
 	return f, opError("file", p.ID(), err)
 }
 

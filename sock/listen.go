@@ -3,7 +3,6 @@ package sock
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +22,7 @@ type Listener struct {
 	policy  Policy
 	last    []byte // the farewell for refused peers
 	limits  limits // of the connections
-	noFiles bool   // they begin so
+	noFiles bool   // connections refuse descriptors until TakeFiles
 	s       *socket
 	once    sync.Once
 	kept    atomic.Bool // another process may have the socket, too (Files)
@@ -209,7 +208,7 @@ func (l *Listener) bind(fd int, addr *unix.SockaddrUnix, o options) error {
 	}
 	err := unix.Bind(fd, addr)
 	switch {
-	case errors.Is(err, unix.EADDRINUSE): // by somebody who ignores the lock
+	case errors.Is(err, unix.EADDRINUSE): // another process ignores the lock
 		return fmt.Errorf("%w: %w", ErrInUse, os.NewSyscallError("bind", err))
 	case err != nil:
 		return os.NewSyscallError("bind", err)
@@ -265,9 +264,6 @@ func (l *Listener) Path() string {
 	}
 	return l.path
 }
-
-// Addr returns the path as a net.Addr of network "unixpacket".
-func (l *Listener) Addr() net.Addr { return &net.UnixAddr{Name: l.Path(), Net: "unixpacket"} }
 
 // Close stops listening; a waiting Accept returns ErrClosed. It removes the socket file
 // and the lock file, unless they were handed over, or are not the ones any more that Listen

@@ -25,7 +25,7 @@ type socket struct {
 	read   direction
 	write  direction
 	sealed atomic.Bool // no descriptor can be in its queue
-	from   sender      // sent what may be in the queue
+	from   sender      // the peer, whose descriptors may be in the queue
 	closer *closer     // closes it
 	crowd  *crowd      // counts it while it closes; may be nil
 	shared atomic.Bool // another process may have a descriptor of it, too

@@ -26,7 +26,7 @@ func (c *Conn) Receive(ctx context.Context) (Record, error) {
 	return rec, c.explain("receive", err)
 }
 
-// bounds is what one record may bring.
+// bounds returns the limits that apply to the next record.
 func (c *Conn) bounds() limits {
 	l := c.limits
 	if c.noFiles.Load() {

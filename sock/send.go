@@ -113,7 +113,7 @@ func withFDs(files []*os.File, fds []int, f func(fds []int) error) error {
 func (c *Conn) sendError(err error) error {
 	switch {
 	case errors.Is(err, unix.ECONNRESET):
-		c.reset.Store(true) // the kernel says so once, to whoever asks first
+		c.reset.Store(true) // the kernel reports it once
 		return fmt.Errorf("%w: %w", ErrPeerLost, err)
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTCONN):
 		return fmt.Errorf("%w: %w", ErrPeerLost, err)

@@ -133,9 +133,3 @@ func TestTakeFilesKeepsASocketSealed(t *testing.T) {
 		require.ErrorIs(t, err, ErrTooManyFDs)
 	})
 }
-
-func TestTakeFilesAfterClose(t *testing.T) {
-	_, b := pair(t)
-	require.NoError(t, b.Close())
-	require.ErrorIs(t, b.TakeFiles(), ErrClosed)
-}

@@ -98,7 +98,7 @@ func (l *Listener) confirm(ctx context.Context, from *Conn) error {
 	return errors.Join(fmt.Errorf("%w: the predecessor has withdrawn it", ErrNotListener), rec.Close())
 }
 
-// adopt checks what came, and then takes it. It changes nothing before all is checked.
+// adopt checks the received files before it changes anything, and then takes them.
 func (l *Listener) adopt(rec *Record, o options) error {
 	var mode uint32
 	err := withFDs(rec.Files, nil, func(fds []int) (err error) {
@@ -130,17 +130,9 @@ func (l *Listener) adopt(rec *Record, o options) error {
 
 // inherit makes the socket from a duplicate of f.
 func (l *Listener) inherit(f *os.File, o options) error {
-	fd := -1
-	err := withFDs([]*os.File{f}, nil, func(fds []int) (err error) {
-		fd, err = dupFD(fds[0])
-		return err
-	})
+	fd, err := dupNonblocking(f, func(int) error { return nil })
 	if err != nil {
 		return err
-	}
-	if err := unix.SetNonblock(fd, true); err != nil {
-		closeFDs([]int{fd})
-		return os.NewSyscallError("fcntl", err)
 	}
 	l.s, err = newSocket(fd, l.path, ourselves)
 	if err != nil {
