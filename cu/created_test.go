@@ -24,23 +24,6 @@ func newContext(t testing.TB, dev *cu.Device, flags cu.ContextFlags) *cu.Context
 	return ctx
 }
 
-// since reports whether the driver has a symbol. Where it does not, err, of the
-// call that wants it, has to say so.
-func since(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
-	t.Helper()
-	version, known := sys.Since(symbol)
-	require.True(t, known, symbol)
-	if drv.Version() >= version {
-		require.NoError(t, err)
-		return true
-	}
-	var missing *cu.SymbolError
-	require.ErrorAs(t, err, &missing)
-	require.Equal(t, symbol, missing.Symbol)
-	require.Equal(t, version, missing.Needs)
-	return false
-}
-
 // A created context is one of its own, in which everything works, and is
 // destroyed once.
 func TestContextOfItsOwn(t *testing.T) {
@@ -134,7 +117,7 @@ func TestContextFlags(t *testing.T) {
 	flags, err := ctx.Flags()
 	require.NoError(t, err)
 	require.Equal(t, cu.SchedYield, flags&^cu.ContextMapHost)
-	if since(t, drv, "cuCtxSetFlags", ctx.SetFlags(cu.SchedBlockingSync)) {
+	if !orTooOld(t, drv, "cuCtxSetFlags", ctx.SetFlags(cu.SchedBlockingSync)) {
 		flags, err = ctx.Flags()
 		require.NoError(t, err)
 		require.Equal(t, cu.SchedBlockingSync, flags&^cu.ContextMapHost)
@@ -158,7 +141,7 @@ func TestContextID(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)
 	primary, err := cutest.Context(t, dev).ID()
-	if !since(t, drv, "cuCtxGetId", err) {
+	if orTooOld(t, drv, "cuCtxGetId", err) {
 		return
 	}
 	ids := map[uint64]bool{primary: true}

@@ -61,29 +61,6 @@ func TestPeerAccess(t *testing.T) {
 	require.ErrorIs(t, ctx.DisablePeerAccess(peer), cu.ErrPeerAccessNotEnabled)
 }
 
-// Copies between devices need no peer access; fills do.
-func TestWhatNeedsPeerAccess(t *testing.T) {
-	a, b := twoDevices(t, cutest.Driver(t))
-	ctx, peer := cutest.Context(t, a), cutest.Context(t, b)
-	from, to := alloc(t, peer, 4096), alloc(t, ctx, 4096)
-	require.NoError(t, cu.Fill(peer, from.Ptr(), uint8(7), 4096))
-	require.NoError(t, peer.Synchronize(soon(t)))
-	require.NoError(t, cu.Copy(ctx, to.Ptr(), from.Ptr(), 4096))
-	got := make([]byte, 4096)
-	require.NoError(t, cu.CopyToHost(ctx, got, to.Ptr()))
-	require.EqualValues(t, 7, got[4095])
-
-	fill := func() error { return cu.Fill(ctx, from.Ptr(), uint8(9), 4096) }
-	require.ErrorIs(t, fill(), cu.ErrInvalidValue)
-	require.NoError(t, ctx.EnablePeerAccess(peer))
-	require.NoError(t, fill())
-	require.NoError(t, ctx.Synchronize(soon(t)))
-	require.NoError(t, cu.CopyToHost(peer, got, from.Ptr()))
-	require.EqualValues(t, 9, got[0])
-	require.NoError(t, ctx.DisablePeerAccess(peer))
-	require.ErrorIs(t, fill(), cu.ErrInvalidValue)
-}
-
 // Invariant 5: a peer that is closed, lost or not there never reaches the
 // driver.
 func TestPeerThatIsNotThere(t *testing.T) {
