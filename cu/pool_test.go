@@ -186,52 +186,6 @@ func TestFault11_StreamMemoryIsFreedOnce(t *testing.T) {
 	require.Zero(t, stats(t, p).Used)
 }
 
-// Invariant 5: nothing reaches the driver through a closed pool, or with closed
-// memory, streams or contexts.
-func TestUseOfClosedPoolIsErrClosed(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx, pool := cutest.Context(t, dev), newPool(t, dev)
-	closed, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
-	gone, err := dev.NewPool(cu.PoolOptions{})
-	require.NoError(t, err)
-	freed, err := closed.NullStream().AllocAsync(4096)
-	require.NoError(t, err)
-	require.NoError(t, errors.Join(closed.Close(), stream.Close(), gone.Close()))
-
-	before := s.calls()
-	for name, call := range map[string]func() error{
-		"Stream.AllocAsync":           func() error { _, err := closed.NullStream().AllocAsync(1); return err },
-		"Context.AllocAsync stream":   func() error { _, err := stream.AllocAsync(1); return err },
-		"Pool.Alloc, closed context":  func() error { _, err := pool.AllocAsync(closed.NullStream(), 1); return err },
-		"Pool.Alloc, closed stream":   func() error { _, err := pool.AllocAsync(stream, 1); return err },
-		"Pool.Alloc":                  func() error { _, err := gone.AllocAsync(ctx.NullStream(), 1); return err },
-		"Pool.ImportPointer":          func() error { _, err := gone.ImportPointer(ctx, cu.PoolPointer{}, 1); return err },
-		"Pool.ImportPointer, context": func() error { _, err := pool.ImportPointer(closed, cu.PoolPointer{}, 1); return err },
-		"Pool.Stats":                  func() error { _, err := gone.Stats(); return err },
-		"Pool.ResetHighs":             func() error { return gone.ResetHighs() },
-		"Pool.Reuse":                  func() error { _, err := gone.Reuse(); return err },
-		"Pool.SetReuse":               func() error { return gone.SetReuse(cu.PoolReuse{}) },
-		"Pool.ReleaseThreshold":       func() error { _, err := gone.ReleaseThreshold(); return err },
-		"Pool.SetReleaseThreshold":    func() error { return gone.SetReleaseThreshold(1) },
-		"Pool.Trim":                   func() error { return gone.Trim(0) },
-		"Pool.SetAccess":              func() error { return gone.SetAccess(cu.ReadWrite, dev) },
-		"Pool.AccessOf":               func() error { _, err := gone.AccessOf(dev); return err },
-		"Pool.Export":                 func() error { _, err := gone.Export(); return err },
-		"Device.SetPool":              func() error { return dev.SetPool(gone) },
-		"StreamMemory.Free":           func() error { return freed.FreeAsync(closed.NullStream()) },
-		"StreamMemory.ExportPointer":  func() error { _, err := freed.ExportPointer(); return err },
-		"no Pool":                     func() error { _, err := (*cu.Pool)(nil).AllocAsync(ctx.NullStream(), 1); return err },
-	} {
-		require.ErrorIs(t, call(), cu.ErrClosed, name)
-	}
-	require.Equal(t, before, s.calls(), "calls that reached the driver")
-	require.NoError(t, ctx.Synchronize(t.Context()))
-}
-
 // A context frees what was made in it before it ends the streams that the
 // memory is freed in; what was made in a stream that is closed goes too.
 func TestContextFreesItsStreamMemory(t *testing.T) {
