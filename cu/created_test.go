@@ -80,7 +80,7 @@ func TestCreatingLeavesTheThreadAlone(t *testing.T) {
 	require.Zero(t, *now)
 }
 
-// Whatever cuCtxCreate the driver has will do; without any the error names the
+// NewContext takes the newest cuCtxCreate that the driver has. Without any, the error names the
 // oldest.
 func TestNewContextTakesTheABIThereIs(t *testing.T) {
 	abis := []string{"cuCtxCreate_v4", "cuCtxCreate_v3", "cuCtxCreate_v2"}

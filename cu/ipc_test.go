@@ -209,9 +209,8 @@ func TestIPCHandleText(t *testing.T) {
 	}
 }
 
-// FAULTS 9: who has memory open when its owner frees it reads what was there, or
-// gets an error; it does not get what is not the owner's. New openers get an
-// error.
+// FAULTS 9: a process that has memory open when its owner frees it reads the old bytes or gets an
+// error, never the memory of others. Opening it anew is an error.
 func TestFault9_OwnerFreesWhatIsOpen(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	peer := newPeer(t, 0)
@@ -260,8 +259,8 @@ func TestFault13_OldIPCHandle(t *testing.T) {
 	peer.end(t)
 }
 
-// Invariant 8: an owner that is killed costs who has its memory open nothing;
-// what has to be opened still is an error.
+// Invariant 8: memory that is open stays usable when its owner is killed. Opening more of it is an
+// error.
 func TestIPCOwnerIsKilled(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	peer := newPeer(t, 0)

@@ -474,8 +474,8 @@ func TestPoolDescriptors(t *testing.T) {
 	}
 }
 
-// Whatever a descriptor is that is no pool, importing it is an error that harms
-// nothing. Memory of cuMemCreate is none either.
+// Importing a descriptor of anything but a pool, memory of cuMemCreate included, is an error and
+// harms nothing.
 func TestImportOfWhatIsNoPool(t *testing.T) {
 	drv := cutest.Driver(t)
 	all := foreignDescriptors(t)

@@ -64,8 +64,8 @@ func TestStreamOnClose(t *testing.T) {
 	require.ErrorIs(t, cu.FillAsync(stream, mem.Ptr(), uint8(7), 8), cu.ErrClosed)
 }
 
-// Whoever was promised a call while the stream takes work has it, whoever else closes the stream
-// meanwhile, and no function waits for another's end.
+// Every function of OnClose is called while the stream takes work, even if another goroutine closes
+// the stream meanwhile. No function waits for another.
 func TestStreamIsClosedBehindOnClose(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	mem, err := ctx.Alloc(8)

@@ -277,7 +277,7 @@ func TestLoadGivesUpACopyThatHangs(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// Whatever the driver refuses, the error says so, and nothing is left (invariant 4).
+// The error names the call that the driver refused, and nothing is left (invariant 4).
 func TestFailedTransferLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
