@@ -167,14 +167,7 @@ func TestLostPinnedMemoryIsReported(t *testing.T) { runChild(t, "lost pinned mem
 
 func childLostPinnedMemory() error {
 	cutest.ExpectLeaks()
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	b, err := lostHostMemory(drv)
-	if err != nil {
-		return err
-	}
+	b := lostHostMemory(get(cutest.Open()))
 	for range 1000 {
 		runtime.GC()
 		if leaks := cutest.TakeLeaks(); len(leaks) > 0 {
@@ -189,20 +182,9 @@ func childLostPinnedMemory() error {
 	return errors.New("it was not reported")
 }
 
-func lostHostMemory(drv *cu.Driver) ([]byte, error) {
-	dev, err := drv.Device(0)
-	if err != nil {
-		return nil, err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return nil, err
-	}
-	m, err := ctx.AllocHost(4096, 0)
-	if err != nil {
-		return nil, err
-	}
-	return m.Bytes(), nil
+func lostHostMemory(drv *cu.Driver) []byte {
+	ctx := get(get(drv.Device(0)).PrimaryContext())
+	return get(ctx.AllocHost(4096, 0)).Bytes()
 }
 
 func TestPitchedMemory(t *testing.T) {

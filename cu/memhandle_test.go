@@ -156,34 +156,18 @@ func foreignDescriptors(t *testing.T) map[string]*os.File {
 func TestFault34_ImportOfDescriptorZero(t *testing.T) { runChild(t, "descriptor zero") }
 
 func childDescriptorZero() error {
-	dev, err := childDevice()
-	if err != nil {
-		return err
-	}
+	dev := get(childDevice())
 	g, _, err := dev.Granularity(cu.HandleFD)
-	if err != nil {
-		return err
-	}
-	own, err := dev.CreateMemory(g, cu.HandleFD)
-	if err != nil {
-		return err
-	}
-	fd, err := own.Export()
-	if err != nil {
-		return err
-	}
-	if err := unix.Dup3(int(fd.Fd()), 0, 0); err != nil {
-		return err
-	}
+	must(err)
+	own := get(dev.CreateMemory(g, cu.HandleFD))
+	fd := get(own.Export())
+	must(unix.Dup3(int(fd.Fd()), 0, 0))
 	h := new(sys.CUmemGenericAllocationHandle)
 	if r := dev.Driver().Caller().CuMemImportFromShareableHandle(h, 0, sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR); r != sys.CUDA_ERROR_INVALID_VALUE {
 		return fmt.Errorf("the driver itself says %v", r)
 	}
 	zero := os.NewFile(0, "zero")
-	imported, err := dev.Driver().ImportMemory(zero, g)
-	if err != nil {
-		return err
-	}
+	imported := get(dev.Driver().ImportMemory(zero, g))
 	return errors.Join(imported.Close(), zero.Close(), fd.Close(), own.Close())
 }
 

@@ -254,24 +254,8 @@ func mapWords(dev *cu.Device, mem *cu.MemHandle, a cu.Access) *sharedWords {
 }
 
 // close is for when nothing uses the words.
-func (w *sharedWords) close() error { return errors.Join(w.unmap(), w.free()) }
-
-func (w *sharedWords) unmap() error { return w.drv.Unmap(w.ptr, w.size) }
-
-func (w *sharedWords) free() error {
-	return errors.Join(w.drv.FreeAddress(w.ptr, w.size), w.mem.Close())
-}
-
-// must ends a child, or a test, that cannot go on.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
-func get[T any](v T, err error) T {
-	must(err)
-	return v
+func (w *sharedWords) close() error {
+	return errors.Join(w.drv.Unmap(w.ptr, w.size), w.drv.FreeAddress(w.ptr, w.size), w.mem.Close())
 }
 
 // childStream is what a child that shares words with its parent begins with.

@@ -544,25 +544,10 @@ func TestPoolIsShared(t *testing.T) {
 // more can be done with an imported pool.
 func childPoolImporter() error {
 	var told []pooled
-	if err := json.Unmarshal([]byte(os.Getenv(poolEnv)), &told); err != nil {
-		return err
-	}
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	p, err := drv.ImportPool(os.NewFile(3, "inherited")) // before any context
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
+	must(json.Unmarshal([]byte(os.Getenv(poolEnv)), &told))
+	drv := get(cutest.Open())
+	p := get(drv.ImportPool(os.NewFile(3, "inherited"))) // before any context
+	ctx := get(get(drv.Device(0)).PrimaryContext())
 	for i, one := range told {
 		if err := reply(ctx, p, one, i); err != nil {
 			return fmt.Errorf("piece %d: %w", i, err)
@@ -658,30 +643,12 @@ func TestPoolOutlivesItsExporter(t *testing.T) {
 // childPoolExporter sends a pool and what names its memory over descriptor 3,
 // and waits to be killed.
 func childPoolExporter() error {
-	dev, err := childDevice()
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	p, err := dev.NewPool(cu.PoolOptions{Types: cu.HandleFD})
-	if err != nil {
-		return err
-	}
-	m, err := p.AllocAsync(ctx.NullStream(), mib)
-	if err != nil {
-		return err
-	}
-	fd, err := p.Export()
-	if err != nil {
-		return err
-	}
-	ptr, err := m.ExportPointer()
-	if err = errors.Join(err, cu.CopyToDevice(ctx, m.Ptr(), pattern(mib, 7))); err != nil {
-		return err
-	}
+	dev := get(childDevice())
+	ctx := get(dev.PrimaryContext())
+	p := get(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))
+	m := get(p.AllocAsync(ctx.NullStream(), mib))
+	fd, ptr := get(p.Export()), get(m.ExportPointer())
+	must(cu.CopyToDevice(ctx, m.Ptr(), pattern(mib, 7)))
 	text, _ := ptr.MarshalText()
 	if err := unix.Sendmsg(3, text, unix.UnixRights(int(fd.Fd())), nil, 0); err != nil {
 		return err
