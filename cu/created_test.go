@@ -219,46 +219,25 @@ func TestRefusedReset(t *testing.T) {
 }
 
 func childResetPrimary() error {
-	dev, err := childDevice()
-	if err != nil {
-		return err
-	}
-	if err := resetPrimary(dev); err != nil {
-		return err
-	}
-	r, err := kindsResolver()
-	if err != nil {
-		return err
-	}
-	drv, err := cutest.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+	must(resetPrimary(get(childDevice())))
+	r := get(kindsResolver())
+	drv := get(cutest.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
 		if symbol == "cuDevicePrimaryCtxReset_v2" {
 			return 0, errHidden
 		}
 		return r(symbol)
-	}))
-	if err != nil {
-		return err
-	}
-	if dev, err = drv.Device(0); err != nil {
-		return err
-	}
+	})))
+	dev := get(drv.Device(0))
 	return errors.Join(resetPrimary(dev), resetWhileRetained(dev))
 }
 
 // resetPrimary resets a context with a stream and memory in it, and looks at
 // what is left of them.
 func resetPrimary(dev *cu.Device) error {
-	a, err1 := dev.PrimaryContext()
-	b, err2 := dev.PrimaryContext()
-	apart, err3 := dev.NewContext(cu.SchedAuto)
-	if err := errors.Join(err1, err2, err3, dev.SetPrimaryFlags(cu.SchedYield)); err != nil {
-		return err
-	}
-	stream, err1 := a.NewStream()
-	mem, err2 := b.Alloc(1 << 20)
-	if err := errors.Join(err1, err2, dev.ResetPrimary()); err != nil {
-		return err
-	}
+	a, b, apart := get(dev.PrimaryContext()), get(dev.PrimaryContext()), get(dev.NewContext(cu.SchedAuto))
+	must(dev.SetPrimaryFlags(cu.SchedYield))
+	stream, mem := get(a.NewStream()), get(b.Alloc(1<<20))
+	must(dev.ResetPrimary())
 	flags, active, err := dev.PrimaryState()
 	if err != nil || active || flags != cu.SchedAuto {
 		return fmt.Errorf("after a reset: flags %s, active %t, error %v", flags, active, err)
@@ -270,18 +249,13 @@ func resetPrimary(dev *cu.Device) error {
 			return fmt.Errorf("used after a reset: %w", err)
 		}
 	}
-	if err := errors.Join(stream.Close(), mem.Close(), a.Close(), b.Close()); err != nil {
-		return err
-	}
+	must(errors.Join(stream.Close(), mem.Close(), a.Close(), b.Close()))
 	if _, _, err := apart.MemInfo(); err != nil {
 		return fmt.Errorf("a context of its own, after a reset: %w", err)
 	}
-	c, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	_, err = c.Alloc(4096)
-	return errors.Join(err, c.Close(), apart.Close(), dev.ResetPrimary())
+	c := get(dev.PrimaryContext())
+	get(c.Alloc(4096))
+	return errors.Join(c.Close(), apart.Close(), dev.ResetPrimary())
 }
 
 // resetWhileRetained resets while others retain, use and release.
