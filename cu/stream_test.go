@@ -236,17 +236,17 @@ func TestContextAndStreamFromManyGoroutines(t *testing.T) {
 // A stream reports the options it was made with.
 func TestStreamOptions(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	least, greatest := new(int32), new(int32)
-	require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuCtxGetStreamPriorityRange(least, greatest))
-	require.Less(t, *greatest, *least)
+	least, greatest, err := ctx.StreamPriorityRange()
+	require.NoError(t, err)
+	require.Less(t, greatest, least)
 	for _, c := range []struct {
 		o    cu.StreamOptions
-		want int32
+		want int
 	}{
 		{cu.StreamOptions{}, 0},
-		{cu.StreamOptions{Priority: int(*greatest), Blocking: true}, *greatest},
-		{cu.StreamOptions{Priority: -1 << 40}, *greatest},
-		{cu.StreamOptions{Priority: 1 << 40, Blocking: true}, *least},
+		{cu.StreamOptions{Priority: greatest, Blocking: true}, greatest},
+		{cu.StreamOptions{Priority: -1 << 40}, greatest},
+		{cu.StreamOptions{Priority: 1 << 40, Blocking: true}, least},
 	} {
 		s, err := ctx.NewStreamWith(c.o)
 		require.NoError(t, err)
