@@ -238,8 +238,7 @@ func TestFailedCaptureLeavesTheStreamAsItWas(t *testing.T) {
 	}
 }
 
-// waitForOutside has the captured stream a wait for an event that is in no
-// capture.
+// waitForOutside makes the captured stream a wait for an event outside the capture.
 func (d *drawing) waitForOutside(t testing.TB) error {
 	t.Helper()
 	outside := d.event(t)

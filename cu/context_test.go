@@ -1,7 +1,6 @@
 package cu_test
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"testing"
@@ -45,84 +44,46 @@ func TestFault11_CloseIsIdempotentAndNilSafe(t *testing.T) {
 	require.NoError(t, (*cu.MemHandle)(nil).Close())
 }
 
-// Invariant 5: nothing reaches the driver through a closed handle.
-func TestUseAfterCloseIsErrClosed(t *testing.T) {
+// Invariant 5: nothing reaches the driver through a closed handle that a function is given.
+func TestCopyWithClosedIsErrClosed(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	open := cutest.Context(t, dev)
-	mem, err := open.Alloc(4096)
-	require.NoError(t, err)
-	p := mem.Ptr()
-
+	p := alloc(t, open, 4096).Ptr()
 	closed, err := dev.PrimaryContext()
 	require.NoError(t, err)
 	stream, err := open.NewStream()
 	require.NoError(t, err)
-	require.NoError(t, closed.Close())
-	live, event := newStream(t, open), newEvent(t, open, cu.EventDefault)
-	gone, err := open.NewEvent(cu.EventDefault)
+	graph, err := open.NewGraph()
 	require.NoError(t, err)
-	require.NoError(t, stream.Close())
-	require.NoError(t, gone.Close())
-	var noStream *cu.Stream
-	var noEvent *cu.Event
+	require.NoError(t, errors.Join(closed.Close(), stream.Close(), graph.Close()))
 
 	host := make([]byte, 16)
 	side, far := cu.DeviceSide(p, 64), cu.DeviceSide(p, 64)
 	far.Context = closed
-	bg := context.Background()
 	before := s.calls()
 	for name, call := range map[string]func() error{
-		"Context.Synchronize":             func() error { return closed.Synchronize(bg) },
-		"Context.Synchronize cancellable": func() error { return closed.Synchronize(soon(t)) },
-		"Context.MemInfo":                 func() error { _, _, err := closed.MemInfo(); return err },
-		"Context.NewStream":               func() error { _, err := closed.NewStream(); return err },
-		"Context.NewStreamWith":           func() error { _, err := closed.NewStreamWith(cu.StreamOptions{}); return err },
-		"Context.NewEvent":                func() error { _, err := closed.NewEvent(cu.EventDefault); return err },
-		"Context.Alloc":                   func() error { _, err := closed.Alloc(4096); return err },
-		"Context.Flags":                   func() error { _, err := closed.Flags(); return err },
-		"Context.SetFlags":                func() error { return closed.SetFlags(0) },
-		"Context.ID":                      func() error { _, err := closed.ID(); return err },
-		"Context.APIVersion":              func() error { _, err := closed.APIVersion(); return err },
-		"Context.StreamPriorityRange":     func() error { _, _, err := closed.StreamPriorityRange(); return err },
-		"Context.Limit":                   func() error { _, err := closed.Limit(cu.LimitStackSize); return err },
-		"Context.SetLimit":                func() error { return closed.SetLimit(cu.LimitStackSize, 1024) },
-		"Context.CacheConfig":             func() error { _, err := closed.CacheConfig(); return err },
-		"Context.SetCacheConfig":          func() error { return closed.SetCacheConfig(cu.CachePreferNone) },
-		"Context.ResetPersistingL2":       func() error { return closed.ResetPersistingL2() },
-		"Context.EnablePeerAccess":        func() error { return closed.EnablePeerAccess(open) },
-		"Context.DisablePeerAccess":       func() error { return closed.DisablePeerAccess(open) },
-		"Context.EnablePeerAccess peer":   func() error { return open.EnablePeerAccess(closed) },
-		"CopyToDevice":                    func() error { return cu.CopyToDevice(closed, p, host) },
-		"CopyToDeviceAsync":               func() error { return cu.CopyToDeviceAsync(closed.NullStream(), p, host) },
-		"CopyToHost":                      func() error { return cu.CopyToHost(closed, host, p) },
-		"CopyToHostAsync":                 func() error { return cu.CopyToHostAsync(closed.NullStream(), host, p) },
-		"CopyDevice":                      func() error { return cu.Copy(closed, p, p+64, 64) },
-		"Fill 8":                          func() error { return cu.Fill(closed, p, uint8(1), 1) },
-		"Fill 16":                         func() error { return cu.Fill(closed, p, uint16(1), 1) },
-		"Fill 32":                         func() error { return cu.Fill(closed, p, uint32(1), 1) },
-		"Context.AllocPitch":              func() error { _, err := closed.AllocPitch(64, 4, 4); return err },
-		"Context.AllocHost":               func() error { _, err := closed.AllocHost(4096, 0); return err },
-		"Context.RegisterHost":            func() error { _, err := closed.RegisterHost(host, 0); return err },
-		"Context.AddressRange":            func() error { _, _, err := closed.AddressRange(p); return err },
-		"Context.PointerAttributes":       func() error { _, err := closed.PointerAttributes(p); return err },
-		"Copy":                            func() error { return cu.Copy(closed, p, p+64, 64) },
-		"CopyPeer":                        func() error { return cu.CopyPeer(closed, p, open, p+64, open, 64) },
-		"CopyPeer to":                     func() error { return cu.CopyPeer(open, p, closed, p+64, open, 64) },
-		"CopyPeer from":                   func() error { return cu.CopyPeer(open, p, open, p+64, closed, 64) },
-		"Copy2D":                          func() error { return cu.Copy2D(closed, side, cu.HostSide(host, 4), 4, 4) },
-		"Copy2DAsync":                     func() error { return cu.Copy2DAsync(closed.NullStream(), side, cu.HostSide(host, 4), 4, 4) },
-		"Copy3D":                          func() error { return cu.Copy3D(closed, side, cu.HostSide(host, 4), 4, 2, 2) },
-		"Copy3DAsync":                     func() error { return cu.Copy3DAsync(closed.NullStream(), side, cu.HostSide(host, 4), 4, 2, 2) },
-		"Copy3D to":                       func() error { return cu.Copy3D(open, far, cu.HostSide(host, 4), 4, 2, 2) },
-		"Copy3D from":                     func() error { return cu.Copy3D(open, cu.HostSide(host, 4), far, 4, 2, 2) },
-		"Fill2D 8":                        func() error { return cu.Fill2D(closed, p, 64, uint8(1), 1, 1) },
-		"Fill2D 16":                       func() error { return cu.Fill2D(closed, p, 64, uint16(1), 1, 1) },
-		"Fill2D 32":                       func() error { return cu.Fill2D(closed, p, 64, uint32(1), 1, 1) },
-
-		"Stream.Query":                   func() error { _, err := stream.Query(); return err },
-		"Stream.Synchronize":             func() error { return stream.Synchronize(bg) },
-		"Stream.Synchronize cancellable": func() error { return stream.Synchronize(soon(t)) },
+		"CopyToDevice":      func() error { return cu.CopyToDevice(closed, p, host) },
+		"CopyToDeviceAsync": func() error { return cu.CopyToDeviceAsync(closed.NullStream(), p, host) },
+		"CopyToHost":        func() error { return cu.CopyToHost(closed, host, p) },
+		"CopyToHostAsync":   func() error { return cu.CopyToHostAsync(closed.NullStream(), host, p) },
+		"CopyDevice":        func() error { return cu.Copy(closed, p, p+64, 64) },
+		"Fill 8":            func() error { return cu.Fill(closed, p, uint8(1), 1) },
+		"Fill 16":           func() error { return cu.Fill(closed, p, uint16(1), 1) },
+		"Fill 32":           func() error { return cu.Fill(closed, p, uint32(1), 1) },
+		"Copy":              func() error { return cu.Copy(closed, p, p+64, 64) },
+		"CopyPeer":          func() error { return cu.CopyPeer(closed, p, open, p+64, open, 64) },
+		"CopyPeer to":       func() error { return cu.CopyPeer(open, p, closed, p+64, open, 64) },
+		"CopyPeer from":     func() error { return cu.CopyPeer(open, p, open, p+64, closed, 64) },
+		"Copy2D":            func() error { return cu.Copy2D(closed, side, cu.HostSide(host, 4), 4, 4) },
+		"Copy2DAsync":       func() error { return cu.Copy2DAsync(closed.NullStream(), side, cu.HostSide(host, 4), 4, 4) },
+		"Copy3D":            func() error { return cu.Copy3D(closed, side, cu.HostSide(host, 4), 4, 2, 2) },
+		"Copy3DAsync":       func() error { return cu.Copy3DAsync(closed.NullStream(), side, cu.HostSide(host, 4), 4, 2, 2) },
+		"Copy3D to":         func() error { return cu.Copy3D(open, far, cu.HostSide(host, 4), 4, 2, 2) },
+		"Copy3D from":       func() error { return cu.Copy3D(open, cu.HostSide(host, 4), far, 4, 2, 2) },
+		"Fill2D 8":          func() error { return cu.Fill2D(closed, p, 64, uint8(1), 1, 1) },
+		"Fill2D 16":         func() error { return cu.Fill2D(closed, p, 64, uint16(1), 1, 1) },
+		"Fill2D 32":         func() error { return cu.Fill2D(closed, p, 64, uint32(1), 1, 1) },
 		"CopyToDevice stream": func() error {
 			return errors.Join(cu.CopyToDeviceAsync(stream, p, host), stream.Synchronize(t.Context()))
 		},
@@ -140,37 +101,13 @@ func TestUseAfterCloseIsErrClosed(t *testing.T) {
 		"Copy3D stream": func() error {
 			return errors.Join(cu.Copy3DAsync(stream, side, cu.HostSide(host, 4), 4, 2, 2), stream.Synchronize(t.Context()))
 		},
-		"Stream.Priority":         func() error { _, err := stream.Priority(); return err },
-		"Stream.Blocking":         func() error { _, err := stream.Blocking(); return err },
-		"Stream.ID":               func() error { _, err := stream.ID(); return err },
-		"Stream.WaitEvent":        func() error { return stream.WaitEvent(event) },
-		"Stream.WaitEvent closed": func() error { return live.WaitEvent(gone) },
-		"Stream.WaitEvent nil":    func() error { return live.WaitEvent(nil) },
-		"Stream.WaitValue32":      func() error { return stream.WaitValue32(p, 0, cu.WaitGEQ) },
-		"Stream.WaitValue64":      func() error { return stream.WaitValue64(p, 0, cu.WaitGEQ) },
-		"Stream.WriteValue32":     func() error { return stream.WriteValue32(p, 0, cu.WriteDefault) },
-		"Stream.WriteValue64":     func() error { return stream.WriteValue64(p, 0, cu.WriteDefault) },
-		"Stream.BatchMemOps":      func() error { return stream.BatchMemOps(cu.WriteOp32(p, 0, cu.WriteDefault)) },
-		"Stream.Priority nil":     func() error { _, err := noStream.Priority(); return err },
-		"Stream.WaitEvent of nil": func() error { return noStream.WaitEvent(event) },
-		"Stream.WriteValue32 nil": func() error { return noStream.WriteValue32(p, 0, cu.WriteDefault) },
-
-		"Event.Record":                  func() error { return gone.Record(live) },
-		"Event.Record stream":           func() error { return event.Record(stream) },
-		"Event.Record nil":              func() error { return noEvent.Record(live) },
-		"Event.Query":                   func() error { _, err := gone.Query(); return err },
-		"Event.Query nil":               func() error { _, err := noEvent.Query(); return err },
-		"Event.Synchronize":             func() error { return gone.Synchronize(bg) },
-		"Event.Synchronize cancellable": func() error { return gone.Synchronize(soon(t)) },
-		"Event.Synchronize nil":         func() error { return noEvent.Synchronize(bg) },
-		"Event.Elapsed":                 func() error { _, err := gone.Elapsed(event); return err },
-		"Event.Elapsed since":           func() error { _, err := event.Elapsed(gone); return err },
-		"Event.Elapsed nil":             func() error { _, err := noEvent.Elapsed(event); return err },
+		"AddFill":        func() error { _, err := cu.AddFill(graph, p, uint8(1), 1); return err },
+		"GraphNode.Type": func() error { _, err := cu.GraphNode{}.Type(); return err },
+		"AddFill nil":    func() error { _, err := cu.AddFill(nil, p, uint8(1), 1); return err },
 	} {
 		require.ErrorIs(t, call(), cu.ErrClosed, name)
 	}
 	require.Equal(t, before, s.calls(), "calls that reached the driver")
-	require.NoError(t, mem.Close())
 }
 
 // Close ends what was made in the context, also where somebody else keeps the

@@ -98,15 +98,6 @@ func TestFillSetsItsElementsAndNoOthers(t *testing.T) {
 	require.ErrorIs(t, cu.Fill(ctx, mem.Ptr().Add(1), uint32(1), 1), cu.ErrInvalidValue, "not aligned")
 }
 
-func TestAllocErrors(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	_, err := ctx.Alloc(0)
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
-	_, err = ctx.Alloc(1 << 42)
-	require.ErrorIs(t, err, cu.ErrOutOfMemory)
-	require.ErrorContains(t, err, "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)")
-}
-
 // FAULTS 13: memory that was freed is not reached through its old owner.
 func TestFault13_FreedMemoryIsNotFreedAgain(t *testing.T) {
 	s, drv := spied(t)

@@ -24,23 +24,6 @@ func newContext(t testing.TB, dev *cu.Device, flags cu.ContextFlags) *cu.Context
 	return ctx
 }
 
-// since reports whether the driver has a symbol. Where it does not, err, of the
-// call that wants it, has to say so.
-func since(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
-	t.Helper()
-	version, known := sys.Since(symbol)
-	require.True(t, known, symbol)
-	if drv.Version() >= version {
-		require.NoError(t, err)
-		return true
-	}
-	var missing *cu.SymbolError
-	require.ErrorAs(t, err, &missing)
-	require.Equal(t, symbol, missing.Symbol)
-	require.Equal(t, version, missing.Needs)
-	return false
-}
-
 // A created context is one of its own, in which everything works, and is
 // destroyed once.
 func TestContextOfItsOwn(t *testing.T) {
@@ -97,7 +80,7 @@ func TestCreatingLeavesTheThreadAlone(t *testing.T) {
 	require.Zero(t, *now)
 }
 
-// Whatever cuCtxCreate the driver has will do; without any the error names the
+// NewContext takes the newest cuCtxCreate that the driver has. Without any, the error names the
 // oldest.
 func TestNewContextTakesTheABIThereIs(t *testing.T) {
 	abis := []string{"cuCtxCreate_v4", "cuCtxCreate_v3", "cuCtxCreate_v2"}
@@ -134,7 +117,7 @@ func TestContextFlags(t *testing.T) {
 	flags, err := ctx.Flags()
 	require.NoError(t, err)
 	require.Equal(t, cu.SchedYield, flags&^cu.ContextMapHost)
-	if since(t, drv, "cuCtxSetFlags", ctx.SetFlags(cu.SchedBlockingSync)) {
+	if !orTooOld(t, drv, "cuCtxSetFlags", ctx.SetFlags(cu.SchedBlockingSync)) {
 		flags, err = ctx.Flags()
 		require.NoError(t, err)
 		require.Equal(t, cu.SchedBlockingSync, flags&^cu.ContextMapHost)
@@ -158,7 +141,7 @@ func TestContextID(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)
 	primary, err := cutest.Context(t, dev).ID()
-	if !since(t, drv, "cuCtxGetId", err) {
+	if orTooOld(t, drv, "cuCtxGetId", err) {
 		return
 	}
 	ids := map[uint64]bool{primary: true}
@@ -236,46 +219,25 @@ func TestRefusedReset(t *testing.T) {
 }
 
 func childResetPrimary() error {
-	dev, err := childDevice()
-	if err != nil {
-		return err
-	}
-	if err := resetPrimary(dev); err != nil {
-		return err
-	}
-	r, err := kindsResolver()
-	if err != nil {
-		return err
-	}
-	drv, err := cutest.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+	must(resetPrimary(get(childDevice())))
+	r := get(kindsResolver())
+	drv := get(cutest.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
 		if symbol == "cuDevicePrimaryCtxReset_v2" {
 			return 0, errHidden
 		}
 		return r(symbol)
-	}))
-	if err != nil {
-		return err
-	}
-	if dev, err = drv.Device(0); err != nil {
-		return err
-	}
+	})))
+	dev := get(drv.Device(0))
 	return errors.Join(resetPrimary(dev), resetWhileRetained(dev))
 }
 
 // resetPrimary resets a context with a stream and memory in it, and looks at
 // what is left of them.
 func resetPrimary(dev *cu.Device) error {
-	a, err1 := dev.PrimaryContext()
-	b, err2 := dev.PrimaryContext()
-	apart, err3 := dev.NewContext(cu.SchedAuto)
-	if err := errors.Join(err1, err2, err3, dev.SetPrimaryFlags(cu.SchedYield)); err != nil {
-		return err
-	}
-	stream, err1 := a.NewStream()
-	mem, err2 := b.Alloc(1 << 20)
-	if err := errors.Join(err1, err2, dev.ResetPrimary()); err != nil {
-		return err
-	}
+	a, b, apart := get(dev.PrimaryContext()), get(dev.PrimaryContext()), get(dev.NewContext(cu.SchedAuto))
+	must(dev.SetPrimaryFlags(cu.SchedYield))
+	stream, mem := get(a.NewStream()), get(b.Alloc(1<<20))
+	must(dev.ResetPrimary())
 	flags, active, err := dev.PrimaryState()
 	if err != nil || active || flags != cu.SchedAuto {
 		return fmt.Errorf("after a reset: flags %s, active %t, error %v", flags, active, err)
@@ -287,18 +249,13 @@ func resetPrimary(dev *cu.Device) error {
 			return fmt.Errorf("used after a reset: %w", err)
 		}
 	}
-	if err := errors.Join(stream.Close(), mem.Close(), a.Close(), b.Close()); err != nil {
-		return err
-	}
+	must(errors.Join(stream.Close(), mem.Close(), a.Close(), b.Close()))
 	if _, _, err := apart.MemInfo(); err != nil {
 		return fmt.Errorf("a context of its own, after a reset: %w", err)
 	}
-	c, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	_, err = c.Alloc(4096)
-	return errors.Join(err, c.Close(), apart.Close(), dev.ResetPrimary())
+	c := get(dev.PrimaryContext())
+	get(c.Alloc(4096))
+	return errors.Join(c.Close(), apart.Close(), dev.ResetPrimary())
 }
 
 // resetWhileRetained resets while others retain, use and release.

@@ -197,15 +197,6 @@ func TestMIGInstance(t *testing.T) {
 	}
 }
 
-// D14: sizes are multiples of both.
-func TestGranularityIsAPowerOfTwo(t *testing.T) {
-	minimum, recommended, err := cutest.Device(t).Granularity(cu.HandleFD)
-	require.NoError(t, err)
-	require.Zero(t, minimum&(minimum-1))
-	require.Zero(t, recommended%minimum)
-	require.Positive(t, minimum)
-}
-
 // The driver is asked for each kind of handle once, if it answers.
 func TestGranularityIsRemembered(t *testing.T) {
 	s, drv := spied(t)

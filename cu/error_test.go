@@ -43,34 +43,6 @@ func TestErrorNamesCallResultAndRemedy(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-func TestErrorsAreMatchedByIs(t *testing.T) {
-	for _, c := range []struct {
-		result cu.Result
-		number uint32
-		name   string
-	}{
-		{cu.ErrInvalidValue, 1, "CUDA_ERROR_INVALID_VALUE"},
-		{cu.ErrOutOfMemory, 2, "CUDA_ERROR_OUT_OF_MEMORY"},
-		{cu.ErrNoDevice, 100, "CUDA_ERROR_NO_DEVICE"},
-		{cu.ErrInvalidContext, 201, "CUDA_ERROR_INVALID_CONTEXT"},
-		{cu.ErrInvalidHandle, 400, "CUDA_ERROR_INVALID_HANDLE"},
-		{cu.ErrNotReady, 600, "CUDA_ERROR_NOT_READY"},
-		{cu.ErrIllegalAddress, 700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
-		{cu.ErrNotPermitted, 800, "CUDA_ERROR_NOT_PERMITTED"},
-		{cu.ErrNotSupported, 801, "CUDA_ERROR_NOT_SUPPORTED"},
-		{cu.ErrUnknown, 999, "CUDA_ERROR_UNKNOWN"},
-	} {
-		require.EqualValues(t, c.number, c.result)
-		require.Equal(t, c.name, c.result.Error())
-		err := fmt.Errorf("wrapped: %w", &cu.Error{Op: "cuX", Result: c.result})
-		require.ErrorIs(t, err, c.result)
-		require.ErrorContains(t, err, fmt.Sprintf("%s (%d)", c.name, c.number))
-		require.ErrorContains(t, err, "cuX")
-		require.NotErrorIs(t, err, cu.ErrLaunchTimeout)
-		require.NotErrorIs(t, err, cu.ErrClosed)
-	}
-}
-
 // Every result that the driver knows is an error with its name, its number and
 // the driver's own words.
 func TestEveryResultHasTheDriversWords(t *testing.T) {

@@ -15,7 +15,7 @@ const closed = 1 << 40
 // made.
 func (g *gate) enter() bool { return g.state.Add(1) > 0 || g.refuse() }
 
-// refuse takes back what enter did.
+// refuse undoes enter.
 func (g *gate) refuse() bool {
 	g.leave()
 	return false
@@ -24,22 +24,22 @@ func (g *gate) refuse() bool {
 // leave ends a call that enter began.
 func (g *gate) leave() {
 	if g.state.Add(-1) == -closed {
-		g.tell()
+		g.wake()
 	}
 }
 
-// tell tells close that the last call has ended.
-func (g *gate) tell() {
+// wake tells close that the last call has ended.
+func (g *gate) wake() {
 	if idle := g.idle.Load(); idle != nil {
 		select {
 		case *idle <- struct{}{}:
-		default: // told already
+		default: // awake already
 		}
 	}
 }
 
-// close shuts the gate and waits for the calls in flight. If somebody else has
-// closed it, it returns false at once.
+// close shuts the gate and waits for the calls in flight. If another goroutine
+// has closed it, close returns false at once.
 func (g *gate) close() bool {
 	if g.idle.Load() != nil {
 		return false

@@ -9,38 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestGateIsClosedOnce(t *testing.T) {
-	var g gate
-	require.False(t, g.isClosed())
-	require.True(t, g.enter())
-	g.leave()
-	require.True(t, g.close())
-	require.True(t, g.isClosed())
-	require.False(t, g.enter())
-	require.False(t, g.close())
-	require.False(t, g.enter(), "a failed enter changes nothing")
-}
-
-func TestGateCloseWaitsForTheLastCall(t *testing.T) {
-	for range 200 {
-		var g gate
-		const calls = 4
-		var left atomic.Int32
-		for range calls {
-			require.True(t, g.enter())
-		}
-		for range calls {
-			go func() {
-				runtime.Gosched()
-				left.Add(1)
-				g.leave()
-			}()
-		}
-		require.True(t, g.close())
-		require.EqualValues(t, calls, left.Load(), "calls that were over when Close came back")
-	}
-}
-
 // The second Close does not wait, so that a call may close its own handle.
 func TestGateSecondCloseDoesNotWait(t *testing.T) {
 	var g gate

@@ -242,52 +242,6 @@ func TestContextClosesItsGraphs(t *testing.T) {
 	require.NoError(t, (*cu.GraphExec)(nil).Close())
 }
 
-// Invariant 5: nothing reaches the driver through a closed graph.
-func TestGraphUsedAfterClose(t *testing.T) {
-	s, drv := spied(t)
-	d := newDrawing(t, firstDevice(t, drv))
-	g, open := newGraph(t, d.ctx), newGraph(t, d.ctx)
-	node, err := g.AddEmpty()
-	require.NoError(t, err)
-	exec, live := executable(t, g), executable(t, open)
-	require.NoError(t, errors.Join(g.Close(), exec.Close(), d.b.Close()))
-
-	before := s.calls()
-	for name, call := range map[string]func() error{
-		"Clone":              func() error { _, err := g.Clone(); return err },
-		"NodeCount":          func() error { _, err := g.NodeCount(); return err },
-		"Nodes":              func() error { _, err := g.Nodes(); return err },
-		"Type":               func() error { _, err := node.Type(); return err },
-		"Type of no node":    func() error { _, err := cu.GraphNode{}.Type(); return err },
-		"WriteDOT":           func() error { return g.WriteDOT("x") },
-		"Instantiate":        func() error { _, err := g.Instantiate(0); return err },
-		"AddEmpty":           func() error { _, err := g.AddEmpty(); return err },
-		"AddCopy":            func() error { _, err := g.AddCopy(d.mem, d.mem, 1); return err },
-		"AddFill":            func() error { _, err := cu.AddFill(g, d.mem, uint8(1), 1); return err },
-		"AddChild of closed": func() error { _, err := open.AddChild(g); return err },
-		"Launch":             func() error { return exec.Launch(d.a) },
-		"Upload":             func() error { return exec.Upload(d.a) },
-		"Update":             func() error { return exec.Update(open) },
-		"Update to closed":   func() error { return live.Update(g) },
-		"Launch on closed":   func() error { return live.Launch(d.b) },
-		"Capture":            func() error { _, err := d.b.Capture(func() error { panic("called") }); return err },
-		"CaptureStatus":      func() error { _, err := d.b.CaptureStatus(); return err },
-		"NotCaptured":        d.b.NotCaptured,
-		"nil NotCaptured":    (*cu.Stream)(nil).NotCaptured,
-		"nil Capture":        func() error { _, err := (*cu.Stream)(nil).Capture(func() error { panic("called") }); return err },
-		"nil CaptureStatus":  func() error { _, err := (*cu.Stream)(nil).CaptureStatus(); return err },
-		"nil Clone":          func() error { _, err := (*cu.Graph)(nil).Clone(); return err },
-		"nil Instantiate":    func() error { _, err := (*cu.Graph)(nil).Instantiate(0); return err },
-		"nil AddFill":        func() error { _, err := cu.AddFill(nil, d.mem, uint8(1), 1); return err },
-		"nil AddChild":       func() error { _, err := open.AddChild(nil); return err },
-		"nil Launch":         func() error { return (*cu.GraphExec)(nil).Launch(d.a) },
-		"nil Update":         func() error { return live.Update(nil) },
-	} {
-		require.ErrorIs(t, call(), cu.ErrClosed, name)
-	}
-	require.Equal(t, before, s.calls(), "calls that reached the driver")
-}
-
 // Invariant 1: launches, updates and captures from many goroutines at once.
 func TestGraphsFromManyGoroutines(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))

@@ -67,9 +67,7 @@ func (g *Graph) addNode(op string, after []GraphNode, create func(call sys.Calle
 // AddEmpty adds a node that does nothing, once the nodes of after are done, so
 // that others can follow it (cuGraphAddEmptyNode).
 func (g *Graph) AddEmpty(after ...GraphNode) (GraphNode, error) {
-	return g.addNode("cuGraphAddEmptyNode", after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
-		return call.CuGraphAddEmptyNode(out, h, deps, n)
-	})
+	return g.addNode("cuGraphAddEmptyNode", after, sys.Caller.CuGraphAddEmptyNode)
 }
 
 // AddCopy adds a copy of n bytes from src to dst, both in device memory, once

@@ -145,6 +145,18 @@ func childDevice() (*cu.Device, error) {
 	return drv.Device(0)
 }
 
+// must ends a child, or a test, that cannot go on.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func get[T any](v T, err error) T {
+	must(err)
+	return v
+}
+
 // runChild runs one of children to its end.
 func runChild(t testing.TB, name string) {
 	t.Helper()

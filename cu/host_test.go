@@ -109,14 +109,6 @@ func TestPinnedMemoryOfNothing(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-func TestPinnedMemoryErrors(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	_, err := ctx.AllocHost(4096, 1<<20)
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
-	_, err = ctx.AllocHost(1<<46, 0)
-	require.ErrorIs(t, err, cu.ErrOutOfMemory)
-}
-
 // Registered memory is the caller's, before and after.
 func TestRegisteredMemory(t *testing.T) {
 	s, drv := spied(t)
@@ -151,67 +143,6 @@ func TestRegisteredMemory(t *testing.T) {
 	}
 }
 
-// Pieces may lie beside each other, in one page too, but not overlap.
-func TestRegisteredMemoryOverlaps(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	b := pages(t, 3*4096)
-	one, err := ctx.RegisterHost(b[100:5000], 0)
-	require.NoError(t, err)
-	for _, part := range [][]byte{b[100:101], b[4999:5000], b[:101], b[4999:9000], b, b[200:300]} {
-		_, err := ctx.RegisterHost(part, 0)
-		require.ErrorIs(t, err, cu.ErrHostMemoryAlreadyRegistered)
-	}
-	registered(t, ctx, b[:100])
-	registered(t, ctx, b[5000:])
-	p, err := one.DevicePtr()
-	require.NoError(t, err)
-	require.NoError(t, one.Close())
-	require.ErrorIs(t, cu.Fill(ctx, p, uint8(1), 1), cu.ErrInvalidValue, "it is not the device's any more")
-	registered(t, ctx, b[100:5000])
-	require.NoError(t, cu.Fill(ctx, p, uint8(1), 4900))
-	require.NoError(t, ctx.Synchronize(t.Context()))
-	require.Equal(t, []byte{0, 1}, b[99:101])
-}
-
-func TestRegisterErrors(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	for what, b := range map[string][]byte{"nothing": nil, "pinned": hostMemory(t, ctx, 4096).Bytes()} {
-		_, err := ctx.RegisterHost(b, 0)
-		require.ErrorIs(t, err, cu.ErrInvalidValue, what)
-	}
-	_, err := ctx.RegisterHost(make([]byte, 4096), 1<<20)
-	require.ErrorIs(t, err, cu.ErrInvalidValue, "no such flag")
-	_, err = ctx.RegisterHost(make([]byte, 4096), cu.RegisterIOMemory)
-	require.ErrorIs(t, err, cu.ErrInvalidValue, "no memory of a device")
-}
-
-// The device may only read what is registered read-only, which memory that
-// cannot be written must be.
-func TestRegisteredReadOnly(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	can, err := dev.Attribute(cu.AttributeReadOnlyHostRegisterSupported)
-	require.NoError(t, err)
-	if can == 0 {
-		t.Skip("the device has no AttributeReadOnlyHostRegisterSupported")
-	}
-	b := pages(t, 4096)
-	copy(b, "read me")
-	require.NoError(t, unix.Mprotect(b, unix.PROT_READ))
-	_, err = ctx.RegisterHost(b, 0)
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
-	m, err := ctx.RegisterHost(b, cu.RegisterReadOnly)
-	require.NoError(t, err)
-	p, err := m.DevicePtr()
-	require.NoError(t, err)
-	require.ErrorIs(t, cu.Fill(ctx, p, uint8(1), 1), cu.ErrInvalidValue)
-	mem, got := alloc(t, ctx, 7), make([]byte, 7)
-	require.NoError(t, cu.Copy(ctx, mem.Ptr(), p, 7))
-	require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
-	require.Equal(t, "read me", string(got))
-	require.NoError(t, m.Close())
-}
-
 // A context's Close gives back what is pinned in it.
 func TestContextUnpins(t *testing.T) {
 	s, drv := spied(t)
@@ -236,14 +167,7 @@ func TestLostPinnedMemoryIsReported(t *testing.T) { runChild(t, "lost pinned mem
 
 func childLostPinnedMemory() error {
 	cutest.ExpectLeaks()
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	b, err := lostHostMemory(drv)
-	if err != nil {
-		return err
-	}
+	b := lostHostMemory(get(cutest.Open()))
 	for range 1000 {
 		runtime.GC()
 		if leaks := cutest.TakeLeaks(); len(leaks) > 0 {
@@ -258,20 +182,9 @@ func childLostPinnedMemory() error {
 	return errors.New("it was not reported")
 }
 
-func lostHostMemory(drv *cu.Driver) ([]byte, error) {
-	dev, err := drv.Device(0)
-	if err != nil {
-		return nil, err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return nil, err
-	}
-	m, err := ctx.AllocHost(4096, 0)
-	if err != nil {
-		return nil, err
-	}
-	return m.Bytes(), nil
+func lostHostMemory(drv *cu.Driver) []byte {
+	ctx := get(get(drv.Device(0)).PrimaryContext())
+	return get(ctx.AllocHost(4096, 0)).Bytes()
 }
 
 func TestPitchedMemory(t *testing.T) {
@@ -304,15 +217,4 @@ func TestPitchedMemory(t *testing.T) {
 	_, err = ctx.AllocPitch(1<<40, 4, 4)
 	require.Error(t, err)
 	require.NoError(t, (*cu.PitchedMemory)(nil).Close())
-}
-
-func TestAddressRange(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	m := alloc(t, ctx, 1000)
-	base, size, err := ctx.AddressRange(m.Ptr().Add(999))
-	require.NoError(t, err)
-	require.Equal(t, m.Ptr(), base)
-	require.EqualValues(t, 1000, size)
-	_, _, err = ctx.AddressRange(4096)
-	require.ErrorIs(t, err, cu.ErrNotFound)
 }

@@ -82,32 +82,15 @@ func TestStreamCallsOfLostContextsAreForgotten(t *testing.T) {
 // that nobody writes.
 func childHostFunction() error {
 	dev, err := childDevice()
-	if err != nil {
-		return err
-	}
-	ctx, err1 := dev.NewContext(cu.SchedAuto)
-	victim, err2 := dev.NewContext(cu.SchedAuto)
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
-	word, err1 := ctx.Alloc(4)
-	s, err2 := ctx.NewStream()
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
-	if err := errors.Join(cu.Fill(ctx, word.Ptr(), uint32(0), 1), ctx.Synchronize(noEnd{}), s.WaitValue32(word.Ptr(), 1, cu.WaitEQ)); err != nil {
-		return err
-	}
-	if err := s.Call(func() { panic("called in a context that is lost") }); err != nil {
-		return err
-	}
+	must(err)
+	ctx, victim := get(dev.NewContext(cu.SchedAuto)), get(dev.NewContext(cu.SchedAuto))
+	word, s := get(ctx.Alloc(4)), get(ctx.NewStream())
+	must(errors.Join(cu.Fill(ctx, word.Ptr(), uint32(0), 1), ctx.Synchronize(noEnd{}), s.WaitValue32(word.Ptr(), 1, cu.WaitEQ)))
+	must(s.Call(func() { panic("called in a context that is lost") }))
 	if n := cu.PendingCalls(); n != 1 {
 		return fmt.Errorf("%d functions wait, want 1", n)
 	}
-	free, err := poison(victim)
-	if err != nil {
-		return err
-	}
+	free := poison(victim)
 	for !errors.Is(err, cu.ErrContextLost) {
 		_, err = s.Query()
 	}

@@ -77,14 +77,14 @@ func (p *ipcPeer) ask(t testing.TB, what ...any) string {
 	return answer
 }
 
-// memory has the peer make size bytes of value, and returns what names them.
+// memory makes the peer allocate size bytes of value, and returns their handle.
 func (p *ipcPeer) memory(t testing.TB, size, value int) (h cu.IPCHandle) {
 	t.Helper()
 	require.NoError(t, h.UnmarshalText([]byte(p.ask(t, "alloc", size, value))))
 	return h
 }
 
-// event has the peer make an event, and returns what names it.
+// event makes the peer create an event, and returns its handle.
 func (p *ipcPeer) event(t testing.TB) (h cu.IPCEventHandle) {
 	t.Helper()
 	require.NoError(t, h.UnmarshalText([]byte(p.ask(t, "event"))))

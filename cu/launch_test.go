@@ -6,13 +6,11 @@ import (
 	"math"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 type pair struct {
@@ -322,50 +320,4 @@ func TestCapturedLaunch(t *testing.T) {
 	require.NoError(t, s.Synchronize(soon(t)))
 	require.Equal(t, []uint32{11, 12}, words(t, ctx, out.Ptr(), 2))
 	require.NoError(t, g.Close())
-}
-
-// BenchmarkLaunch queues an empty kernel 1,000 times and waits, in one way after
-// the other, so that all of them meet the same machine.
-func BenchmarkLaunch(b *testing.B) {
-	ctx := cutest.Context(b, cutest.Device(b))
-	s := newStream(b, ctx)
-	f := function(b, ctx, "nothing")
-	l, err := f.Prepare(one)
-	require.NoError(b, err)
-	raw := ctx.Caller()
-	ways := []struct {
-		name   string
-		launch func() error
-		took   time.Duration
-	}{
-		{name: "prepared", launch: func() error { return l.Run(s) }},
-		{name: "direct", launch: func() error { return f.Launch(s, one) }},
-		{name: "raw", launch: func() error {
-			if r := raw.CuLaunchKernel(f.Handle(), 1, 1, 1, 1, 1, 1, 0, s.Handle(), nil, nil); r != sys.CUDA_SUCCESS {
-				return cu.Result(r)
-			}
-			return nil
-		}},
-	}
-	const burst = 1000
-	round := 0
-	for b.Loop() {
-		round++
-		for i := range ways {
-			w := &ways[(i+round)%len(ways)]
-			begin := time.Now()
-			for range burst {
-				if err := w.launch(); err != nil {
-					b.Fatal(err)
-				}
-			}
-			if err := s.Synchronize(noEnd{}); err != nil {
-				b.Fatal(err)
-			}
-			w.took += time.Since(begin)
-		}
-	}
-	for _, w := range ways {
-		b.ReportMetric(float64(w.took.Nanoseconds())/float64(b.N)/burst, w.name+"-ns/launch")
-	}
 }

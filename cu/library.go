@@ -164,25 +164,35 @@ func (l *Library) Kernel(name string) (*Kernel, error) {
 // (cuLibraryGetKernelCount, cuLibraryEnumerateKernels, cuKernelGetName; CUDA
 // 12.4).
 func (l *Library) Kernels() ([]*Kernel, error) {
+	return enumerate(l.run, "cuLibraryGetKernelCount", sys.Caller.CuLibraryGetKernelCount,
+		"cuLibraryEnumerateKernels", sys.Caller.CuLibraryEnumerateKernels,
+		func(h sys.CUkernel) (*Kernel, error) {
+			k := &Kernel{lib: l, kernel: h}
+			return k, k.readName()
+		})
+}
+
+// enumerate lists what a module or library holds. item makes each from its handle.
+func enumerate[O, H, T any](run func(string, func(sys.Caller, O) sys.CUresult) error,
+	countOp string, count func(sys.Caller, *uint32, O) sys.CUresult,
+	listOp string, list func(sys.Caller, *H, uint32, O) sys.CUresult,
+	item func(H) (T, error),
+) ([]T, error) {
 	n := new(uint32)
-	err := l.run("cuLibraryGetKernelCount", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
-		return call.CuLibraryGetKernelCount(n, h)
-	})
+	err := run(countOp, func(call sys.Caller, owner O) sys.CUresult { return count(call, n, owner) })
 	if err != nil || *n == 0 {
 		return nil, err
 	}
-	handles := make([]sys.CUkernel, *n)
-	err = l.run("cuLibraryEnumerateKernels", func(call sys.Caller, h sys.CUlibrary) sys.CUresult {
-		return call.CuLibraryEnumerateKernels(&handles[0], *n, h)
-	})
+	handles := make([]H, *n)
+	err = run(listOp, func(call sys.Caller, owner O) sys.CUresult { return list(call, &handles[0], *n, owner) })
 	if err != nil {
 		return nil, err
 	}
-	all := make([]*Kernel, len(handles))
+	all := make([]T, len(handles))
 	for i, h := range handles {
-		k := &Kernel{lib: l, kernel: h}
-		all[i] = k
-		err = errors.Join(err, k.readName())
+		var failed error
+		all[i], failed = item(h)
+		err = errors.Join(err, failed)
 	}
 	return all, err
 }

@@ -43,21 +43,6 @@ func TestLimits(t *testing.T) {
 	require.EqualValues(t, most, shared)
 }
 
-// Each way in which a limit is refused has an error of its own.
-func TestRefusedLimits(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	require.ErrorIs(t, ctx.SetLimit(cu.LimitStackSize, 1<<40), cu.ErrInvalidValue)
-	require.ErrorIs(t, ctx.SetLimit(cu.LimitMaxL2FetchGranularity, 1000), cu.ErrInvalidValue)
-	require.ErrorIs(t, ctx.SetLimit(cu.LimitShmemSize, 1024), cu.ErrNotPermitted)
-	require.ErrorIs(t, ctx.SetLimit(cu.LimitCIGEnabled, 1), cu.ErrNotPermitted)
-	err := ctx.SetLimit(cu.LimitCIGShmemFallbackEnabled, 1)
-	require.ErrorIs(t, err, cu.ErrUnsupportedLimit)
-	require.ErrorContains(t, err, "this device or driver does not have that limit")
-	_, err = ctx.Limit(cu.Limit(99))
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
-	require.Equal(t, "CU_LIMIT_STACK_SIZE", cu.LimitStackSize.String())
-}
-
 func TestCacheConfig(t *testing.T) {
 	ctx := newContext(t, cutest.Device(t), cu.SchedAuto)
 	now, err := ctx.CacheConfig()
@@ -72,15 +57,4 @@ func TestCacheConfig(t *testing.T) {
 	require.ErrorIs(t, ctx.SetCacheConfig(7), cu.ErrInvalidValue)
 	require.Equal(t, "CU_FUNC_CACHE_PREFER_L1", cu.CachePreferL1.String())
 	require.NoError(t, ctx.ResetPersistingL2())
-}
-
-// A lower number is a greater priority.
-func TestStreamPriorityRange(t *testing.T) {
-	dev := cutest.Device(t)
-	least, greatest, err := cutest.Context(t, dev).StreamPriorityRange()
-	require.NoError(t, err)
-	supported, err := dev.Attribute(cu.AttributeStreamPrioritiesSupported)
-	require.NoError(t, err)
-	require.Zero(t, least)
-	require.Equal(t, supported == 1, greatest < least)
 }

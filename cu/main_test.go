@@ -13,15 +13,13 @@ var children = cutest.Children{
 	"pool importer":      childPoolImporter,
 	"ipc peer":           childIPCPeer,
 
-	"closes while it waits":      childClosesWhileItWaits,
-	"takes turns":                childTakesTurns,
-	"streams that wait":          childStreamsWait,
-	"waits for what is unmapped": childWaitsForWhatIsUnmapped,
-	"writes read-only":           childWritesReadOnly,
-	"lose contexts":              childLoseContexts,
-	"reset primary":              childResetPrimary,
-	"no peer access":             childNoPeerAccess,
-	"open the software driver":   childOpenSoft,
+	"closes while it waits":    childClosesWhileItWaits,
+	"takes turns":              childTakesTurns,
+	"streams that wait":        childStreamsWait,
+	"lose contexts":            childLoseContexts,
+	"reset primary":            childResetPrimary,
+	"no peer access":           childNoPeerAccess,
+	"open the software driver": childOpenSoft,
 
 	"host function in a lost context": childHostFunction,
 }

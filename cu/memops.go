@@ -58,23 +58,13 @@ const (
 // all of them where [Device.SupportsMemOps] is false: before CUDA 11.7, unless
 // the kernel module was loaded with NVreg_EnableStreamMemOPs=1.
 func (s *Stream) WaitValue32(p DevicePtr, value uint32, flags WaitFlags) error {
-	addr := sys.CUdeviceptr(p)
-	return s.run("cuStreamWaitValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return older(call.CuStreamWaitValue32_v2(h, addr, value, uint32(flags)), func() sys.CUresult {
-			return call.CuStreamWaitValue32(h, addr, value, uint32(flags))
-		})
-	})
+	return queueWord(s, "cuStreamWaitValue32", sys.Caller.CuStreamWaitValue32_v2, sys.Caller.CuStreamWaitValue32, p, value, uint32(flags))
 }
 
 // WaitValue64 is [Stream.WaitValue32] for a word of eight bytes
 // (cuStreamWaitValue64).
 func (s *Stream) WaitValue64(p DevicePtr, value uint64, flags WaitFlags) error {
-	addr := sys.CUdeviceptr(p)
-	return s.run("cuStreamWaitValue64", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return older(call.CuStreamWaitValue64_v2(h, addr, value, uint32(flags)), func() sys.CUresult {
-			return call.CuStreamWaitValue64(h, addr, value, uint32(flags))
-		})
-	})
+	return queueWord(s, "cuStreamWaitValue64", sys.Caller.CuStreamWaitValue64_v2, sys.Caller.CuStreamWaitValue64, p, value, uint32(flags))
 }
 
 // WriteValue32 queues a write of the word at p, aligned to its size, after the
@@ -84,21 +74,21 @@ func (s *Stream) WaitValue64(p DevicePtr, value uint64, flags WaitFlags) error {
 // loses the context, with [ErrLaunchFailed]. Errors are those of
 // [Stream.WaitValue32].
 func (s *Stream) WriteValue32(p DevicePtr, value uint32, flags WriteFlags) error {
-	addr := sys.CUdeviceptr(p)
-	return s.run("cuStreamWriteValue32", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return older(call.CuStreamWriteValue32_v2(h, addr, value, uint32(flags)), func() sys.CUresult {
-			return call.CuStreamWriteValue32(h, addr, value, uint32(flags))
-		})
-	})
+	return queueWord(s, "cuStreamWriteValue32", sys.Caller.CuStreamWriteValue32_v2, sys.Caller.CuStreamWriteValue32, p, value, uint32(flags))
 }
 
 // WriteValue64 is [Stream.WriteValue32] for a word of eight bytes
 // (cuStreamWriteValue64).
 func (s *Stream) WriteValue64(p DevicePtr, value uint64, flags WriteFlags) error {
-	addr := sys.CUdeviceptr(p)
-	return s.run("cuStreamWriteValue64", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return older(call.CuStreamWriteValue64_v2(h, addr, value, uint32(flags)), func() sys.CUresult {
-			return call.CuStreamWriteValue64(h, addr, value, uint32(flags))
+	return queueWord(s, "cuStreamWriteValue64", sys.Caller.CuStreamWriteValue64_v2, sys.Caller.CuStreamWriteValue64, p, value, uint32(flags))
+}
+
+// queueWord queues a wait for a word, or a write, with the second ABI or, where the driver lacks that,
+// the first.
+func queueWord[T uint32 | uint64](s *Stream, op string, second, first func(sys.Caller, sys.CUstream, sys.CUdeviceptr, T, uint32) sys.CUresult, p DevicePtr, value T, flags uint32) error {
+	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return older(second(call, h, sys.CUdeviceptr(p), value, flags), func() sys.CUresult {
+			return first(call, h, sys.CUdeviceptr(p), value, flags)
 		})
 	})
 }

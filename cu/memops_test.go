@@ -13,7 +13,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // The second ABI of the stream's memory operations, of CUDA 11.7.
@@ -175,36 +174,6 @@ func TestBarrierInABatch(t *testing.T) {
 	require.NoError(t, s.Synchronize(soon(t)))
 }
 
-// Nothing of a refused batch is done.
-func TestRefusedBatchDoesNothing(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	p, s := newWords(t, ctx, 1), newStream(t, ctx)
-	require.ErrorIs(t, s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.WriteOp32(p.Add(2), 1, cu.WriteDefault)), cu.ErrInvalidValue)
-	require.ErrorIs(t, s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.WaitOp64(p.Add(4), 1, cu.WaitEQ)), cu.ErrInvalidValue)
-	require.ErrorIs(t, s.BatchMemOps(cu.WriteOp32(p, 1, cu.WriteDefault), cu.MemOp{}), cu.ErrInvalidValue)
-	got := make([]uint64, 1)
-	require.NoError(t, errors.Join(cu.CopyToHostAsync(s, got, p), s.Synchronize(t.Context())))
-	require.Zero(t, got[0])
-}
-
-func TestRefusedMemOps(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	p, s := newWords(t, ctx, 2), newStream(t, ctx)
-	for name, err := range map[string]error{
-		"wait 32 misaligned":       s.WaitValue32(p.Add(2), 0, cu.WaitGEQ),
-		"wait 64 misaligned":       s.WaitValue64(p.Add(4), 0, cu.WaitGEQ),
-		"write 32 misaligned":      s.WriteValue32(p.Add(1), 0, cu.WriteDefault),
-		"write 64 misaligned":      s.WriteValue64(p.Add(4), 0, cu.WriteDefault),
-		"wait at 0":                s.WaitValue32(0, 0, cu.WaitGEQ),
-		"write at 0":               s.WriteValue32(0, 0, cu.WriteDefault),
-		"a condition there is not": s.WaitValue32(p, 0, 1<<5),
-		"a flag there is not":      s.WriteValue32(p, 0, 1<<5),
-	} {
-		require.ErrorIs(t, err, cu.ErrInvalidValue, name)
-	}
-	require.NoError(t, s.Synchronize(soon(t)))
-}
-
 // Drivers before CUDA 11.7 have the first ABI alone, which the software driver
 // lets be used then; an H200's of CUDA 13.0 has it and refuses it.
 func TestMemOpsInTheFirstABI(t *testing.T) {
@@ -285,24 +254,8 @@ func mapWords(dev *cu.Device, mem *cu.MemHandle, a cu.Access) *sharedWords {
 }
 
 // close is for when nothing uses the words.
-func (w *sharedWords) close() error { return errors.Join(w.unmap(), w.free()) }
-
-func (w *sharedWords) unmap() error { return w.drv.Unmap(w.ptr, w.size) }
-
-func (w *sharedWords) free() error {
-	return errors.Join(w.drv.FreeAddress(w.ptr, w.size), w.mem.Close())
-}
-
-// must ends a child, or a test, that cannot go on.
-func must(err error) {
-	if err != nil {
-		panic(err)
-	}
-}
-
-func get[T any](v T, err error) T {
-	must(err)
-	return v
+func (w *sharedWords) close() error {
+	return errors.Join(w.drv.Unmap(w.ptr, w.size), w.drv.FreeAddress(w.ptr, w.size), w.mem.Close())
 }
 
 // childStream is what a child that shares words with its parent begins with.
@@ -413,65 +366,4 @@ func childClosesWhileItWaits() error {
 	must(ctx.Close())
 	fmt.Println("context closed")
 	return w.close()
-}
-
-// D20b: what a stream does to memory that it must not touch loses the context;
-// each in a process of its own.
-func TestMemOpsThatLoseTheContext(t *testing.T) {
-	runChild(t, "writes read-only")
-	runChild(t, "waits for what is unmapped")
-}
-
-func childWritesReadOnly() error {
-	dev := get(childDevice())
-	g, _, err := dev.Granularity(cu.HandleFD)
-	must(err)
-	w := mapWords(dev, get(dev.CreateMemory(g, cu.HandleFD)), cu.ReadOnly)
-	ctx := get(dev.PrimaryContext())
-	s, waiting := get(ctx.NewStream()), get(ctx.NewStream())
-	must(waiting.WaitValue32(w.ptr, 1, cu.WaitEQ))
-	must(s.WriteValue32(w.ptr, 1, cu.WriteDefault))
-	return errors.Join(lost(ctx, s, waiting), w.close())
-}
-
-func childWaitsForWhatIsUnmapped() error {
-	dev := get(childDevice())
-	g, _, err := dev.Granularity(cu.HandleFD)
-	must(err)
-	w := mapWords(dev, get(dev.CreateMemory(g, cu.HandleFD)), cu.ReadWrite)
-	ctx := get(dev.PrimaryContext())
-	s, other := get(ctx.NewStream()), get(ctx.NewStream())
-	must(s.WaitValue32(w.ptr, 1, cu.WaitEQ))
-	must(w.unmap())
-	return errors.Join(lost(ctx, s, other), w.free())
-}
-
-// lost checks that waiting for first fails and that the context says so from
-// then on, also of a stream that waits for ever.
-func lost(ctx *cu.Context, first, second *cu.Stream) error {
-	limited, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	err := first.Synchronize(limited)
-	if !errors.Is(err, cu.ErrLaunchFailed) || !errors.Is(err, cu.ErrContextLost) {
-		return fmt.Errorf("first: %w", err)
-	}
-	var lost *cu.LostError
-	if errors.As(err, &lost) {
-		return fmt.Errorf("nobody was told before: %w", err)
-	}
-	for what, err := range map[string]error{
-		"query":   second.Synchronize(limited),
-		"write":   second.WriteValue32(4096, 0, cu.WriteDefault),
-		"context": ctx.Synchronize(limited),
-	} {
-		if !errors.As(err, &lost) || lost.Cause.Result != cu.ErrLaunchFailed {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-	}
-	// The driver agrees, and does not wait for the stream that does.
-	if r := ctx.Caller().CuStreamSynchronize(second.Handle()); r != sys.CUDA_ERROR_LAUNCH_FAILED {
-		return fmt.Errorf("the driver says %v", r)
-	}
-	_ = ctx.Close() // of a lost context there is nothing to say
-	return nil
 }

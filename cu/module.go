@@ -1,7 +1,6 @@
 package cu
 
 import (
-	"errors"
 	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -154,27 +153,12 @@ func (m *Module) function(fn sys.CUfunction, name string) *Function {
 // (cuModuleGetFunctionCount, cuModuleEnumerateFunctions, cuFuncGetName; CUDA
 // 12.4).
 func (m *Module) Functions() ([]*Function, error) {
-	n := new(uint32)
-	err := m.run("cuModuleGetFunctionCount", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
-		return call.CuModuleGetFunctionCount(n, h)
-	})
-	if err != nil || *n == 0 {
-		return nil, err
-	}
-	handles := make([]sys.CUfunction, *n)
-	err = m.run("cuModuleEnumerateFunctions", func(call sys.Caller, h sys.CUmodule) sys.CUresult {
-		return call.CuModuleEnumerateFunctions(&handles[0], *n, h)
-	})
-	if err != nil {
-		return nil, err
-	}
-	all := make([]*Function, len(handles))
-	for i, h := range handles {
-		f := m.function(h, "")
-		all[i] = f
-		err = errors.Join(err, f.readName())
-	}
-	return all, err
+	return enumerate(m.run, "cuModuleGetFunctionCount", sys.Caller.CuModuleGetFunctionCount,
+		"cuModuleEnumerateFunctions", sys.Caller.CuModuleEnumerateFunctions,
+		func(h sys.CUfunction) (*Function, error) {
+			f := m.function(h, "")
+			return f, f.readName()
+		})
 }
 
 // Global returns the address of a module's variable, and its size in bytes

@@ -61,29 +61,6 @@ func TestPeerAccess(t *testing.T) {
 	require.ErrorIs(t, ctx.DisablePeerAccess(peer), cu.ErrPeerAccessNotEnabled)
 }
 
-// Copies between devices need no peer access; fills do.
-func TestWhatNeedsPeerAccess(t *testing.T) {
-	a, b := twoDevices(t, cutest.Driver(t))
-	ctx, peer := cutest.Context(t, a), cutest.Context(t, b)
-	from, to := alloc(t, peer, 4096), alloc(t, ctx, 4096)
-	require.NoError(t, cu.Fill(peer, from.Ptr(), uint8(7), 4096))
-	require.NoError(t, peer.Synchronize(soon(t)))
-	require.NoError(t, cu.Copy(ctx, to.Ptr(), from.Ptr(), 4096))
-	got := make([]byte, 4096)
-	require.NoError(t, cu.CopyToHost(ctx, got, to.Ptr()))
-	require.EqualValues(t, 7, got[4095])
-
-	fill := func() error { return cu.Fill(ctx, from.Ptr(), uint8(9), 4096) }
-	require.ErrorIs(t, fill(), cu.ErrInvalidValue)
-	require.NoError(t, ctx.EnablePeerAccess(peer))
-	require.NoError(t, fill())
-	require.NoError(t, ctx.Synchronize(soon(t)))
-	require.NoError(t, cu.CopyToHost(peer, got, from.Ptr()))
-	require.EqualValues(t, 9, got[0])
-	require.NoError(t, ctx.DisablePeerAccess(peer))
-	require.ErrorIs(t, fill(), cu.ErrInvalidValue)
-}
-
 // Invariant 5: a peer that is closed, lost or not there never reaches the
 // driver.
 func TestPeerThatIsNotThere(t *testing.T) {
@@ -116,21 +93,14 @@ func TestFault44_NoPeerAccess(t *testing.T) {
 }
 
 func childNoPeerAccess() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
+	drv := get(cutest.Open())
 	a, b := drv.Devices()[0], drv.Devices()[1]
 	can, err1 := a.CanAccessPeer(b)
 	attribute, err2 := a.P2PAttribute(cu.P2PAccessSupported, b)
 	if err := errors.Join(err1, err2); err != nil || can || attribute != 0 {
 		return fmt.Errorf("they can: %v, %v, %w", can, attribute, err)
 	}
-	ctx, err1 := a.PrimaryContext()
-	peer, err2 := b.PrimaryContext()
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
+	ctx, peer := get(a.PrimaryContext()), get(b.PrimaryContext())
 	if err := ctx.EnablePeerAccess(peer); !errors.Is(err, cu.ErrPeerAccessUnsupported) || !strings.Contains(err.Error(), "GPUFD_SOFT_PEERS=0") {
 		return fmt.Errorf("enabling it: %w", err)
 	}
@@ -140,14 +110,9 @@ func childNoPeerAccess() error {
 // mapForPeer tries to give b access to memory of a.
 func mapForPeer(drv *cu.Driver, a, b *cu.Device) error {
 	g, _, err := a.Granularity(cu.HandleFD)
-	if err != nil {
-		return err
-	}
-	m, err1 := a.CreateMemory(g, cu.HandleFD)
-	p, err2 := drv.ReserveAddress(g, 0, 0)
-	if err := errors.Join(err1, err2, drv.Map(p, g, 0, m)); err != nil {
-		return err
-	}
+	must(err)
+	m, p := get(a.CreateMemory(g, cu.HandleFD)), get(drv.ReserveAddress(g, 0, 0))
+	must(drv.Map(p, g, 0, m))
 	err = drv.SetAccess(p, g, cu.ReadWrite, a, b)
 	for _, words := range []string{"cuMemSetAccess: ", "device " + b.String() + " cannot reach memory of device " + a.String(), "GPUFD_SOFT_PEERS=0"} {
 		if !errors.Is(err, cu.ErrPeerAccessUnsupported) || !strings.Contains(err.Error(), words) {
@@ -162,11 +127,7 @@ func mapForPeer(drv *cu.Driver, a, b *cu.Device) error {
 
 // copyToPeer copies between two contexts.
 func copyToPeer(ctx, peer *cu.Context) error {
-	from, err1 := ctx.Alloc(64)
-	to, err2 := peer.Alloc(64)
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
+	from, to := get(ctx.Alloc(64)), get(peer.Alloc(64))
 	got := make([]byte, 64)
 	err := errors.Join(cu.Fill(ctx, from.Ptr(), uint8(7), 64), cu.Copy(ctx, to.Ptr(), from.Ptr(), 64),
 		ctx.Synchronize(context.Background()), cu.CopyToHost(peer, got, to.Ptr()))

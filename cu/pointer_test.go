@@ -1,7 +1,6 @@
 package cu_test
 
 import (
-	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -117,18 +116,6 @@ func TestSyncMemops(t *testing.T) {
 	require.ErrorIs(t, drv.SetSyncMemops(0, true), cu.ErrInvalidValue)
 	p, _ := mappedMemory(t, firstDevice(t, drv), granularity(t, firstDevice(t, drv)))
 	require.ErrorIs(t, drv.SetSyncMemops(p, true), cu.ErrNotSupported)
-}
-
-// For an address it does not know, the driver returns no attributes and no error.
-func TestAttributesOfUnknownPointers(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
-	heap := make([]byte, 64)
-	for _, p := range []cu.DevicePtr{0, 4096, cu.DevicePtr(reflect.ValueOf(&heap[0]).Pointer())} {
-		a, err := ctx.PointerAttributes(p)
-		require.NoError(t, err)
-		require.Equal(t, cu.PointerAttributes{Device: -2, HostPtr: uintptr(p)}, a)
-	}
 }
 
 func TestMemoryTypeText(t *testing.T) {

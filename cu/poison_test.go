@@ -17,22 +17,11 @@ func TestContextsAreLostTogether(t *testing.T) {
 }
 
 func childLoseContexts() error {
-	dev, err := childDevice()
-	if err != nil {
-		return err
-	}
-	primary, err1 := dev.PrimaryContext()
-	apart, err2 := dev.NewContext(cu.SchedAuto)
-	victim, err3 := dev.NewContext(cu.SchedAuto)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
-	}
-	mem, err1 := primary.Alloc(1 << 20)
-	stream, err2 := apart.NewStream()
-	free, err3 := poison(victim)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
-	}
+	dev := get(childDevice())
+	primary := get(dev.PrimaryContext())
+	apart, victim := get(dev.NewContext(cu.SchedAuto)), get(dev.NewContext(cu.SchedAuto))
+	mem, stream := get(primary.Alloc(1<<20)), get(apart.NewStream())
+	free := poison(victim)
 	devices := dev.Driver().Devices()
 	other, err := devices[len(devices)-1].PrimaryContext() // of another device, if there is one
 	if err != nil && !errors.Is(err, cu.ErrContextLost) {
@@ -54,27 +43,22 @@ func childLoseContexts() error {
 
 // poison writes a value through a mapping that is read-only (D20b), and returns
 // what gives the memory back.
-func poison(ctx *cu.Context) (free func() error, err error) {
+func poison(ctx *cu.Context) (free func() error) {
 	dev := ctx.Device()
 	drv := dev.Driver()
 	g, _, err := dev.Granularity(cu.HandleFD)
-	if err != nil {
-		return nil, err
-	}
-	m, err1 := dev.CreateMemory(g, cu.HandleFD)
-	p, err2 := drv.ReserveAddress(g, 0, 0)
-	if err := errors.Join(err1, err2, drv.Map(p, g, 0, m), drv.SetAccess(p, g, cu.ReadOnly, dev)); err != nil {
-		return nil, err
-	}
+	must(err)
+	m, p := get(dev.CreateMemory(g, cu.HandleFD)), get(drv.ReserveAddress(g, 0, 0))
+	must(errors.Join(drv.Map(p, g, 0, m), drv.SetAccess(p, g, cu.ReadOnly, dev)))
 	call := ctx.Caller()
 	r := call.CuStreamWriteValue32_v2(0, sys.CUdeviceptr(p), 1, 0)
 	if r == sys.SymbolMissing {
 		r = call.CuStreamWriteValue32(0, sys.CUdeviceptr(p), 1, 0)
 	}
 	if r != sys.CUDA_SUCCESS {
-		return nil, fmt.Errorf("cuStreamWriteValue32: %v", r)
+		must(fmt.Errorf("cuStreamWriteValue32: %v", r))
 	}
-	return func() error { return errors.Join(drv.Unmap(p, g), drv.FreeAddress(p, g), m.Close()) }, nil
+	return func() error { return errors.Join(drv.Unmap(p, g), drv.FreeAddress(p, g), m.Close()) }
 }
 
 // allLost says what is wrong if the first context does not notice that it is lost,
@@ -95,14 +79,7 @@ func allLost(victim *cu.Context, others ...*cu.Context) error {
 // stillLost says what is wrong if a context can be made: through dev, or through
 // a driver that does not know yet.
 func stillLost(dev *cu.Device) error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	again, err := drv.Device(dev.Ordinal())
-	if err != nil {
-		return err
-	}
+	again := get(get(cutest.Open()).Device(dev.Ordinal()))
 	for _, get := range []func() (*cu.Context, error){
 		dev.PrimaryContext, func() (*cu.Context, error) { return dev.NewContext(0) },
 		again.PrimaryContext, func() (*cu.Context, error) { return again.NewContext(0) },

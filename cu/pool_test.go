@@ -50,16 +50,6 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-func TestDeviceHasPools(t *testing.T) {
-	dev := cutest.Device(t)
-	ok, err := dev.SupportsPools()
-	require.NoError(t, err)
-	require.True(t, ok)
-	types, err := dev.PoolHandleTypes()
-	require.NoError(t, err)
-	require.NotZero(t, types&cu.HandleFD)
-}
-
 func TestPoolAttributes(t *testing.T) {
 	p := newPool(t, cutest.Device(t))
 	n, err := p.ReleaseThreshold()
@@ -136,70 +126,6 @@ func TestFreeIsInStreamOrder(t *testing.T) {
 	require.NoError(t, sum.Close())
 }
 
-// The pool holds what its threshold says once the host has synchronised, and
-// gives the rest back to the device; a trim takes more. Drivers hold memory in
-// steps, of 32 MiB on the H200.
-func TestPoolHoldsWhatItsThresholdSays(t *testing.T) {
-	cutest.Alone(t, "it counts the device's memory")
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	p, s := newPool(t, dev), newStream(t, ctx)
-	const each, step = 32 * mib, 32 * mib
-	free, _, err := ctx.MemInfo()
-	require.NoError(t, err)
-	fill := func() {
-		var all []*cu.StreamMemory
-		for range 4 {
-			m, err := p.AllocAsync(s, each)
-			require.NoError(t, err)
-			all = append(all, m)
-		}
-		now := stats(t, p)
-		require.EqualValues(t, 4*each, now.Used)
-		require.GreaterOrEqual(t, now.Reserved, uint64(4*each))
-		require.GreaterOrEqual(t, now.ReservedHigh, now.Reserved)
-		require.GreaterOrEqual(t, now.UsedHigh, now.Used)
-		left, _, err := ctx.MemInfo()
-		require.NoError(t, err)
-		require.LessOrEqual(t, left+4*each, free)
-		for _, m := range all {
-			require.NoError(t, m.FreeAsync(s))
-		}
-		require.Zero(t, stats(t, p).Used, "what is freed in any order")
-		require.GreaterOrEqual(t, stats(t, p).Reserved, uint64(4*each), "until it is seen done")
-		require.NoError(t, s.Synchronize(soon(t)))
-		require.GreaterOrEqual(t, stats(t, p).Reserved, uint64(4*each), "asking is no synchronisation")
-		require.NoError(t, s.Synchronize(context.Background()))
-	}
-	reserved := func(least, most uint64) {
-		t.Helper()
-		r := stats(t, p).Reserved
-		require.GreaterOrEqual(t, r, least)
-		require.LessOrEqual(t, r, most)
-		left, _, err := ctx.MemInfo()
-		require.NoError(t, err)
-		require.InDelta(t, float64(free-r), float64(left), 2*step)
-	}
-	fill()
-	reserved(0, 0)
-	require.NoError(t, p.SetReleaseThreshold(2*each))
-	fill()
-	reserved(0, 2*each+step)
-	require.NoError(t, p.SetReleaseThreshold(math.MaxUint64))
-	fill()
-	reserved(4*each, 4*each+step)
-	require.NoError(t, p.Trim(2*each))
-	reserved(each, 2*each+step)
-	require.NoError(t, p.Trim(0))
-	reserved(0, 0)
-
-	high := stats(t, p)
-	require.GreaterOrEqual(t, high.ReservedHigh, uint64(4*each))
-	require.EqualValues(t, 4*each, high.UsedHigh)
-	require.NoError(t, p.ResetHighs())
-	require.Equal(t, cu.PoolStats{}, stats(t, p))
-}
-
 // A trim does not take memory that is in use.
 func TestTrimLeavesWhatIsInUse(t *testing.T) {
 	dev := cutest.Device(t)
@@ -258,52 +184,6 @@ func TestFault11_StreamMemoryIsFreedOnce(t *testing.T) {
 	require.ErrorIs(t, (*cu.StreamMemory)(nil).FreeAsync(ctx.NullStream()), cu.ErrClosed)
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.Zero(t, stats(t, p).Used)
-}
-
-// Invariant 5: nothing reaches the driver through a closed pool, or with closed
-// memory, streams or contexts.
-func TestUseOfClosedPoolIsErrClosed(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx, pool := cutest.Context(t, dev), newPool(t, dev)
-	closed, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
-	gone, err := dev.NewPool(cu.PoolOptions{})
-	require.NoError(t, err)
-	freed, err := closed.NullStream().AllocAsync(4096)
-	require.NoError(t, err)
-	require.NoError(t, errors.Join(closed.Close(), stream.Close(), gone.Close()))
-
-	before := s.calls()
-	for name, call := range map[string]func() error{
-		"Stream.AllocAsync":           func() error { _, err := closed.NullStream().AllocAsync(1); return err },
-		"Context.AllocAsync stream":   func() error { _, err := stream.AllocAsync(1); return err },
-		"Pool.Alloc, closed context":  func() error { _, err := pool.AllocAsync(closed.NullStream(), 1); return err },
-		"Pool.Alloc, closed stream":   func() error { _, err := pool.AllocAsync(stream, 1); return err },
-		"Pool.Alloc":                  func() error { _, err := gone.AllocAsync(ctx.NullStream(), 1); return err },
-		"Pool.ImportPointer":          func() error { _, err := gone.ImportPointer(ctx, cu.PoolPointer{}, 1); return err },
-		"Pool.ImportPointer, context": func() error { _, err := pool.ImportPointer(closed, cu.PoolPointer{}, 1); return err },
-		"Pool.Stats":                  func() error { _, err := gone.Stats(); return err },
-		"Pool.ResetHighs":             func() error { return gone.ResetHighs() },
-		"Pool.Reuse":                  func() error { _, err := gone.Reuse(); return err },
-		"Pool.SetReuse":               func() error { return gone.SetReuse(cu.PoolReuse{}) },
-		"Pool.ReleaseThreshold":       func() error { _, err := gone.ReleaseThreshold(); return err },
-		"Pool.SetReleaseThreshold":    func() error { return gone.SetReleaseThreshold(1) },
-		"Pool.Trim":                   func() error { return gone.Trim(0) },
-		"Pool.SetAccess":              func() error { return gone.SetAccess(cu.ReadWrite, dev) },
-		"Pool.AccessOf":               func() error { _, err := gone.AccessOf(dev); return err },
-		"Pool.Export":                 func() error { _, err := gone.Export(); return err },
-		"Device.SetPool":              func() error { return dev.SetPool(gone) },
-		"StreamMemory.Free":           func() error { return freed.FreeAsync(closed.NullStream()) },
-		"StreamMemory.ExportPointer":  func() error { _, err := freed.ExportPointer(); return err },
-		"no Pool":                     func() error { _, err := (*cu.Pool)(nil).AllocAsync(ctx.NullStream(), 1); return err },
-	} {
-		require.ErrorIs(t, call(), cu.ErrClosed, name)
-	}
-	require.Equal(t, before, s.calls(), "calls that reached the driver")
-	require.NoError(t, ctx.Synchronize(t.Context()))
 }
 
 // A context frees what was made in it before it ends the streams that the
@@ -524,26 +404,6 @@ func TestLostStreamMemoryIsTold(t *testing.T) {
 	require.Equal(t, sys.CUDA_SUCCESS, drv.Caller().CuDevicePrimaryCtxRelease_v2(0)) // that of the lost one
 }
 
-func TestPoolAllocErrors(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	p, s := newPool(t, dev), newStream(t, ctx)
-	for _, n := range []uint64{4 << 40, math.MaxUint64} {
-		_, err := p.AllocAsync(s, n)
-		require.ErrorIs(t, err, cu.ErrOutOfMemory)
-		_, err = s.AllocAsync(n)
-		require.ErrorIs(t, err, cu.ErrOutOfMemory)
-	}
-	require.Zero(t, stats(t, p).Used)
-
-	// Nothing is allocated without an error, and freed.
-	m, err := p.AllocAsync(s, 0)
-	require.NoError(t, err)
-	require.Zero(t, stats(t, p).Used)
-	require.NoError(t, m.Close())
-	require.NoError(t, ctx.Synchronize(t.Context()))
-}
-
 // The pool's own device has all rights and keeps them.
 func TestPoolAccess(t *testing.T) {
 	drv := cutest.Driver(t)
@@ -598,26 +458,6 @@ func TestPoolPointerIsText(t *testing.T) {
 	}
 }
 
-func TestUnshareablePoolHasNoDescriptor(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	p, err := dev.NewPool(cu.PoolOptions{})
-	require.NoError(t, err)
-	first, err := dev.DefaultPool()
-	require.NoError(t, err)
-	for _, p := range []*cu.Pool{p, first} {
-		_, err = p.Export()
-		require.ErrorIs(t, err, cu.ErrInvalidValue)
-		m, err := p.AllocAsync(ctx.NullStream(), 4096)
-		require.NoError(t, err)
-		_, err = m.ExportPointer()
-		require.ErrorIs(t, err, cu.ErrInvalidValue)
-		require.NoError(t, m.Close())
-	}
-	require.NoError(t, ctx.Synchronize(t.Context()))
-	require.NoError(t, p.Close())
-}
-
 func TestPoolDescriptors(t *testing.T) {
 	dev := cutest.Device(t)
 	p := newPool(t, dev)
@@ -634,8 +474,8 @@ func TestPoolDescriptors(t *testing.T) {
 	}
 }
 
-// Whatever a descriptor is that is no pool, importing it is an error that harms
-// nothing. Memory of cuMemCreate is none either.
+// Importing a descriptor of anything but a pool, memory of cuMemCreate included, is an error and
+// harms nothing.
 func TestImportOfWhatIsNoPool(t *testing.T) {
 	drv := cutest.Driver(t)
 	all := foreignDescriptors(t)
@@ -704,25 +544,10 @@ func TestPoolIsShared(t *testing.T) {
 // more can be done with an imported pool.
 func childPoolImporter() error {
 	var told []pooled
-	if err := json.Unmarshal([]byte(os.Getenv(poolEnv)), &told); err != nil {
-		return err
-	}
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	p, err := drv.ImportPool(os.NewFile(3, "inherited")) // before any context
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
+	must(json.Unmarshal([]byte(os.Getenv(poolEnv)), &told))
+	drv := get(cutest.Open())
+	p := get(drv.ImportPool(os.NewFile(3, "inherited"))) // before any context
+	ctx := get(get(drv.Device(0)).PrimaryContext())
 	for i, one := range told {
 		if err := reply(ctx, p, one, i); err != nil {
 			return fmt.Errorf("piece %d: %w", i, err)
@@ -818,30 +643,12 @@ func TestPoolOutlivesItsExporter(t *testing.T) {
 // childPoolExporter sends a pool and what names its memory over descriptor 3,
 // and waits to be killed.
 func childPoolExporter() error {
-	dev, err := childDevice()
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	p, err := dev.NewPool(cu.PoolOptions{Types: cu.HandleFD})
-	if err != nil {
-		return err
-	}
-	m, err := p.AllocAsync(ctx.NullStream(), mib)
-	if err != nil {
-		return err
-	}
-	fd, err := p.Export()
-	if err != nil {
-		return err
-	}
-	ptr, err := m.ExportPointer()
-	if err = errors.Join(err, cu.CopyToDevice(ctx, m.Ptr(), pattern(mib, 7))); err != nil {
-		return err
-	}
+	dev := get(childDevice())
+	ctx := get(dev.PrimaryContext())
+	p := get(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))
+	m := get(p.AllocAsync(ctx.NullStream(), mib))
+	fd, ptr := get(p.Export()), get(m.ExportPointer())
+	must(cu.CopyToDevice(ctx, m.Ptr(), pattern(mib, 7)))
 	text, _ := ptr.MarshalText()
 	if err := unix.Sendmsg(3, text, unix.UnixRights(int(fd.Fd())), nil, 0); err != nil {
 		return err
@@ -873,4 +680,23 @@ func TestPoolsOfADriverWithoutThem(t *testing.T) {
 		require.Equal(t, 11020, missing.Needs)
 	}
 	require.NoError(t, null.Close())
+}
+
+// Unused memory beyond the threshold goes back to the device once the host has synchronised; a
+// wait that can end only asks.
+func TestPoolGivesBackWhatIsUnused(t *testing.T) {
+	dev := cutest.Device(t)
+	ctx := cutest.Context(t, dev)
+	p, s := newPool(t, dev), newStream(t, ctx)
+	m, err := p.AllocAsync(s, 32*mib)
+	require.NoError(t, err)
+	require.NoError(t, m.FreeAsync(s))
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.NotZero(t, stats(t, p).Reserved)
+	require.NoError(t, s.Synchronize(context.Background()))
+	require.Zero(t, stats(t, p).Reserved)
+	require.NotZero(t, stats(t, p).ReservedHigh)
+	require.EqualValues(t, 32*mib, stats(t, p).UsedHigh)
+	require.NoError(t, p.ResetHighs())
+	require.Equal(t, cu.PoolStats{}, stats(t, p))
 }

@@ -192,7 +192,7 @@ func TestDMABuf(t *testing.T) {
 	can, err := dev.Attribute(cu.AttributeDMABufSupported)
 	require.NoError(t, err)
 	f, err := drv.DMABuf(p, g, 0)
-	if missing(t, drv, "cuMemGetHandleForAddressRange", err) {
+	if lacks(t, drv, "cuMemGetHandleForAddressRange", err) {
 		return
 	}
 	if can == 0 {
@@ -201,19 +201,6 @@ func TestDMABuf(t *testing.T) {
 	}
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
-}
-
-// missing reports whether the driver is too old to have symbol, of which err is
-// the error then.
-func missing(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
-	t.Helper()
-	if drv.Caller().Library().Has(symbol) {
-		return false
-	}
-	var e *cu.SymbolError
-	require.ErrorAs(t, err, &e)
-	require.Equal(t, symbol, e.Symbol)
-	return true
 }
 
 func TestLocationText(t *testing.T) {

@@ -42,7 +42,7 @@ func TestRetain(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrClosed)
 }
 
-// Whoever retains a context that is being closed has a good reference or none.
+// Retain of a context that is being closed returns a good reference or an error.
 func TestRetainWhileOthersClose(t *testing.T) {
 	dev := cutest.Device(t)
 	for range 50 {

@@ -1,4 +1,4 @@
-// Package kernels has the GPU code of this module, as PTX. scripts/kernels.sh compiles it
+// Package kernels holds the GPU code of this module, as PTX. scripts/kernels.sh compiles it
 // from the CUDA C beside it; only that of digest was written by hand. Drivers of
 // CUDA 11.4 and newer compile it for devices of compute capability 7.5 and newer. The
 // software driver runs it, too.

@@ -50,7 +50,7 @@ func TestFault15_MemoryLostWhileAKernelUsesIt(t *testing.T) {
 			require.NoError(t, launch(fill, s))
 			collected(t, gone)
 			require.LessOrEqual(t, cutest.FreeMemory(t, dev), held, "it has not been given back")
-			for range 4 { // who comes now gets other memory
+			for range 4 { // a new allocation gets other memory
 				zeroed(t, ctx, lostSize)
 			}
 			require.NoError(t, begin())

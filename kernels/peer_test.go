@@ -1,7 +1,6 @@
 package kernels_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -64,44 +63,4 @@ func TestPeersChunk(t *testing.T) {
 	m, err := k.Check(soon(t), k.s, k.DevicePtr, size, 0, 1)
 	require.NoError(t, err)
 	require.Zero(t, m)
-}
-
-// BenchmarkPeerRead reads a peer's chunk through the mapping, and compares it.
-func BenchmarkPeerRead(b *testing.B) {
-	k := newBench(b, 16)
-	_, mapped := mapPeer(b, k, size())
-	fillPeer(b, k, mapped, size())
-	measure(b, k, size(), func() error { return second(k.Check(context.Background(), k.s, mapped, size(), 0, 1)) })
-}
-
-// BenchmarkPeerKernelCopy copies a peer's chunk here with a kernel.
-func BenchmarkPeerKernelCopy(b *testing.B) {
-	k := newBench(b, size())
-	_, mapped := mapPeer(b, k, size())
-	measure(b, k, size(), func() error { return k.CopyAsync(k.s, k.DevicePtr, mapped, size()) })
-}
-
-// BenchmarkPeerMappedCopy copies a peer's chunk here with the driver.
-func BenchmarkPeerMappedCopy(b *testing.B) {
-	k := newBench(b, size())
-	_, mapped := mapPeer(b, k, size())
-	measure(b, k, size(), func() error { return cu.CopyAsync(k.s, k.DevicePtr, mapped, size()) })
-}
-
-// BenchmarkPeerCopy is the plain copy of a peer's memory, of both devices' own,
-// with which the others are compared. Bytes count once in all of them: they cross
-// the link once.
-func BenchmarkPeerCopy(b *testing.B) {
-	k := newBench(b, size())
-	peer, _ := mapPeer(b, k, 16)
-	far, err := peer.PrimaryContext()
-	require.NoError(b, err)
-	defer func() { require.NoError(b, far.Close()) }()
-	src, err := far.Alloc(size())
-	require.NoError(b, err)
-	require.NoError(b, k.ctx.EnablePeerAccess(far))
-	defer func() { require.NoError(b, k.ctx.DisablePeerAccess(far)) }()
-	measure(b, k, size(), func() error {
-		return cu.CopyPeerAsync(k.s, k.DevicePtr, k.ctx, src.Ptr(), far, size())
-	})
 }

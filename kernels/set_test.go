@@ -3,11 +3,9 @@ package kernels_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"math"
 	"math/big"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/kernels"
 )
@@ -343,102 +340,4 @@ func TestCheckThatIsGivenUp(t *testing.T) {
 	m, err = b.Check(soon(t), other, b.DevicePtr, size, 0, 1)
 	require.NoError(t, err)
 	require.Zero(t, m)
-}
-
-var benchSize = flag.String("size", "", "how much the benchmarks work on, as 64GiB; copies take twice as much memory")
-
-// size is how much the benchmarks work on.
-var size = sync.OnceValue(func() uint64 {
-	n := cli.Size(1 << 20)
-	if cutest.Kind() == cu.CUDA {
-		n = 16 << 30
-	}
-	if *benchSize != "" {
-		if err := n.Set(*benchSize); err != nil {
-			panic("-size: " + err.Error())
-		}
-	}
-	return uint64(n)
-})
-
-// The load that a program waits for before its first kernel, and a keeper's writer for each part.
-func BenchmarkLoad(b *testing.B) {
-	ctx := cutest.Context(b, cutest.Device(b))
-	for b.Loop() {
-		set, err := kernels.Load(ctx)
-		require.NoError(b, err)
-		require.NoError(b, set.Close())
-	}
-}
-
-func BenchmarkFill(b *testing.B) {
-	k := newBench(b, size())
-	measure(b, k, size(), func() error { return k.FillAsync(k.s, k.DevicePtr, size(), 0, 1) })
-}
-
-func BenchmarkCheck(b *testing.B) {
-	k := newBench(b, size())
-	require.NoError(b, k.FillAsync(k.s, k.DevicePtr, size(), 0, 1))
-	measure(b, k, size(), func() error { return second(k.Check(context.Background(), k.s, k.DevicePtr, size(), 0, 1)) })
-}
-
-func BenchmarkChecksum(b *testing.B) {
-	k := newBench(b, size())
-	measure(b, k, size(), func() error { return second(k.Checksum(context.Background(), k.s, k.DevicePtr, size())) })
-}
-
-func BenchmarkCopy(b *testing.B) {
-	k := newBench(b, 2*size())
-	measure(b, k, 2*size(), func() error { return k.CopyAsync(k.s, k.Add(size()), k.DevicePtr, size()) })
-}
-
-func BenchmarkFillBytes(b *testing.B) {
-	k := newBench(b, size())
-	measure(b, k, size(), func() error { return k.FillBytesAsync(k.s, k.DevicePtr, size(), 1) })
-}
-
-// BenchmarkCopyDevice is the driver's copy, with which the others are compared.
-func BenchmarkCopyDevice(b *testing.B) {
-	k := newBench(b, 2*size())
-	measure(b, k, 2*size(), func() error { return cu.CopyAsync(k.s, k.Add(size()), k.DevicePtr, size()) })
-}
-
-// measure takes the time of f, which reads and writes so many bytes in all.
-func measure(b *testing.B, k bench, moved uint64, f func() error) {
-	b.SetBytes(int64(moved))
-	require.NoError(b, f())
-	require.NoError(b, k.s.Synchronize(context.Background()))
-	for b.Loop() {
-		if err := f(); err != nil {
-			b.Fatal(err)
-		}
-		if err := k.s.Synchronize(context.Background()); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// Without memory for the answer, the error says what it was for, and the attempt leaves nothing.
-func TestNoRoomForAnAnswer(t *testing.T) {
-	faults := cutest.NewFaults(t)
-	ctx := cutest.Context(t, cutest.Device(t, faults.Option()))
-	k, err := kernels.Load(ctx)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, k.Close()) }()
-	m, err := ctx.Alloc(64)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, m.Close()) }()
-	require.NoError(t, k.FillAsync(ctx.NullStream(), m.Ptr(), 64, 0, 0))
-	for _, function := range []string{"cuMemAlloc", "cuEventCreate", "cuStreamCreate"} {
-		full := faults.Fail(function, cu.ErrOutOfMemory)
-		_, err := k.Checksum(soon(t), ctx.NullStream(), m.Ptr(), 64)
-		require.ErrorIs(t, err, cu.ErrOutOfMemory)
-		require.ErrorContains(t, err, "kernels: making 16 bytes of memory, an event and a stream for the result of a kernel; leave some memory of the device free: "+function)
-		all, _ := k.Answers()
-		require.Zero(t, all)
-		full.Stop()
-	}
-	wrong, err := k.Check(soon(t), ctx.NullStream(), m.Ptr(), 64, 0, 0)
-	require.NoError(t, err)
-	require.Zero(t, wrong)
 }

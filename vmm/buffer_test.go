@@ -83,7 +83,6 @@ func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
 	}
 	require.NoError(t, imported.Close())
 	require.NoError(t, view.Close())
-	require.NoError(t, buf.Close())
 }
 
 func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {

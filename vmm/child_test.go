@@ -111,15 +111,13 @@ func TestReadOnlyChildCannotChangeTheBytes(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, g)
 	want := noise(g, 3)
 	write(t, ctx, buf.Ptr(), want)
 	for do := range writes(nil, 0) {
 		runChild(t, buf, "must not write", do)
 		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), g)), do)
 	}
-	require.NoError(t, buf.Close())
 }
 
 // writes are the calls that change device memory.

@@ -115,8 +115,7 @@ func TestLentBufferIsNotClosed(t *testing.T) {
 func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1)
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, 1)
 	_, first, err := buf.Export()
 	require.NoError(t, err)
 	_, second, err := buf.Export()
@@ -129,7 +128,6 @@ func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
 		require.Greater(t, f.Fd(), uintptr(2))
 		require.NoError(t, f.Close())
 	}
-	require.NoError(t, buf.Close())
 }
 
 // D11: the descriptor alone keeps the memory.
@@ -191,8 +189,7 @@ func TestPartsAreExportedByTheChunk(t *testing.T) {
 func TestImportedMemoryCannotBeExported(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1)
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, 1)
 	d, files, err := buf.Export()
 	require.NoError(t, err)
 	got, err := vmm.Import(dev, d, files)
@@ -202,7 +199,6 @@ func TestImportedMemoryCannotBeExported(t *testing.T) {
 	require.ErrorIs(t, err, vmm.ErrNotShareable)
 	require.ErrorContains(t, err, "pass on the descriptor")
 	require.NoError(t, got.Close())
-	require.NoError(t, buf.Close())
 }
 
 func TestAllocationExportsDuplicates(t *testing.T) {

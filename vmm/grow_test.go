@@ -16,8 +16,7 @@ func TestGrowKeepsAddressAndData(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g))
 	p, want := buf.Ptr(), noise(g, 1)
 	write(t, ctx, p, want)
 	d, files, err := buf.Export()
@@ -41,15 +40,13 @@ func TestGrowKeepsAddressAndData(t *testing.T) {
 	require.Equal(t, g, peer.Size())
 	require.True(t, string(want) == string(read(t, ctx, peer.Ptr(), g)))
 	require.NoError(t, peer.Close())
-	require.NoError(t, buf.Close())
 }
 
 func TestGrowWithinTheLastChunkMakesNone(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 1, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, 1, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
 	first := buf.Describe().Generation
 	require.NoError(t, buf.Grow(g))
 	require.Equal(t, 1, b.count("cuMemCreate"))
@@ -61,7 +58,6 @@ func TestGrowWithinTheLastChunkMakesNone(t *testing.T) {
 		require.Equal(t, g, buf.Size())
 	}
 	require.Equal(t, grown, buf.Describe().Generation, "the shape is the same")
-	require.NoError(t, buf.Close())
 }
 
 func TestGrowStopsAtTheCapacity(t *testing.T) {

@@ -150,6 +150,17 @@ func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.NewOption)
 	return b
 }
 
+// importFrom imports what of offers.
+func importFrom(t testing.TB, dev *cu.Device, of *vmm.Buffer, opts ...vmm.ImportOption) *vmm.Buffer {
+	t.Helper()
+	d, files, err := of.Export()
+	require.NoError(t, err)
+	got, err := vmm.Import(dev, d, files, opts...)
+	closeFiles(t, files)
+	require.NoError(t, err)
+	return got
+}
+
 // noise is n bytes that are no others'.
 func noise(n uint64, seed int) []byte {
 	b := make([]byte, n)

@@ -17,12 +17,11 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// exported is a buffer of three chunks and what it says of itself.
+// exported returns a buffer of three chunks, closed when t ends, and its description.
 func exported(t *testing.T, dev *cu.Device) (*vmm.Buffer, vmm.Descriptor) {
 	t.Helper()
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 3*g-1, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, 3*g-1, vmm.WithChunkSize(g))
 	return buf, buf.Describe()
 }
 
@@ -81,7 +80,6 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 		})
 	}
 	require.Zero(t, b.count("cuMemImportFromShareableHandle"))
-	require.NoError(t, buf.Close())
 }
 
 // FAULTS 36, D1: the driver cannot be asked for the size, and finds a lie out
@@ -132,7 +130,6 @@ func TestFault26_ImportOfAnotherAllocation(t *testing.T) {
 		closeFiles(t, files)
 	}
 	require.NoError(t, other.Close())
-	require.NoError(t, buf.Close())
 }
 
 // FAULTS 25.
@@ -160,7 +157,6 @@ func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 	_, err = vmm.Import(dev, d, []*os.File{files[0], nil, files[2]})
 	closeFiles(t, files)
 	require.ErrorIs(t, err, os.ErrInvalid)
-	require.NoError(t, buf.Close())
 }
 
 // A single allocation is imported and mapped by hand; its descriptor is the
@@ -272,7 +268,6 @@ func TestFault63_SameFileManyGoroutines(t *testing.T) {
 		requireClosed(t, files)
 	}
 	stop()
-	require.NoError(t, buf.Close())
 }
 
 // reuseDescriptors opens and closes pipes, which get the numbers that come free.
@@ -334,7 +329,6 @@ func TestFault63_SameMemoryManyGoroutines(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, 64*3, b.count("cuMemImportFromShareableHandle"))
-	require.NoError(t, buf.Close())
 }
 
 func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
@@ -362,5 +356,4 @@ func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
 	require.ErrorIs(t, rw.Grow(4*d.ChunkSize), vmm.ErrCapacity)
 	require.NoError(t, rw.Close())
 	require.NoError(t, ro.Close())
-	require.NoError(t, buf.Close())
 }

@@ -65,8 +65,7 @@ func TestFailedImportInAReservationLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, g)
 	loan, err := buf.Lend() // the driver is asked now, and not again
 	require.NoError(t, err)
 	require.NoError(t, loan.Close())
@@ -85,15 +84,13 @@ func TestFailedImportInAReservationLeavesNothing(t *testing.T) {
 		"cuMemAddressReserve", "cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle",
 		"cuMemMap", "cuMemSetAccess",
 	}, hits)
-	require.NoError(t, buf.Close())
 }
 
 func TestFailedImportLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g))
 	d, files, err := buf.Export() // the driver is asked now, and not again
 	require.NoError(t, err)
 	require.NoError(t, files[0].Close())
@@ -110,26 +107,22 @@ func TestFailedImportLeavesNothing(t *testing.T) {
 		"cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle",
 		"cuMemAddressReserve", "cuMemMap", "cuMemMap", "cuMemSetAccess",
 	}, hits)
-	require.NoError(t, buf.Close())
 }
 
 func TestFailedViewLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g))
 	hits := failEach(t, b, ctx, func() (io.Closer, error) { return buf.NewView(cu.ReadOnly) })
 	require.Equal(t, []string{"cuMemAddressReserve", "cuMemMap", "cuMemMap", "cuMemSetAccess"}, hits)
-	require.NoError(t, buf.Close())
 }
 
 func TestFailedExportHandsOutNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, 3*g, vmm.WithChunkSize(g))
 	b.FailNth("cuMemExportToShareableHandle", 3, cu.ErrOutOfMemory)
 	loan, err := buf.Lend()
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
@@ -142,5 +135,4 @@ func TestFailedExportHandsOutNothing(t *testing.T) {
 	require.NoError(t, err)
 	closeFiles(t, files)
 	require.Equal(t, 3, b.count("cuMemExportToShareableHandle"), "what was exported is remembered")
-	require.NoError(t, buf.Close())
 }

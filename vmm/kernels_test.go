@@ -33,8 +33,7 @@ func TestFault70_KernelWritesThroughAReadOnlyMapping(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, g)
 	want := noise(g, 4)
 	write(t, ctx, buf.Ptr(), want)
 	for do := range launches(nil, nil, 0) {
@@ -43,7 +42,6 @@ func TestFault70_KernelWritesThroughAReadOnlyMapping(t *testing.T) {
 	}
 	write(t, ctx, buf.Ptr(), noise(g, 5)) // all is well here
 	require.True(t, string(noise(g, 5)) == string(read(t, ctx, buf.Ptr(), g)))
-	require.NoError(t, buf.Close())
 }
 
 func childLaunchesAWriter() error {

@@ -176,11 +176,7 @@ func TestTransferRefuses(t *testing.T) {
 	require.ErrorIs(t, buf.Load(none, whole, vmm.TransferOptions{}), vmm.ErrNil)
 	require.NoError(t, buf.Load(t.Context(), nil, vmm.TransferOptions{}))
 
-	d, files, err := buf.Export()
-	require.NoError(t, err)
-	readOnly, err := vmm.Import(dev, d, files)
-	closeFiles(t, files)
-	require.NoError(t, err)
+	readOnly := importFrom(t, dev, buf)
 	require.ErrorIs(t, readOnly.Load(t.Context(), whole, vmm.TransferOptions{}), vmm.ErrAccess)
 	require.NoError(t, readOnly.Store(t.Context(), whole, vmm.TransferOptions{}))
 	require.NoError(t, readOnly.Close())
@@ -277,7 +273,7 @@ func TestLoadGivesUpACopyThatHangs(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// Whatever the driver refuses, the error says so, and nothing is left (invariant 4).
+// The error names the call that the driver refused, and nothing is left (invariant 4).
 func TestFailedTransferLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
@@ -310,8 +306,7 @@ func TestLoadOfAColdFile(t *testing.T) {
 	warmUp(t, dev)
 	ctx := leavesNothing(t, b, dev)
 	const size = 1 << 20
-	buf, err := vmm.New(dev, size)
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, size)
 	data := noise(size, 5)
 	f, fds := fileOf(t, data), cutest.Descriptors()
 	require.NoError(t, f.Sync())
@@ -320,7 +315,6 @@ func TestLoadOfAColdFile(t *testing.T) {
 	require.Equal(t, fds, cutest.Descriptors())
 	require.True(t, string(data[5:]) == string(read(t, ctx, buf.Ptr(), size-5)))
 	require.NoError(t, f.Close())
-	require.NoError(t, buf.Close())
 }
 
 // Memory files and tmpfs have no direct reads that are worth anything.

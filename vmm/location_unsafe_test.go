@@ -10,6 +10,3 @@ import (
 func storeLocation(addr uintptr, t sys.CUmemLocationType) {
 	(*(**sys.CUmemAllocationProp)(unsafe.Pointer(&addr))).Location.Type = t
 }
-
-// storeWord stores the handle or address that a call is asked for.
-func storeWord(addr uintptr, word uint64) { **(**uint64)(unsafe.Pointer(&addr)) = word }

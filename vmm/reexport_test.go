@@ -13,17 +13,6 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// importFrom imports what of offers.
-func importFrom(t testing.TB, dev *cu.Device, of *vmm.Buffer, opts ...vmm.ImportOption) *vmm.Buffer {
-	t.Helper()
-	d, files, err := of.Export()
-	require.NoError(t, err)
-	got, err := vmm.Import(dev, d, files, opts...)
-	closeFiles(t, files)
-	require.NoError(t, err)
-	return got
-}
-
 // Memory goes on from one importer to the next, as it was, also when those before are
 // closed. The driver is asked for descriptors by its owner alone.
 func TestImportedMemoryGoesOn(t *testing.T) {
@@ -108,7 +97,6 @@ func TestFailedImportWithReexportLeavesNothing(t *testing.T) {
 	_, err = vmm.Import(dev, d, files, vmm.WithReexport())
 	require.True(t, isSizeLie(err), "%v", err)
 	closeFiles(t, files)
-	require.NoError(t, buf.Close())
 }
 
 // A descriptor that cannot be duplicated is a failed import.
@@ -138,7 +126,6 @@ func TestDescriptorThatCannotBeKept(t *testing.T) {
 	for _, i := range []int{0, 2} {
 		require.NoError(t, files[i].Close())
 	}
-	require.NoError(t, buf.Close())
 }
 
 // Fabric handles are no descriptors, and there is nothing to be kept.

@@ -52,8 +52,8 @@ func readsDirectly(f *os.File, slot []byte) bool {
 	return err == nil
 }
 
-// Whatever the page cache has, the bytes are the file's, from odd places and to the
-// end of a file that is no multiple of a block.
+// Reads return the file's bytes, cached or not, from odd offsets and up to an end that is no multiple
+// of a block.
 func TestSourceReadsColdAndWarmFiles(t *testing.T) {
 	data := bytesFor(2<<20 + 777)
 	f := cold(t, data)

@@ -14,8 +14,7 @@ func TestViewsShareTheirBytes(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g))
 	ro, err := buf.NewView(cu.ReadOnly)
 	require.NoError(t, err)
 	rw, err := buf.NewView(cu.ReadWrite)
@@ -36,7 +35,6 @@ func TestViewsShareTheirBytes(t *testing.T) {
 	require.NoError(t, rw.Close())
 	require.NoError(t, ro.Close())
 	require.NoError(t, ro.Close())
-	require.NoError(t, buf.Close())
 }
 
 // D5, invariant 7: read-only is enforced, and costs the context nothing.
@@ -44,8 +42,7 @@ func TestReadOnlyViewCannotBeCopiedTo(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, g)
 	want := noise(g, 9)
 	write(t, ctx, buf.Ptr(), want)
 	ro, err := buf.NewView(cu.ReadOnly)
@@ -59,18 +56,15 @@ func TestReadOnlyViewCannotBeCopiedTo(t *testing.T) {
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.NoError(t, none.Close())
 	require.NoError(t, ro.Close())
-	require.NoError(t, buf.Close())
 }
 
 func TestReadOnlyBuffer(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithAccess(cu.ReadOnly))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, g, vmm.WithAccess(cu.ReadOnly))
 	require.ErrorIs(t, cu.CopyToDevice(ctx, buf.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
 	require.Equal(t, make([]byte, 64), read(t, ctx, buf.Ptr(), 64))
-	require.NoError(t, buf.Close())
 }
 
 // FAULTS 12: a view holds the memory also after the buffer's Close.
@@ -98,8 +92,7 @@ func TestViewIsOfTheBufferAsItWas(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
 	old, err := buf.NewView(cu.ReadOnly)
 	require.NoError(t, err)
 	require.NoError(t, buf.Grow(2*g))
@@ -109,7 +102,6 @@ func TestViewIsOfTheBufferAsItWas(t *testing.T) {
 	require.Equal(t, 2*g, grown.Mapped())
 	require.NoError(t, grown.Close())
 	require.NoError(t, old.Close())
-	require.NoError(t, buf.Close())
 }
 
 // FAULTS 12: mappings go after the context (D13).
@@ -118,9 +110,7 @@ func TestFault12_BufferIsClosedAfterItsContext(t *testing.T) {
 	leavesNothing(t, b, dev)
 	ctx, err := dev.PrimaryContext()
 	require.NoError(t, err)
-	buf, err := vmm.New(dev, granularity(t, dev))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, granularity(t, dev))
 	write(t, ctx, buf.Ptr(), noise(64, 1))
 	require.NoError(t, ctx.Close())
-	require.NoError(t, buf.Close())
 }

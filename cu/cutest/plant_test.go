@@ -44,7 +44,7 @@ var plants = map[string]plant{
 	"soft memory":   {leaveMemory, []string{"2097152 bytes of device 0 are taken"}},
 }
 
-// impatient is for who leaves something behind: it is there for as long as the check waits.
+// impatient shortens the wait of the leak check in runs that leave something behind.
 const impatient = leak.PatienceEnv + "=300ms"
 
 // A planted leak fails a whole run although its tests pass, and a child without complaints.

@@ -285,32 +285,6 @@ func TestRowsAreSideBySideByDefault(t *testing.T) {
 	require.Equal(t, "qr", string(got[:2]))
 }
 
-// Device memory that is not there, and rows longer than the pitch, are the
-// driver's to refuse; nothing is copied.
-func TestCopyThatLeavesTheDeviceIsRefused(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	g := granularity(t, ctx.Device())
-	two, hole := twoMappings(t, ctx.Device()), holed(t, ctx.Device())
-	end := two.Add(2 * g)
-	host := make([]byte, 1000)
-	for _, x := range []struct {
-		p                    cu.DevicePtr
-		pitch, width, height uint64
-	}{
-		{end.Add(-100 & math.MaxUint64), 10, 10, 11},
-		{end.Add(-100 & math.MaxUint64), 50, 10, 3},
-		{hole, 2 * g, 10, 2},
-		{0, 10, 10, 1},
-		{two, 9, 10, 2},
-	} {
-		far, near := cu.DeviceSide(x.p, x.pitch), cu.HostSide(host, 20)
-		require.ErrorIs(t, cu.Copy2D(ctx, far, near, x.width, x.height), cu.ErrInvalidValue, "%+v", x)
-		require.ErrorIs(t, cu.Copy2D(ctx, near, far, x.width, x.height), cu.ErrInvalidValue, "%+v", x)
-	}
-	require.NoError(t, ctx.Synchronize(t.Context()))
-	require.NoError(t, cu.Copy2D(ctx, cu.HostSide(host, 20), cu.DeviceSide(end.Add(-100&math.MaxUint64), 10), 10, 10))
-}
-
 func TestCopiesOfNoRowsSucceed(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	m := alloc(t, ctx, 64)

@@ -73,16 +73,16 @@ func Copy2DAsync(s *Stream, dst, src Side, width, height uint64) error {
 	if err := fit(op, &dst, &src, width, height, 1); err != nil {
 		return err
 	}
-	d := newDescriptor()
+	d := newCopyDesc()
 	defer d.free()
-	d.flat = sys.CUDA_MEMCPY2D{
+	d.rows = sys.CUDA_MEMCPY2D{
 		SrcXInBytes: uintptr(src.X), SrcY: uintptr(src.Y), SrcPitch: uintptr(src.Pitch),
 		SrcMemoryType: src.kind, SrcHost: src.host, SrcDevice: sys.CUdeviceptr(src.ptr),
 		DstXInBytes: uintptr(dst.X), DstY: uintptr(dst.Y), DstPitch: uintptr(dst.Pitch),
 		DstMemoryType: dst.kind, DstHost: dst.host, DstDevice: sys.CUdeviceptr(dst.ptr),
 		WidthInBytes: uintptr(width), Height: uintptr(height),
 	}
-	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy2DAsync_v2(&d.flat, h) })
+	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy2DAsync_v2(&d.rows, h) })
 	if err != nil {
 		return s.explain(err, destination(dst.touched(width, height, 1)), source(src.touched(width, height, 1)))
 	}
@@ -108,9 +108,9 @@ func Copy3DAsync(s *Stream, dst, src Side, width, height, depth uint64) error {
 	if err := fit(op, &dst, &src, width, height, depth); err != nil {
 		return err
 	}
-	d := newDescriptor()
+	d := newCopyDesc()
 	defer d.free()
-	d.box = sys.CUDA_MEMCPY3D{
+	d.layers = sys.CUDA_MEMCPY3D{
 		SrcXInBytes: uintptr(src.X), SrcY: uintptr(src.Y), SrcZ: uintptr(src.Z),
 		SrcMemoryType: src.kind, SrcHost: src.host, SrcDevice: sys.CUdeviceptr(src.ptr),
 		SrcPitch: uintptr(src.Pitch), SrcHeight: uintptr(src.Rows),
@@ -119,7 +119,7 @@ func Copy3DAsync(s *Stream, dst, src Side, width, height, depth uint64) error {
 		DstPitch: uintptr(dst.Pitch), DstHeight: uintptr(dst.Rows),
 		WidthInBytes: uintptr(width), Height: uintptr(height), Depth: uintptr(depth),
 	}
-	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DAsync_v2(&d.box, h) })
+	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult { return call.CuMemcpy3DAsync_v2(&d.layers, h) })
 	if err != nil {
 		return s.explain(err, destination(dst.touched(width, height, depth)), source(src.touched(width, height, depth)))
 	}
@@ -136,7 +136,7 @@ func copyPeer3D(s *Stream, dst, src Side, width, height, depth uint64) error {
 		return ErrClosed
 	}
 	to, from := dst.contextOr(s.ctx), src.contextOr(s.ctx)
-	d := newDescriptor()
+	d := newCopyDesc()
 	defer d.free()
 	d.peer = sys.CUDA_MEMCPY3D_PEER{
 		SrcXInBytes: uintptr(src.X), SrcY: uintptr(src.Y), SrcZ: uintptr(src.Z),
@@ -163,21 +163,21 @@ func (s *Side) contextOr(c *Context) *Context {
 	return c
 }
 
-// A descriptor is what the driver reads during a call.
-type descriptor struct {
-	flat sys.CUDA_MEMCPY2D
-	box  sys.CUDA_MEMCPY3D
-	peer sys.CUDA_MEMCPY3D_PEER
+// A copyDesc holds what the driver reads during a copy of rows.
+type copyDesc struct {
+	rows   sys.CUDA_MEMCPY2D
+	layers sys.CUDA_MEMCPY3D
+	peer   sys.CUDA_MEMCPY3D_PEER
 }
 
-var descriptors = sync.Pool{New: func() any { return new(descriptor) }}
+var copyDescs = sync.Pool{New: func() any { return new(copyDesc) }}
 
-func newDescriptor() *descriptor { return descriptors.Get().(*descriptor) }
+func newCopyDesc() *copyDesc { return copyDescs.Get().(*copyDesc) }
 
 // free returns d to the pool and drops the host memory that d named.
-func (d *descriptor) free() {
-	*d = descriptor{}
-	descriptors.Put(d)
+func (d *copyDesc) free() {
+	*d = copyDesc{}
+	copyDescs.Put(d)
 }
 
 // fit sets the Pitch and Rows that are 0 and checks that host memory holds the

@@ -110,11 +110,9 @@ func TestBufferGrowsInAReservation(t *testing.T) {
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
 	r := reserve(t, dev, 3*g)
-	buf, err := vmm.New(dev, g, vmm.WithCapacity(3*g), vmm.WithReservation(r))
-	require.NoError(t, err)
+	buf := newBuffer(t, dev, g, vmm.WithCapacity(3*g), vmm.WithReservation(r))
 	require.NoError(t, buf.Grow(3*g))
 	require.Equal(t, r.Ptr(), buf.Ptr())
-	require.NoError(t, buf.Close())
 }
 
 func TestReservationOfNothingIsNone(t *testing.T) {

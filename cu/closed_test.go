@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -46,7 +47,7 @@ func TestNilIsClosed(t *testing.T) {
 			if promoted[name] {
 				continue
 			}
-			results := callWithZeros(t, name, v.Method(i))
+			results := callWith(t, name, v.Method(i), nil)
 			for _, r := range results {
 				switch {
 				case r.Kind() == reflect.Chan:
@@ -64,7 +65,7 @@ func TestNilIsClosed(t *testing.T) {
 		}
 	}
 	t.Run("no type is left out", func(t *testing.T) {
-		if _, err := os.Stat("nil_test.go"); err != nil {
+		if _, err := os.Stat("closed_test.go"); err != nil {
 			t.Skip("takes the sources of gpufd")
 		}
 		for _, name := range ownersWithMethods(t) {
@@ -103,6 +104,104 @@ func ownersWithMethods(t *testing.T) (names []string) {
 	return names
 }
 
+// owners makes one of each thing that can be closed, the context last, by type.
+func owners(t *testing.T, dev *cu.Device) (all []any) {
+	t.Helper()
+	ctx, err := dev.PrimaryContext()
+	require.NoError(t, err)
+	add := func(o any, err error) any {
+		require.NoError(t, err)
+		all = append(all, o)
+		return o
+	}
+	s := add(ctx.NewStream()).(*cu.Stream)
+	add(ctx.NewEvent(cu.EventDefault))
+	add(ctx.Alloc(64))
+	add(ctx.AllocPitch(16, 4, 4))
+	add(s.AllocAsync(64))
+	add(ctx.AllocHost(64, 0))
+	add(ctx.RegisterHost(make([]byte, 4096), 0))
+	g := add(ctx.NewGraph()).(*cu.Graph)
+	add(g.Instantiate(0))
+	m := add(ctx.LoadModule(various(t))).(*cu.Module)
+	add(m.Function("nothing"))
+	lib, err := dev.Driver().LoadLibrary(various(t))
+	if !lacks(t, dev.Driver(), "cuLibraryLoadData", err) {
+		add(lib, err)
+		add(lib.Kernel("nothing"))
+	}
+	add(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))
+	add(dev.CreateMemory(granularity(t, dev), cu.HandleFD))
+	add(ctx, nil)
+	return all
+}
+
+// closeAll closes what owners made, in the order in which it was made.
+func closeAll(t *testing.T, all []any) {
+	t.Helper()
+	for _, o := range all {
+		if c, ok := o.(interface{ Close() error }); ok {
+			require.NoError(t, c.Close(), "%T", o)
+		}
+	}
+}
+
+// Invariant 5: nothing reaches the driver through what is closed, be it the receiver of a method
+// or an argument.
+func TestUseAfterCloseIsErrClosed(t *testing.T) {
+	s, drv := spied(t)
+	dev := firstDevice(t, drv)
+	open, closed := owners(t, dev), owners(t, dev)
+	closeAll(t, closed)
+	args, gone := map[reflect.Type]reflect.Value{}, map[reflect.Type]reflect.Value{}
+	for i, o := range open {
+		args[reflect.TypeOf(o)], gone[reflect.TypeOf(o)] = reflect.ValueOf(o), reflect.ValueOf(closed[i])
+	}
+	withDevice := maps.Clone(args)
+	withDevice[reflect.TypeOf(dev)] = reflect.ValueOf(dev)
+	wantClosed := func(owner reflect.Value, instead reflect.Type) {
+		for i := range owner.NumMethod() {
+			name, method := owner.Type().Method(i).Name, owner.Method(i)
+			if name == "Close" || name == "IfGivenUp" || instead != nil && !takes(method.Type(), instead) {
+				continue
+			}
+			given := maps.Clone(withDevice)
+			if instead != nil {
+				given[instead] = gone[instead]
+			}
+			before := s.calls()
+			results := callWith(t, owner.Type().String()+"."+name, method, given)
+			if name != "Launch" && name != "AddChild" { // which first ask the live kernel, and copy the live child
+				assert.Equal(t, before, s.calls(), "%s.%s reached the driver", owner.Type(), name)
+			}
+			for _, r := range results {
+				if err, ok := r.Interface().(error); ok || r.Type() == reflect.TypeFor[error]() {
+					assert.ErrorIs(t, err, cu.ErrClosed, "%s.%s, closed: %v", owner.Type(), name, instead)
+				}
+			}
+		}
+	}
+	for typ, owner := range args {
+		wantClosed(gone[typ], nil)
+		for other := range args {
+			wantClosed(owner, other)
+		}
+		wantClosed(reflect.ValueOf(dev), typ)
+		wantClosed(reflect.ValueOf(drv), typ)
+	}
+	closeAll(t, open)
+}
+
+// takes reports whether a method has a parameter of that type.
+func takes(method, param reflect.Type) bool {
+	for i := range method.NumIn() {
+		if method.In(i) == param {
+			return true
+		}
+	}
+	return false
+}
+
 // A wait that was never queued is over, and a launch that was never prepared runs nothing.
 func TestZeroStreamWaitAndLaunch(t *testing.T) {
 	var l cu.Launch
@@ -114,7 +213,8 @@ func TestZeroStreamWaitAndLaunch(t *testing.T) {
 	require.ErrorIs(t, w.Result(), cu.ErrClosed)
 }
 
-func callWithZeros(t *testing.T, name string, method reflect.Value) (results []reflect.Value) {
+// callWith calls a method with the arguments of those types, and zeros for the others.
+func callWith(t *testing.T, name string, method reflect.Value, given map[reflect.Type]reflect.Value) (results []reflect.Value) {
 	t.Helper()
 	var args []reflect.Value
 	for i := range method.Type().NumIn() {
@@ -122,9 +222,12 @@ func callWithZeros(t *testing.T, name string, method reflect.Value) (results []r
 			break
 		}
 		in := method.Type().In(i)
-		arg := reflect.Zero(in)
-		if in == reflect.TypeFor[context.Context]() {
+		arg, ok := given[in]
+		switch {
+		case in == reflect.TypeFor[context.Context]():
 			arg = reflect.ValueOf(t.Context())
+		case !ok:
+			arg = reflect.Zero(in)
 		}
 		args = append(args, arg)
 	}
