@@ -7,9 +7,6 @@
 // As cuCtxSetCurrent.
 int bench_set_current(uintptr_t ctx);
 
-// No arguments, as cuCtxSynchronize. Returns 42.
-int bench_f0(void);
-
 // Four, as cuStreamWriteValue64. Returns 1*stream + 2*addr + 3*value + 4*flags.
 int bench_f4(uintptr_t stream, uint64_t addr, uint64_t value, unsigned flags);
 
@@ -18,9 +15,6 @@ int bench_f4(uintptr_t stream, uint64_t addr, uint64_t value, unsigned flags);
 // and count as 1 if they are not null.
 int bench_f11(uintptr_t f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
               unsigned shared, uintptr_t stream, uintptr_t params, uintptr_t extra);
-
-// One out-pointer, as cuCtxGetCurrent. Stores 7 there and returns 0.
-int bench_out(uintptr_t *out);
 
 // What bench_set_current got last.
 uintptr_t bench_current(void);

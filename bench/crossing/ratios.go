@@ -5,7 +5,7 @@ import "github.com/gpufd/gpufd/bench/internal/report"
 // ratios are those of our ways to the others.
 func (r results) ratios() []report.Ratio {
 	ratios := []report.Ratio{{
-		What: "allocations of ours, plain or with a context, in any form but a new out-pointer", Got: r.mostOfOurs(),
+		What: "allocations of ours, plain or with a context", Got: r.mostOfOurs(),
 	}}
 	if r.index(plainCgo) < 0 {
 		return ratios
@@ -28,7 +28,7 @@ func (r results) ratios() []report.Ratio {
 // mostOfOurs is the most allocations of a call of ours.
 func (r results) mostOfOurs() (most float64) {
 	for _, name := range []string{oursPlain, oursContext} {
-		for f := range newOut {
+		for f := range numForms {
 			most = max(most, float64(r.allocs(f, r.index(name))))
 		}
 	}

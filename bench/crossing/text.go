@@ -7,9 +7,7 @@ All ways call the same functions in one process, one way after the other, and ea
 - **ours** is package cu/sys. With a context, cuCtxSetCurrent is called in the same crossing.
 - **purego.SyscallN** and **purego.RegisterFunc** are the dependency's own ways, untyped and typed.
 ` + cgoText + `
-The arguments are those of cuStreamWriteValue64 (4), cuLaunchKernel (11) and cuCtxGetCurrent (out-pointer). The
-out-pointer is to a variable that the caller uses again, and in another row to a new variable for each call, which
-moves to the heap: that is one allocation, and not the crossing's.
+The arguments are those of cuStreamWriteValue64 (4) and cuLaunchKernel (11).
 
 Allocations are whole ones per call, the most of any round.
 `

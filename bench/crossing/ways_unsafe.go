@@ -12,8 +12,8 @@ import (
 // ours is a caller of cu/sys, for whose driver the C functions stand.
 func ours(name string, fs functions, ctx sys.CUcontext) way {
 	addresses := map[string]uintptr{
-		"cuCtxSynchronize": fs.f0, "cuStreamWriteValue64_v2": fs.f4, "cuLaunchKernel": fs.f11,
-		"cuCtxGetCurrent": fs.out, "cuCtxSetCurrent": fs.setCurrent,
+		"cuStreamWriteValue64_v2": fs.f4, "cuLaunchKernel": fs.f11,
+		"cuCtxSetCurrent": fs.setCurrent,
 	}
 	c := sys.NewLibrary(func(symbol string) (uintptr, error) {
 		if addr, ok := addresses[symbol]; ok {
@@ -22,13 +22,6 @@ func ours(name string, fs functions, ctx sys.CUcontext) way {
 		return 0, fmt.Errorf("no %s here", symbol)
 	}).Caller().With(ctx)
 	return way{name, [numForms]func(int) uint64{
-		none: func(n int) uint64 {
-			var r sys.CUresult
-			for range n {
-				r = c.CuCtxSynchronize()
-			}
-			return uint64(r)
-		},
 		four: func(n int) uint64 {
 			var r sys.CUresult
 			for range n {
@@ -44,37 +37,12 @@ func ours(name string, fs functions, ctx sys.CUcontext) way {
 			}
 			return uint64(r)
 		},
-		out: func(n int) uint64 {
-			x := sys.CUcontext(unset)
-			for range n {
-				c.CuCtxGetCurrent(&x)
-			}
-			return uint64(x)
-		},
-		newOut: func(n int) (last uint64) {
-			for range n {
-				x := sys.CUcontext(unset)
-				c.CuCtxGetCurrent(&x)
-				last = uint64(x)
-			}
-			return last
-		},
 	}}
 }
-
-// unset is in a variable before C stores something else there.
-const unset = 99
 
 // syscallN is the dependency's untyped way.
 func syscallN(fs functions) way {
 	return way{byNumber, [numForms]func(int) uint64{
-		none: func(n int) uint64 {
-			var r uintptr
-			for range n {
-				r, _, _ = purego.SyscallN(fs.f0)
-			}
-			return uint64(uint32(r))
-		},
 		four: func(n int) uint64 {
 			var r uintptr
 			for range n {
@@ -89,44 +57,18 @@ func syscallN(fs functions) way {
 			}
 			return uint64(uint32(r))
 		},
-		out: func(n int) uint64 {
-			x := uintptr(unset)
-			for range n {
-				purego.SyscallN(fs.out, uintptr(unsafe.Pointer(&x)))
-			}
-			return uint64(x)
-		},
-		newOut: func(n int) (last uint64) {
-			for range n {
-				x := uintptr(unset)
-				purego.SyscallN(fs.out, uintptr(unsafe.Pointer(&x)))
-				last = uint64(x)
-			}
-			return last
-		},
 	}}
 }
 
 // registerFunc is the dependency's typed way.
 func registerFunc(fs functions) way {
 	var (
-		f0  func() int32
 		f4  func(stream uintptr, addr, value uint64, flags uint32) int32
 		f11 func(f uintptr, gx, gy, gz, bx, by, bz, shared uint32, stream, params, extra uintptr) int32
-		fo  func(out *uintptr) int32
 	)
-	purego.RegisterFunc(&f0, fs.f0)
 	purego.RegisterFunc(&f4, fs.f4)
 	purego.RegisterFunc(&f11, fs.f11)
-	purego.RegisterFunc(&fo, fs.out)
 	return way{byType, [numForms]func(int) uint64{
-		none: func(n int) uint64 {
-			var r int32
-			for range n {
-				r = f0()
-			}
-			return uint64(r)
-		},
 		four: func(n int) uint64 {
 			var r int32
 			for range n {
@@ -140,21 +82,6 @@ func registerFunc(fs functions) way {
 				r = f11(1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 0)
 			}
 			return uint64(r)
-		},
-		out: func(n int) uint64 {
-			x := uintptr(unset)
-			for range n {
-				fo(&x)
-			}
-			return uint64(x)
-		},
-		newOut: func(n int) (last uint64) {
-			for range n {
-				x := uintptr(unset)
-				fo(&x)
-				last = uint64(x)
-			}
-			return last
 		},
 	}}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
@@ -23,12 +22,10 @@ import (
 // of it; "cancel" has it give up.
 type consumer struct {
 	path   string
-	lock   bool
 	dev    *cu.Device
-	ctx    *cu.Context // nil: attaching needs none
+	ctx    *cu.Context
 	cancel context.CancelFunc
-	taking chan taken  // what connect began, or nil
-	todo   chan func() // for attachAll
+	taking chan taken // what connect began, or nil
 }
 
 // taken is what came of attaching to offer n.
@@ -45,27 +42,14 @@ func (t *taken) note(name string, from, to int64) {
 }
 
 func newConsumer(o options) (*consumer, error) {
-	dev, ctx, err := o.device(o.context)
+	dev, ctx, err := o.device()
 	if err != nil {
 		return nil, err
 	}
-	return &consumer{path: o.consumer, lock: o.lock, dev: dev, ctx: ctx}, nil
-}
-
-// attachAll attaches and lets go, on one goroutine.
-func (c *consumer) attachAll() {
-	if c.lock {
-		runtime.LockOSThread()
-	}
-	for do := range c.todo {
-		do()
-	}
+	return &consumer{path: o.consumer, dev: dev, ctx: ctx}, nil
 }
 
 func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {
-	c.todo = make(chan func())
-	go c.attachAll()
-	defer close(c.todo)
 	err := rival.Serve(stdin, stdout, rival.Answer{Name: "consumer"}, map[string]rival.Handler{
 		"connect": c.connect,
 		"finish":  c.finish,
@@ -82,7 +66,7 @@ func (c *consumer) connect(args []uint64) (rival.Answer, error) {
 	ctx, cancel := bounded()
 	c.cancel, c.taking = cancel, make(chan taken, 1)
 	connected, taking := make(chan struct{}), c.taking
-	c.todo <- func() { taking <- c.attach(ctx, args[0], func() { close(connected) }) }
+	go func() { taking <- c.attach(ctx, args[0], func() { close(connected) }) }()
 	select {
 	case <-connected:
 		return rival.Answer{}, nil
@@ -103,18 +87,12 @@ func (c *consumer) take() taken {
 	return t
 }
 
-func (c *consumer) finish([]uint64) (a rival.Answer, err error) {
+func (c *consumer) finish([]uint64) (rival.Answer, error) {
 	t := c.take()
 	if t.err != nil {
 		return rival.Answer{}, t.err
 	}
-	done := make(chan struct{})
-	c.todo <- func() {
-		a, err = c.letGo(t)
-		close(done)
-	}
-	<-done
-	return a, err
+	return c.letGo(t)
 }
 
 // letGo checks what was taken, and lets go of it.
@@ -155,9 +133,6 @@ func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken
 
 // check looks for the salt at both ends of the memory.
 func (c *consumer) check(buf *vmm.Buffer, n uint64) error {
-	if c.ctx == nil {
-		return nil
-	}
 	salt := saltOf(n)
 	for _, at := range []uint64{0, buf.Size() - 8} {
 		var got [1]uint64

@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
@@ -23,13 +22,13 @@ import (
 
 // A salt that is not there, at either end, is a failure of the handoff.
 func TestWrongSaltIsFound(t *testing.T) {
-	dev, ctx, err := options{driver: "soft"}.device(true)
+	dev, ctx, err := options{driver: "soft"}.device()
 	require.NoError(t, err)
 	defer ctx.Close()
 	buf, err := vmm.New(dev, 2<<20)
 	require.NoError(t, err)
 	defer buf.Close()
-	p, c, h := producer{dev: dev, ctx: ctx, offers: 7}, consumer{dev: dev, ctx: ctx}, newHandover("offer", 1)
+	p, c, h := producer{dev: dev, ctx: ctx, offers: 7}, consumer{dev: dev, ctx: ctx}, newHandover("offer")
 	require.Error(t, c.check(buf, 7), "nothing is written yet")
 	require.NoError(t, p.write(h, buf))
 	require.NoError(t, c.check(buf, 7))
@@ -50,8 +49,8 @@ func TestWithoutADriver(t *testing.T) {
 
 // The acknowledgement's way begins where the consumer sends it.
 func TestReply(t *testing.T) {
-	h := newHandover("offer", 1)
-	h.start, h.each = 1000, []int64{500}
+	h := newHandover("offer")
+	h.start, h.took = 1000, 500
 	h.add([]rival.Step{{Side: "consumer", Name: "import", At: 1100, NS: 50}, {Side: "consumer", Name: "access", At: 1300, NS: 20}})
 	a := h.answer()
 	require.EqualValues(t, 500, a.NS)
@@ -61,8 +60,8 @@ func TestReply(t *testing.T) {
 // A consumer that had its descriptors before the buffer was ready attaches from
 // then on, and its answer to the offer is not to be seen.
 func TestStepsOfAConsumerThatIsAhead(t *testing.T) {
-	h := newHandover("offer", 1)
-	h.start, h.each = 1000, []int64{50}
+	h := newHandover("offer")
+	h.start, h.took = 1000, 50
 	h.add([]rival.Step{
 		{Side: "consumer", Name: "import", At: 500, NS: 100}, {Side: "consumer", Name: "access", At: 600, NS: 300},
 		{Side: "consumer", Name: "attach", At: 400, NS: 640}})
@@ -73,10 +72,10 @@ func TestStepsOfAConsumerThatIsAhead(t *testing.T) {
 }
 
 // spied is a producer on the software driver, and the symbols that it calls.
-func spied(t *testing.T, withContext bool) (*producer, func() []string) {
+func spied(t *testing.T) (*producer, func() []string) {
 	var mu sync.Mutex
 	var called []string
-	p, err := newProducer(options{driver: "soft", context: withContext, mode: ahead})
+	p, err := newProducer(options{driver: "soft", mode: ahead})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.close()) })
 	require.NoError(t, p.ctx.Close())
@@ -115,14 +114,13 @@ func orderOf(calls []string) (written, exported int) {
 
 // Each mode does beforehand what it is said to.
 func TestModes(t *testing.T) {
-	p, called := spied(t, true)
+	p, called := spied(t)
 	for _, m := range []mode{ahead, before, plain} {
 		p.opts.mode = m
 		past := len(called())
 		a, err := p.handoff([]uint64{6 << 20, 3})
 		require.NoError(t, err, m)
 		require.Positive(t, a.NS)
-		require.Empty(t, a.Each)
 		calls, began := called()[past:], at(t, a)
 		written, exported := orderOf(calls)
 		require.NotEqual(t, -1, min(written, exported), m)
@@ -146,54 +144,33 @@ func TestModes(t *testing.T) {
 // A handoff that fails does so at once, not when its time is up, and the next one
 // can be tried.
 func TestHandoffsThatFail(t *testing.T) {
-	p, _ := spied(t, true)
+	p, _ := spied(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
 	defer cancel()
-	begin := func(n int) *handover {
+	begin := func() *handover {
 		p.offers++
-		h := newHandover(offerName(p.offers), n)
+		h := newHandover(offerName(p.offers))
 		p.srv.Expect(h.name)
-		require.NoError(t, ask(ctx, p.consumers[:1], h, "connect %d", p.offers))
 		return h
 	}
-	for why, access := range map[string]cu.Access{"without a verdict": share.ReadOnly, "was asked for": share.ReadWrite} {
-		h, gone := begin(3), make(chan struct{})
-		go func() { // of three consumers this one does not stay, and another does not come
-			defer close(gone)
-			if att, err := share.Attach(ctx, p.srv.Path(), h.name, p.dev, share.WithAccess(access)); err == nil {
-				_ = att.Close()
-			}
-		}()
-		err := p.make(ctx, h, 2<<20, 1, before)
-		require.ErrorContains(t, err, "a consumer was lost")
-		require.ErrorContains(t, err, why)
-		<-gone
-		_, _ = p.consumers[0].Ask(ctx, "cancel") // it may have had the memory or not
-	}
-	h := begin(1)
+	h, gone := begin(), make(chan struct{})
+	go func() { // this consumer is refused
+		defer close(gone)
+		_, err := share.Attach(ctx, p.srv.Path(), h.name, p.dev, share.WithAccess(share.ReadWrite))
+		assert.Error(t, err)
+	}()
+	require.ErrorContains(t, p.make(ctx, h, 2<<20, 1, before), "was asked for")
+	<-gone
+	h = begin()
+	require.NoError(t, p.ask(ctx, h, "connect %d", p.offers))
 	p.offers++ // so that another salt is written
 	require.ErrorContains(t, p.make(ctx, h, 2<<20, 1, before), "at offset 0")
-	require.NoError(t, ask(ctx, p.consumers, h, "cancel"), "it has finished")
-	_, err := p.consumers[0].Ask(ctx, "finish")
+	require.NoError(t, p.ask(ctx, h, "cancel"), "it has finished")
+	_, err := p.consumer.Ask(ctx, "finish")
 	require.ErrorContains(t, err, "there was no connect")
 	_, err = p.handoff([]uint64{2 << 20, 1})
 	require.NoError(t, err)
 	require.NoError(t, ctx.Err())
-}
-
-// With -lock the consumers keep a thread, too, and handoffs follow one another.
-func TestLock(t *testing.T) {
-	p, err := newProducer(options{driver: "soft", context: true, mode: before, lock: true})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, p.close()) }()
-	for range 3 {
-		a, err := p.handoff([]uint64{2 << 20, 1})
-		require.NoError(t, err)
-		require.Positive(t, a.NS)
-	}
-	flags, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.consumers[0].Pid()))
-	require.NoError(t, err)
-	require.Contains(t, string(flags), "-lock=true")
 }
 
 func TestWrongFlags(t *testing.T) {

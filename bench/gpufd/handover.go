@@ -10,21 +10,20 @@ import (
 	"github.com/gpufd/gpufd/share"
 )
 
-// A handover notes what happens on the way of one buffer to n consumers.
+// A handover records what happens on the way of one buffer to the consumer.
 type handover struct {
 	name    string
-	n       int
-	settled chan error // whether all consumers have the memory; the first counts
+	settled chan error // whether the consumer has the memory; the first counts
 
 	mu    sync.Mutex
-	start int64 // when the buffer was ready
-	each  []int64
+	start int64        // when the buffer was ready
+	took  int64        // from then until the consumer had mapped it; 0 is not yet
 	steps []rival.Step // At is absolute
 }
 
-// newHandover has room for what n consumers do, so that to note it costs little.
-func newHandover(name string, n int) *handover {
-	return &handover{name: name, n: n, settled: make(chan error, 1), each: make([]int64, 0, n), steps: make([]rival.Step, 0, 8+8*n)}
+// newHandover has room for all steps, so that to note them costs little.
+func newHandover(name string) *handover {
+	return &handover{name: name, settled: make(chan error, 1), steps: make([]rival.Step, 0, 16)}
 }
 
 // ready says that the buffer is.
@@ -72,12 +71,11 @@ func (h *handover) observe(e share.Event) {
 	case share.Sent:
 		h.steps = append(h.steps, interval("producer", "send", now-e.Since.Nanoseconds(), now))
 	case share.Mapped:
-		if h.each = append(h.each, now-h.start); len(h.each) == h.n {
-			h.settle(nil)
-		}
+		h.took = now - h.start
+		h.settle(nil)
 	case share.Ended, share.PeerRefused:
-		if len(h.each) < h.n {
-			h.settle(errors.Join(errors.New("a consumer was lost before all had the memory"), e.Err))
+		if h.took == 0 {
+			h.settle(errors.Join(errors.New("the consumer was lost before it had the memory"), e.Err))
 		}
 	}
 }
@@ -89,7 +87,7 @@ func (h *handover) settle(err error) {
 	}
 }
 
-// wait returns when all consumers have the memory, or one will not.
+// wait returns when the consumer has the memory, or will not have it.
 func (h *handover) wait(ctx context.Context) error {
 	select {
 	case err := <-h.settled:
@@ -108,31 +106,24 @@ func (h *handover) clip(s rival.Step) rival.Step {
 	return s
 }
 
-// reply is the way of the one consumer's acknowledgement, which it sends when
-// access is set. Of several it is not known whose is whose, and one that had
-// access before the buffer was ready answers the offer, at a time that it does
-// not see.
+// reply is the way of the consumer's acknowledgement, which it sends when access is
+// set. A consumer that had access before the buffer was ready answers the offer, at
+// a time that it does not see.
 func (h *handover) reply() {
-	if len(h.each) != 1 {
-		return
-	}
 	for _, s := range h.steps {
 		if s.Side == "consumer" && s.Name == "access" && s.At+s.NS >= h.start {
-			h.steps = append(h.steps, interval("producer", "reply", s.At+s.NS, h.start+h.each[0]))
+			h.steps = append(h.steps, interval("producer", "reply", s.At+s.NS, h.start+h.took))
 			return
 		}
 	}
 }
 
-// answer is what the handover took until the last consumer had the memory.
+// answer is what the handover took until the consumer had the memory.
 func (h *handover) answer() rival.Answer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.reply()
-	a := rival.Answer{Each: h.each}
-	for _, ns := range h.each {
-		a.NS = max(a.NS, ns)
-	}
+	a := rival.Answer{NS: h.took}
 	for _, s := range h.steps {
 		s = h.clip(s)
 		s.At -= h.start

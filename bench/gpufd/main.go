@@ -1,6 +1,6 @@
-// Command gpufd is this project in the handoff benchmark: a producer and as
-// many consumers as are asked for, each a process, which use the public API
-// only. It speaks the protocol of package rival.
+// Command gpufd is this project in the handoff benchmark: a producer and a
+// consumer, each a process, which use the public API only. It speaks the
+// protocol of package rival.
 package main
 
 import (
@@ -23,9 +23,7 @@ const patience = time.Minute
 type options struct {
 	driver   string
 	consumer string // socket to attach at
-	context  bool
 	mode     mode
-	lock     bool
 }
 
 // A mode says what is done before the buffer counts as ready.
@@ -57,9 +55,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("gpufd", flag.ContinueOnError)
 	flags.StringVar(&o.driver, "driver", "cuda", "`cuda|soft`")
 	flags.StringVar(&o.consumer, "consumer", "", "be a consumer of the producer that listens at `path`")
-	flags.BoolVar(&o.context, "context", true, "take a context in consumers, which reading the data needs and attaching does not")
 	flags.Var(&o.mode, "mode", "`ahead|before|plain`: prepare the offer before the data is written; only export beforehand; or have the offer wait for the device, too")
-	flags.BoolVar(&o.lock, "lock", false, "have one goroutine on each side, which keeps its thread (runtime.LockOSThread), make, attach to and let go of memory: the driver's calls find their caches warm")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
 		h, err := o.open()
@@ -79,23 +75,21 @@ type half interface {
 }
 
 func (o options) open() (half, error) {
-	switch {
-	case o.consumer == "":
+	if o.consumer == "" {
 		return newProducer(o)
 	}
 	return newConsumer(o)
 }
 
-// device opens the driver, its first device and, if that is wanted, its primary
-// context.
-func (o options) device(context bool) (*cu.Device, *cu.Context, error) {
+// device opens the driver, its first device and the device's primary context.
+func (o options) device() (*cu.Device, *cu.Context, error) {
 	drv, err := program.Open(o.driver)
 	if err != nil {
 		return nil, nil, err
 	}
 	dev, err := drv.Device(0)
-	if err != nil || !context {
-		return dev, nil, err
+	if err != nil {
+		return nil, nil, err
 	}
 	ctx, err := dev.PrimaryContext()
 	return dev, ctx, err

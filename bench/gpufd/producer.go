@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
-	"sync"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -18,15 +16,15 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A producer hands a fresh buffer to its consumers each time it is asked.
+// A producer hands a fresh buffer to its consumer each time it is asked.
 type producer struct {
-	opts      options
-	dev       *cu.Device
-	ctx       *cu.Context
-	dir       string // of the socket
-	srv       *share.Server
-	consumers []*rival.Rival
-	offers    uint64 // made so far
+	opts     options
+	dev      *cu.Device
+	ctx      *cu.Context
+	dir      string // of the socket
+	srv      *share.Server
+	consumer *rival.Rival
+	offers   uint64 // made so far
 }
 
 func newProducer(o options) (*producer, error) {
@@ -37,7 +35,7 @@ func newProducer(o options) (*producer, error) {
 	return p, nil
 }
 
-// open opens the device while the first consumer does the same, as processes do
+// open opens the device while the consumer does the same, as processes do
 // that somebody else starts.
 func (p *producer) open() (err error) {
 	if p.dir, err = os.MkdirTemp("", "gpufd-bench-"); err != nil {
@@ -47,8 +45,12 @@ func (p *producer) open() (err error) {
 		return err
 	}
 	started := make(chan error, 1)
-	go func() { started <- p.need(1) }()
-	p.dev, p.ctx, err = p.opts.device(true)
+	go func() {
+		var err error
+		p.consumer, err = p.start()
+		started <- err
+	}()
+	p.dev, p.ctx, err = p.opts.device()
 	if theirs := <-started; err == nil { // or else it is the same
 		err = theirs
 	}
@@ -56,10 +58,6 @@ func (p *producer) open() (err error) {
 }
 
 func (p *producer) serve(stdin io.Reader, stdout io.Writer) error {
-	if p.opts.lock {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-	}
 	hello := rival.Answer{Name: "gpufd", Info: p.dev.Driver().String()}
 	err := rival.Serve(stdin, stdout, hello, map[string]rival.Handler{
 		"handoff": p.handoff,
@@ -68,31 +66,11 @@ func (p *producer) serve(stdin io.Reader, stdout io.Writer) error {
 }
 
 func (p *producer) close() error {
-	return errors.Join(p.srv.Close(),
-		each(len(p.consumers), func(i int) error { return p.consumers[i].Close() }), // a context takes a while to go
-		p.ctx.Close(), os.RemoveAll(p.dir))
-}
-
-// need starts consumers until there are n, several at a time: most of a start
-// is spent in the driver.
-func (p *producer) need(n int) error {
-	const atOnce = 16
-	for len(p.consumers) < n {
-		more := make([]*rival.Rival, min(atOnce, n-len(p.consumers)))
-		err := each(len(more), func(i int) (err error) {
-			more[i], err = p.start()
-			return err
-		})
-		for _, c := range more {
-			if c != nil {
-				p.consumers = append(p.consumers, c)
-			}
-		}
-		if err != nil {
-			return err
-		}
+	err := p.srv.Close()
+	if p.consumer != nil {
+		err = errors.Join(err, p.consumer.Close())
 	}
-	return nil
+	return errors.Join(err, p.ctx.Close(), os.RemoveAll(p.dir))
 }
 
 func (p *producer) start() (*rival.Rival, error) {
@@ -102,9 +80,7 @@ func (p *producer) start() (*rival.Rival, error) {
 	}
 	ctx, cancel := bounded()
 	defer cancel()
-	argv := []string{self, "-consumer", p.srv.Path(),
-		"-driver", p.opts.driver, fmt.Sprintf("-lock=%v", p.opts.lock), fmt.Sprintf("-context=%v", p.opts.context)}
-	return rival.Start(ctx, "consumer", argv...)
+	return rival.Start(ctx, "consumer", self, "-consumer", p.srv.Path(), "-driver", p.opts.driver)
 }
 
 // handoff SIZE CHUNKS
@@ -112,33 +88,22 @@ func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 	if len(args) != 2 || args[1] == 0 || args[0]%args[1] != 0 {
 		return rival.Answer{}, errors.New("want: handoff SIZE CHUNKS, in equal chunks")
 	}
-	a, err := p.handOut(args[0], args[1], 1, p.opts.mode)
-	a.Each = nil
-	return a, err
-}
-
-// handOut makes a fresh buffer and hands it to n consumers that wait for it.
-func (p *producer) handOut(size, chunks uint64, n int, m mode) (rival.Answer, error) {
-	if err := p.need(n); err != nil {
-		return rival.Answer{}, err
-	}
 	ctx, cancel := bounded()
 	defer cancel()
 	p.offers++
-	h := newHandover(offerName(p.offers), n)
+	h := newHandover(offerName(p.offers))
 	p.srv.Expect(h.name)
-	consumers := p.consumers[:n]
-	err := ask(ctx, consumers, h, "connect %d", p.offers)
+	err := p.ask(ctx, h, "connect %d", p.offers)
 	if err == nil {
-		err = p.make(ctx, h, size, chunks, m)
+		err = p.make(ctx, h, args[0], args[1], p.opts.mode)
 	}
 	if err != nil {
-		return rival.Answer{}, errors.Join(err, ask(ctx, consumers, h, "cancel"))
+		return rival.Answer{}, errors.Join(err, p.ask(ctx, h, "cancel"))
 	}
 	return h.answer(), nil
 }
 
-// make makes a buffer and hands it to the consumers that have asked for it.
+// make makes a buffer and hands it to the consumer, which has asked for it.
 func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, m mode) error {
 	program.OnStep(h.step)
 	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks))
@@ -152,9 +117,8 @@ func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, m
 	return err
 }
 
-// hand offers buf. The consumers hold the memory until all have it, or else the
-// driver would unmap for the first while it imports for the others. Who waits for
-// that is asleep by the time that counts.
+// hand offers buf. The goroutine that waits for the consumer is asleep by the time
+// that counts.
 func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer, m mode) error {
 	offering, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -162,7 +126,7 @@ func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer, m mod
 	go func() {
 		err := h.wait(offering)
 		if err == nil {
-			err = ask(ctx, p.consumers[:h.n], h, "finish")
+			err = p.ask(ctx, h, "finish")
 		}
 		if err != nil {
 			stop(err)
@@ -183,13 +147,13 @@ func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer, m mod
 	return err
 }
 
-// An offer is made until it has no consumers left.
+// An offer returns when its consumer has left.
 type offer func(context.Context) error
 
 // beforehand does what the mode does before the buffer is ready, and returns
 // what makes the offer.
 func (p *producer) beforehand(h *handover, buf *vmm.Buffer, m mode) (offer, error) {
-	opts := []share.OfferOption{share.WithLeases(h.n), share.WithVerdict(), share.OnEvent(h.observe)}
+	opts := []share.OfferOption{share.WithLeases(1), share.WithVerdict(), share.OnEvent(h.observe)}
 	if m != plain {
 		opts = append(opts, share.WithSynchronized())
 	}
@@ -225,24 +189,11 @@ func (p *producer) write(h *handover, buf *vmm.Buffer) error {
 	return err
 }
 
-// ask asks all consumers and notes the steps that they answer with.
-func ask(ctx context.Context, consumers []*rival.Rival, h *handover, format string, args ...any) error {
-	return each(len(consumers), func(i int) error {
-		a, err := consumers[i].Ask(ctx, format, args...)
-		h.add(a.Steps)
-		return err
-	})
-}
-
-// each calls f for 0 to n-1 at once.
-func each(n int, f func(i int) error) error {
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { errs[i] = f(i) })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
+// ask asks the consumer and notes the steps that it answers with.
+func (p *producer) ask(ctx context.Context, h *handover, format string, args ...any) error {
+	a, err := p.consumer.Ask(ctx, format, args...)
+	h.add(a.Steps)
+	return err
 }
 
 func offerName(n uint64) string { return fmt.Sprintf("offer-%d", n) }

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper"
@@ -24,21 +23,11 @@ const (
 	name   = "bench"
 	attach = "share.Attach"
 	bare   = "C, bare calls"
-	maps   = "vmm.Import"
-	talk   = "share.List"
 )
 
 // kept are the samples of what is measured with a keeper.
 type kept struct {
 	attaches, restarts samples
-	looks              []look // at the device's memory: before, while it is kept, and when it was given up
-}
-
-// look adds a look at the device's memory.
-func (k *kept) look(ctx context.Context, dev *cu.Device, when string) error {
-	l, err := lookAt(ctx, dev, when)
-	k.looks = append(k.looks, l)
-	return err
 }
 
 // measureKept has each way map what a keeper keeps, whose writer has let go of it, and
@@ -54,38 +43,14 @@ func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err
 		return got, err
 	}
 	defer func() { err = errors.Join(err, k.stop()) }()
-	if err := got.look(ctx, dev, "before"); err != nil {
-		return got, err
-	}
 	if err := put(ctx, dev, k.socket, uint64(s.attach)); err != nil {
-		return got, err
-	}
-	if err := got.look(ctx, dev, "while it is kept"); err != nil {
 		return got, err
 	}
 	if got.attaches, err = measureAttaches(ctx, dev, k.socket, s); err != nil {
 		return got, err
 	}
-	if got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10); err != nil {
-		return got, err
-	}
-	if _, err := remove(k.socket); err != nil {
-		return got, err
-	}
-	return got, got.lookBack(ctx, dev)
-}
-
-// lookBack looks until the memory is back, for a second at most: the driver takes it back after the
-// keeper has answered.
-func (k *kept) lookBack(ctx context.Context, dev *cu.Device) error {
-	before := k.looks[0].used
-	for end := time.Now().Add(time.Second); ; time.Sleep(10 * time.Millisecond) {
-		l, err := lookAt(ctx, dev, "after rm")
-		if err != nil || l.used <= before || time.Now().After(end) {
-			k.looks = append(k.looks, l)
-			return err
-		}
-	}
+	got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10)
+	return got, err
 }
 
 func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s settings) (samples, error) {
@@ -94,21 +59,13 @@ func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s setti
 		return nil, err
 	}
 	defer func() { _ = on.Close() }()
-	memory, files, err := exported(ctx, dev, socket)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		for _, f := range files {
-			_ = f.Close()
-		}
-	}()
-	ways := []way{
-		{attach, func(ctx context.Context) (rival.Answer, error) { return attachOnce(ctx, dev, socket) }},
-		{maps, func(context.Context) (rival.Answer, error) { return mapOnce(dev, memory, files) }},
-		own(talk, func(ctx context.Context) (time.Duration, error) { return listOnce(ctx, socket) }),
-	}
+	ways := []way{{attach, func(ctx context.Context) (time.Duration, error) { return attachOnce(ctx, dev, socket) }}}
 	if len(s.c) > 0 {
+		files, err := exported(ctx, dev, socket)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = sock.CloseFiles(files) }()
 		r, err := rival.StartWith(ctx, bare, files, s.c...)
 		if err != nil {
 			return nil, err
@@ -119,67 +76,13 @@ func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s setti
 	return takeTurns(ctx, s.rounds*20, ways)
 }
 
-// Steps of attaching beside the calls of the driver.
-const (
-	connect = "connect"
-	offer   = "offer"  // to ask, and to have the keeper's answer
-	answer  = "answer" // to say that the memory is mapped
-)
-
-// A stopwatch notes how long the steps of one measurement take.
-type stopwatch struct {
-	begin, last time.Time
-	steps       []rival.Step
-}
-
-func startWatch() *stopwatch {
-	now := time.Now()
-	return &stopwatch{begin: now, last: now}
-}
-
-// step notes the time since the last step.
-func (w *stopwatch) step(name string) {
-	now := time.Now()
-	w.steps = append(w.steps, rival.Step{Side: "consumer", Name: name, At: w.last.Sub(w.begin).Nanoseconds(), NS: now.Sub(w.last).Nanoseconds()})
-	w.last = now
-}
-
-// driver notes a step of the driver. What lies between two steps belongs to the second.
-func (w *stopwatch) driver(step string, _ time.Duration) { w.step(step) }
-
-func (w *stopwatch) answer() rival.Answer {
-	return rival.Answer{NS: w.last.Sub(w.begin).Nanoseconds(), Steps: w.steps}
-}
-
-func attachOnce(ctx context.Context, dev *cu.Device, socket string) (rival.Answer, error) {
-	w := startWatch()
-	program.OnStep(w.driver)
-	a, err := share.Attach(ctx, socket, name, dev,
-		share.OnConnected(func(sock.Peer) { w.step(connect) }),
-		share.OnReceived(func(share.Offer, []*os.File) { w.step(offer) }))
-	w.step(answer)
-	if err != nil {
-		return rival.Answer{}, err
-	}
-	return w.answer(), a.Close()
-}
-
-// mapOnce maps memory whose descriptors are here, as C does: what attaching is without the keeper.
-func mapOnce(dev *cu.Device, memory vmm.Descriptor, files []*os.File) (rival.Answer, error) {
-	w := startWatch()
-	program.OnStep(w.driver)
-	b, err := vmm.Import(dev, memory, files)
-	if err != nil {
-		return rival.Answer{}, err
-	}
-	return w.answer(), b.Close()
-}
-
-// listOnce is a conversation with the keeper without memory.
-func listOnce(ctx context.Context, socket string) (time.Duration, error) {
+func attachOnce(ctx context.Context, dev *cu.Device, socket string) (time.Duration, error) {
 	begin := time.Now()
-	_, err := share.List(ctx, socket)
-	return time.Since(begin), err
+	a, err := share.Attach(ctx, socket, name, dev)
+	if err != nil {
+		return 0, err
+	}
+	return time.Since(begin), a.Close()
 }
 
 // put has the keeper keep size bytes, filled by the device.
@@ -217,13 +120,13 @@ func remove(socket string) (store int, err error) {
 
 // exported returns descriptors of what is kept, which the caller owns. When it returns, no more
 // of the memory is mapped here.
-func exported(ctx context.Context, dev *cu.Device, socket string) (vmm.Descriptor, []*os.File, error) {
+func exported(ctx context.Context, dev *cu.Device, socket string) ([]*os.File, error) {
 	a, err := share.Attach(ctx, socket, name, dev, share.WithReoffer())
 	if err != nil {
-		return vmm.Descriptor{}, nil, err
+		return nil, err
 	}
-	memory, files, err := a.Buffer().Export()
-	return memory, files, errors.Join(err, a.Close())
+	_, files, err := a.Buffer().Export()
+	return files, errors.Join(err, a.Close())
 }
 
 // A keeperProcess is a keeper. Its fd store is a process that it finds again.

@@ -16,22 +16,13 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A way is one of those that take turns. It says how long it took, and may say how
-// long its steps did.
+// A way is one of those that take turns. It returns how long it took.
 type way struct {
 	name    string
-	measure func(ctx context.Context) (rival.Answer, error)
+	measure func(ctx context.Context) (time.Duration, error)
 }
 
-// own is a way without steps.
-func own(name string, f func(ctx context.Context) (time.Duration, error)) way {
-	return way{name, func(ctx context.Context) (rival.Answer, error) {
-		took, err := f(ctx)
-		return rival.Answer{NS: took.Nanoseconds()}, err
-	}}
-}
-
-// samples are the times of each way and of each "WAY: STEP", in ns, round by round.
+// samples are the times of each way, in ns, round by round.
 type samples map[string][]float64
 
 // takeTurns measures the ways, in another order each round. What the first round
@@ -41,16 +32,12 @@ func takeTurns(ctx context.Context, rounds int, ways []way) (samples, error) {
 	for round := range rounds + 1 {
 		for i := range ways {
 			w := ways[(round+i)%len(ways)]
-			a, err := w.measure(ctx)
+			took, err := w.measure(ctx)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", w.name, err)
 			}
-			if round == 0 {
-				continue
-			}
-			s[w.name] = append(s[w.name], float64(a.NS))
-			for _, step := range a.Steps {
-				s[w.name+": "+step.Name] = append(s[w.name+": "+step.Name], float64(step.NS))
+			if round > 0 {
+				s[w.name] = append(s[w.name], float64(took.Nanoseconds()))
 			}
 		}
 	}
@@ -70,7 +57,7 @@ func measureLoads(ctx context.Context, dev *cu.Device, s settings) (_ samples, e
 	if err := l.open(s.dir); err != nil {
 		return nil, err
 	}
-	ways := []way{own(limit, l.limit), own(ours, l.load)}
+	ways := []way{{limit, l.limit}, {ours, l.load}}
 	if len(s.python) > 0 {
 		r, err := rival.Start(ctx, loadFile, s.python...)
 		if err != nil {
@@ -84,10 +71,11 @@ func measureLoads(ctx context.Context, dev *cu.Device, s settings) (_ samples, e
 
 // asked is the way of a rival: a question.
 func asked(r *rival.Rival, question string) way {
-	return way{r.Name, func(ctx context.Context) (rival.Answer, error) {
+	return way{r.Name, func(ctx context.Context) (time.Duration, error) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 		defer cancel()
-		return r.Ask(ctx, "%s", question)
+		a, err := r.Ask(ctx, "%s", question)
+		return time.Duration(a.NS), err
 	}}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/stats"
@@ -13,7 +12,7 @@ import (
 func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Report {
 	r := &report.Report{
 		Name: "keeper", Machine: m,
-		Text: "Loading is from a file in memory into a buffer that is there; starting threads and pinning count. Attaching is from connecting to mapped memory; the bare calls, and vmm.Import, import a descriptor that the program has, reserve, map and set access; share.List is a conversation with the keeper and no memory. The ways take turns in every round, in rotating order.",
+		Text: "Loading is from a file in memory into a buffer that is there; starting threads and pinning count. Attaching is from connecting to mapped memory; the bare calls import a descriptor that the program has, reserve, map and set access. The ways take turns in every round, in rotating order.",
 		Raw:  report.Table{Head: []string{"what", "way", "round", "ns"}},
 		Ratios: []report.Ratio{
 			{What: "loading, of what the link could do, as time", Got: ratio(loads, ours, limit)},
@@ -22,7 +21,6 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 			{What: "a killed keeper is back, of 100 ms, median", Got: stats.Summarize(k.restarts[restart]).P50 / 100e6},
 			{What: "a killed keeper is back, of 1 s, worst", Got: stats.Summarize(k.restarts[restart]).Max / 1e9},
 			{What: "a reader's kernels while keepers die, of the same before", Got: stats.Summarize(k.restarts[shaken]).P50 / stats.Summarize(k.restarts[quiet]).P50},
-			{What: "memory that is not back a second after rm, of what was kept", Got: left(k.looks)},
 		},
 	}
 	load := report.Table{Title: "Loading " + s.load.String(), Head: []string{"way", "median", "best", "rate"}}
@@ -30,16 +28,7 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 		add(r, &load, "load", way, loads[way], func(ns float64) string { return fmt.Sprintf("%.1f GB/s", float64(s.load)/ns) })
 	}
 	att := report.Table{Title: "Attaching to " + s.attach.String(), Head: []string{"way", "median", "best", "99 %"}}
-	ways := []string{bare, attach, maps, talk}
-	for _, way := range []string{bare, maps} {
-		for _, call := range calls {
-			ways = append(ways, way+": "+call)
-		}
-	}
-	for _, step := range slices.Concat([]string{connect, offer}, calls, []string{answer}) {
-		ways = append(ways, attach+": "+step)
-	}
-	for _, way := range ways {
+	for _, way := range []string{bare, attach} {
 		p99 := stats.Summarize(k.attaches[way]).P99
 		add(r, &att, "attach", way, k.attaches[way], func(float64) string { return report.Duration(p99) })
 	}
@@ -49,17 +38,9 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 		worst := stats.Summarize(k.restarts[what]).Max
 		add(r, &deaths, "restart", what, k.restarts[what], func(float64) string { return report.Duration(worst) })
 	}
-	memory := report.Table{Title: "Memory of the device", Head: []string{"when", "nvidia-smi", "its processes", "in use, of all processes"},
-		Text: "The driver counts with a context in this process, which is in its numbers each time. After rm is when all of it is back, or a second later."}
-	for _, l := range k.looks {
-		memory.Rows = append(memory.Rows, l.row())
-	}
-	r.Tables = []report.Table{load, att, deaths, memory}
+	r.Tables = []report.Table{load, att, deaths}
 	return r
 }
-
-// calls are the steps of the bare calls.
-var calls = []string{"import", "reserve", "map", "access"}
 
 // add writes a row, and its samples.
 func add(r *report.Report, t *report.Table, what, way string, ns []float64, last func(median float64) string) {

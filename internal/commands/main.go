@@ -39,7 +39,7 @@ After each command come the records that it prints with ` + "`--json`" + `: the 
 
 A shell completes flags after ` + "`source <(producer --completion bash)`" + ` (or zsh), and likewise for consumer, launch and
 ring. For fish it is ` + "`producer --completion fish | source`" + `. For gpufd it is ` + "`source <(gpufd completion bash)`" + `, which
-also completes the names that the keeper has. Producer, consumer, launch and ring take flags with one dash, too.
+also completes the names that the keeper has. All have ` + "`--help`" + `. Producer, consumer, launch and ring take flags with one dash, too.
 The keeper starts ` + "`gpufd fd-store SOCKET.store`" + ` by itself; it has no help, and nobody else needs it.
 
 `
@@ -103,7 +103,9 @@ func writePage(roots []*cobra.Command) error {
 // writeCommand writes the section of a command, and those of its subcommands.
 func writeCommand(contents, sections *bytes.Buffer, c *cobra.Command) error {
 	name := c.CommandPath()
-	fmt.Fprintf(contents, "[%s](#%s) ·\n", name, strings.ReplaceAll(name, " ", "-"))
+	c.InitDefaultHelpFlag()
+	c.Flags().Lookup("help").Hidden = true
+	fmt.Fprintf(contents, "[%s](#%s) · ", name, strings.ReplaceAll(name, " ", "-"))
 	if c.Long == "" {
 		c.Long = c.Short
 	}
@@ -114,7 +116,7 @@ func writeCommand(contents, sections *bytes.Buffer, c *cobra.Command) error {
 	}
 	page, _, _ := strings.Cut(text.String(), "### SEE ALSO")
 	page, _, _ = strings.Cut(page, "### Options inherited")
-	page = strings.NewReplacer("### Synopsis\n\n", "", "### Options\n\n", "", "\n\n\n\n", "\n\n").Replace(page)
+	page = strings.NewReplacer("### Synopsis\n\n", "", "\n\n\n\n", "\n\n", "\n```\n\n```\n", "\n\n", "\n```\n\n### Options\n\n```\n", "\n\n").Replace(page)
 	fmt.Fprintf(sections, "\n%s\n", strings.TrimSpace(page))
 	if _, list, found := strings.Cut("\n"+records, "\n## "+name+"\n\n"); found {
 		list, _, _ = strings.Cut(list, "\n\n## ")

@@ -93,7 +93,7 @@ func (c *child) read(at *share.Attachment, a *answer) error {
 	}
 	n := min(at.Size(), size)
 	a.Seen = fmt.Sprintf("%d bytes were attached to and read", n)
-	g := new(greeting)
+	g := new(hello)
 	if at.Offer().Name != OfferName || json.Unmarshal(at.Offer().Data, g) != nil {
 		b := make([]byte, n)
 		return cu.CopyToHost(ctx, b, at.Ptr())

@@ -27,10 +27,10 @@ type Config struct {
 	Report  func(Row)                  // is called with each row as soon as it is known, or nil
 }
 
-// A visit is one run.
-type visit struct {
+// A run is one run of the checks.
+type run struct {
 	Config
-	owner, reader *patient // two processes that share
+	owner, reader *probe // two processes that share
 	rows          []Row
 	nobody        bool // this user's namespace does not map it
 }
@@ -38,7 +38,7 @@ type visit struct {
 // Run checks this machine, container and user, and returns what it found. Each check may
 // take c.Timeout; ctx ends the run.
 func Run(ctx context.Context, c Config) []Row {
-	v := &visit{Config: c}
+	v := &run{Config: c}
 	defer v.end()
 	v.timed(ctx, v.system)
 	v.startBoth()
@@ -64,7 +64,7 @@ func Run(ctx context.Context, c Config) []Row {
 }
 
 // add notes rows, and reports them.
-func (v *visit) add(rows ...Row) {
+func (v *run) add(rows ...Row) {
 	for _, r := range rows {
 		v.nobody = v.nobody || r.ID == "uid-map" && r.Status == Fail
 		if v.nobody && r.Status == Fail && r.Cause == r.ID { // no directory is this user's
@@ -80,22 +80,22 @@ func (v *visit) add(rows ...Row) {
 }
 
 // timed runs checks within c.Timeout.
-func (v *visit) timed(run context.Context, f func(context.Context) []Row) {
-	ctx, cancel := context.WithTimeout(run, v.Timeout)
+func (v *run) timed(whole context.Context, f func(context.Context) []Row) {
+	ctx, cancel := context.WithTimeout(whole, v.Timeout)
 	defer cancel()
-	if rows := f(ctx); run.Err() == nil { // else they say that they were interrupted
+	if rows := f(ctx); whole.Err() == nil { // else they say that they were interrupted
 		v.add(rows...)
 	}
 }
 
 // startBoth starts the two processes, which open no driver yet.
-func (v *visit) startBoth() {
+func (v *run) startBoth() {
 	v.owner = v.start("exporting process", roleEnv+"=owner")
 	v.reader = v.start("importing process", roleEnv+"=reader")
 }
 
 // openBoth makes the two processes open their drivers side by side: drivers take long to start.
-func (v *visit) openBoth(ctx context.Context) {
+func (v *run) openBoth(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, v.Timeout)
 	defer cancel()
 	opened := make(chan struct{})
@@ -110,8 +110,8 @@ func (v *visit) openBoth(ctx context.Context) {
 // roleEnv tells the two processes apart, for tests.
 const roleEnv = "GPUFD_DOCTOR_ROLE"
 
-func (v *visit) end() {
-	for _, p := range []*patient{v.reader, v.owner} {
+func (v *run) end() {
+	for _, p := range []*probe{v.reader, v.owner} {
 		if p != nil {
 			p.close()
 		}
@@ -119,8 +119,8 @@ func (v *visit) end() {
 }
 
 // pids returns the processes of this run.
-func (v *visit) pids() (pids []int) {
-	for _, p := range []*patient{v.reader, v.owner} {
+func (v *run) pids() (pids []int) {
+	for _, p := range []*probe{v.reader, v.owner} {
 		if p != nil && p.cmd != nil {
 			pids = append(pids, p.cmd.Process.Pid)
 		}
@@ -175,7 +175,7 @@ func (facts facts) cause(id string, f *fault) string {
 func newSalt() uint32 { return rand.Uint32()&^1 | 2 }
 
 // device shares memory of a device between two processes, in all ways.
-func (v *visit) device(ctx context.Context, dev deviceInfo) {
+func (v *run) device(ctx context.Context, dev deviceInfo) {
 	for _, check := range []func(context.Context, cu.UUID) Row{v.contexts, v.descriptors, v.legacyMemory, v.legacyEvent, v.fabric} {
 		if v.revive() {
 			v.openBoth(ctx)
@@ -190,7 +190,7 @@ func (v *visit) device(ctx context.Context, dev deviceInfo) {
 }
 
 // revive starts both processes anew if one has died or was killed, and reports whether.
-func (v *visit) revive() bool {
+func (v *run) revive() bool {
 	if v.owner.dead == nil && v.reader.dead == nil {
 		return false
 	}
@@ -200,8 +200,8 @@ func (v *visit) revive() bool {
 }
 
 // drop makes both give back what they have, contexts included. One that cannot is replaced.
-func (v *visit) drop(ctx context.Context) {
-	for _, p := range []*patient{v.reader, v.owner} {
+func (v *run) drop(ctx context.Context) {
+	for _, p := range []*probe{v.reader, v.owner} {
 		if _, _, f := p.ask(ctx, request{Do: "drop"}); f != nil {
 			p.giveUp(f)
 		}

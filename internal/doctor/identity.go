@@ -27,8 +27,8 @@ type identity struct {
 	Devices    []cu.UUID
 }
 
-// A greeting is what [Offer] says of itself, with the legacy handles of its memory.
-type greeting struct {
+// A hello is what [Offer] says of itself, with the legacy handles of its memory.
+type hello struct {
 	identity
 	Salt   uint32
 	Memory *cu.IPCHandle

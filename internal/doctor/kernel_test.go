@@ -14,8 +14,8 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// run is a run of doctor in another process, behind front.
-func run(t *testing.T, child string, front []string, env ...string) []Row {
+// runDoctor is a run of doctor in another process, behind front.
+func runDoctor(t *testing.T, child string, front []string, env ...string) []Row {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -37,13 +37,13 @@ func TestKernel(t *testing.T) {
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")
 	socket := socketEnv + "=" + t.TempDir()
 	t.Run("too few descriptors", func(t *testing.T) {
-		named(t, run(t, "run", nil, socket, limitEnv+"=60"), "fd-limit") // RLIMIT_NOFILE of 60: MSG_CTRUNC
+		named(t, runDoctor(t, "run", nil, socket, limitEnv+"=60"), "fd-limit") // RLIMIT_NOFILE of 60: MSG_CTRUNC
 	})
 	t.Run("pidfd_getfd is denied", func(t *testing.T) {
 		if cutest.Emulated() {
 			t.Skip("qemu-user has no seccomp, which denies the call here; the same runs without qemu")
 		}
-		rows := run(t, "run", nil, socket, filterEnv+"=1")
+		rows := runDoctor(t, "run", nil, socket, filterEnv+"=1")
 		named(t, rows, "pidfd-getfd") // a seccomp filter
 		require.Contains(t, find(t, rows, "pidfd-getfd").Seen, "operation not permitted; this kernel has no Yama")
 	})
@@ -65,17 +65,17 @@ func TestNamespaces(t *testing.T) {
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")
 	socket := socketEnv + "=" + t.TempDir()
 	t.Run("process 1", func(t *testing.T) {
-		named(t, run(t, "run", cutest.Namespaced(t), socket), "pid-namespace") // a PID namespace
+		named(t, runDoctor(t, "run", cutest.Namespaced(t), socket), "pid-namespace") // a PID namespace
 	})
 	t.Run("no /dev/shm", func(t *testing.T) {
 		readOnly := strings.Replace(ownShm, `exec "$0"`, `mount -o remount,ro /dev/shm && "$0"`, 1)
-		rows := run(t, "run", namespaced(t, readOnly), socket, "HOLD="+t.TempDir(), "RO=")
+		rows := runDoctor(t, "run", namespaced(t, readOnly), socket, "HOLD="+t.TempDir(), "RO=")
 		named(t, rows, "shm") // a /dev/shm that is read-only
 		require.Equal(t, Fail, find(t, rows, "shm").Status)
 	})
 	t.Run("no number", func(t *testing.T) {
 		cutest.Namespaced(t)
-		rows := run(t, "run", []string{"unshare", "--user"}, socket)
+		rows := runDoctor(t, "run", []string{"unshare", "--user"}, socket)
 		require.Equal(t, Fail, find(t, rows, "uid-map").Status)
 		named(t, rows, "uid-map") // a user namespace without a map
 	})

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Setenv("GPUFD_SOFT_IMEX", "1") // so that nothing is to be found, unless a test breaks it
 		os.Unsetenv("CUDA_VISIBLE_DEVICES")
 	}
-	cutest.Main(m, cutest.Children{"patient": childPatient, "run": childRun, "with": childWith, "offer": childOffer, "listen": childListen})
+	cutest.Main(m, cutest.Children{"probe": childPatient, "run": childRun, "with": childWith, "offer": childOffer, "listen": childListen})
 }
 
 // Variables that break something in a probed process. A fault is "ROLE FUNCTION RESULT", where a result of
@@ -86,7 +86,7 @@ func config(t *testing.T) Config {
 func configAt(dir string) Config {
 	return Config{
 		Child: func() *exec.Cmd {
-			cmd := cutest.Child(context.Background(), "patient")
+			cmd := cutest.Child(context.Background(), "probe")
 			cmd.Stderr = os.Stderr
 			return cmd
 		},

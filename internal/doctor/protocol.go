@@ -51,7 +51,7 @@ type answer struct {
 	Fabric   []byte             `json:",omitempty"`
 	Seen     string             `json:",omitempty"`
 	Names    []string           `json:",omitempty"` // of offers
-	Greeting *greeting          `json:",omitempty"` // of the other side
+	Greeting *hello             `json:",omitempty"` // of the other side
 }
 
 // A deviceInfo is a device that a process sees.

@@ -40,9 +40,8 @@ type Step struct {
 
 // A Rival is a running program. The caller owns it.
 type Rival struct {
-	Name    string
-	Info    string
-	Started time.Duration // from the start of the program to its first answer
+	Name string
+	Info string
 
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -76,7 +75,6 @@ func StartWith(ctx context.Context, name string, files []*os.File, argv ...strin
 		return nil, err
 	}
 	r.in = in
-	begun := time.Now()
 	if err := r.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("rival %s: %w", name, err)
 	}
@@ -89,7 +87,7 @@ func StartWith(ctx context.Context, name string, files []*os.File, argv ...strin
 		_ = r.Close() // err says more
 		return nil, err
 	}
-	r.Info, r.Started = a.Info, time.Since(begun)
+	r.Info = a.Info
 	return r, nil
 }
 

@@ -12,7 +12,7 @@ func sysResult(r cu.Result) sys.CUresult { return sys.CUresult(r) }
 
 // exchange makes the owner share something, the reader open it, and the owner verify what
 // the reader has written. It returns the first failure.
-func (v *visit) exchange(ctx context.Context, dev cu.UUID, make, open string, verify bool) *fault {
+func (v *run) exchange(ctx context.Context, dev cu.UUID, make, open string, verify bool) *fault {
 	r := request{Do: make, Device: dev, Size: size, Salt: newSalt()}
 	a, files, f := v.owner.ask(ctx, r)
 	if f == nil {
@@ -27,8 +27,8 @@ func (v *visit) exchange(ctx context.Context, dev cu.UUID, make, open string, ve
 }
 
 // contexts makes both make a context and keep it: a device in exclusive mode allows one.
-func (v *visit) contexts(ctx context.Context, dev cu.UUID) Row {
-	for _, p := range []*patient{v.owner, v.reader} {
+func (v *run) contexts(ctx context.Context, dev cu.UUID) Row {
+	for _, p := range []*probe{v.owner, v.reader} {
 		if _, _, f := p.ask(ctx, request{Do: "context", Device: dev, Salt: newSalt()}); f != nil {
 			return failed("context", Fail, f, facts{})
 		}
@@ -36,14 +36,14 @@ func (v *visit) contexts(ctx context.Context, dev cu.UUID) Row {
 	return row("context", OK, "", "two processes have one at the same time, and copied memory there and back")
 }
 
-func (v *visit) descriptors(ctx context.Context, dev cu.UUID) Row {
+func (v *run) descriptors(ctx context.Context, dev cu.UUID) Row {
 	if f := v.exchange(ctx, dev, "create", "import", true); f != nil {
 		return failed("memory-fd", Fail, f, facts{})
 	}
 	return row("memory-fd", OK, "", "2 MiB were created, exported, imported by another process, mapped, written and verified on both sides")
 }
 
-func (v *visit) legacyMemory(ctx context.Context, dev cu.UUID) Row {
+func (v *run) legacyMemory(ctx context.Context, dev cu.UUID) Row {
 	f := v.exchange(ctx, dev, "legacy", "open legacy", true)
 	if f == nil {
 		return row("legacy-memory", OK, "", "2 MiB were opened by another process, written and verified on both sides")
@@ -51,7 +51,7 @@ func (v *visit) legacyMemory(ctx context.Context, dev cu.UUID) Row {
 	return failed("legacy-memory", legacyStatus(f), f, facts{sameShm: v.sameShm(ctx)})
 }
 
-func (v *visit) legacyEvent(ctx context.Context, dev cu.UUID) Row {
+func (v *run) legacyEvent(ctx context.Context, dev cu.UUID) Row {
 	f := v.exchange(ctx, dev, "event", "open event", false)
 	if f == nil {
 		return row("legacy-event", OK, "", "another process opened an event, and saw it happen")
@@ -68,13 +68,13 @@ func legacyStatus(f *fault) Status {
 }
 
 // sameShm reports whether both processes have the same /dev/shm.
-func (v *visit) sameShm(ctx context.Context) bool {
+func (v *run) sameShm(ctx context.Context) bool {
 	a, _, f := v.owner.ask(ctx, request{Do: "shm"})
 	b, _, g := v.reader.ask(ctx, request{Do: "shm"})
 	return f == nil && g == nil && a.Seen == b.Seen
 }
 
-func (v *visit) fabric(ctx context.Context, dev cu.UUID) Row {
+func (v *run) fabric(ctx context.Context, dev cu.UUID) Row {
 	if f := v.exchange(ctx, dev, "fabric", "import fabric", true); f != nil {
 		if f.Op == "cuMemCreate" && f.Mark == "" { // other memory could be made before
 			f.Mark = "imex-channel"

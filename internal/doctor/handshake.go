@@ -9,8 +9,8 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// greet makes what is shared with other doctors. It leaves out what legacy IPC does not support.
-func (c *child) greet(dev *cu.Device) (g greeting, buf *vmm.Buffer, err error) {
+// handshake makes what is shared with other doctors. It leaves out what legacy IPC does not support.
+func (c *child) handshake(dev *cu.Device) (g hello, buf *vmm.Buffer, err error) {
 	if g.identity, err = identityOf("self"); err != nil {
 		return g, nil, err
 	}

@@ -16,9 +16,9 @@ import (
 const oldest = 11040
 
 // drivers reports whether both processes have opened a driver.
-func (v *visit) drivers() []Row {
+func (v *run) drivers() []Row {
 	says := v.owner.says
-	for _, p := range []*patient{v.owner, v.reader} {
+	for _, p := range []*probe{v.owner, v.reader} {
 		if p.err != nil {
 			return []Row{v.noDriver(p.err)}
 		}
@@ -35,7 +35,7 @@ func (v *visit) drivers() []Row {
 
 // noDriver says why no driver opens. If the row of /dev/shm has failed, too, that may be the
 // cause.
-func (v *visit) noDriver(f *fault) Row {
+func (v *run) noDriver(f *fault) Row {
 	broken := slices.ContainsFunc(v.rows, func(r Row) bool { return r.ID == "shm" && r.Status == Fail })
 	if f.Mark == "" && broken {
 		f.Mark = oneOf(advice.Read(f.Text), "shm")
@@ -59,7 +59,7 @@ func softCause(says string) string {
 }
 
 // libcuda looks for libraries besides the one that was opened.
-func (v *visit) libcuda() []Row {
+func (v *run) libcuda() []Row {
 	if v.owner.says.Kind == cu.Soft {
 		return []Row{row("libcuda", Unknown, "", "the software driver is used, so libcuda was not tried")}
 	}
@@ -118,7 +118,7 @@ func moduleVersion() string {
 }
 
 // visible compares CUDA_VISIBLE_DEVICES with the devices that are seen.
-func (v *visit) visible() Row {
+func (v *run) visible() Row {
 	n := len(v.owner.says.Devices)
 	seen := "seen: " + devices(n)
 	value, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")

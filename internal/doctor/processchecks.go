@@ -15,7 +15,7 @@ import (
 const passed = 64
 
 // processes runs the checks that need another process, but no driver.
-func (v *visit) processes(ctx context.Context) []Row {
+func (v *run) processes(ctx context.Context) []Row {
 	if v.reader.dead != nil {
 		return v.withoutProcess()
 	}
@@ -26,7 +26,7 @@ func (v *visit) processes(ctx context.Context) []Row {
 
 // withoutProcess returns the rows if no process could be started. The limit of open files
 // may be the reason; the others are unknown.
-func (v *visit) withoutProcess() (rows []Row) {
+func (v *run) withoutProcess() (rows []Row) {
 	for _, id := range []string{"fd-limit", "pidfd-getfd", "abstract-socket"} {
 		if f := v.reader.dead; f.Mark == id {
 			rows = append(rows, failed(id, Fail, f.and(limit()), facts{}))
@@ -45,7 +45,7 @@ func limit() string {
 }
 
 // files passes descriptors to another process.
-func (v *visit) files(ctx context.Context) Row {
+func (v *run) files(ctx context.Context) Row {
 	files := make([]*os.File, 0, passed)
 	null, err := os.Open(os.DevNull)
 	for err == nil && len(files) < passed {
@@ -66,7 +66,7 @@ func (v *visit) files(ctx context.Context) Row {
 }
 
 // getfd makes a process take a descriptor from its parent, which Yama forbids first.
-func (v *visit) getfd(ctx context.Context) Row {
+func (v *run) getfd(ctx context.Context) Row {
 	a, _, f := v.reader.ask(ctx, request{Do: "drop"}) // which says what number it has
 	if f == nil && a.PID != v.reader.cmd.Process.Pid {
 		return row("pidfd-getfd", Unknown, "", "not tried: the process that was started for it is in another PID namespace, as number %d", a.PID)
@@ -93,7 +93,7 @@ func yama() string {
 }
 
 // abstract makes another process connect to an abstract socket of this one.
-func (v *visit) abstract(ctx context.Context) Row {
+func (v *run) abstract(ctx context.Context) Row {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return failed("abstract-socket", Warn, newFault(os.NewSyscallError("socket", err)), facts{})

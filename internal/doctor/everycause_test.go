@@ -35,7 +35,7 @@ func TestEveryCauseIsShown(t *testing.T) {
 	}
 	var sources strings.Builder
 	for _, f := range files {
-		if f == "written_test.go" || f == "explain_test.go" {
+		if f == "everycause_test.go" || f == "explain_test.go" {
 			continue
 		}
 		b, err := os.ReadFile(f)

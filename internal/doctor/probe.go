@@ -12,8 +12,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A patient is a child process, on this side. The caller of start owns it.
-type patient struct {
+// A probe is a child process, on this side. The caller of start owns it.
+type probe struct {
 	name string
 	cmd  *exec.Cmd // nil for here
 	conn *sock.Conn
@@ -23,10 +23,10 @@ type patient struct {
 	dead *fault        // why it is not asked any more, or nil
 }
 
-// here returns a patient in this process itself, because the pid that opens a legacy handle
+// here returns a probe in this process itself, because the pid that opens a legacy handle
 // matters. If it hangs, it is abandoned.
-func (c Config) here(ctx context.Context) *patient {
-	p := &patient{name: "importing process"}
+func (c Config) here(ctx context.Context) *probe {
+	p := &probe{name: "importing process"}
 	mine, theirs, err := sock.NewPair()
 	if err != nil {
 		p.dead = newFault(err)
@@ -42,9 +42,9 @@ func (c Config) here(ctx context.Context) *patient {
 	return p
 }
 
-// start starts a child. If that fails, every request to the patient fails with the reason.
-func (c Config) start(name string, env ...string) *patient {
-	p := &patient{name: name}
+// start starts a child. If that fails, every request to the probe fails with the reason.
+func (c Config) start(name string, env ...string) *probe {
+	p := &probe{name: name}
 	if err := p.run(c.Child(), env); err != nil {
 		p.dead = &fault{Text: "starting a process: " + err.Error(), Mark: markOf(err)}
 		p.err = p.dead
@@ -53,11 +53,11 @@ func (c Config) start(name string, env ...string) *patient {
 }
 
 // open makes it open its driver, no longer than ctx.
-func (p *patient) open(ctx context.Context) {
+func (p *probe) open(ctx context.Context) {
 	p.says, _, p.err = p.ask(ctx, request{Do: "open"})
 }
 
-func (p *patient) run(cmd *exec.Cmd, env []string) error {
+func (p *probe) run(cmd *exec.Cmd, env []string) error {
 	mine, theirs, err := sock.NewPair()
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (p *patient) run(cmd *exec.Cmd, env []string) error {
 
 // ask sends the child a request. The caller keeps files, and owns those that come back. A
 // child that does not answer in time is killed.
-func (p *patient) ask(ctx context.Context, r request, files ...*os.File) (answer, []*os.File, *fault) {
+func (p *probe) ask(ctx context.Context, r request, files ...*os.File) (answer, []*os.File, *fault) {
 	if p.dead != nil {
 		return answer{}, nil, p.dead
 	}
@@ -109,7 +109,7 @@ func (p *patient) ask(ctx context.Context, r request, files ...*os.File) (answer
 }
 
 // lost ends a child that did not answer.
-func (p *patient) lost(ctx context.Context, what string, err error) *fault {
+func (p *probe) lost(ctx context.Context, what string, err error) *fault {
 	f := newFault(err)
 	over := p.kill()
 	switch {
@@ -125,7 +125,7 @@ func (p *patient) lost(ctx context.Context, what string, err error) *fault {
 }
 
 // giveUp kills a child that cannot be used any more, for the reason f.
-func (p *patient) giveUp(f *fault) {
+func (p *probe) giveUp(f *fault) {
 	if p.dead == nil {
 		p.kill()
 		p.dead = f
@@ -136,7 +136,7 @@ func (p *patient) giveUp(f *fault) {
 const ending = 5 * time.Second
 
 // kill ends the child at once, and reports whether it has ended.
-func (p *patient) kill() bool {
+func (p *probe) kill() bool {
 	if p.cmd == nil {
 		_ = p.conn.Close()
 		return false
@@ -146,7 +146,7 @@ func (p *patient) kill() bool {
 }
 
 // wait waits until it has ended, no longer than ending, and reports whether it has.
-func (p *patient) wait() bool {
+func (p *probe) wait() bool {
 	select {
 	case <-p.over:
 		return true
@@ -156,7 +156,7 @@ func (p *patient) wait() bool {
 }
 
 // close ends the child, and waits for that.
-func (p *patient) close() {
+func (p *probe) close() {
 	_ = p.conn.Close()
 	if p.over != nil && !p.wait() && p.cmd != nil {
 		p.kill()

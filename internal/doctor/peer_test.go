@@ -89,7 +89,7 @@ func TestWithAPeer(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "s")
 		in := cutest.Namespaced(t)
 		offering(t, offer(t, in), path)
-		rows := run(t, "with", in, socketEnv+"="+path)
+		rows := runDoctor(t, "with", in, socketEnv+"="+path)
 		named(t, rows, "pid-equal") // two PID namespaces, in which both are process 1
 		for _, id := range []string{"pid-equal", "legacy-memory"} {
 			require.Equal(t, "pid-equal", find(t, rows, id).Cause, "%v", rows)
@@ -129,11 +129,11 @@ func TestWithAProducer(t *testing.T) {
 	c.Attach = "weights"
 	require.Equal(t, OK, find(t, With(t.Context(), c, path), "memory-with").Status)
 
-	rows = run(t, "with", nil, socketEnv+"="+path, "CUDA_VISIBLE_DEVICES=1")
+	rows = runDoctor(t, "with", nil, socketEnv+"="+path, "CUDA_VISIBLE_DEVICES=1")
 	named(t, rows, "gpu-hidden") // CUDA_VISIBLE_DEVICES=1, and a producer on device 0
 	require.Equal(t, Fail, find(t, rows, "devices-common").Status)
 
-	rows = run(t, "with", cutest.Namespaced(t), socketEnv+"="+path)
+	rows = runDoctor(t, "with", cutest.Namespaced(t), socketEnv+"="+path)
 	require.Contains(t, find(t, rows, "pid-equal").Seen, "has no number in this PID namespace")
 	require.Equal(t, Unknown, find(t, rows, "pid-equal").Status)
 }
@@ -155,7 +155,7 @@ func TestPeerThatHasEnded(t *testing.T) {
 	require.Equal(t, int32(cmd.Process.Pid), conn.Peer().PID)
 	_, err = identityOfPeer(conn)
 	require.ErrorContains(t, err, "which made the socket, has ended")
-	rows := (&visit{}).compareWith(identity{}, err)
+	rows := (&run{}).compareWith(identity{}, err)
 	require.Len(t, rows, 1)
 	require.Equal(t, Unknown, find(t, rows, "pid-equal").Status)
 }

@@ -16,14 +16,14 @@ import (
 )
 
 // system runs the checks that need neither a driver nor another process.
-func (v *visit) system(ctx context.Context) []Row {
+func (v *run) system(ctx context.Context) []Row {
 	return []Row{uidMap(), v.sockets(ctx), shm(), pidNamespace(), mps()}
 }
 
 // sockets connects to the socket of GPUFD_SOCKET, or to the default one. If nobody listens there, it
 // listens in the directory of that socket, and connects. A container may have no other place for
 // sockets than that of GPUFD_SOCKET.
-func (v *visit) sockets(ctx context.Context) Row {
+func (v *run) sockets(ctx context.Context) Row {
 	if v.Named == "" {
 		if c, err := sock.Dial(ctx, v.Socket); err == nil && c.Close() == nil {
 			return row("socket", OK, "", "the default socket, %s, was connected to", v.Socket)

@@ -24,7 +24,7 @@ import (
 // [Offer] it shares 2 MiB. It attaches to other producers only if c.Attach names an offer,
 // because for them it is a consumer.
 func With(ctx context.Context, c Config, target string) []Row {
-	v := &visit{Config: c}
+	v := &run{Config: c}
 	defer v.end()
 	if IsProcess(target) {
 		v.timed(ctx, func(ctx context.Context) []Row { return v.withProcess(ctx, target) })
@@ -40,7 +40,7 @@ func peerRow(r Row) Row {
 	return r
 }
 
-func (v *visit) withProcess(ctx context.Context, pid string) []Row {
+func (v *run) withProcess(ctx context.Context, pid string) []Row {
 	as := cmp.Or(v.As, "self")
 	me, err := identityOf(as)
 	if err != nil {
@@ -60,7 +60,7 @@ func (v *visit) withProcess(ctx context.Context, pid string) []Row {
 }
 
 // withDevices asks a process with the other's environment which devices it sees.
-func (v *visit) withDevices(ctx context.Context, as, pid string) Row {
+func (v *run) withDevices(ctx context.Context, as, pid string) Row {
 	mine, err := driverEnv(as)
 	theirs, terr := driverEnv(pid)
 	if err = errors.Join(err, terr); err != nil {
@@ -69,7 +69,7 @@ func (v *visit) withDevices(ctx context.Context, as, pid string) Row {
 	v.owner = v.withEnv(mine).start("process with the devices of this side", roleEnv+"=owner")
 	v.reader = v.withEnv(theirs).start("process with the devices of the other side", roleEnv+"=reader")
 	v.openBoth(ctx)
-	for _, p := range []*patient{v.owner, v.reader} {
+	for _, p := range []*probe{v.owner, v.reader} {
 		if p.err != nil {
 			return peerRow(failed("devices-common", Fail, p.err, facts{}))
 		}
@@ -125,7 +125,7 @@ func (c Config) withEnv(env []string) Config {
 }
 
 // withSocket attaches to the offer of another doctor, or to c.Attach.
-func (v *visit) withSocket(ctx context.Context, path string) []Row {
+func (v *run) withSocket(ctx context.Context, path string) []Row {
 	conn, err := sock.Dial(ctx, path)
 	if err != nil {
 		return []Row{peerRow(failed("peer", Fail, newFault(err), facts{}))}
@@ -141,7 +141,7 @@ func (v *visit) withSocket(ctx context.Context, path string) []Row {
 	a, _, f := v.reader.ask(ctx, request{Do: "attach", Path: path, Name: cmp.Or(v.Attach, OfferName), UIDs: v.UIDs, Count: int(v.most(ctx).Milliseconds())})
 	switch {
 	case a.Greeting != nil:
-		rows = append(rows, v.greeted(ctx, *a.Greeting)...)
+		rows = append(rows, v.compareDoctor(ctx, *a.Greeting)...)
 	case f == nil || !slices.Contains([]string{"socket-foreign", "socket-dead", "peer-silent", "timeout"}, f.Mark): // it is a peer
 		rows = append(append(rows, v.compareWith(other, unknown)...), v.offeredDevices(a.Devices)...)
 	}
@@ -158,7 +158,7 @@ func (v *visit) withSocket(ctx context.Context, path string) []Row {
 
 // compareWith compares this process with a peer that has not greeted. err is why the kernel does
 // not tell of it.
-func (v *visit) compareWith(other identity, err error) []Row {
+func (v *run) compareWith(other identity, err error) []Row {
 	if err != nil {
 		return []Row{peerRow(row("pid-equal", Unknown, "", "not compared, nor users, /dev/shm and networks: %v", err))}
 	}
@@ -170,7 +170,7 @@ func (v *visit) compareWith(other identity, err error) []Row {
 }
 
 // offeredDevices says whether the devices of all that is offered are seen here.
-func (v *visit) offeredDevices(offered []deviceInfo) []Row {
+func (v *run) offeredDevices(offered []deviceInfo) []Row {
 	var there, hidden []string
 	for _, u := range uuids(offered) {
 		if !slices.Contains(there, u.String()) {
@@ -193,7 +193,7 @@ func (v *visit) offeredDevices(offered []deviceInfo) []Row {
 
 // most returns how long the other side may take. It leaves time to report a timeout, and to
 // try legacy IPC.
-func (v *visit) most(ctx context.Context) time.Duration {
+func (v *run) most(ctx context.Context) time.Duration {
 	left := v.Timeout
 	if end, ok := ctx.Deadline(); ok {
 		left = time.Until(end)
@@ -201,9 +201,9 @@ func (v *visit) most(ctx context.Context) time.Duration {
 	return left * 3 / 4
 }
 
-// greeted compares this process with the one that greeted, and opens its legacy memory and
+// compareDoctor compares this process with the one that greeted, and opens its legacy memory and
 // event.
-func (v *visit) greeted(ctx context.Context, g greeting) []Row {
+func (v *run) compareDoctor(ctx context.Context, g hello) []Row {
 	me, err := identityOf("self")
 	if err != nil {
 		return []Row{peerRow(row("pid-equal", Unknown, "", "%v", err))}
@@ -250,7 +250,7 @@ func Offer(ctx context.Context, drv *cu.Driver, path string, c Config, ready fun
 	}
 	o := &child{drv: drv, have: map[string]any{}}
 	defer func() { err = errors.Join(err, o.drop()) }()
-	g, buf, err := o.greet(dev)
+	g, buf, err := o.handshake(dev)
 	if err != nil {
 		return err
 	}
