@@ -25,7 +25,7 @@ func init() { children["successor"] = mortalSuccessor }
 // mortalSuccessor takes over, and kills itself at a step.
 func mortalSuccessor() error {
 	cutest.ExpectLeaks()
-	mortalAt(os.Getenv(stepEnv))
+	at = mortalAt(os.Getenv(stepEnv))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	s, err := TakeOver(ctx, options(os.Getenv(socketEnv)))
