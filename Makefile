@@ -23,11 +23,12 @@ PKGS      ?= ./...
 GATE_RACE  := ./sock ./share/... ./vmm ./cu ./channel
 GATE_OLD   := ./cu ./tests/conformance
 GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
-# Packages wait more than they work, so several run at once. make check vets all code.
-GOTEST     := $(TOOL) gotestsum --format pkgname -- -p 6 -vet=off -timeout 20m
+# Packages wait more than they work, so several run at once. make check vets all code. The cache does not see the
+# programs and the files of other languages that tests start, hence -count=1.
+GOTEST     := $(TOOL) gotestsum --format pkgname -- -p 6 -count=1 -vet=off -timeout 20m
 # The packages whose tests take longest begin first.
 LONGEST    := ./tests/python ./tests/pages ./keeper ./share ./tests/load ./channel ./tests/interop
-# Flags of make test, such as -count=1 or -run=TestFault71.
+# Flags of make test, such as -short or -run=TestFault71.
 TESTFLAGS  ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
@@ -58,7 +59,7 @@ long: ## run what the gate leaves out: the other packages on an old driver, with
 	GATE_OLD='$(GATE_OLD)' GATE_RACE='$(GATE_RACE)' GATE_ARM64='$(GATE_ARM64)' scripts/long.sh
 
 faults: ## run the tests of the faults of docs/faults.md
-	$(GOTEST) -count=1 -run Fault ./...
+	$(GOTEST) -run Fault ./...
 
 check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
 	@out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')) || exit 1; \

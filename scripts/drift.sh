@@ -7,7 +7,7 @@ trap 'rm -rf "$dir"' EXIT
 mkdir -p "$dir/cu/sys"
 ${GO:-go} run ./internal/gen -out "$dir"
 made=$(cd "$dir" && find . -name 'z*.go' | sort)
-have=$(find ./cu -path ./cu/soft -prune -o -name 'z*.go' -print | sort) # cu/soft/ztable.go is TestTable's
+have=$(find ./cu -name 'z*.go' ! -path './cu/soft/*' | sort) # TestTable of cu/soft compares that package's
 if [ "$made" != "$have" ]; then
 	printf 'generated files are not those that are checked in:\n%s\n---\n%s\n' "$made" "$have"
 	exit 1

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs everything a GPU is needed for, from a bundle that `make gpu-bundle` made,
-# on a machine without Go:
+# on a machine with Python, but without Go:
 #   run.sh [flags] [PACKAGE…]      the demo and all packages' tests; or those of some
 #   run.sh two [flags] [PACKAGE…]  the same where there are two GPUs: no test may be skipped for want of the second
 #   run.sh doctor                  what gpufd doctor says here and in containers

@@ -63,5 +63,5 @@ trap 'exit 1' HUP INT TERM
 ${GO:-go} build -o build/linux_arm64/ ./cmd/...
 GOARCH='' ${GO:-go} build -modfile=tools.mod -o build/gotestsum gotest.tools/gotestsum # runs here; go test builds for arm64
 [ "$(uname -m)" = aarch64 ] || emulate
-build/gotestsum --format pkgname -- -short -timeout 30m -vet=off -p "$(nproc)" "$@"
+build/gotestsum --format pkgname -- -count=1 -short -timeout 30m -vet=off -p "$(nproc)" "$@"
 scripts/demo.sh build/linux_arm64
