@@ -20,7 +20,7 @@ FUZZTIME  ?= 10s
 PKGS      ?= ./...
 # What the gate tests with the race detector (packages with locks), as on an old driver
 # (packages that fall back to older ABIs), and for arm64 (packages that the ABI touches).
-GATE_RACE  := ./sock ./share/... ./vmm ./cu ./channel
+GATE_RACE  := ./sock ./vmm ./cu ./channel
 GATE_OLD   := ./cu ./tests/conformance
 GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
 # Packages wait more than they work, so several run at once. make check vets all code. The cache does not see the
@@ -123,7 +123,7 @@ bench-bundle: ## pack bench/ for a GPU machine without Go into build/gpu-bench; 
 	scripts/bench-bundle.sh '$(VERSION)'
 
 microbench: ## run the benchmarks of the packages, each for BENCHTIME
-	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) ./...
+	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) $$(git grep -l '^func Benchmark' -- '*_test.go' ':!bench' | xargs dirname | sort -u | sed 's|^|./|')
 
 fuzz: ## run every fuzzer for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)

@@ -33,7 +33,10 @@ func recorded(t testing.TB) map[string]string {
 // refused when it is loaded. Approximate forms are within their tolerance.
 func TestHashes(t *testing.T) {
 	known := recorded(t)
-	for _, f := range hashForms() {
+	for k, f := range hashForms() {
+		if testing.Short() && k%4 > 0 {
+			continue
+		}
 		f.check(t, known[f.name])
 	}
 	require.Equal(t, len(hashForms()), len(known), "record them again: TestRecord")
