@@ -103,17 +103,17 @@ func (r *Reader) look() (number uint64, err error) {
 	}
 	lost := r.lost.Load()
 	if !lost && !r.streams && !r.passedBy && r.isThere(r.next) {
-		r.seen = max(r.seen, r.next-1) // behind which the writer has told its stamp
+		r.seen = max(r.seen, r.next-1) // the stamp of frame next proves that those before it were published
 		return r.next, nil
 	}
 	told := r.told(lost)
 	published := told
 	if told == r.seen && !r.streams {
-		published = max(told, r.next-1) // the frame that was there may not have been told yet, nor be when Next is called again
+		published = max(told, r.next-1) // a frame may be whole before the writer counts it
 	}
 	seen := r.seen
 	if lost && !r.streams {
-		seen = 0 // a writer that lived when it was lost may have given more by then, which this side has seen
+		seen = 0 // this side may have seen frames that the writer gave after its connection was lost
 	}
 	if err := checkPublished(r.opts.policy, published, seen, r.released, r.slots); err != nil {
 		return 0, cmp.Or(r.dropped(), err)

@@ -37,8 +37,7 @@ func (q *queue) give(slot uint64) (number uint64) {
 	return q.published
 }
 
-// retires is the number of the frame whose entry must not be taken for whole any more, once
-// the slot has another, or 0.
+// retires returns the number of the frame that becomes invalid when the slot is reused, or 0.
 func (q *queue) retires(slot uint64) uint64 {
 	n := q.inSlot[slot]
 	if q.policy != DropOldest || n == 0 || q.published-n >= uint64(len(q.inSlot)) {
@@ -113,8 +112,8 @@ func choose(p Policy, next, published, slots uint64) uint64 {
 // not whole any more: the newest, or, if that was the newest, the one after it.
 func behind(number, published uint64) uint64 { return max(number+1, published) }
 
-// checkPublished says why a reader that has seen seen frames given, and has released so
-// many, cannot have been given published ones. A stream may release frames that are not given yet.
+// checkPublished returns an error if the writer cannot have given that many frames: fewer than this reader has seen, or
+// more than fit beside those that it has not released. A stream may release frames that are not given yet.
 func checkPublished(p Policy, published, seen, released, slots uint64) error {
 	if published < seen || p != DropOldest && published > released+slots || published >= given {
 		return fmt.Errorf("%w: the writer says that it has given %d frames; it had given %d before, of which %d are released, and has %d slots", ErrCursor, published, seen, released, slots)

@@ -65,8 +65,8 @@ func (t *tracker) catchUp() bool {
 	return t.caughtUp()
 }
 
-// asks is idle, but for a mark that the driver keeps: then the stream is not idle, and asks does not
-// wait.
+// asks is idle, but never blocks: if a mark is wanted, a goroutine makes it, because the driver may block that
+// call until the stream goes on.
 func (t *tracker) asks() bool {
 	if t.done() >= t.queued.Load() {
 		return true
@@ -80,9 +80,9 @@ func (t *tracker) asks() bool {
 	return false
 }
 
-// lastChance is catchUp before the stream is closed. Where the driver keeps a call that long, nobody
-// could have the stream go on behind this: it is let go. If the stream waits for other work, lastChance
-// ends when that is done. A limit would not help: no stream is destroyed while a call of it is under way.
+// lastChance is catchUp before the stream is closed, after which no call could reach it. If the driver blocks a call
+// for closeLimit, lastChance frees the stream. If the stream waits for other work, lastChance returns when that is
+// done: the driver destroys no stream while a call on it is under way.
 func (t *tracker) lastChance() {
 	for !lockWithin(&t.mu, closeLimit) {
 		t.letGo()
@@ -248,7 +248,7 @@ func (t *tracker) free(w words, off int) {
 	marking.Wait()
 }
 
-// markUntil has step until marked, or a later one, which may have to wait for the end of a capture.
+// markUntil marks the given step or a later one. It waits for the end of a capture, during which no mark can be made.
 func (t *tracker) markUntil(until uint64) {
 	for pause := pollMin; t.done() < until && !t.isLost(); pause = min(2*pause, sleepMax) {
 		t.mu.Lock()

@@ -48,7 +48,7 @@ func (w *Writer) AcquireOn(s *cu.Stream) (Slot, error) {
 	return w.current(), nil
 }
 
-// awaits makes a batch of what waits for the readers that have the slot. It pins them.
+// awaits puts into the batch a wait for each reader that has not released the slot, and pins those readers.
 func (w *Writer) awaits(slot uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,7 +77,7 @@ func (w *Writer) unpin() {
 	w.pinned = w.pinned[:0]
 }
 
-// acquiring and publishing are what the tracker's word is when a stream has got there.
+// The tracker's word is odd once the stream has acquired the slot of a frame, and even once it has published it.
 func acquiring(sequence uint64) uint64  { return 2*sequence - 1 }
 func publishing(sequence uint64) uint64 { return 2 * sequence }
 
@@ -208,7 +208,7 @@ func (w *Writer) makeRoom(s *cu.Stream, n int) error {
 	return nil
 }
 
-// settled waits for nothing: it says why the host cannot acquire while a stream does.
+// settled returns an error if a stream is acquiring a slot, so that the host cannot. It does not wait.
 func (w *Writer) settled() error {
 	if w.track.queued.Load()%2 == 1 && !w.track.idle() {
 		return fmt.Errorf("%w: a stream is still acquiring frame %d; publish it with PublishOn, or synchronise the stream first", ErrOrder, w.last+1)

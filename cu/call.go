@@ -28,7 +28,7 @@ func (c *Context) run(op string, f func(sys.Caller) sys.CUresult) error {
 	}
 	defer runtime.KeepAlive(c)
 	defer c.inner.leave()
-	if err := c.inner.fate.refuse(op); err != nil {
+	if err := c.inner.loss.refuse(op); err != nil {
 		return err
 	}
 	return c.inner.check(op, f(c.inner.call))
@@ -53,7 +53,7 @@ func (h *contextHandle) check(op string, r sys.CUresult) error {
 		return nil
 	}
 	err := h.dev.drv.check(op, r)
-	h.fate.notice(err)
+	h.loss.notice(err)
 	return err
 }
 
@@ -91,7 +91,7 @@ func (s *Stream) launch(c *Context, op string, f func(sys.Caller, sys.CUstream) 
 	if inner.isClosed() {
 		return ErrClosed
 	}
-	if err := inner.fate.refuse(op); err != nil {
+	if err := inner.loss.refuse(op); err != nil {
 		return err
 	}
 	return inner.check(op, f(inner.call, s.stream))

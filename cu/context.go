@@ -26,7 +26,7 @@ type contextHandle struct {
 	ctx      sys.CUcontext
 	call     sys.Caller  // with ctx
 	created  *references // to the same context, made by cuCtxCreate; nil of the primary one
-	fate     *fate
+	loss     *lostState
 	mu       sync.Mutex
 	children map[closer]struct{}
 	ended    []Unclosed // what Close found
@@ -124,7 +124,7 @@ func (h *contextHandle) closeChildren() error {
 // driver's part to the end of the context: the driver would refuse the call, or
 // crash if another context has been destroyed.
 func (h *contextHandle) closeChild(c closer) error {
-	if !c.close() || h.fate.isLost() {
+	if !c.close() || h.loss.isLost() {
 		return nil
 	}
 	return c.closeIn(h)

@@ -49,7 +49,7 @@ type Driver struct {
 	version  int
 	leak     func(Leak)
 	devices  []*Device
-	fate     fate
+	loss     lostState
 	captures captures
 	watches  atomic.Int64 // goroutines that look after streams which wait
 

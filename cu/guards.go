@@ -30,9 +30,8 @@ type guards struct {
 	unseen   error       // why, if no result of the latest round was asked for
 }
 
-// enter returns a reference to c that stays open until leave, and how many waits
-// ended given up before the caller queues its own, without those that it does not
-// know of.
+// enter returns a reference to c that stays open until leave, and how many waits of the stream had ended given up by
+// now. It leaves out the latest one while nobody has asked for its result.
 func (g *guards) enter(c *Context) (held *Context, before int, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -116,7 +115,7 @@ func (w *watch) take() bool {
 }
 
 // finish ends the waits that the stream has passed, and reports whether there are
-// any. None is over before the first, so it asks the driver about that one alone.
+// any. They end in order, so it asks the driver only about the first.
 func (w *watch) finish() (some bool) {
 	for ; len(w.waits) > 0; some = true {
 		reached, err := w.waits[0].mark.Query()
@@ -189,8 +188,7 @@ func (g *guards) unlink(s *StreamWait) {
 	}
 }
 
-// result returns the result of a wait that the stream has reached; if not, err
-// says what kept it.
+// result returns the result of a wait. err is nil if the stream has passed it, or else says why that is unknown.
 func (s *StreamWait) result(err error) error {
 	switch {
 	case s.givenUp == nil && err == nil:

@@ -21,14 +21,14 @@ func (s *Stream) Call(f func()) error {
 		return ErrClosed
 	}
 	inner := s.ctx.inner
-	id := hostFuncs.add(f, inner.fate)
+	id := hostFuncs.add(f, inner.loss)
 	err := s.run("cuLaunchHostFunc", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		if r := inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
 			return r
 		}
 		return call.CuLaunchHostFunc(h, hostCallback(), id)
 	})
-	if err != nil || inner.fate.isLost() { // lost before add, or after
+	if err != nil || inner.loss.isLost() { // lost before add, or after
 		hostFuncs.take(id)
 	}
 	return err
@@ -56,10 +56,10 @@ type pendingFuncs struct {
 
 type pendingFunc struct {
 	f    func()
-	fate *fate // of its context
+	loss *lostState // of its context
 }
 
-func (p *pendingFuncs) add(f func(), of *fate) uintptr {
+func (p *pendingFuncs) add(f func(), of *lostState) uintptr {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.f == nil {
@@ -80,11 +80,11 @@ func (p *pendingFuncs) take(id uintptr) func() {
 }
 
 // drop forgets the functions of lost contexts: the driver will not call them.
-func (p *pendingFuncs) drop(of *fate) {
+func (p *pendingFuncs) drop(of *lostState) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for id, f := range p.f {
-		if f.fate == of {
+		if f.loss == of {
 			delete(p.f, id)
 		}
 	}

@@ -28,7 +28,7 @@ func hollow(tb testing.TB, hooks ...sys.Hook) (*Context, *Stream, *Event) {
 	}
 	drv := &Driver{call: lib.Caller()}
 	ctx := &Context{inner: &contextHandle{
-		dev: &Device{drv: drv}, ctx: 1, call: drv.call.With(1), fate: new(fate), children: map[closer]struct{}{},
+		dev: &Device{drv: drv}, ctx: 1, call: drv.call.With(1), loss: new(lostState), children: map[closer]struct{}{},
 	}}
 	ctx.null = &Stream{&streamHandle{}, ctx}
 	return ctx, &Stream{&streamHandle{stream: 2}, ctx}, &Event{&eventHandle{event: 3}, ctx}

@@ -55,7 +55,7 @@ func (d *Driver) LoadLibraryFile(path string, opts ...JITOption) (*Library, erro
 }
 
 func (d *Driver) newLibrary(op string, opts []JITOption, types map[string][]string, load func(*sys.CUlibrary, uint32, *sys.CUjit_option, *uintptr) sys.CUresult) (*Library, error) {
-	if err := d.fate.refuse(op); err != nil {
+	if err := d.loss.refuse(op); err != nil {
 		return nil, err
 	}
 	h, j := new(sys.CUlibrary), newJIT(opts)
@@ -63,7 +63,7 @@ func (d *Driver) newLibrary(op string, opts []JITOption, types map[string][]stri
 		return load(h, n, options, values)
 	})
 	if err := d.check(op, r); err != nil {
-		d.fate.notice(err)
+		d.loss.notice(err)
 		return nil, j.explain(err)
 	}
 	l := &libraryHandle{drv: d, library: *h, jit: j, types: types}
@@ -98,7 +98,7 @@ func (l *Library) Close() error {
 	if !l.gate.close() {
 		return nil
 	}
-	if l.drv.fate.isLost() { // as a context's Close does with what is in it
+	if l.drv.loss.isLost() { // as a context's Close does with what is in it
 		return nil
 	}
 	defer l.drv.libraries.Delete(l.libraryHandle)
@@ -112,11 +112,11 @@ func (l *Library) run(op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult)
 	}
 	defer runtime.KeepAlive(l)
 	defer l.leave()
-	if err := l.drv.fate.refuse(op); err != nil {
+	if err := l.drv.loss.refuse(op); err != nil {
 		return err
 	}
 	err := l.drv.check(op, f(l.drv.call, l.library))
-	l.drv.fate.notice(err)
+	l.drv.loss.notice(err)
 	return l.jit.explain(err)
 }
 

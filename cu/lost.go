@@ -42,24 +42,24 @@ func (r Result) Fatal() bool {
 	return false
 }
 
-// A fate says whether the contexts of a driver are lost, and why. All share one:
+// A lostState says whether the contexts of a driver are lost, and why. All share one:
 // the driver loses them together, and makes no new ones.
-type fate struct{ lost atomic.Pointer[Error] }
+type lostState struct{ lost atomic.Pointer[Error] }
 
 // notice remembers a failure that no context survives.
-func (f *fate) notice(err error) {
-	if e, ok := err.(*Error); ok && e.Result.Fatal() && f.lost.CompareAndSwap(nil, e) {
-		hostFuncs.drop(f)
+func (l *lostState) notice(err error) {
+	if e, ok := err.(*Error); ok && e.Result.Fatal() && l.lost.CompareAndSwap(nil, e) {
+		hostFuncs.drop(l)
 	}
 }
 
 // isLost reports whether the contexts are known to be lost.
-func (f *fate) isLost() bool { return f.lost.Load() != nil }
+func (l *lostState) isLost() bool { return l.lost.Load() != nil }
 
 // refuse returns the error of a call that is not made, or nil if the contexts are
 // not known to be lost.
-func (f *fate) refuse(op string) error {
-	if e := f.lost.Load(); e != nil {
+func (l *lostState) refuse(op string) error {
+	if e := l.lost.Load(); e != nil {
 		return &LostError{Op: op, Cause: e}
 	}
 	return nil

@@ -50,7 +50,7 @@ func (dev *Device) NewContext(flags ContextFlags) (*Context, error) {
 // context makes a Context of what get gives for its caller's caller, unless the device is
 // lost. created are the references to a context that cuCtxCreate made, nil for the primary one.
 func (dev *Device) context(op string, created *references, get func(*sys.CUcontext) sys.CUresult) (*Context, error) {
-	if err := dev.drv.fate.refuse(op); err != nil {
+	if err := dev.drv.loss.refuse(op); err != nil {
 		return nil, err
 	}
 	ctx := new(sys.CUcontext)
@@ -59,7 +59,7 @@ func (dev *Device) context(op string, created *references, get func(*sys.CUconte
 	}
 	c := &Context{inner: &contextHandle{
 		dev: dev, ctx: *ctx, call: dev.drv.call.With(*ctx), created: created,
-		fate: &dev.drv.fate, children: map[closer]struct{}{}, stack: Here(1),
+		loss: &dev.drv.loss, children: map[closer]struct{}{}, stack: Here(1),
 	}}
 	c.null = &Stream{&streamHandle{}, c}
 	c.inner.remember()
@@ -70,7 +70,7 @@ func (dev *Device) context(op string, created *references, get func(*sys.CUconte
 // check is the driver's check, and remembers a result that no context survives.
 func (dev *Device) check(op string, r sys.CUresult) error {
 	err := dev.drv.check(op, r)
-	dev.drv.fate.notice(err)
+	dev.drv.loss.notice(err)
 	return err
 }
 

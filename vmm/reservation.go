@@ -104,7 +104,7 @@ func (r *reservation) mapAt(offset uint64, a *Allocation) error {
 	}
 	size := a.Size()
 	i, mapped := slices.BinarySearch(r.mapped, offset)
-	if err := r.free(offset, size, mapped); err != nil {
+	if err := r.checkFree(offset, size, mapped); err != nil {
 		return err
 	}
 	p := r.ptr.Add(offset)
@@ -115,8 +115,8 @@ func (r *reservation) mapAt(offset uint64, a *Allocation) error {
 	return nil
 }
 
-// free returns an error unless size bytes at offset can be mapped.
-func (r *reservation) free(offset, size uint64, mapped bool) error {
+// checkFree returns an error unless size bytes at offset can be mapped.
+func (r *reservation) checkFree(offset, size uint64, mapped bool) error {
 	if offset > r.size || size > r.size-offset {
 		return fmt.Errorf("%w: %d bytes at offset %d of a reservation of %d", ErrOccupied, size, offset, r.size)
 	}

@@ -2,9 +2,9 @@ package soft
 
 import "github.com/gpufd/gpufd/cu/sys"
 
-// managed are the functions of virtual memory management. With GPUFD_SOFT_VMM=0
+// vmmFunctions are the functions of virtual memory management. With GPUFD_SOFT_VMM=0
 // none of them works.
-var managed = map[string]bool{
+var vmmFunctions = map[string]bool{
 	"cuMemAddressFree":                       true,
 	"cuMemAddressReserve":                    true,
 	"cuMemCreate":                            true,
@@ -20,8 +20,8 @@ var managed = map[string]bool{
 	"cuMemUnmap":                             true,
 }
 
-// notManaged replaces all of them. C does not mind that it takes no arguments.
-func (m *machine) notManaged() sys.CUresult {
+// vmmDisabled replaces all of them. C does not mind that it takes no arguments.
+func (m *machine) vmmDisabled() sys.CUresult {
 	return m.locked(func() sys.CUresult { return sys.CUDA_ERROR_NOT_SUPPORTED })
 }
 

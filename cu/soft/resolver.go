@@ -65,8 +65,8 @@ func Resolver(symbol string) (address uintptr, err error) {
 		return 0, fmt.Errorf("symbol %s not in the software driver at CUDA %s: new in %s",
 			symbol, sys.Version(v), sys.Version(since))
 	}
-	if driver.config().vmm == 0 && managed[symbol] {
-		return callback("no VMM", driver.notManaged), nil
+	if driver.config().vmm == 0 && vmmFunctions[symbol] {
+		return callback("no VMM", driver.vmmDisabled), nil
 	}
 	if symbol == "cuInit" {
 		if err := driver.prepare(); err != nil {

@@ -1,202 +1,131 @@
 package advice
 
-import (
-	"cmp"
-	"regexp"
-	"slices"
-	"sync"
+// Causes are in the order of docs/doctor.md: what doctor checks on this machine, what it
+// checks with a peer, and other causes of failures.
+var Causes = []Cause{
+	{"driver", "a driver opens", "without a driver nothing can be shared",
+		"read the error: it names what is missing; --driver soft does without a GPU", ""},
+	{"libcuda", "which libcuda is used, and its version", "peers with different versions, or the toolkit's stub, fail in ways that do not name it",
+		"install one driver of CUDA 11.4 or newer, and mount its libcuda into containers", ""},
+	{"visible-devices", "the devices that CUDA_VISIBLE_DEVICES leaves", "each process numbers the devices that it sees, and memory of a device that it does not see cannot be imported",
+		"unset CUDA_VISIBLE_DEVICES on both sides, or name the same devices by UUID", ""},
+	{"context", "two processes make a context on the device at once, and copy memory", "sharing needs two processes on one device",
+		"read the error; nvidia-smi -q shows the device's state", ""},
+	{"memory-fd", "memory goes to another process as a descriptor; each side verifies what the other wrote", "this is how gpufd shares memory",
+		"read the error: it names the step that failed", ""},
+	{"legacy-memory", "the same with cuIpcGetMemHandle and cuIpcOpenMemHandle", "PyTorch, CuPy and UCX share memory this way by default",
+		"share descriptors (package vmm), which work where this does not", ""},
+	{"legacy-event", "a process waits for an event of another", "programs that share memory by legacy IPC mostly order their work by such events",
+		"give both sides one /dev/shm and one user, or use a counter in shared memory (share.Counter)", ""},
+	{"imex-channel", "memory for fabric handles", "a fabric handle, which also works on other machines of an NVLink domain, needs an IMEX channel; the device's attribute says yes without one",
+		"ask an administrator to make a channel (nvidia-modprobe, nvidia-imex) and mount /dev/nvidia-caps-imex-channels into containers; on one machine use descriptors, which need none", ""},
+	{"pidfd-getfd", "a process takes a descriptor from another one by pidfd_getfd", "PyTorch's expandable segments and NVSHMEM pass descriptors this way; a container's seccomp filter, Yama or another PID namespace forbids it. gpufd does not need it",
+		"pass descriptors over a Unix socket (package share), or allow it: docker run --cap-add=SYS_PTRACE, or a seccomp profile with pidfd_getfd", ""},
+	{"fd-limit", "64 descriptors arrive in one message", "above RLIMIT_NOFILE the kernel drops descriptors from a message without an error; only MSG_CTRUNC shows it",
+		"raise the limit: ulimit -n, LimitNOFILE= of systemd, docker run --ulimit nofile=", ""},
+	{"socket", "a socket in the default directory can be made and connected to; or the socket that GPUFD_SOCKET names can be connected to", "producers and consumers meet there",
+		"make a directory of mode 0700 that belongs to you, and name the socket with --socket", ""},
+	{"shm", "a file in /dev/shm", "libcuda shares events through files there, and the software driver its memory",
+		"mount a tmpfs at /dev/shm that this user can write: docker run --shm-size=1g, in Kubernetes an emptyDir with medium: Memory", ""},
+	{"pid-namespace", "the number of this process in its PID namespace", "libcuda identifies processes by their number: two that are both number 1, like the first of each container, cannot open each other's legacy handles",
+		"start one of them behind an init process (docker run --init), share the PID namespace, or use descriptors", ""},
+	{"uid-map", "this user has a number in its user namespace", "every peer takes a user without one for nobody, and refuses it",
+		"map the user: unshare --map-current-user, docker run --userns=host, or a uid that the map has", ""},
+	{"abstract-socket", "this process connects to an abstract Unix socket", "libcuda passes its own descriptors for legacy IPC through abstract sockets, which reach no further than one network namespace; AppArmor can refuse them",
+		"give both sides one network namespace (docker run --network=container:NAME), allow abstract sockets, or use descriptors", ""},
+	{"mps-directory", "the pipe directory of MPS", "cuInit fails if CUDA_MPS_PIPE_DIRECTORY names a directory without a control daemon",
+		"mount the daemon's directory into the container, or unset CUDA_MPS_PIPE_DIRECTORY", "there is no MPS daemon on the machines of the tests: doctor looks for the socket only"},
+	{"held-memory", "descriptors of device memory in processes that use no driver", "an exported descriptor keeps its memory, but nvidia-smi lists no process for it",
+		"if the process is not needed, end it, or make it close the descriptors; gpufd rm frees a keeper's memory", ""},
 
-	"github.com/gpufd/gpufd/cu/sys"
-)
+	{"peer", "the process or socket that was named", "nothing can be shared with a process that is not there",
+		"check the number or the path", ""},
+	{"pid-equal", "both processes have the same number, each in its own PID namespace", "libcuda takes the other's legacy handle for its own process's: CUDA_ERROR_INVALID_CONTEXT (201)",
+		"start one of them behind an init process (docker run --init), share the PID namespace (docker run --pid=container:NAME), or use descriptors", ""},
+	{"uid-common", "both sides know each other's user", "a user without a number in the other's user namespace is refused, and a socket's mode keeps other users out",
+		"run both as one user, or name the other (--allow-uid, or a policy of the library); between user namespaces use one map", ""},
+	{"shm-common", "both sides have the same /dev/shm", "libcuda shares events through files there: without a common one, opening an event fails with CUDA_ERROR_MAP_FAILED (205)",
+		"docker run --ipc=container:NAME or --ipc=host, in Kubernetes one pod or one volume at /dev/shm; or use a counter in shared memory (share.Counter)", ""},
+	{"net-common", "both sides have the same network namespace", "libcuda passes descriptors for legacy IPC through abstract sockets, which do not leave it; on an H200 memory handles worked without a common one (D18)",
+		"if legacy IPC fails, give both one network namespace; descriptors do not need it", ""},
+	{"devices-common", "both sides see the same devices, by UUID", "memory on a device that the other does not see cannot be imported there",
+		"unset CUDA_VISIBLE_DEVICES, or give both containers the same devices", ""},
+	{"memory-with", "2 MiB go to the other side and are verified", "this is what you want to do",
+		"read the error: it names the step that failed", ""},
 
-// A Cause is something that gpufd doctor checks, or a reason why sharing fails.
-// docs/doctor.md has a section for each.
-type Cause struct {
-	ID      string `json:"id"`                  // stable
-	Title   string `json:"title"`               // what is checked, or what is wrong
-	Why     string `json:"why"`                 // why it matters
-	Do      string `json:"do"`                  // what to do about it
-	Untried string `json:"not_tried,omitempty"` // why no test and no check of doctor shows it, or ""
-}
+	{"own-handle", "a legacy handle of this very process", "a process uses its memory at its own address, and libcuda refuses to open it again: CUDA_ERROR_INVALID_CONTEXT (201)",
+		"use the address itself; if the handle came from another process, see pid-equal", ""},
+	{"owner-gone", "the owner of a legacy handle has ended or freed the memory", "a legacy handle keeps nothing",
+		"keep the owner and its memory until all others have closed it; descriptors keep memory by themselves", ""},
+	{"event-owner", "an event of another user's process", "libcuda's file for the event in /dev/shm belongs to its user, and others cannot open it",
+		"run both as one user, or use a counter in shared memory (share.Counter)", ""},
+	{"no-libcuda", "there is no libcuda here", "the NVIDIA driver is not installed, or the container was started without it",
+		"docker run --gpus all with the NVIDIA container toolkit, NVIDIA_DRIVER_CAPABILITIES=compute,utility, in Kubernetes the device plugin and runtimeClassName: nvidia", ""},
+	{"libcuda-version", "libcuda is older than CUDA 11.4", "functions that sharing needs are missing",
+		"install a newer driver", ""},
+	{"libcuda-duplicates", "there are several libcuda of different versions, or the one that is found is a stub or for forward compatibility", "LD_LIBRARY_PATH decides which one a process gets",
+		"remove the directories of stubs and of the compatibility package from LD_LIBRARY_PATH, and keep one driver in the image", ""},
+	{"driver-mismatch", "libcuda and the kernel module are of different versions", "they speak different protocols: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803)",
+		"reboot or reload the nvidia module after an update; in a container use the host's libcuda, not the image's", ""},
+	{"gpu-hidden", "the memory's device is hidden from the importer", "the importer must see the device, by CUDA_VISIBLE_DEVICES and by its container: else CUDA_ERROR_INVALID_DEVICE (101)",
+		"show the device to both sides; to compute on another, choose that by number with cudaSetDevice", ""},
+	{"handle-kind", "a descriptor was taken for a fabric handle or the reverse, or it is not of memory", "an import does not check what it gets: it returns CUDA_ERROR_UNKNOWN (999) or CUDA_ERROR_INVALID_VALUE (1)",
+		"import a handle as the type that it was exported as; a descriptor's number means nothing in another process: send it with SCM_RIGHTS", ""},
+	{"legacy-kind", "memory of cuMemCreate, of a pool, or managed memory has no legacy handle", "cuIpcGetMemHandle takes only memory of cuMemAlloc; for other memory, such as that of cudaMallocAsync or PyTorch's expandable segments, it returns CUDA_ERROR_INVALID_VALUE (1)",
+		"export such memory as descriptors (cuMemExportToShareableHandle, cuMemPoolExportToShareableHandle), or allocate it with cudaMalloc", ""},
+	{"legacy-unsupported", "there is no legacy IPC here", "Windows, WSL2 and Jetson do not have it, nor does the software driver with GPUFD_SOFT_IPC=0",
+		"share descriptors (package vmm)", ""},
+	{"no-vmm", "there is no virtual memory management here", "memory as descriptors needs compute capability 6.0, and CUDA 11.4 for this library; some virtual GPUs do not have it",
+		"share memory by legacy IPC: producer --handle legacy", ""},
+	{"compute-mode", "the device's compute mode lets one process in, or none", "sharing needs two: the second gets CUDA_ERROR_DEVICE_UNAVAILABLE (46)",
+		"set the mode back: nvidia-smi -c DEFAULT, or run both as clients of MPS", ""},
+	{"system-not-ready", "a service of the system has not started", "on machines with NVSwitch cuInit does not wait for it: CUDA_ERROR_SYSTEM_NOT_READY (802)",
+		"start nvidia-fabricmanager, of the same version as the driver, and wait until nvidia-smi -q shows the fabric as completed", ""},
+	{"context-lost", "the contexts of a process are lost", "an earlier kernel or copy of that process failed, and no call succeeds after that; its peers are not affected",
+		"find the failure with compute-sanitizer, and restart that process", ""},
+	{"peer-access", "two devices cannot reach each other's memory", "memory on another device is mapped by peer access, over NVLink or PCIe",
+		"see nvidia-smi topo -p2p r; open the memory on its own device, or copy it", ""},
+	{"peer-limit", "a context has access to the most peers that it can have", "without NVSwitch a device reaches eight others: CUDA_ERROR_TOO_MANY_PEERS (711)",
+		"let fewer devices take part in each process (CUDA_VISIBLE_DEVICES), or NCCL_P2P_DISABLE=1", "no machine of the tests has so many devices"},
+	{"already-open", "the memory is open by another handle of the same allocation", "a handle stands for a whole allocation, which a context opens once: handles of two tensors in one block of an allocator are two of one allocation, and the second gets CUDA_ERROR_ALREADY_MAPPED (208)",
+		"send one handle for each allocation, with offsets (cuMemGetAddressRange), and open it once for all who use it; a descriptor can be imported and mapped as often as you like", ""},
+	{"no-context", "no context is current in the calling thread", "the functions of legacy IPC work in the thread's current context; a thread that has set none gets CUDA_ERROR_INVALID_CONTEXT (201)",
+		"call cudaSetDevice or cuCtxSetCurrent first, in each thread", ""},
+	{"torch-own", "PyTorch sends only memory that its own allocator has made", "a tensor that came from another process, or that is of another library's memory such as gpufd's, has no handle that this process could send",
+		"send a clone; or share the memory itself: gpufd.offer, gpufd.torch.put", ""},
+	{"consumers-hold", "consumers still hold tensors that the producer has freed", "PyTorch keeps a block that it has sent until each receiver has dropped its tensor",
+		"drop received tensors (del), and end consumers before their producer", "no test sends so many tensors by PyTorch"},
+	{"fork", "fork after cuInit", "a child of a process that has initialised CUDA inherits a driver that does not work there: its calls return CUDA_ERROR_NOT_INITIALIZED (3)",
+		"start processes by spawn or forkserver (multiprocessing.set_start_method), or fork before anything calls CUDA, such as torch.cuda.is_available", "no test forks a process that uses libcuda"},
+	{"nvidia-uvm", "the driver after suspend, or without nvidia-uvm: the module nvidia-uvm has to be loaded anew", "after a suspend, or where /dev/nvidia-uvm is missing, cuInit and new contexts return CUDA_ERROR_UNKNOWN (999)",
+		"end all processes that use the GPU, then modprobe -r nvidia_uvm && modprobe nvidia_uvm; in a container check that /dev/nvidia-uvm is there; NVreg_PreserveVideoMemoryAllocations=1 keeps memory over a suspend", "no machine of the tests was suspended"},
+	{"checkpoint", "a checkpoint of a process that has memory of others mapped, or that may not be made", "the checkpoint itself succeeds, the restore does not, and then no call of the process returns; two ranks of NCCL have each other's memory mapped",
+		"before a checkpoint unmap and release what was imported (close attachments, destroy communicators), and attach again behind the restore; a process that only exports is restored. If nothing is mapped, run cuda-checkpoint as root, with one driver inside and outside of the container", ""},
+	{"gvisor", "a sandbox of gVisor, which no descriptor leaves", "its kernel in user space forwards only the calls to the driver that it knows (nvproxy), and gives descriptors of the driver to nobody outside",
+		"share within one sandbox, or run both sides with runc", "no machine of the tests runs it"},
+	{"shm-gone", "not about GPU memory: an error of the system, no result of the driver; a file in /dev/shm is gone, or is in another mount namespace", "NCCL's ranks meet in files of /dev/shm; a rank that has failed removes its own, and containers have a /dev/shm each",
+		"look for the first error of the other ranks; give all ranks one /dev/shm (docker run --ipc=host, or one container), or set NCCL_SHM_DISABLE=1", ""},
+	{"path-too-long", "the path of a socket is longer than 107 bytes", "the kernel's address of a Unix socket has no room for a longer one",
+		"use a shorter directory, or a symbolic link to it, with --socket or XDG_RUNTIME_DIR", ""},
+	{"socket-dead", "nobody listens at the socket", "its owner has ended and left the file, or has not started, or listens in another container's file system",
+		"start the producer or the keeper, and check that both sides mount the same directory", ""},
+	{"socket-foreign", "something else is at the socket's path", "it is a file, a socket of another type, or one of a program that does not speak gpufd's protocol",
+		"name the socket of a gpufd producer or keeper", ""},
+	{"peer-silent", "the other side is there but does not answer", "it may be stopped, or waiting for its driver, or not a program of gpufd: nothing tells which",
+		"look at its process: kill -CONT if it is stopped (state T in ps); else give it longer with --timeout, or restart it", ""},
+	{"timeout", "a check did not end in its time", "a driver that hangs stops every process that calls it; on a busy machine everything may take longer than --timeout",
+		"look for Xid messages in dmesg, and run gpufd doctor --timeout 2m", ""},
 
-// Find returns the cause with that id.
-func Find(id string) (c Cause, ok bool) {
-	i := slices.IndexFunc(Causes, func(c Cause) bool { return c.ID == id })
-	if i < 0 {
-		return Cause{}, false
-	}
-	return Causes[i], true
-}
-
-// CausesOf returns the ids of the causes of a function's result, for any version of the
-// function, the likeliest first. Without a function it returns those of all
-// functions.
-func CausesOf(op string, r sys.CUresult) (ids []string) {
-	if op != "" {
-		if ids, ok := causesOf[Call{trimVersion(op), r}]; ok {
-			return slices.Clone(ids)
-		}
-		return slices.Clone(causesOf[Call{"", r}])
-	}
-	for _, c := range Calls(r) {
-		for _, id := range causesOf[c] {
-			if !slices.Contains(ids, id) {
-				ids = append(ids, id)
-			}
-		}
-	}
-	slices.SortStableFunc(ids, func(a, b string) int { return rare[a] - rare[b] })
-	return ids
-}
-
-// rare are the causes that come last where no function is named.
-var rare = map[string]int{"no-context": 1, "checkpoint": 1}
-
-// Calls returns, sorted, the functions with results r that this package knows about. One
-// without a name stands for all others.
-func Calls(r sys.CUresult) (calls []Call) {
-	for _, table := range []map[Call]string{both, onlyCUDA} {
-		for c := range table {
-			if c.Result == r {
-				calls = append(calls, c)
-			}
-		}
-	}
-	for c := range causesOf {
-		if c.Result == r && !slices.Contains(calls, c) {
-			calls = append(calls, c)
-		}
-	}
-	slices.SortFunc(calls, func(a, b Call) int { return cmp.Compare(a.Op, b.Op) })
-	return calls
-}
-
-// causesOf lists the causes of results that are about sharing.
-var causesOf = map[Call][]string{
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:              {"own-handle", "pid-equal"},
-	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:            {"own-handle", "pid-equal"},
-	{"cuIpcGetMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:               {"no-context"},
-	{"cuIpcCloseMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:             {"no-context"},
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_ALREADY_MAPPED}:               {"already-open"},
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_HANDLE}:               {"owner-gone"},
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_VALUE}:                {"owner-gone"},
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_MAP_FAILED}:                   {"uid-common", "shm-common"},
-	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_MAP_FAILED}:                 {"shm-common", "event-owner"},
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED}:      {"peer-access"},
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:                {"legacy-unsupported"},
-	{"cuIpcGetMemHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:                 {"legacy-unsupported"},
-	{"cuIpcGetEventHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:               {"legacy-unsupported"},
-	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:              {"legacy-unsupported"},
-	{"cuEventCreate", sys.CUDA_ERROR_NOT_SUPPORTED}:                     {"legacy-unsupported"},
-	{"cuMemGetAllocationGranularity", sys.CUDA_ERROR_NOT_SUPPORTED}:     {"no-vmm", "vgpu"},
-	{"cuMemAddressReserve", sys.CUDA_ERROR_NOT_SUPPORTED}:               {"no-vmm", "vgpu"},
-	{"cuIpcGetMemHandle", sys.CUDA_ERROR_INVALID_VALUE}:                 {"legacy-kind"},
-	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_INVALID_DEVICE}:   {"gpu-hidden"},
-	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_UNKNOWN}:          {"handle-kind"},
-	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_INVALID_VALUE}:    {"handle-kind"},
-	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_NOT_PERMITTED}:    {"imex-channel"},
-	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:    {"imex-channel"},
-	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_OPERATING_SYSTEM}: {"fd-limit"},
-	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_INVALID_VALUE}:      {"handle-kind"},
-	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_NOT_PERMITTED}:      {"imex-channel"},
-	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_OPERATING_SYSTEM}:   {"fd-limit"},
-	{"cuMemCreate", sys.CUDA_ERROR_NOT_PERMITTED}:                       {"imex-channel"},
-	{"cuMemCreate", sys.CUDA_ERROR_NOT_SUPPORTED}:                       {"no-vmm", "vgpu"},
-	{"cuInit", sys.CUDA_ERROR_UNKNOWN}:                                  {"nvidia-uvm"},
-	{"cuCtxCreate", sys.CUDA_ERROR_UNKNOWN}:                             {"nvidia-uvm"},
-	{"cuDevicePrimaryCtxRetain", sys.CUDA_ERROR_UNKNOWN}:                {"nvidia-uvm"},
-	{"cuCheckpointProcessRestore", sys.CUDA_ERROR_NOT_SUPPORTED}:        {"checkpoint"},
-	{"cuCheckpointProcessRestore", sys.CUDA_ERROR_OPERATING_SYSTEM}:     {"checkpoint"},
-	{"cuCheckpointProcessUnlock", sys.CUDA_ERROR_ILLEGAL_STATE}:         {"checkpoint"},
-	{"cuInit", sys.CUDA_ERROR_NO_DEVICE}:                                {"visible-devices"},
-	{"", sys.CUDA_ERROR_NOT_INITIALIZED}:                                {"fork"},
-	{"", sys.CUDA_ERROR_TOO_MANY_PEERS}:                                 {"peer-limit"},
-	{"", sys.CUDA_ERROR_NO_DEVICE}:                                      {"visible-devices"},
-	{"", sys.CUDA_ERROR_INVALID_DEVICE}:                                 {"gpu-hidden", "visible-devices"},
-	{"", sys.CUDA_ERROR_DEVICE_UNAVAILABLE}:                             {"compute-mode"},
-	{"", sys.CUDA_ERROR_SYSTEM_NOT_READY}:                               {"system-not-ready"},
-	{"", sys.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH}:                         {"driver-mismatch"},
-	{"", sys.CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE}:                 {"libcuda-duplicates"},
-	{"", sys.CUDA_ERROR_STUB_LIBRARY}:                                   {"libcuda-duplicates"},
-	{"", sys.CUDA_ERROR_MPS_CONNECTION_FAILED}:                          {"mps-directory"},
-	{"", sys.CUDA_ERROR_DEVICE_NOT_LICENSED}:                            {"vgpu"},
-	{"", sys.CUDA_ERROR_ILLEGAL_ADDRESS}:                                {"context-lost"},
-	{"", sys.CUDA_ERROR_LAUNCH_FAILED}:                                  {"context-lost"},
-	{"", sys.CUDA_ERROR_MPS_CLIENT_TERMINATED}:                          {"context-lost"},
-	{"", sys.CUDA_ERROR_OUT_OF_MEMORY}:                                  {"held-memory"},
-	{"", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED}:                        {"peer-access"},
-}
-
-// A word is a pattern in a line of a log, with the causes that it shows.
-type word struct {
-	pattern *regexp.Regexp
-	causes  []string
-}
-
-// words are for lines that name no result of the driver, or whose cause needs none.
-var words = sync.OnceValue(func() (all []word) {
-	for _, w := range []struct {
-		pattern string
-		causes  []string
-	}{
-		{`pidfd_getfd`, []string{"pidfd-getfd", "yama"}},
-		{`pidfd_open`, []string{"pidfd-getfd", "pid-namespace"}},
-		{`items of ancdata|too many open files|msg_ctrunc|file descriptors were lost|emfile`, []string{"fd-limit"}},
-		{`libcuda\.so(\.1)?: cannot open shared object|libcuda could not be opened`, []string{"no-libcuda"}},
-		{`libcuda\.so(\.1)?: .*(wrong elf class|version)`, []string{"libcuda-duplicates"}},
-		{`ld-musl|error relocating`, []string{"musl"}},
-		{`malformed socket path: \d+ bytes|af_unix path too long|path too long`, []string{"path-too-long"}},
-		{`its owner is gone|nobody is listening there|no such file or directory.*\.sock`, []string{"socket-dead"}},
-		{`not a sock_seqpacket socket|protocol wrong type for socket|does not speak|unexpected record`, []string{"socket-foreign"}},
-		{`directory is not safe for a socket`, []string{"socket"}},
-		{`peer refused|stands for every user unknown`, []string{"uid-common", "uid-map"}},
-		{`no space left on device.*shm|/dev/shm|shared memory \(shm\)`, []string{"shm"}},
-		{`imex|fabric handle`, []string{"imex-channel"}},
-		{`confidential comput`, []string{"confidential-computing"}},
-		{`mps (control daemon|server|client)`, []string{"mps-directory"}},
-		{`the peer took too long`, []string{"peer-silent"}},
-		{`the context is lost`, []string{"context-lost"}},
-		{`memory is on a device that is not visible`, []string{"gpu-hidden"}},
-		{`pidfd_getfd\W+bad file descriptor`, []string{"owner-gone"}},
-		{`driver version is insufficient`, []string{"libcuda-version"}},
-		// PyTorch's.
-		{`producer process has been terminated before all shared cuda tensors released`, []string{"owner-gone"}},
-		{`producer process tried to deallocate over \d+ memory blocks`, []string{"consumers-hold"}},
-		{`attempted to send cuda tensor received from another process|invalid device pointer`, []string{"torch-own"}},
-		{`re-?initialize cuda in forked subprocess`, []string{"fork"}},
-		{`cuda unknown error`, []string{"nvidia-uvm"}},
-		{`(storagesharing|_share_cuda_).*(operation not supported|os call failed)|(operation not supported|os call failed).*storagesharing`, []string{"legacy-unsupported"}},
-		{`(storagesharing|_share_cuda_).*invalid argument|invalid argument.*storagesharing`, []string{"legacy-kind"}},
-		{`unable to open shared memory object`, []string{"fd-limit", "shm"}},
-		// vLLM's, UCX's, NCCL's.
-		{`custom_all_reduce.*invalid argument`, []string{"legacy-kind", "owner-gone"}},
-		{`failed to open ipc mem handle.*element already exists`, []string{"already-open"}},
-		{`attaching to shared memory segment.*no such file or directory`, []string{"shm-gone"}},
-		{`posix_fallocate failed|failed to extend \S*shm|(shared memory segment|shm).*no space left on device`, []string{"shm"}},
-		// The driver's checkpoints, and gVisor's.
-		{`toggling cuda in process|cuda-checkpoint|cuda_plugin`, []string{"checkpoint"}},
-		{`nvproxy.*unknown (control command|ioctl|allocation class)|gvisor|runsc|nvproxy`, []string{"gvisor"}},
-	} {
-		all = append(all, word{regexp.MustCompile(`(?i)` + w.pattern), w.causes})
-	}
-	return all
-})
-
-// Read returns the ids of the causes that the words of a line show, without a result of
-// the driver. Those that the longest words show come first.
-func Read(line string) (ids []string) {
-	length := func(w word) int { return len(w.pattern.FindString(line)) }
-	found := slices.Clone(words())
-	slices.SortStableFunc(found, func(a, b word) int { return length(b) - length(a) })
-	for _, w := range found {
-		if length(w) == 0 {
-			break
-		}
-		for _, id := range w.causes {
-			if !slices.Contains(ids, id) {
-				ids = append(ids, id)
-			}
-		}
-	}
-	return ids
+	{"yama", "Yama restricts ptrace (/proc/sys/kernel/yama/ptrace_scope)", "with 1 a process can take descriptors only from its descendants, with 2 only with CAP_SYS_PTRACE, with 3 not at all",
+		"sysctl kernel.yama.ptrace_scope=0, or prctl(PR_SET_PTRACER) in the owner; sockets need neither", "the kernel of the tests has no Yama: doctor reads the number only"},
+	{"wsl2", "Windows Subsystem for Linux", "WSL2 has no legacy IPC, and pools for descriptors fail although the attribute says yes",
+		"share within one process, or use Linux without Windows", "no machine of the tests runs it"},
+	{"vgpu", "a virtual GPU", "some profiles have no virtual memory management and no peer access, and need a licence",
+		"see nvidia-smi -q for the licence, and choose a profile with unified memory", "no machine of the tests has one"},
+	{"mig", "a MIG instance", "memory can be shared within one instance only; each has its own UUID",
+		"give both sides the same instance, by its MIG UUID", "no machine of the tests is partitioned"},
+	{"confidential-computing", "confidential computing", "the GPU's memory is encrypted towards the host, and peer access and some kinds of sharing are off",
+		"check nvidia-smi conf-compute -f; turn it off, or share within one process", "no machine of the tests has it on"},
+	{"musl", "a C library other than glibc", "libcuda is built for glibc: neither it nor a program that loads it starts on musl",
+		"use an image with glibc: Debian, Ubuntu, UBI, or Alpine with gcompat at your own risk", "gpufd itself does not start there"},
 }

@@ -10,7 +10,7 @@ import (
 // nvidiaMajor is the number of NVIDIA's character devices.
 const nvidiaMajor = 195
 
-// Mounts are the mounts whose files are quiet although their file system has no block device:
+// Mounts are the mounts whose files are quiet, which means that no process answers their calls, although their file system has no block device:
 // those of / and of the temporary directory, where they are of such a file system.
 type Mounts [2]uint64
 

@@ -84,8 +84,7 @@ func (l *layout) flush(v uint64) uint64 {
 	return v
 }
 
-// An exact is a finite number, mant × 2^exp. The lowest bit of mant may stand for
-// all that is lost below it, where mant has enough bits above.
+// An exact is a finite number, mant × 2^exp. The lowest bit of mant may be sticky: set if any bit below it was lost.
 type exact struct {
 	neg  bool
 	mant uint64
@@ -190,7 +189,7 @@ func times(a, b exact) wide {
 	return wide{a.neg != b.neg, hi, lo, a.exp + b.exp}
 }
 
-// raised moves a number's highest bit to the last but one of the 128.
+// raised shifts a number so that its highest bit is bit 126.
 func (w wide) raised() wide {
 	n := bits.LeadingZeros64(w.hi)
 	if w.hi == 0 {

@@ -69,7 +69,7 @@ func plain(r run) build {
 }
 
 // rows are the forms of an instruction by type. Those of floats are functions of
-// up to three operands, of which the last may be there for nothing.
+// up to three operands; those of two ignore the last.
 type rows struct {
 	ints map[typ]run
 	f32  func(a, b, c float32) float32
@@ -137,7 +137,7 @@ func flushed(f func(a, b, c float32) float32, op operation) func(a, b, c float32
 	return func(a, b, c float32) float32 {
 		a, b, c = flush(a), flush(b), flush(c)
 		v := f(a, b, c)
-		if b32(v)&^single.sign() == 1<<23 && op.f != nil { // it may have been less before it was rounded
+		if b32(v)&^single.sign() == 1<<23 && op.f != nil { // it may have been subnormal before it was rounded
 			return f32(op.f(flushing[single], b32(a), b32(b), b32(c), toEven))
 		}
 		return flush(v)
