@@ -231,17 +231,20 @@ func TestFault96_ClosedWithoutRoom(t *testing.T) {
 	require.NoError(t, err)
 	r, err := Open(soon(t), srv.Path(), "frames", ctx)
 	require.NoError(t, err)
-	r.track.crowded()
 	s := newStream(t, ctx)
-	took := inDriver(t, r.track, func() error { return nextOn(r, s, 2) })
+	require.NoError(t, nextOn(r, s, 1))
+	r.track.crowded()
+	took := inDriver(t, r.track, func() error { return nextOn(r, s, 1) })
 	require.NoError(t, r.Close())
 	require.NoError(t, <-took)
 
 	r, err = Open(soon(t), srv.Path(), "frames", ctx)
 	require.NoError(t, err)
 	require.NoError(t, w.AwaitReaders(soon(t), 1))
+	require.NoError(t, writeOn(ctx, w, s, 2))
+	require.NoError(t, s.Synchronize(soon(t)))
 	w.track.crowded()
-	wrote := inDriver(t, w.track, func() error { return writeOn(ctx, w, s, 3) })
+	wrote := inDriver(t, w.track, func() error { return writeOn(ctx, w, s, 1) })
 	require.NoError(t, w.Close())
 	require.NoError(t, <-wrote)
 	<-r.Done()
@@ -468,7 +471,7 @@ func inDriver(t *testing.T, track *tracker, f func() error) chan error {
 			track.mu.Unlock()
 			since = time.Now()
 		}
-		return time.Since(since) > 20*time.Millisecond
+		return time.Since(since) > 200*time.Millisecond // a busy machine may keep a goroutine from its CPU for tens of them
 	}, time.Minute, time.Millisecond)
 	return ended
 }
