@@ -123,7 +123,7 @@ bench-bundle: ## pack bench/ for a GPU machine without Go into build/gpu-bench; 
 	scripts/bench-bundle.sh '$(VERSION)'
 
 microbench: ## run the benchmarks of the packages, each for BENCHTIME
-	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) $$(git grep -l '^func Benchmark' -- '*_test.go' ':!bench' | xargs dirname | sort -u | sed 's|^|./|')
+	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) $$(grep -rl '^func Benchmark' --include='*_test.go' --exclude-dir=bench . | xargs dirname | sort -u)
 
 fuzz: ## run every fuzzer for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)

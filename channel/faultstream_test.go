@@ -471,7 +471,7 @@ func inDriver(t *testing.T, track *tracker, f func() error) chan error {
 			track.mu.Unlock()
 			since = time.Now()
 		}
-		return time.Since(since) > 200*time.Millisecond // a busy machine may keep a goroutine from its CPU for tens of them
+		return time.Since(since) > 200*time.Millisecond // on a busy machine a goroutine that holds mu may wait for a CPU for tens of milliseconds
 	}, time.Minute, time.Millisecond)
 	return ended
 }

@@ -163,8 +163,8 @@ const maxHostMemory = 1 << 44
 // exactly these bytes, of pages that exist.
 func (m *machine) cuMemHostRegister(p, size uintptr, flags uint32) sys.CUresult {
 	return withContext(m, m.current, func(ctx *context) sys.CUresult {
-		// CU_MEMHOSTREGISTER_IOMEMORY is for memory of other devices, of which there
-		// is none.
+		// CU_MEMHOSTREGISTER_IOMEMORY is refused: it is for memory of other kinds of
+		// device, and the software driver has none.
 		const readOnly = sys.CU_MEMHOSTREGISTER_READ_ONLY
 		const known = sys.CU_MEMHOSTREGISTER_PORTABLE | sys.CU_MEMHOSTREGISTER_DEVICEMAP | readOnly
 		other := m.host.overlapping(p, size)

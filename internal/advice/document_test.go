@@ -23,9 +23,9 @@ const (
 func sections() string {
 	var b strings.Builder
 	for _, c := range Causes {
-		fmt.Fprintf(&b, "\n### %s\n%s. *Why it matters:* %s. *What to do:* %s.\n", c.ID, capital(c.Title), c.Why, c.Do)
+		fmt.Fprintf(&b, "\n### %s\n%s. *Why it matters:* %s.\n- *What to do:* %s.\n", c.ID, capital(c.Title), c.Why, c.Do)
 		if c.Untried != "" {
-			fmt.Fprintf(&b, "**Not tried:** %s.\n", c.Untried)
+			fmt.Fprintf(&b, "- **Not tried:** %s.\n", c.Untried)
 		}
 	}
 	return b.String()

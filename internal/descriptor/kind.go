@@ -10,8 +10,8 @@ import (
 // nvidiaMajor is the number of NVIDIA's character devices.
 const nvidiaMajor = 195
 
-// Mounts are the mounts whose files are quiet, which means that no process answers their calls, although their file system has no block device:
-// those of / and of the temporary directory, where they are of such a file system.
+// Mounts are the mounts whose files are quiet, which means that no process answers their calls,
+// although their file system has no block device: those of / and of the temporary directory, where they are of such a file system.
 type Mounts [2]uint64
 
 // fileSystems are those that only this machine's kernel answers for, as root has mounted them.
