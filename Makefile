@@ -20,9 +20,9 @@ FUZZTIME  ?= 10s
 PKGS      ?= ./...
 # What the gate tests with the race detector (packages with locks), as on an old driver
 # (packages that fall back to older ABIs), and for arm64 (packages that the ABI touches).
-GATE_RACE  := ./sock ./vmm ./cu ./channel
+GATE_RACE  := ./sock ./vmm ./cu
 GATE_OLD   := ./cu ./tests/conformance
-GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./vmm ./sock ./tests/conformance
+GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./tests/conformance
 # Packages wait more than they work, so several run at once. make check vets all code. The cache does not see the
 # programs and the files of other languages that tests start, hence -count=1.
 GOTEST     := $(TOOL) gotestsum --format pkgname -- -p 6 -count=1 -vet=off -timeout 20m

@@ -2,6 +2,8 @@ package channel
 
 import (
 	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // FAULT 96: the reader that a stream of the writer waits for is killed. The stream is freed, all
@@ -169,33 +172,71 @@ func TestFault96_ClosedWhileAStreamWaits(t *testing.T) {
 	require.NoError(t, w.Close())
 }
 
-// crowded has the driver keep each call until the stream has done all its work, as a driver does that
-// has room for no more.
-func (t *tracker) crowded() {
-	give := t.give
-	t.give = func(s *cu.Stream, ops []cu.MemOp) error {
-		for {
-			if done, err := s.Query(); done || err != nil {
-				return errors.Join(err, give(s, ops))
-			}
-			time.Sleep(100 * time.Microsecond)
+// A crowd has the driver keep each call that gives a stream work until the stream has done all its work, once on is
+// set, as a driver does that has room for no more.
+type crowd struct {
+	on   atomic.Bool
+	kept atomic.Int32 // calls that it keeps
+	drv  *cu.Driver
+}
+
+// crowdedDevice is a device whose driver can be crowded.
+func crowdedDevice(t *testing.T) (*crowd, *cu.Device) {
+	c := &crowd{}
+	dev := cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if givesWork(call) && c.on.Load() {
+			c.keep(call)
 		}
+		return next()
+	}))
+	c.drv = dev.Driver()
+	return c, dev
+}
+
+// givesWork reports whether the call is that of BatchMemOps.
+func givesWork(call sys.Call) bool { return strings.HasPrefix(call.Symbol(), "cuStreamBatchMemOp") }
+
+// keep waits until the call's stream has done all its work.
+func (c *crowd) keep(call sys.Call) {
+	driver, s := c.drv.Caller().With(call.Context()), sys.CUstream(call.Arg(0))
+	for kept := false; driver.CuStreamQuery(s) == sys.CUDA_ERROR_NOT_READY; kept = true {
+		if !kept {
+			c.kept.Add(1)
+			defer c.kept.Add(-1)
+		}
+		time.Sleep(100 * time.Microsecond)
 	}
+}
+
+// inDriver starts f, and waits until the driver keeps one of its calls behind a stream that waits.
+func (c *crowd) inDriver(t *testing.T, f func() error) chan error {
+	t.Helper()
+	c.on.Store(true)
+	ended := make(chan error, 1)
+	go func() { ended <- f() }()
+	since := time.Now()
+	require.Eventually(t, func() bool {
+		if c.kept.Load() == 0 {
+			since = time.Now()
+		}
+		return time.Since(since) > 50*time.Millisecond // a stream that does not wait is done by then
+	}, time.Minute, time.Millisecond)
+	return ended
 }
 
 // FAULT 96: the driver has no room for more work of a stream, and keeps the call that brings it.
 // The stream waits for a peer that is killed. Both go on.
 func TestFault96_DriverWithoutRoom(t *testing.T) {
 	t.Run("a reader is killed", func(t *testing.T) {
-		ctx := cutest.Context(t, cutest.Device(t))
+		crowd, dev := crowdedDevice(t)
+		ctx := cutest.Context(t, dev)
 		srv := listen(t)
 		left := make(chan Gone, 1)
 		w := newWriter(t, ctx, srv, 2, 64, WithStreams(), OnGone(func(g Gone) { left <- g }))
 		c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next, StopAt: 1})
 		c.says(t)
-		w.track.crowded()
 		s := newStream(t, ctx)
-		wrote := inDriver(t, w.track, func() error { return writeOn(ctx, w, s, 5) })
+		wrote := crowd.inDriver(t, func() error { return writeOn(ctx, w, s, 5) })
 		require.Equal(t, 1, w.Readers(), "whoever asks for other things is not kept")
 		require.Equal(t, "has 1", c.says(t))
 		c.kill()
@@ -204,16 +245,16 @@ func TestFault96_DriverWithoutRoom(t *testing.T) {
 		gone(t, left)
 	})
 	t.Run("the writer is killed", func(t *testing.T) {
-		ctx := cutest.Context(t, cutest.Device(t))
+		crowd, dev := crowdedDevice(t)
+		ctx := cutest.Context(t, dev)
 		path := t.TempDir() + "/s"
 		c := start(t, "writer", task{Path: path, Slots: 4, Size: 4096, Frames: 10, StopAt: 2, Streams: true})
 		require.Equal(t, "listening", c.says(t))
 		r, err := Open(soon(t), path, "frames", ctx)
 		require.NoError(t, err)
 		require.Equal(t, "within 2", c.says(t))
-		r.track.crowded()
 		s := newStream(t, ctx)
-		took := inDriver(t, r.track, func() error { return nextOn(r, s, 3) })
+		took := crowd.inDriver(t, func() error { return nextOn(r, s, 3) })
 		c.kill()
 		if err := <-took; err != nil {
 			require.ErrorIs(t, err, ErrLost)
@@ -225,7 +266,8 @@ func TestFault96_DriverWithoutRoom(t *testing.T) {
 
 // A side is closed while the driver keeps its call: the peer lives, and does not go on.
 func TestFault96_ClosedWithoutRoom(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	crowd, dev := crowdedDevice(t)
+	ctx := cutest.Context(t, dev)
 	srv := listen(t)
 	w, err := NewWriter(ctx, srv, "frames", 2, 64, WithStreams())
 	require.NoError(t, err)
@@ -233,8 +275,7 @@ func TestFault96_ClosedWithoutRoom(t *testing.T) {
 	require.NoError(t, err)
 	s := newStream(t, ctx)
 	require.NoError(t, nextOn(r, s, 1))
-	r.track.crowded()
-	took := inDriver(t, r.track, func() error { return nextOn(r, s, 1) })
+	took := crowd.inDriver(t, func() error { return nextOn(r, s, 1) })
 	require.NoError(t, r.Close())
 	require.NoError(t, <-took)
 
@@ -243,8 +284,7 @@ func TestFault96_ClosedWithoutRoom(t *testing.T) {
 	require.NoError(t, w.AwaitReaders(soon(t), 1))
 	require.NoError(t, writeOn(ctx, w, s, 2))
 	require.NoError(t, s.Synchronize(soon(t)))
-	w.track.crowded()
-	wrote := inDriver(t, w.track, func() error { return writeOn(ctx, w, s, 1) })
+	wrote := crowd.inDriver(t, func() error { return writeOn(ctx, w, s, 1) })
 	require.NoError(t, w.Close())
 	require.NoError(t, <-wrote)
 	<-r.Done()
@@ -255,7 +295,8 @@ func TestFault96_ClosedWithoutRoom(t *testing.T) {
 // The writer is closed while the driver keeps its call: the stream waits for one reader, and behind
 // that for another, which did not keep it waiting when Close looked first.
 func TestFault96_ClosedBehindTwoReaders(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	crowd, dev := crowdedDevice(t)
+	ctx := cutest.Context(t, dev)
 	srv := listen(t)
 	w, err := NewWriter(ctx, srv, "frames", 2, 64, WithStreams())
 	require.NoError(t, err)
@@ -265,8 +306,7 @@ func TestFault96_ClosedBehindTwoReaders(t *testing.T) {
 	require.NoError(t, s.Synchronize(soon(t)))
 	require.NoError(t, second.Release(requireFrame(t, ctx, second, 1)))
 	require.NoError(t, writeOn(ctx, w, s, 2))
-	w.track.crowded()
-	wrote := inDriver(t, w.track, func() error { return writeOn(ctx, w, s, 1) })
+	wrote := crowd.inDriver(t, func() error { return writeOn(ctx, w, s, 1) })
 	closed := make(chan error, 1)
 	go func() { closed <- w.Close() }()
 	require.NoError(t, ends(t, closed))
@@ -305,7 +345,8 @@ func TestFault96_ClosedWhileAFrameIsChecked(t *testing.T) {
 // before: closing ends, and so does closing the side.
 func TestFault96_StreamClosedWithoutRoom(t *testing.T) {
 	t.Run("a reader's", func(t *testing.T) {
-		ctx := cutest.Context(t, cutest.Device(t))
+		crowd, dev := crowdedDevice(t)
+		ctx := cutest.Context(t, dev)
 		srv := listen(t)
 		newWriter(t, ctx, srv, 2, 64, WithStreams())
 		r, err := Open(soon(t), srv.Path(), "frames", ctx)
@@ -314,7 +355,7 @@ func TestFault96_StreamClosedWithoutRoom(t *testing.T) {
 		require.NoError(t, err)
 		f, err := r.NextOn(s)
 		require.NoError(t, err)
-		r.track.crowded()
+		crowd.on.Store(true)
 		closed := make(chan error, 1)
 		go func() { closed <- s.Close() }()
 		require.NoError(t, ends(t, closed))
@@ -325,7 +366,8 @@ func TestFault96_StreamClosedWithoutRoom(t *testing.T) {
 		require.NoError(t, ends(t, closed))
 	})
 	t.Run("the writer's", func(t *testing.T) {
-		ctx := cutest.Context(t, cutest.Device(t))
+		crowd, dev := crowdedDevice(t)
+		ctx := cutest.Context(t, dev)
 		srv := listen(t)
 		w, err := NewWriter(ctx, srv, "frames", 2, 64, WithStreams())
 		require.NoError(t, err)
@@ -335,7 +377,7 @@ func TestFault96_StreamClosedWithoutRoom(t *testing.T) {
 		require.NoError(t, writeOn(ctx, w, s, 2))
 		slot, err := w.AcquireOn(s)
 		require.NoError(t, err)
-		w.track.crowded()
+		crowd.on.Store(true)
 		closed := make(chan error, 1)
 		go func() { closed <- s.Close() }()
 		require.NoError(t, ends(t, closed))
@@ -350,14 +392,15 @@ func TestFault96_StreamClosedWithoutRoom(t *testing.T) {
 
 // A side is closed while its stream waits, and the driver keeps the mark that Close asks for.
 func TestFault96_ClosedWithoutRoomForAMark(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	crowd, dev := crowdedDevice(t)
+	ctx := cutest.Context(t, dev)
 	srv := listen(t)
 	newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r, err := Open(soon(t), srv.Path(), "frames", ctx)
 	require.NoError(t, err)
 	_, err = r.NextOn(newStream(t, ctx))
 	require.NoError(t, err)
-	r.track.crowded()
+	crowd.on.Store(true)
 	closed := make(chan error, 1)
 	go func() { closed <- r.Close() }()
 	require.NoError(t, ends(t, closed))
@@ -366,7 +409,8 @@ func TestFault96_ClosedWithoutRoomForAMark(t *testing.T) {
 // A side is closed while the driver keeps its call, and its stream waits for something else: Close
 // says so, and ends once the stream has gone on.
 func TestFault96_ClosedWhileAStreamHasOtherWork(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	crowd, dev := crowdedDevice(t)
+	ctx := cutest.Context(t, dev)
 	srv := listen(t)
 	w, err := NewWriter(ctx, srv, "frames", 4, 64, WithStreams())
 	require.NoError(t, err)
@@ -382,18 +426,16 @@ func TestFault96_ClosedWhileAStreamHasOtherWork(t *testing.T) {
 	at, err := mem.DevicePtr()
 	require.NoError(t, err)
 	for _, side := range []struct {
-		track *tracker
 		queue func(*cu.Stream) error
 		close func() error
 	}{
-		{r.track, func(s *cu.Stream) error { return nextOn(r, s, 1) }, r.Close},
-		{w.track, func(s *cu.Stream) error { return emptyOn(w, s) }, w.Close},
+		{func(s *cu.Stream) error { return nextOn(r, s, 1) }, r.Close},
+		{func(s *cu.Stream) error { return emptyOn(w, s) }, w.Close},
 	} {
 		word.store(0, 0)
 		s := newStream(t, ctx)
 		require.NoError(t, s.BatchMemOps(cu.WaitOp64(at, 1, cu.WaitGEQ)))
-		side.track.crowded()
-		queued := inDriver(t, side.track, func() error { return side.queue(s) })
+		queued := crowd.inDriver(t, func() error { return side.queue(s) })
 		closed := make(chan error, 1)
 		go func() { closed <- side.close() }()
 		require.ErrorIs(t, ends(t, closed), ErrInUse)
@@ -405,16 +447,18 @@ func TestFault96_ClosedWhileAStreamHasOtherWork(t *testing.T) {
 
 // A reader is closed while the driver keeps a call, which it then refuses: there is nothing to free.
 func TestFault96_ClosedWhileAStepIsRefused(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	refuse := make(chan struct{})
+	ctx := cutest.Context(t, cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if !givesWork(call) {
+			return next()
+		}
+		<-refuse
+		return sys.CUDA_ERROR_OUT_OF_MEMORY
+	})))
 	srv := listen(t)
 	newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r, err := Open(soon(t), srv.Path(), "frames", ctx)
 	require.NoError(t, err)
-	refused, refuse := errors.New("refused"), make(chan struct{})
-	r.track.give = func(*cu.Stream, []cu.MemOp) error {
-		<-refuse
-		return refused
-	}
 	s, took, closed := newStream(t, ctx), make(chan error, 1), make(chan error, 1)
 	go func() {
 		_, err := r.NextOn(s)
@@ -424,7 +468,7 @@ func TestFault96_ClosedWhileAStepIsRefused(t *testing.T) {
 	go func() { closed <- r.Close() }()
 	require.Eventually(t, func() bool { return r.load(offPublished) == given }, time.Minute, time.Millisecond, "Close frees the stream")
 	close(refuse)
-	require.ErrorIs(t, ends(t, took), refused)
+	require.ErrorIs(t, ends(t, took), cu.ErrOutOfMemory)
 	require.NoError(t, ends(t, closed))
 }
 
@@ -458,22 +502,6 @@ func ends(t *testing.T, from <-chan error) error {
 		require.FailNow(t, "it does not end")
 		return nil
 	}
-}
-
-// inDriver starts f, and waits until the driver keeps one of its calls behind a stream that waits.
-func inDriver(t *testing.T, track *tracker, f func() error) chan error {
-	t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- f() }()
-	since := time.Now()
-	require.Eventually(t, func() bool {
-		if track.mu.TryLock() {
-			track.mu.Unlock()
-			since = time.Now()
-		}
-		return time.Since(since) > 200*time.Millisecond // on a busy machine a goroutine that holds mu may wait for a CPU for tens of milliseconds
-	}, time.Minute, time.Millisecond)
-	return ended
 }
 
 // writeOn and takeOn have a stream pass so many frames.
@@ -555,24 +583,20 @@ func TestStreamClosedWithWork(t *testing.T) {
 // A frame costs the reader's stream a wait and a write, as few as there can be, and the writer's a
 // mark besides.
 func TestOperationsOfAFrame(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	given := map[uintptr][]int{} // how many operations each call gave a stream
+	ctx := cutest.Context(t, cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if givesWork(call) {
+			given[call.Arg(0)] = append(given[call.Arg(0)], int(call.Arg(1)))
+		}
+		return next()
+	})))
 	srv := listen(t)
 	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r := newReader(t, ctx, srv)
-	count := func(track *tracker) *[]int {
-		var each []int
-		give := track.give
-		track.give = func(s *cu.Stream, ops []cu.MemOp) error {
-			each = append(each, len(ops))
-			return give(s, ops)
-		}
-		return &each
-	}
-	written, taken := count(w.track), count(r.track)
 	ws, rs := newStream(t, ctx), newStream(t, ctx)
 	require.NoError(t, writeOn(ctx, w, ws, 3))
 	require.NoError(t, takeOn(r, rs, 3))
 	require.NoError(t, rs.Synchronize(soon(t)))
-	require.Equal(t, []int{2, 2, 1, 2}, *written)
-	require.Equal(t, []int{1, 1, 1, 1, 1, 1}, *taken)
+	require.Equal(t, []int{2, 2, 1, 2}, given[uintptr(ws.Handle())])
+	require.Equal(t, []int{1, 1, 1, 1, 1, 1}, given[uintptr(rs.Handle())])
 }

@@ -15,29 +15,37 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/soft"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/testenv"
 )
 
-// hollow has a side's streams do nothing but count, as if they were done at once: the software
-// driver is made of callbacks, which allocate. Package cu shows that BatchMemOps does not.
-func (t *tracker) hollow() {
-	t.captured = func(*cu.Stream) error { return nil }
-	t.give = func(*cu.Stream, []cu.MemOp) error {
-		t.word.store(0, t.queued.Load())
-		return nil
-	}
+// hollowStream is one of a driver that has the software driver's devices, and otherwise libc's pthread_getconcurrency
+// for functions, which returns 0 whatever it gets: the software driver is made of callbacks, which allocate.
+func hollowStream(t testing.TB) *cu.Stream {
+	libc, err := sys.OpenFile("libc.so.6")
+	require.NoError(t, err)
+	zero, err := libc("pthread_getconcurrency")
+	require.NoError(t, err)
+	drv, err := cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+		if strings.HasPrefix(symbol, "cuDeviceGet") || symbol == "cuDriverGetVersion" {
+			return soft.Resolver(symbol)
+		}
+		return zero, nil
+	}))
+	require.NoError(t, err)
+	dev, err := drv.Device(0)
+	require.NoError(t, err)
+	return newStream(t, cutest.Context(t, dev))
 }
 
-// hotPair are a writer and a reader whose streams are hollow.
+// hotPair are a writer and a reader, and a stream that does nothing for them.
 func hotPair(t testing.TB) (w *Writer, r *Reader, s *cu.Stream) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)
 	w = newWriter(t, ctx, srv, 4, 64, WithStreams())
 	r = newReader(t, ctx, srv)
-	s = newStream(t, ctx)
-	w.track.hollow()
-	r.track.hollow()
-	return w, r, s
+	return w, r, hollowStream(t)
 }
 
 // byStreams is one frame by streams; the words are written as the streams would.
@@ -49,6 +57,7 @@ func byStreams(w *Writer, r *Reader, s *cu.Stream, m Meta) error {
 	if err := w.PublishOn(s, slot, m); err != nil {
 		return err
 	}
+	w.track.word.store(0, w.track.queued.Load())
 	r.store(offPublished, slot.Sequence)
 	f, err := r.NextOn(s)
 	if err != nil {
@@ -57,6 +66,7 @@ func byStreams(w *Writer, r *Reader, s *cu.Stream, m Meta) error {
 	if err := r.ReleaseOn(s, f); err != nil {
 		return err
 	}
+	r.track.word.store(0, r.track.queued.Load())
 	r.store(offReleased, f.Sequence)
 	return nil
 }

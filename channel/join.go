@@ -94,7 +94,7 @@ func join(ctx context.Context, att *share.Attachment, c *cu.Context, o *readerOp
 	if att.Cursors() == nil {
 		return nil, fmt.Errorf("%w: %q has no cursors", ErrNoChannel, att.Offer().Name)
 	}
-	r = &Reader{opts: o, att: att, next: 1, done: make(chan struct{}), closing: make(chan struct{})}
+	r = &Reader{opts: o, att: att, next: 1, done: make(chan struct{}), leaving: leaving{closed: make(chan struct{})}}
 	if r.ctx, err = c.Retain(); err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (r *Reader) open() error {
 	if r.streams && r.opts.policy != Block {
 		return fmt.Errorf("%w: the channel is for streams, where readers block; %s was asked for", ErrPolicy, r.opts.policy)
 	}
-	r.held = make([]heldFrame, r.slots)
+	r.held.ring = make([]heldFrame, r.slots)
 	r.track, err = newTracker(r.ctx, r.leave)
 	return err
 }

@@ -87,7 +87,7 @@ func (r *Reader) noteStall(d time.Duration) {
 
 // isOpen is nil while the reader is. The zero Reader never was.
 func (r *Reader) isOpen() error {
-	if r.isZero() || r.closed.Load() {
+	if r.isZero() || r.leaving.begun.Load() {
 		return ErrClosed
 	}
 	return nil
@@ -101,7 +101,7 @@ func (r *Reader) look() (number uint64, err error) {
 	if err := r.dropped(); err != nil {
 		return 0, err
 	}
-	lost := r.lost.Load()
+	lost := r.writer.lost.Load()
 	if !lost && !r.streams && !r.passedBy && r.isThere(r.next) {
 		r.seen = max(r.seen, r.next-1) // the stamp of frame next proves that those before it were published
 		return r.next, nil
@@ -124,7 +124,7 @@ func (r *Reader) look() (number uint64, err error) {
 	}
 	if number = choose(r.opts.policy, r.next, published, r.slots); number == 0 && lost {
 		r.countLast()
-		return 0, r.why
+		return 0, r.writer.why
 	}
 	return number, nil
 }
@@ -135,7 +135,7 @@ func (r *Reader) told(lost bool) uint64 {
 	published := r.load(offPublished)
 	switch {
 	case lost:
-		return r.whole
+		return r.writer.whole
 	case r.freeing.Load():
 		return r.seen // this side will say why in a moment; a dead writer may write until then
 	}
@@ -160,16 +160,16 @@ func (r *Reader) dropped() error {
 // countLast counts as lost what the writer published behind the last frame that it gave to this
 // reader, which only drops the newest.
 func (r *Reader) countLast() {
-	if r.opts.policy == DropNewest && r.final > r.last {
-		r.stats.lost.Add(r.final - r.last)
-		r.last = r.final
+	if r.opts.policy == DropNewest && r.writer.final > r.last {
+		r.stats.lost.Add(r.writer.final - r.last)
+		r.last = r.writer.final
 	}
 }
 
 // awaitFrame waits until there may be one.
 func (r *Reader) awaitFrame(ctx context.Context) error {
 	_, err := waiting{words: r.words, bell: offReaderBell, polls: offWriterPolls, was: &r.waited}.await(ctx, func() (bool, error) {
-		return r.isThere(r.next) || r.load(offPublished) >= r.next && !r.freeing.Load() || r.lost.Load(), r.isOpen()
+		return r.isThere(r.next) || r.load(offPublished) >= r.next && !r.freeing.Load() || r.writer.lost.Load(), r.isOpen()
 	})
 	return err
 }
@@ -218,16 +218,15 @@ func (r *Reader) predicted(number uint64) Frame {
 
 // keep notes that the frame was taken.
 func (r *Reader) keep(f *Frame, number uint64) error {
-	for i := range r.holds {
-		if h := r.heldAt(i); r.opts.policy != DropOldest && h.slot == uint64(f.Index) {
+	for i := range r.held.n {
+		if h := r.held.at(i); r.opts.policy != DropOldest && h.slot == uint64(f.Index) {
 			return fmt.Errorf("%w: the writer published frame %d in slot %d, where this reader holds frame number %d", ErrCursor, f.Sequence, f.Index, h.number)
 		}
 	}
 	f.number = number
 	f.Ptr = r.att.Ptr().Add(uint64(f.Index) * r.stride)
 	f.Meta = r.device(r.shape.entry(number))
-	*r.heldAt(r.holds) = heldFrame{number, uint64(f.Index)}
-	r.holds++
+	r.held.add(heldFrame{number, uint64(f.Index)})
 	r.stats.received.Add(1)
 	r.stats.lost.Add(f.Sequence - r.last - 1)
 	r.last, r.next = f.Sequence, number+1
@@ -280,36 +279,24 @@ func (r *Reader) releases(f *Frame) error {
 	if err := r.isOpen(); err != nil {
 		return err
 	}
-	if r.holds == 0 || r.heldAt(0).number != f.number {
-		return fmt.Errorf("%w: frame %d is not the oldest of the %d that are held; release that first", ErrOrder, f.Sequence, r.holds)
+	if r.held.n == 0 || r.held.at(0).number != f.number {
+		return fmt.Errorf("%w: frame %d is not the oldest of the %d that are held; release that first", ErrOrder, f.Sequence, r.held.n)
 	}
 	return nil
 }
 
-// heldAt is the frame that is held since the i-th of those, from 0, was taken; behind the last
-// there is room while fewer than all slots are held.
-func (r *Reader) heldAt(i uint64) *heldFrame { return &r.held[r.wrapped(r.oldest+i)] }
-
-// wrapped is a place in the ring, of one that may be behind its end.
-func (r *Reader) wrapped(i uint64) uint64 {
-	if i >= r.slots {
-		return i - r.slots
-	}
-	return i
-}
-
 // mayHold returns why no more frames can be taken, or nil.
 func (r *Reader) mayHold() error {
-	if r.holds < r.slots {
+	if r.held.n < r.slots {
 		return nil
 	}
-	return fmt.Errorf("%w: %d frames are held, as many as there are slots; release one first", ErrOrder, r.holds)
+	return fmt.Errorf("%w: %d frames are held, as many as there are slots; release one first", ErrOrder, r.held.n)
 }
 
 // gaveBack notes it.
 func (r *Reader) gaveBack(f *Frame) {
 	r.released = f.number
-	r.oldest, r.holds = r.wrapped(r.oldest+1), r.holds-1
+	r.held.dropOldest()
 }
 
 // Whole reports whether a frame that is held is still whole: nil if it is. [ErrPassed] says that the

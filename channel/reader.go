@@ -30,38 +30,43 @@ type Reader struct {
 	turn sync.Mutex // held by Next, Release and their sisters
 
 	// Under turn:
-	next          uint64      // number of the frame that is taken next
-	seen          uint64      // frames that were given, as far as was looked
-	released      uint64      // number of the last frame that was released
-	last          uint64      // sequence of the last frame that was taken
-	held          []heldFrame // a ring: holds of them from oldest on
-	oldest, holds uint64
-	waited        time.Duration // the last time that Next did
-	byStream      bool          // ReleaseOn was used
-	passedBy      bool          // the frame that was released last was not whole any more: the newest is next
-	batch         [1]cu.MemOp
+	next     uint64 // number of the frame that is taken next
+	seen     uint64 // frames that were given, as far as was looked
+	released uint64 // number of the last frame that was released
+	last     uint64 // sequence of the last frame that was taken
+	held     heldFrames
+	waited   time.Duration // the last time that Next did
+	byStream bool          // ReleaseOn was used
+	passedBy bool          // the frame that was released last was not whole any more: the newest is next
+	batch    [1]cu.MemOp
 
 	stats counters
 
-	mu      sync.Mutex  // held while a stream is given a wait, and while lost is set
+	mu      sync.Mutex  // held while a stream is given a wait, and while the writer's end is noted
 	freeing atomic.Bool // this side writes, or has written, what frees its streams
-	lost    atomic.Bool // the writer is not there any more
-	whole   uint64      // frames that were given by then; before lost
-	final   uint64      // sequence of the last frame that the writer published, if it says so; before lost
-	why     error       // before lost
-	done    chan struct{}
-	closing chan struct{}
-	closed  atomic.Bool // with closing
-	once    sync.Once
+	writer  writerEnd
+	done    chan struct{} // the writer has ended, or this side
+	leaving leaving
 	behind  sync.WaitGroup
-
-	ending sync.Mutex
-	freed  chan struct{} // what frees the streams for Close is under way, till this is closed
-	ended  bool          // Close is done, but for what is behind
 }
 
-// heldFrame is a frame that was taken and not released.
-type heldFrame struct{ number, slot uint64 }
+// writerEnd says how the writer has ended.
+type writerEnd struct {
+	lost  atomic.Bool // it has; the others are set before
+	whole uint64      // frames that were given by then
+	final uint64      // sequence of the last frame that it published, if it says so
+	why   error
+}
+
+// leaving is how far Close has got.
+type leaving struct {
+	begun  atomic.Bool
+	closed chan struct{} // with begun
+
+	mu    sync.Mutex
+	freed <-chan struct{} // closed when the streams are free; nil before Close has begun to free them
+	over  bool            // but for what is behind
+}
 
 // counters are what a reader counts.
 type counters struct{ received, lost, passed, stall atomic.Uint64 }
@@ -99,10 +104,10 @@ func (r *Reader) toldOf(state uint64) error {
 // lastWhole is the sequence of the last frame that is known to be whole. A reader that drops the
 // newest may have missed some before it.
 func (r *Reader) lastWhole() uint64 {
-	if r.opts.policy == DropNewest && r.whole > 0 {
-		return r.load(r.shape.entry(r.whole) + entrySequence)
+	if r.opts.policy == DropNewest && r.writer.whole > 0 {
+		return r.load(r.shape.entry(r.writer.whole) + entrySequence)
 	}
-	return max(r.first, 1) + r.whole - 1
+	return max(r.first, 1) + r.writer.whole - 1
 }
 
 // watch waits for the end of the writer, or of this side.
@@ -110,7 +115,7 @@ func (r *Reader) watch() {
 	defer r.behind.Done()
 	select {
 	case <-r.att.Done():
-	case <-r.closing:
+	case <-r.leaving.closed:
 		close(r.done)
 		return
 	}
@@ -120,21 +125,22 @@ func (r *Reader) watch() {
 		r.freeing.Store(true)
 		whole = r.swap(offPublished, given)
 		// NextOn holds mu while the driver has no room for more, until the stream goes on.
-		keepFree(r.words, offPublished, r.mu.TryLock, func() bool { return false })
+		locked := begin(r.mu.Lock)
+		keepFreeing(r.words, offPublished, func() bool { return isClosed(locked) }, func() bool { return false })
 	} else {
 		r.mu.Lock()
 	}
-	switch r.whole = whole; {
-	case whole >= given && r.closed.Load(): // Close has written that
-		r.whole = 0
+	switch r.writer.whole = whole; {
+	case whole >= given && r.leaving.begun.Load(): // Close has written that
+		r.writer.whole = 0
 	case !r.streams && r.isThere(whole+1): // the writer was killed just before it said so
-		r.whole++
+		r.writer.whole++
 	}
-	r.why, r.final = r.toldOf(state), r.load(offLast)
-	if err := cmp.Or(r.dropped(), checkPublished(r.opts.policy, r.whole, 0, r.load(offReleased), r.slots)); err != nil {
-		r.whole, r.why = 0, err // a writer that drops this side frees its stream, which goes on publishing
+	r.writer.why, r.writer.final = r.toldOf(state), r.load(offLast)
+	if err := cmp.Or(r.dropped(), checkPublished(r.opts.policy, r.writer.whole, 0, r.load(offReleased), r.slots)); err != nil {
+		r.writer.whole, r.writer.why = 0, err // a writer that drops this side frees its stream, which goes on publishing
 	}
-	r.lost.Store(true)
+	r.writer.lost.Store(true)
 	r.mu.Unlock() // no other wait is queued from here on
 	r.ring(offReaderBell)
 	close(r.done)
@@ -153,10 +159,10 @@ func (r *Reader) Done() <-chan struct{} {
 
 // Err says why Done is closed: [ErrEnded], a [*LostError], [ErrDropped], [ErrCursor] or [ErrClosed].
 func (r *Reader) Err() error {
-	if r.isZero() || !r.lost.Load() {
+	if r.isZero() || !r.writer.lost.Load() {
 		return r.isOpen()
 	}
-	return r.why
+	return r.writer.why
 }
 
 // Slots returns how many frames the channel holds.
@@ -200,26 +206,25 @@ func (r *Reader) Close() error {
 		}
 	}
 	defer r.turn.Unlock()
-	if r.ended {
+	if r.leaving.over {
 		return nil
 	}
 	if err := r.settle(); err != nil {
 		return err
 	}
-	r.ending.Lock()
-	r.ended = true
-	r.ending.Unlock()
+	r.leaving.mu.Lock()
+	r.leaving.over = true
+	r.leaving.mu.Unlock()
 	r.behind.Wait()
 	return r.discard()
 }
 
 // shut has all other methods end.
 func (r *Reader) shut() {
-	r.once.Do(func() {
-		r.closed.Store(true)
-		close(r.closing)
+	if r.leaving.begun.CompareAndSwap(false, true) {
+		close(r.leaving.closed)
 		r.ring(offReaderBell)
-	})
+	}
 }
 
 // leave begins Close for a stream that is being closed, and waits for a frame.
@@ -235,7 +240,7 @@ func (r *Reader) settle() error {
 	}
 	r.letGo()
 	select {
-	case <-r.freed:
+	case <-r.leaving.freed:
 		return nil
 	case <-time.After(closeLimit):
 		return r.track.await(0)
@@ -244,14 +249,15 @@ func (r *Reader) settle() error {
 
 // letGo begins to free the streams for Close.
 func (r *Reader) letGo() {
-	r.ending.Lock()
-	defer r.ending.Unlock()
-	if r.ended || r.freed != nil {
+	l := &r.leaving
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over || l.freed != nil {
 		return
 	}
-	r.freed = make(chan struct{})
-	r.behind.Go(func() {
-		defer close(r.freed)
+	r.behind.Add(1)
+	l.freed = begin(func() {
+		defer r.behind.Done()
 		r.freeing.Store(true)
 		r.track.free(r.words, offPublished)
 	})

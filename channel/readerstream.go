@@ -39,7 +39,7 @@ func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 	if err := r.mayHold(); err != nil {
 		return Frame{}, err
 	}
-	if !r.lost.Load() { // else it is whole, and nobody would free a stream that waits any more
+	if !r.writer.lost.Load() { // else it is whole, and nobody would free a stream that waits any more
 		if err := r.step(s, cu.WaitOp64(r.device(offPublished), r.next, cu.WaitGEQ)); err != nil {
 			return Frame{}, err
 		}
@@ -51,7 +51,7 @@ func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 // over says why no other frame comes, if so: what was whole when the writer ended can still be
 // taken, except by a reader that was dropped. It runs with mu held.
 func (r *Reader) over() error {
-	if r.lost.Load() {
+	if r.writer.lost.Load() {
 		if err := r.dropped(); err != nil {
 			return err
 		}
@@ -59,8 +59,8 @@ func (r *Reader) over() error {
 	if err := r.checkTold(); err != nil {
 		return err
 	}
-	if r.lost.Load() && r.next > r.whole {
-		return r.why
+	if r.writer.lost.Load() && r.next > r.writer.whole {
+		return r.writer.why
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ func (r *Reader) over() error {
 // checkTold says why the writer cannot have given as many frames as it says, if so. A stream goes
 // on whatever it says. It runs with turn held.
 func (r *Reader) checkTold() error {
-	told := r.told(r.lost.Load())
+	told := r.told(r.writer.lost.Load())
 	if err := checkPublished(r.opts.policy, told, r.seen, r.released, r.slots); err != nil {
 		return cmp.Or(r.dropped(), r.isOpen(), err) // a writer that drops this side frees its stream, which goes on publishing
 	}
@@ -122,7 +122,7 @@ func (r *Reader) Check(f Frame) error {
 	if r.freeing.Load() {
 		select {
 		case <-r.done: // and lost is set, but by Close
-		case <-r.closing: // which waits for this
+		case <-r.leaving.closed: // which waits for this
 			return ErrClosed
 		}
 	}
@@ -132,12 +132,12 @@ func (r *Reader) Check(f Frame) error {
 		}
 	}
 	switch {
-	case !r.lost.Load():
+	case !r.writer.lost.Load():
 		return r.isOpen()
-	case f.number <= r.whole:
+	case f.number <= r.writer.whole:
 		return nil
 	}
-	return r.why
+	return r.writer.why
 }
 
 // streamed says why a call by streams is not possible, if so.

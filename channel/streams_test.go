@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 )
 
 // Streams and hosts pass frames in any mixture: a writer and two readers each choose at random
@@ -184,23 +186,27 @@ func (q *randomReader) settle(wait context.Context) error {
 // A stream is closed while it is given a step: what it has done is known nevertheless, and another one
 // may go on.
 func TestStreamClosedWithinAStep(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	var first *cu.Stream
+	closed := make(chan error, 1)
+	var once sync.Once
+	ctx := cutest.Context(t, cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		result := next()
+		if givesWork(call) {
+			once.Do(func() {
+				go func() { closed <- first.Close() }()
+				for first.OnClose(t, nil) { // until Close has begun
+					runtime.Gosched()
+				}
+			})
+		}
+		return result
+	})))
 	srv := listen(t)
 	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
 	r := newReader(t, ctx, srv)
-	first, err := ctx.NewStream()
+	var err error
+	first, err = ctx.NewStream()
 	require.NoError(t, err)
-	closed := make(chan error, 1)
-	give := r.track.give
-	r.track.give = func(s *cu.Stream, ops []cu.MemOp) error {
-		r.track.give = give
-		err := give(s, ops)
-		go func() { closed <- first.Close() }()
-		for first.OnClose(t, nil) { // until Close has begun
-			runtime.Gosched()
-		}
-		return err
-	}
 	f, err := r.NextOn(first)
 	require.NoError(t, err)
 	require.NoError(t, ends(t, closed))
@@ -236,28 +242,29 @@ func TestStreamGetsNoStepWhileItIsClosed(t *testing.T) {
 // A stream that has done all is closed while the driver keeps the first step of the next one. That is
 // nothing to wait for, and the reader stays open.
 func TestStreamClosedBehindTheNext(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	var second atomic.Pointer[cu.Stream]
+	kept, hold := make(chan struct{}), make(chan struct{})
+	keep := sync.OnceFunc(func() { close(kept) })
+	ctx := cutest.Context(t, cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if s := second.Load(); givesWork(call) && s != nil && call.Arg(0) == uintptr(s.Handle()) {
+			keep()
+			<-hold
+		}
+		return next()
+	})))
 	srv := listen(t)
 	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
 	r := newReader(t, ctx, srv)
 	first, err := ctx.NewStream()
 	require.NoError(t, err)
-	second := newStream(t, ctx)
 	put(t, ctx, w)
 	put(t, ctx, w)
 	require.NoError(t, nextOn(r, first, 1))
 	require.NoError(t, first.Synchronize(soon(t)))
-	give, hold := r.track.give, make(chan struct{})
-	goOn := sync.OnceFunc(func() { close(hold) })
-	defer goOn()
-	r.track.give = func(s *cu.Stream, ops []cu.MemOp) error {
-		if s == second {
-			<-hold
-		}
-		return give(s, ops)
-	}
-	took := inDriver(t, r.track, func() error { return nextOn(r, second, 1) })
-	closed := make(chan error, 1)
+	second.Store(newStream(t, ctx))
+	took, closed := make(chan error, 1), make(chan error, 1)
+	go func() { took <- nextOn(r, second.Load(), 1) }()
+	<-kept
 	go func() { closed <- first.Close() }()
 	select {
 	case err := <-closed:
@@ -265,7 +272,7 @@ func TestStreamClosedBehindTheNext(t *testing.T) {
 	case <-r.Done():
 		require.Fail(t, "the reader is closed")
 	}
-	goOn()
+	close(hold)
 	require.NoError(t, ends(t, took))
 	require.NoError(t, r.Err())
 }
@@ -273,7 +280,8 @@ func TestStreamClosedBehindTheNext(t *testing.T) {
 // A stream is closed while it waits for other work, and the driver keeps the mark. The reader is closed
 // meanwhile. The stream is closed once that work is done.
 func TestStreamClosedWithOtherWork(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
+	crowd, dev := crowdedDevice(t)
+	ctx := cutest.Context(t, dev)
 	srv := listen(t)
 	newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r := newReader(t, ctx, srv)
@@ -291,7 +299,7 @@ func TestStreamClosedWithOtherWork(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.BatchMemOps(cu.WaitOp64(at, 1, cu.WaitGEQ)))
 	require.NoError(t, nextOn(r, s, 1))
-	r.track.crowded()
+	crowd.on.Store(true)
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	<-r.Done()

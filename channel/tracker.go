@@ -16,16 +16,15 @@ import (
 // A mark takes the device half a microsecond and more, so others are marked when somebody asks, or
 // when the stream is closed.
 type tracker struct {
-	ctx      *cu.Context
-	mem      *cu.HostMemory
-	word     words
-	at       cu.DevicePtr
-	give     func(*cu.Stream, []cu.MemOp) error // BatchMemOps, but in tests
-	captured func(*cu.Stream) error             // NotCaptured, but in tests
-	letGo    func()                             // frees the stream, or begins to; it may be called again
-	onClose  func()                             // lastChance
-	queued   atomic.Uint64                      // the number of the last step
-	marked   atomic.Uint64                      // and of the last one that is marked
+	ctx     *cu.Context
+	mem     *cu.HostMemory
+	word    words
+	at      cu.DevicePtr
+	letGo   func()        // frees the stream, or begins to; it may be called again
+	onClose func()        // lastChance
+	queued  atomic.Uint64 // the number of the last step
+	marked  atomic.Uint64 // and of the last one that is marked
+	asked   atomic.Bool   // a goroutine of asks is under way
 
 	mu     sync.Mutex // held while a stream is given a step or a mark: the driver may keep the call until the stream goes on
 	stream *cu.Stream // that has the latest work
@@ -36,7 +35,7 @@ type tracker struct {
 const closeLimit = time.Second
 
 func newTracker(ctx *cu.Context, letGo func()) (*tracker, error) {
-	t := &tracker{ctx: ctx, letGo: letGo, captured: (*cu.Stream).NotCaptured, give: func(s *cu.Stream, ops []cu.MemOp) error { return s.BatchMemOps(ops...) }}
+	t := &tracker{ctx: ctx, letGo: letGo}
 	t.onClose = t.lastChance
 	var err error
 	if t.mem, err = ctx.AllocHost(pageSize, cu.HostPortable); err != nil {
@@ -62,49 +61,6 @@ func (t *tracker) idle() bool {
 func (t *tracker) catchUp() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.caughtUp()
-}
-
-// asks is idle, but never blocks: if a mark is wanted, a goroutine makes it, because the driver may block that
-// call until the stream goes on.
-func (t *tracker) asks() bool {
-	if t.done() >= t.queued.Load() {
-		return true
-	}
-	if t.marked.Load() < t.queued.Load() && t.mu.TryLock() { // else a step or a mark is under way
-		go func() {
-			defer t.mu.Unlock()
-			t.caughtUp()
-		}()
-	}
-	return false
-}
-
-// lastChance is catchUp before the stream is closed, after which no call could reach it. If the driver blocks a call
-// for closeLimit, lastChance frees the stream. If the stream waits for other work, lastChance returns when that is
-// done: the driver destroys no stream while a call on it is under way.
-func (t *tracker) lastChance() {
-	for !lockWithin(&t.mu, closeLimit) {
-		t.letGo()
-	}
-	marked := make(chan struct{})
-	go func() {
-		defer close(marked)
-		defer t.mu.Unlock()
-		t.caughtUp()
-	}()
-	for {
-		select {
-		case <-marked:
-			return
-		case <-time.After(closeLimit):
-			t.letGo()
-		}
-	}
-}
-
-// caughtUp is catchUp with mu held.
-func (t *tracker) caughtUp() bool {
 	if t.closed {
 		return true
 	}
@@ -119,16 +75,46 @@ func (t *tracker) caughtUp() bool {
 	return t.done() >= queued
 }
 
+// asks is idle, but never blocks: if a mark is wanted, a goroutine makes it, because the driver may block that
+// call until the stream goes on.
+func (t *tracker) asks() bool {
+	if t.done() >= t.queued.Load() {
+		return true
+	}
+	if t.marked.Load() < t.queued.Load() && t.asked.CompareAndSwap(false, true) {
+		go func() {
+			defer t.asked.Store(false)
+			t.catchUp()
+		}()
+	}
+	return false
+}
+
+// lastChance is catchUp before the stream is closed, after which no call could reach it. While the driver keeps a
+// call, lastChance frees the stream again and again. If the stream waits for other work, lastChance returns when that
+// is done: the driver destroys no stream while a call on it is under way.
+func (t *tracker) lastChance() {
+	marked := begin(func() { t.catchUp() })
+	for {
+		select {
+		case <-marked:
+			return
+		case <-time.After(closeLimit):
+			t.letGo()
+		}
+	}
+}
+
 // mark marks the last step, unless it is. It runs with mu held.
 func (t *tracker) mark() error {
 	queued := t.queued.Load()
 	if t.marked.Load() >= queued {
 		return nil
 	}
-	if err := t.captured(t.stream); err != nil {
+	if err := t.stream.NotCaptured(); err != nil {
 		return err
 	}
-	err := t.give(t.stream, []cu.MemOp{t.op(queued)})
+	err := t.stream.BatchMemOps(t.op(queued))
 	if err == nil {
 		t.marked.Store(queued)
 	}
@@ -141,7 +127,7 @@ func (t *tracker) op(number uint64) cu.MemOp { return cu.WriteOp64(t.at, number,
 // takes says why s cannot be given more, if so: the words of a side are written in order,
 // so another stream has to wait for the one before.
 func (t *tracker) takes(s *cu.Stream) error {
-	if err := t.captured(s); err != nil {
+	if err := s.NotCaptured(); err != nil {
 		return fmt.Errorf("channel: a graph that is captured here would use the same frame at every launch; end the capture first: %w", err)
 	}
 	if s != t.stream && !t.idle() {
@@ -166,7 +152,7 @@ func (t *tracker) step(s *cu.Stream, number uint64, marked bool, ops []cu.MemOp)
 		t.stream.OnClose(t, nil)
 	}
 	before := t.queued.Swap(number)
-	if err := t.give(s, ops); err != nil {
+	if err := s.BatchMemOps(ops...); err != nil {
 		t.queued.Store(before)
 		if s != t.stream {
 			s.OnClose(t, nil)
@@ -184,7 +170,7 @@ func (t *tracker) step(s *cu.Stream, number uint64, marked bool, ops []cu.MemOp)
 func (t *tracker) part(s *cu.Stream, ops []cu.MemOp) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.give(s, ops)
+	return s.BatchMemOps(ops...)
 }
 
 // skip notes what the host has done in place of the stream, which is idle.
@@ -244,7 +230,7 @@ func (t *tracker) free(w words, off int) {
 	if t.done() < until && t.marked.Load() < until {
 		marking.Go(func() { t.markUntil(until) }) // the driver may keep the call until the stream goes on
 	}
-	keepFree(w, off, func() bool { return t.done() >= min(until, t.queued.Load()) }, t.isLost) // the driver may refuse a step
+	keepFreeing(w, off, func() bool { return t.done() >= min(until, t.queued.Load()) }, t.isLost) // the driver may refuse a step
 	marking.Wait()
 }
 
@@ -278,12 +264,12 @@ func (t *tracker) outlast(until uint64) {
 	}
 }
 
-// keepFree writes into a word what frees streams that wait for it, in bursts, until over is true: a dead
+// keepFreeing writes into a word what frees streams that wait for it, in bursts, until over is true: a dead
 // peer's device goes on writing for some milliseconds (E1), and one that lives and lies may write as
 // often as it likes. A burst takes spinFor, or as long as the pause before it if somebody else has
 // written meanwhile. Those take two seconds in all, because the stream may have other work to do.
-// keepFree also ends after a burst if lost is true.
-func keepFree(w words, off int, over, lost func() bool) {
+// keepFreeing also ends after a burst if lost is true.
+func keepFreeing(w words, off int, over, lost func() bool) {
 	spin, budget := spinFor, 2*time.Second
 	for pause := pollMin; ; pause = min(2*pause, sleepMax) {
 		for end := time.Now().Add(spin); ; {
@@ -309,12 +295,37 @@ func keepFree(w words, off int, over, lost func() bool) {
 
 // lockWithin locks mu unless that takes longer than limit.
 func lockWithin(mu *sync.Mutex, limit time.Duration) bool {
-	pause := pollMin
-	for end := time.Now().Add(limit); !mu.TryLock(); pause = min(2*pause, sleepMax) {
-		if time.Now().After(end) {
-			return false
+	var decided atomic.Bool // by whichever comes first, the lock or the limit
+	locked := begin(func() {
+		mu.Lock()
+		if !decided.CompareAndSwap(false, true) {
+			mu.Unlock()
 		}
-		time.Sleep(pause)
+	})
+	select {
+	case <-locked:
+		return true
+	case <-time.After(limit):
+		return !decided.CompareAndSwap(false, true)
 	}
-	return true
+}
+
+// begin runs f on a goroutine of its own, and returns what is closed when f has returned.
+func begin(f func()) <-chan struct{} {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		f()
+	}()
+	return over
+}
+
+// isClosed reports whether c is.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

@@ -240,6 +240,6 @@ func (w *Writer) blocks(m *member) (number uint64, ok bool) {
 // release frees the streams that wait for a reader that is gone, so that nothing of this
 // process has to do with its cursor any more.
 func (w *Writer) release(m *member) {
-	keepFree(m.words, offReleased, func() bool { return m.pins.Load() == 0 }, func() bool { return false })
+	keepFreeing(m.words, offReleased, func() bool { return m.pins.Load() == 0 }, func() bool { return false })
 	w.track.free(m.words, offReleased)
 }

@@ -1,0 +1,33 @@
+package channel
+
+// A heldFrame is a frame that was taken and not released.
+type heldFrame struct{ number, slot uint64 }
+
+// heldFrames are the n frames that a reader holds, in the order in which it took them. There is room for one in each
+// slot.
+type heldFrames struct {
+	ring      []heldFrame
+	oldest, n uint64
+}
+
+// at returns the i-th of them, from the oldest, which is 0.
+func (h *heldFrames) at(i uint64) *heldFrame {
+	if i += h.oldest; i >= uint64(len(h.ring)) {
+		i -= uint64(len(h.ring))
+	}
+	return &h.ring[i]
+}
+
+// add adds one; there are fewer than slots.
+func (h *heldFrames) add(f heldFrame) {
+	*h.at(h.n) = f
+	h.n++
+}
+
+// dropOldest removes the oldest; there is one.
+func (h *heldFrames) dropOldest() {
+	if h.oldest++; h.oldest == uint64(len(h.ring)) {
+		h.oldest = 0
+	}
+	h.n--
+}
