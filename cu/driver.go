@@ -14,27 +14,6 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// Kind tells the real driver from the stand-in. Only processes with drivers of
-// the same kind can share memory.
-type Kind uint8
-
-// The kinds of driver.
-const (
-	CUDA Kind = 1 // libcuda
-	Soft Kind = 2 // the software driver, package cu/soft
-)
-
-// String gives "cuda" or "soft".
-func (k Kind) String() string {
-	switch k {
-	case CUDA:
-		return "cuda"
-	case Soft:
-		return "soft"
-	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
-}
-
 // softSymbol is exported by the software driver alone.
 const softSymbol = "gpufdSoftDriver"
 

@@ -1,29 +1,12 @@
 package cu
 
 import (
-	"encoding/hex"
 	"errors"
 	"runtime"
 	"unsafe"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
-
-// A FabricHandle names physical memory to other processes, on this machine and
-// others of the same NVLink domain: CUmemFabricHandle. It is a value and keeps
-// nothing alive: the exporter must keep the memory until it is imported.
-type FabricHandle [64]byte
-
-// String gives 128 hexadecimal digits.
-func (h FabricHandle) String() string { return hex.EncodeToString(h[:]) }
-
-// MarshalText gives 128 hexadecimal digits.
-func (h FabricHandle) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
-
-// UnmarshalText reads what MarshalText gives.
-func (h *FabricHandle) UnmarshalText(text []byte) error {
-	return unmarshal64((*[64]byte)(h), "a fabric handle", text)
-}
 
 // SupportsFabric reports whether the device can create memory for fabric handles.
 // That needs an IMEX channel, which the attribute ignores (D20), so

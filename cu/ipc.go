@@ -1,48 +1,11 @@
 package cu
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
-
-// An IPCHandle names memory to other processes: CUipcMemHandle, in the runtime
-// API cudaIpcMemHandle_t, which CuPy, PyTorch, Numba and UCX send. It is a value,
-// valid while the memory is allocated and its process lives. It keeps nothing
-// alive, and anyone who sees it can open the memory: between your own programs
-// prefer the descriptors of package vmm.
-//
-// It names a place rather than the memory there. The handle of freed memory opens
-// what was allocated later at the same address, and a handle with one byte
-// changed may open (D16). The two sides have to agree how long it is valid, as
-// those of package share do.
-type IPCHandle [64]byte
-
-// String gives 128 hexadecimal digits.
-func (h IPCHandle) String() string { return hex.EncodeToString(h[:]) }
-
-// MarshalText gives 128 hexadecimal digits.
-func (h IPCHandle) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
-
-// UnmarshalText reads what MarshalText gives.
-func (h *IPCHandle) UnmarshalText(text []byte) error {
-	return unmarshal64((*[64]byte)(h), "an IPC handle", text)
-}
-
-// unmarshal64 reads 64 bytes in hexadecimal. If it fails it leaves b alone.
-func unmarshal64(b *[64]byte, what string, text []byte) error {
-	if len(text) != hex.EncodedLen(len(b)) {
-		return fmt.Errorf("cu: %s of %d digits, want %d", what, len(text), hex.EncodedLen(len(b)))
-	}
-	var read [64]byte
-	if _, err := hex.Decode(read[:], text); err != nil {
-		return fmt.Errorf("cu: %s: %w", what, err)
-	}
-	*b = read
-	return nil
-}
 
 // SupportsIPC reports whether the device has legacy IPC for memory and events
 // (CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED; before CUDA 12.0, whether addresses

@@ -1,26 +1,8 @@
 package cu
 
 import (
-	"encoding/hex"
-
 	"github.com/gpufd/gpufd/cu/sys"
 )
-
-// An IPCEventHandle names an event to other processes: CUipcEventHandle, in the
-// runtime API cudaIpcEventHandle_t. It is a value, valid while the event is open
-// and its process lives.
-type IPCEventHandle [64]byte
-
-// String gives 128 hexadecimal digits.
-func (h IPCEventHandle) String() string { return hex.EncodeToString(h[:]) }
-
-// MarshalText gives 128 hexadecimal digits.
-func (h IPCEventHandle) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:]), nil }
-
-// UnmarshalText reads what MarshalText gives.
-func (h *IPCEventHandle) UnmarshalText(text []byte) error {
-	return unmarshal64((*[64]byte)(h), "an IPC event handle", text)
-}
 
 // IPCHandle returns a handle that names the event to other processes, which open
 // it with [Context.OpenIPCEvent] or cudaIpcOpenEventHandle (cuIpcGetEventHandle).

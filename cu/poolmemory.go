@@ -1,7 +1,6 @@
 package cu
 
 import (
-	"encoding/hex"
 	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -154,20 +153,6 @@ func (m *streamMemoryHandle) closeIn(h *contextHandle) error {
 		return err
 	}
 	return m.from.drop()
-}
-
-// A PoolPointer names memory of an exported pool to a process that has imported
-// the pool. It is a value and gives no rights.
-type PoolPointer [64]byte
-
-// MarshalText gives 128 hexadecimal digits.
-func (p PoolPointer) MarshalText() ([]byte, error) {
-	return hex.AppendEncode(nil, p[:]), nil
-}
-
-// UnmarshalText reads what MarshalText gives.
-func (p *PoolPointer) UnmarshalText(text []byte) error {
-	return unmarshal64((*[64]byte)(p), "a pool pointer", text)
 }
 
 // ExportPointer returns a value that names the memory to a process that has

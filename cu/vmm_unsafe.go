@@ -24,29 +24,6 @@ const (
 	HandleFabric = HandleType(sys.CU_MEM_HANDLE_TYPE_FABRIC)
 )
 
-// Access is what a device may do with a mapping.
-type Access uint32
-
-// The rights of a mapping.
-const (
-	NoAccess  = Access(sys.CU_MEM_ACCESS_FLAGS_PROT_NONE)
-	ReadOnly  = Access(sys.CU_MEM_ACCESS_FLAGS_PROT_READ)
-	ReadWrite = Access(sys.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-)
-
-// String gives "none", "read-only" or "read-write".
-func (a Access) String() string {
-	switch a {
-	case NoAccess:
-		return "none"
-	case ReadOnly:
-		return "read-only"
-	case ReadWrite:
-		return "read-write"
-	}
-	return fmt.Sprintf("Access(%d)", uint32(a))
-}
-
 // MemHandle is a handle of physical memory: CUmemGenericAllocationHandle. The
 // caller owns it. The memory is free when its last handle, descriptor and
 // mapping, in any process, are gone. The garbage collector releases a lost

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -109,7 +110,7 @@ func LegacyAt(c *cu.Context, p cu.DevicePtr, size uint64) (*Legacy, error) {
 		return nil, fmt.Errorf("%w: %d bytes at %d of an allocation of %d", vmm.ErrSize, size, offset, whole)
 	}
 	m := &Legacy{ctx: c, ptr: p, handle: LegacyHandle{Handle: h, Offset: offset}, offers: map[*offering]struct{}{}}
-	m.desc = vmm.Descriptor{Kind: c.Device().Driver().Kind(), Device: c.Device().UUID(), Size: size, Chunks: 1, ChunkSize: whole, Generation: vmm.NewGeneration()}
+	m.desc = vmm.Descriptor{Kind: c.Device().Driver().Kind(), Device: c.Device().UUID(), Size: size, Chunks: 1, ChunkSize: whole, Generation: gpumem.NewGeneration()}
 	if m.id, err = m.allocation(); err != nil {
 		return nil, err
 	}

@@ -7,11 +7,8 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
-
-// MaxChunks limits the chunks of one buffer: each costs a descriptor in the
-// exporter and an import in every peer.
-const MaxChunks = 4096
 
 // A Buffer is mapped device memory that can be shared: one or more chunks of
 // physical memory of equal size, side by side in one piece of address space. The
@@ -54,7 +51,7 @@ func New(dev *cu.Device, size uint64, opts ...NewOption) (*Buffer, error) {
 // newBuffer makes a buffer. It calls try, which calls create as often as it likes
 // to make that many bytes of physical memory.
 func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(size uint64, create func() error) error) (*Buffer, error) {
-	b := &Buffer{dev: dev, opts: options{access: cu.ReadWrite, types: cu.HandleFD}, generation: newGeneration()}
+	b := &Buffer{dev: dev, opts: options{access: cu.ReadWrite, types: cu.HandleFD}, generation: gpumem.NewGeneration()}
 	for _, o := range opts {
 		if o != nil {
 			o.applyNew(&b.opts)
@@ -182,7 +179,7 @@ func (b *Buffer) Grow(size uint64) error {
 			return err
 		}
 	}
-	b.size, b.generation = size, newGeneration()
+	b.size, b.generation = size, gpumem.NewGeneration()
 	return nil
 }
 

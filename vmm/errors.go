@@ -2,7 +2,8 @@ package vmm
 
 import (
 	"errors"
-	"fmt"
+
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Errors of this package; those of the driver are [*cu.Error].
@@ -28,7 +29,7 @@ var (
 	// ErrNotShareable says that the memory has no descriptors to export.
 	ErrNotShareable = errors.New("vmm: memory was not made to be shared")
 	// ErrDescriptor matches every [*DescriptorError].
-	ErrDescriptor = errors.New("vmm: bad descriptor")
+	ErrDescriptor = gpumem.ErrDescriptor
 	// ErrDevice says that imported memory is not on the device that is to map it.
 	ErrDevice = errors.New("vmm: memory of another device")
 	// ErrFile says that something is not a regular file: a directory, a pipe.
@@ -36,36 +37,5 @@ var (
 	// ErrAccess says that the buffer is mapped with too few rights.
 	ErrAccess = errors.New("vmm: the mapping does not allow it")
 	// ErrKind says that exporter and importer use drivers of different kinds.
-	ErrKind = errors.New("vmm: drivers of different kinds")
+	ErrKind = gpumem.ErrKind
 )
-
-// A DescriptorError says what is wrong with another process's description of
-// memory.
-type DescriptorError struct {
-	Field  string // e.g. "chunk size"
-	Reason string
-	Err    error // what the driver said, if it was the driver that found out
-}
-
-// Error names the field.
-func (e *DescriptorError) Error() string {
-	if e == nil {
-		return ErrDescriptor.Error()
-	}
-	msg := fmt.Sprintf("the exporter's description is wrong: %s %s", e.Field, e.Reason)
-	if e.Err != nil {
-		msg += ": " + e.Err.Error()
-	}
-	return msg
-}
-
-// Unwrap returns what the driver said, if anything.
-func (e *DescriptorError) Unwrap() error {
-	if e == nil {
-		return nil
-	}
-	return e.Err
-}
-
-// Is matches [ErrDescriptor].
-func (e *DescriptorError) Is(target error) bool { return target == ErrDescriptor }

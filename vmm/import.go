@@ -10,21 +10,8 @@ import (
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
-// A Descriptor is what an importer has to know about a buffer: the driver does
-// not tell the size of imported memory.
-type Descriptor struct {
-	Kind        cu.Kind // the exporter's driver
-	Device      cu.UUID // where the memory is
-	Size        uint64  // bytes in use
-	ChunkSize   uint64  // bytes of each chunk
-	Chunks      int     // how many chunks, with one descriptor each
-	Granularity uint64  // of the exporter's device, in bytes
-	Generation  uint64  // larger than those of all buffers, and of their shapes, made before on the machine since it started
-}
-
-// Check finds what is wrong without asking the driver of dev. The error is
-// [ErrKind], [ErrDevice] or a [*DescriptorError].
-func (d Descriptor) Check(dev *cu.Device) error {
+// checkDescriptor finds what is wrong with d without asking the driver of dev.
+func checkDescriptor(dev *cu.Device, d Descriptor) error {
 	if dev == nil {
 		return noDevice("checking a description")
 	}
@@ -45,36 +32,12 @@ func (d Descriptor) Check(dev *cu.Device) error {
 	return d.Plausible()
 }
 
-// Plausible finds what is wrong on every device, for callers without one. The
-// error is [ErrKind] or a [*DescriptorError].
-func (d Descriptor) Plausible() error {
-	if d.Kind != cu.CUDA && d.Kind != cu.Soft {
-		return fmt.Errorf("%w: the exporter uses the unknown driver %q", ErrKind, d.Kind)
-	}
-	total := uint64(d.Chunks) * d.ChunkSize
-	switch {
-	case d.Chunks < 1 || d.Chunks > MaxChunks:
-		return badField("number of chunks", fmt.Sprintf("is %d; it must be 1 to %d", d.Chunks, MaxChunks))
-	case d.ChunkSize == 0:
-		return badField("chunk size", "is 0")
-	case total/d.ChunkSize != uint64(d.Chunks):
-		return badField("chunk size", fmt.Sprintf("is %d: %d of them are more than 64 bits hold", d.ChunkSize, d.Chunks))
-	case d.Granularity == 0 || d.ChunkSize%d.Granularity != 0:
-		return badField("granularity", fmt.Sprintf("is %d, which does not divide the chunk size %d", d.Granularity, d.ChunkSize))
-	case d.Size == 0 || d.Size > total:
-		return badField("size", fmt.Sprintf("is %d; the chunks hold %d", d.Size, total))
-	case total-d.Size >= d.ChunkSize:
-		return badField("size", fmt.Sprintf("is %d, which needs fewer than %s", d.Size, plain.Count(d.Chunks, "chunk")))
-	}
-	return nil
-}
-
 // Import makes a buffer of memory that another process exported: it imports each
 // of files, reserves address space, maps and sets access (read-only unless
 // [WithAccess] says otherwise). The caller keeps the files and may close them as
 // soon as Import has returned. If a step fails, nothing is left behind.
 //
-// Errors: those of [Descriptor.Check]; [cu.ErrUnknown] for a descriptor that is
+// Errors: [ErrKind]; [ErrDevice]; a [*DescriptorError]; [cu.ErrUnknown] for a descriptor that is
 // not device memory; a [*DescriptorError] also if the driver finds that the
 // memory does not have the size or the device that d says.
 func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...ImportOption) (*Buffer, error) {
@@ -119,7 +82,7 @@ func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*B
 			o.applyImport(&b.opts)
 		}
 	}
-	err := d.Check(dev)
+	err := checkDescriptor(dev, d)
 	if err == nil && came != d.Chunks {
 		err = badField("number of chunks", fmt.Sprintf("is %d, but %s came", d.Chunks, plain.Count(came, "descriptor")))
 	}
@@ -157,7 +120,7 @@ func sizeLie(err error) error {
 	}
 	var e *cu.Error
 	if errors.As(err, &e) && e.Op == "cuMemMap" && (e.Result == cu.ErrNotSupported || e.Result == cu.ErrInvalidValue) {
-		return &DescriptorError{"chunk size", "is not the size of the memory that came", err}
+		return &DescriptorError{Field: "chunk size", Reason: "is not the size of the memory that came", Err: err}
 	}
 	return err
 }

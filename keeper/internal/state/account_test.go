@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 func TestShare(t *testing.T) {
@@ -79,7 +79,7 @@ func TestLostLeasesLeaveTheNameToOthers(t *testing.T) {
 	s := New(everybody(1, 2))
 	s.Bound(Bounds{Room: 1 << 17})
 	put(t, s, newBooking("weights", by(user(2))))
-	evil := Holder{Who: Who{UID: 1, GID: 1}, Version: 1, Access: cu.ReadOnly, Since: t0}
+	evil := Holder{Who: Who{UID: 1, GID: 1}, Version: 1, Access: gpumem.ReadOnly, Since: t0}
 	var err error
 	n := 0
 	for ; err == nil && n < 10_000; n++ {
@@ -94,7 +94,7 @@ func TestLostLeasesLeaveTheNameToOthers(t *testing.T) {
 	refused(t, err, Quota, "uid 1 would have", "of its record, and may have")
 	require.Greater(t, n, 150)
 	for i := range 100 {
-		h := Holder{Who: Who{UID: 2, GID: 2, PID: int32(i + 1)}, Version: 1, Access: cu.ReadOnly, Since: t0, Pidfd: s.NewID()}
+		h := Holder{Who: Who{UID: 2, GID: 2, PID: int32(i + 1)}, Version: 1, Access: gpumem.ReadOnly, Since: t0, Pidfd: s.NewID()}
 		require.NoError(t, s.MayHold("weights", h))
 		hold(t, s, "weights", 1, func(x *Holder) { *x = h })
 	}
@@ -111,7 +111,7 @@ func TestHoldersWithoutPIDs(t *testing.T) {
 	var lost []HoldID
 	var pidfds []ID
 	for range 3 {
-		id, pidfd := hold(t, s, "weights", 1, func(h *Holder) { h.PID, h.Access = 0, cu.ReadOnly })
+		id, pidfd := hold(t, s, "weights", 1, func(h *Holder) { h.PID, h.Access = 0, gpumem.ReadOnly })
 		lost, pidfds = append(lost, id), append(pidfds, pidfd)
 	}
 	twice, _ := hold(t, s, "weights", 1, func(h *Holder) { h.PID, h.Pidfd = 0, pidfds[0] })

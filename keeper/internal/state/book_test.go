@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 func TestBookRefusesNonsense(t *testing.T) {
@@ -80,7 +80,7 @@ func TestPartsOfATransactionAgree(t *testing.T) {
 	e := first
 	e.By = Writer{Who: Who{UID: 2001, GID: 50, PID: 22}}
 	_, err := s.Book(e)
-	require.Equal(t, []Holder{{Who: writer, Access: cu.ReadWrite, Since: t0}}, refused(t, err, Taken, "process 2").Holders)
+	require.Equal(t, []Holder{{Who: writer, Access: gpumem.ReadWrite, Since: t0}}, refused(t, err, Taken, "process 2").Holders)
 	_, err = s.Deliver(ticket, partOf(s, first), t0)
 	require.NoError(t, err)
 	_, err = s.Book(e)

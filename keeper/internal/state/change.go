@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Remove takes the current version of a name from readers that come later. It is retired:
@@ -59,7 +59,7 @@ const maxDraining = 256
 // that were booked there may still be delivered.
 //
 // Errors: [Denied] to all but the keeper's own uid; [BadRequest] for too many devices.
-func (s *State) DrainDevice(dev cu.UUID, by Who, on bool) error {
+func (s *State) DrainDevice(dev gpumem.UUID, by Who, on bool) error {
 	if s == nil {
 		return errNil()
 	}
@@ -67,7 +67,7 @@ func (s *State) DrainDevice(dev cu.UUID, by Who, on bool) error {
 	if by.UID != s.policy.Owner {
 		return fail(Denied, "%s may not drain devices: only uid %d may, which the keeper runs as", by, s.policy.Owner)
 	}
-	i, found := slices.BinarySearchFunc(s.draining, dev, func(a, b cu.UUID) int { return bytes.Compare(a[:], b[:]) })
+	i, found := slices.BinarySearchFunc(s.draining, dev, func(a, b gpumem.UUID) int { return bytes.Compare(a[:], b[:]) })
 	switch {
 	case on && !found && len(s.draining) == maxDraining:
 		return fail(BadRequest, "%d devices are draining already", maxDraining)

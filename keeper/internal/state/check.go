@@ -7,7 +7,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Bounds of what a writer may say.
@@ -103,8 +103,8 @@ func (b *Booking) check() error {
 		return fail(BadRequest, "a version of %d parts without a transaction: give all its parts the same transaction's id", b.Parts)
 	case b.Bytes == 0 || b.Bytes > MaxPart:
 		return fail(BadRequest, "a part of %d bytes; 1 to %d are allowed", b.Bytes, uint64(MaxPart))
-	case b.Kind != cu.CUDA && b.Kind != cu.Soft:
-		return fail(BadRequest, "memory of driver %d; %s and %s are known", b.Kind, cu.CUDA, cu.Soft)
+	case b.Kind != gpumem.CUDA && b.Kind != gpumem.Soft:
+		return fail(BadRequest, "memory of driver %d; %s and %s are known", b.Kind, gpumem.CUDA, gpumem.Soft)
 	}
 	return b.checkTimes()
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // check wants of a record that was read what the methods rely on.
@@ -58,7 +58,7 @@ func (t *transaction) check() error {
 }
 
 func (b *booked) check() error {
-	if b.Index < 0 || b.Index >= MaxParts || b.Bytes == 0 || b.Bytes > MaxPart || b.Kind != cu.CUDA && b.Kind != cu.Soft {
+	if b.Index < 0 || b.Index >= MaxParts || b.Bytes == 0 || b.Bytes > MaxPart || b.Kind != gpumem.CUDA && b.Kind != gpumem.Soft {
 		return fmt.Errorf("part %d of %d bytes in memory of driver %d", b.Index, b.Bytes, b.Kind)
 	}
 	return nil

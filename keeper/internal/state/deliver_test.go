@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 func TestVersionsCountCommits(t *testing.T) {
@@ -60,7 +60,7 @@ func TestDeliverRefusesAnotherPart(t *testing.T) {
 		"has 99 bytes":     func(_ *State, p *Part) { p.Bytes = 99 },
 		"in memory of 101": func(_ *State, p *Part) { p.Memory.Size = 101 },
 		"is on GPU-":       func(_ *State, p *Part) { p.Memory.Device = device(9) },
-		"(cuda)":           func(_ *State, p *Part) { p.Memory.Kind = cu.CUDA },
+		"(cuda)":           func(_ *State, p *Part) { p.Memory.Kind = gpumem.CUDA },
 		"of its own":       func(_ *State, p *Part) { p.Files = 0 },
 		"no descriptors":   func(_ *State, p *Part) { p.Table, p.TableSize = p.Files, 1 },
 		"table 0 of":       func(_ *State, p *Part) { p.TableSize = 1 },

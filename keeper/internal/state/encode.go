@@ -7,7 +7,7 @@ import (
 	"hash/crc32"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // A manifest is lines of text. The first says what it is, the last is a checksum of all
@@ -53,7 +53,7 @@ const (
 // A header is the line of the whole state.
 type header struct {
 	Last     ID                `json:"last_id"`
-	Draining []cu.UUID         `json:"draining,omitempty"`
+	Draining []gpumem.UUID     `json:"draining,omitempty"`
 	Counts   map[string]uint64 `json:"counts,omitempty"`
 }
 

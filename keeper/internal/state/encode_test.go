@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 var update = flag.Bool("update", false, "write testdata")
@@ -28,7 +28,7 @@ func everything(t testing.TB) *State {
 	require.NoError(t, s.Lose(id))
 	_, pidfd := hold(t, s, "weights", 1)
 	s.Fence(pidfd)
-	b := newBooking("weights", by(w), labelled("step", "<7>"), bytesOf(5000), func(b *Booking) { b.Kind, b.At = cu.CUDA, t0.Add(1) })
+	b := newBooking("weights", by(w), labelled("step", "<7>"), bytesOf(5000), func(b *Booking) { b.Kind, b.At = gpumem.CUDA, t0.Add(1) })
 	p := partOf(s, b)
 	p.Table, p.TableSize = s.NewID(), 12
 	_, err := s.Deliver(book(t, s, b), p, b.At)
@@ -231,7 +231,7 @@ func FuzzDecode(f *testing.F) {
 func exercise(t *testing.T, s *State) {
 	for _, i := range s.List(owner) {
 		_, _, _ = s.Lease(i.Name, -1, owner)
-		_, _ = s.Hold(i.Name, Holder{Who: owner, Version: i.Version, Access: cu.ReadWrite, Since: t0})
+		_, _ = s.Hold(i.Name, Holder{Who: owner, Version: i.Version, Access: gpumem.ReadWrite, Since: t0})
 		_, _ = s.Report(i.Name, i.Version, 0, owner, Damaged, "")
 		_, _ = s.Book(newBooking(i.Name, by(Writer{Who: owner})))
 		_ = s.Drain(i.Name, owner, true)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // What has come of a transaction stays until its deadline, and no longer.
@@ -89,7 +89,7 @@ func TestRetire(t *testing.T) {
 	require.True(t, late.Retire(t0.Add(time.Minute)))
 	require.Contains(t, late.Dropped(), first)
 	refused(t, late.Release(id), NotFound, "its version was dropped")
-	_, err := late.Hold("weights", Holder{Who: reader, Version: 1, Access: cu.ReadOnly})
+	_, err := late.Hold("weights", Holder{Who: reader, Version: 1, Access: gpumem.ReadOnly})
 	refused(t, err, NotFound)
 }
 

@@ -7,8 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/vmm"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // The processes of the tests.
@@ -23,7 +22,7 @@ var (
 var t0 = time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
 
 // device is one of several.
-func device(n int) cu.UUID { return cu.UUID{0: 0x67, 15: byte(n)} }
+func device(n int) gpumem.UUID { return gpumem.UUID{0: 0x67, 15: byte(n)} }
 
 func at[T any](v T) *T { return &v }
 
@@ -44,7 +43,7 @@ func with(change func(*Rule)) Policy {
 
 // newBooking is one of 100 bytes that writer may make.
 func newBooking(name string, change ...func(*Booking)) Booking {
-	b := Booking{Name: name, Parts: 1, Device: device(0), Kind: cu.Soft, Bytes: 100, By: Writer{Who: writer, Since: t0}, At: t0}
+	b := Booking{Name: name, Parts: 1, Device: device(0), Kind: gpumem.Soft, Bytes: 100, By: Writer{Who: writer, Since: t0}, At: t0}
 	for _, f := range change {
 		f(&b)
 	}
@@ -61,7 +60,7 @@ func of(transaction string, i, n int) func(*Booking) {
 func by(w Writer) func(*Booking)        { return func(b *Booking) { b.By = w } }
 func expecting(n uint64) func(*Booking) { return func(b *Booking) { b.Expect = &n } }
 func bytesOf(n uint64) func(*Booking)   { return func(b *Booking) { b.Bytes = n } }
-func on(dev cu.UUID) func(*Booking)     { return func(b *Booking) { b.Device = dev } }
+func on(dev gpumem.UUID) func(*Booking) { return func(b *Booking) { b.Device = dev } }
 func until(t time.Time) func(*Booking)  { return func(b *Booking) { b.Deadline = t } }
 func labelled(k, v string) func(*Booking) {
 	return func(b *Booking) { b.Labels = map[string]string{k: v} }
@@ -69,7 +68,7 @@ func labelled(k, v string) func(*Booking) {
 
 // partOf is what was booked, with descriptors of its own.
 func partOf(s *State, b Booking) Part {
-	d := vmm.Descriptor{Kind: b.Kind, Device: b.Device, Size: b.Bytes, ChunkSize: 4096, Chunks: int(b.Bytes/4096) + 1, Granularity: 4096, Generation: 7}
+	d := gpumem.Descriptor{Kind: b.Kind, Device: b.Device, Size: b.Bytes, ChunkSize: 4096, Chunks: int(b.Bytes/4096) + 1, Granularity: 4096, Generation: 7}
 	return Part{Index: b.Index, Memory: d, Bytes: b.Bytes, Digest: fmt.Sprintf("gpufd-d1:%032x", b.Index), Files: s.NewID()}
 }
 
@@ -91,7 +90,7 @@ func put(t testing.TB, s *State, b Booking) *Version {
 // hold has reader hold a part of a version, with a pidfd.
 func hold(t testing.TB, s *State, name string, version uint64, change ...func(*Holder)) (HoldID, ID) {
 	t.Helper()
-	h := Holder{Who: reader, Version: version, Access: cu.ReadOnly, Since: t0, Pidfd: s.NewID()}
+	h := Holder{Who: reader, Version: version, Access: gpumem.ReadOnly, Since: t0, Pidfd: s.NewID()}
 	for _, f := range change {
 		f(&h)
 	}

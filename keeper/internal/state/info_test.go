@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // What stat shows, whole: a name with everything.
@@ -23,7 +23,7 @@ func TestStat(t *testing.T) {
 	put(t, s, newBooking("weights", of("x", 1, 2), on(device(1)), labelled("step", "7")))
 	s.Fence(w.Pidfd)
 	hold(t, s, "weights", 3, func(h *Holder) {
-		h.Who, h.Access, h.Part = Who{UID: 2001, GID: 50, PID: 22}, cu.ReadWrite, 1
+		h.Who, h.Access, h.Part = Who{UID: 2001, GID: 50, PID: 22}, gpumem.ReadWrite, 1
 	})
 	put(t, s, newBooking("weights", of("y", 0, 2), bytesOf(5)))
 	book(t, s, newBooking("weights", of("y", 1, 2), bytesOf(6)))

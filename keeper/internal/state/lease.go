@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Lease says whether a process may have a lease of a part now, and of which one: part
@@ -38,7 +38,7 @@ func (s *State) Lease(name string, part int, by Who) (*Version, *Part, error) {
 // MayAsk says whether a process may ask for a name with that access, whether it is kept or not.
 //
 // Errors: [Denied]; [BadRequest] for another access.
-func (s *State) MayAsk(name string, by Who, access cu.Access) error {
+func (s *State) MayAsk(name string, by Who, access gpumem.Access) error {
 	if _, err := s.rules().allow(by, name, Read); err != nil {
 		return err
 	}
@@ -194,11 +194,11 @@ func (s *State) checkHold(name string, h Holder) error {
 func (s *State) mayHave(name string, h Holder) error {
 	right := Read
 	switch h.Access {
-	case cu.ReadOnly:
-	case cu.ReadWrite:
+	case gpumem.ReadOnly:
+	case gpumem.ReadWrite:
 		right = Write
 	default:
-		return fail(BadRequest, "a lease with access %d; %s and %s are known", uint32(h.Access), cu.ReadOnly, cu.ReadWrite)
+		return fail(BadRequest, "a lease with access %d; %s and %s are known", uint32(h.Access), gpumem.ReadOnly, gpumem.ReadWrite)
 	}
 	if _, err := s.rules().allow(h.Who, name, right); err != nil {
 		return err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 func TestLease(t *testing.T) {
@@ -76,7 +76,7 @@ func TestDrain(t *testing.T) {
 	}
 	require.NoError(t, lease(0))
 	for i := range maxDraining {
-		err = s.DrainDevice(cu.UUID{1: byte(i)}, owner, true)
+		err = s.DrainDevice(gpumem.UUID{1: byte(i)}, owner, true)
 	}
 	refused(t, err, BadRequest, "256 devices")
 }
@@ -184,19 +184,19 @@ func TestHoldRefuses(t *testing.T) {
 		{"other", func(*Holder) {}, NotFound, "not kept"},
 		{"weights", func(h *Holder) { h.Part = 1 }, NotFound, "no part 1"},
 		{"weights", func(h *Holder) { h.Part = -1 }, NotFound, "no part -1"},
-		{"weights", func(h *Holder) { h.Access = cu.NoAccess }, BadRequest, "access 0"},
-		{"weights", func(h *Holder) { h.Access = cu.ReadWrite }, Denied, "may not write"},
+		{"weights", func(h *Holder) { h.Access = gpumem.NoAccess }, BadRequest, "access 0"},
+		{"weights", func(h *Holder) { h.Access = gpumem.ReadWrite }, Denied, "may not write"},
 		{"weights", func(h *Holder) { h.Who = nobody }, Denied, "no rule"},
 		{"weights", func(h *Holder) { h.Pidfd = files }, BadRequest, "not of a pidfd"},
 	} {
-		h := Holder{Who: reader, Version: 1, Access: cu.ReadOnly, Since: t0}
+		h := Holder{Who: reader, Version: 1, Access: gpumem.ReadOnly, Since: t0}
 		c.change(&h)
 		refused(t, s.MayHold(c.name, h), c.code, c.words)
 		_, err := s.Hold(c.name, h)
 		refused(t, err, c.code, c.words)
 	}
 	before := string(s.Encode())
-	require.NoError(t, s.MayHold("weights", Holder{Who: reader, Version: 1, Access: cu.ReadOnly, Since: t0}))
+	require.NoError(t, s.MayHold("weights", Holder{Who: reader, Version: 1, Access: gpumem.ReadOnly, Since: t0}))
 	require.Equal(t, before, string(s.Encode()), "it changes nothing")
 	b := newBooking("weights")
 	b.By.Pidfd = files
@@ -252,7 +252,7 @@ func TestLose(t *testing.T) {
 }
 
 func TestHoldersInJSON(t *testing.T) {
-	h := Holder{Who: reader, Version: 2, Part: 1, Access: cu.ReadWrite, Since: t0}
+	h := Holder{Who: reader, Version: 2, Part: 1, Access: gpumem.ReadWrite, Since: t0}
 	text, err := json.Marshal(h)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"uid":3000,"gid":60,"pid":3,"version":2,"part":1,"access":"read-write","since":"2026-07-01T12:00:00Z","fenced":false}`, string(text))

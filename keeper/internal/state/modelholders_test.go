@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // The steps of those who hold versions.
@@ -27,7 +27,7 @@ func (w *world) hold(next *State) (string, func()) {
 	}
 	require.NoError(w, err)
 	h := &mHold{name: name, n: v.n, part: w.IntN(len(v.parts)), pidfd: w.pidfd(next, who.PID), pid: who.PID}
-	h.id, err = next.Hold(name, Holder{Who: who, Version: h.n, Part: h.part, Access: cu.ReadOnly, Since: w.now, Pidfd: h.pidfd})
+	h.id, err = next.Hold(name, Holder{Who: who, Version: h.n, Part: h.part, Access: gpumem.ReadOnly, Since: w.now, Pidfd: h.pidfd})
 	require.NoError(w, err)
 	return "hold", func() {
 		w.holds = append(w.holds, h)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Quotas count what is kept, retired or current, what is booked, and what has come.
@@ -76,7 +76,7 @@ func TestQuotaOfLeases(t *testing.T) {
 	_, _, err := s.Lease("a", -1, reader)
 	e := refused(t, err, Quota, "2 leases")
 	require.Equal(t, []int32{3, 33}, []int32{e.Holders[0].PID, e.Holders[1].PID})
-	require.Equal(t, cu.ReadOnly, e.Holders[0].Access)
+	require.Equal(t, gpumem.ReadOnly, e.Holders[0].Access)
 	_, _, err = s.Lease("a", -1, writer)
 	require.NoError(t, err)
 	require.NoError(t, s.Lose(one))

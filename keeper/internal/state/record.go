@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // A record is all that there is of a name. Once a record is in a State, neither it
@@ -39,13 +39,13 @@ type transaction struct {
 
 // A booked part has not come.
 type booked struct {
-	Ticket string    `json:"ticket"`
-	Index  int       `json:"index"`
-	Device cu.UUID   `json:"device"`
-	Kind   cu.Kind   `json:"kind"`
-	Bytes  uint64    `json:"bytes"`
-	By     Writer    `json:"by"`
-	At     time.Time `json:"at"`
+	Ticket string      `json:"ticket"`
+	Index  int         `json:"index"`
+	Device gpumem.UUID `json:"device"`
+	Kind   gpumem.Kind `json:"kind"`
+	Bytes  uint64      `json:"bytes"`
+	By     Writer      `json:"by"`
+	At     time.Time   `json:"at"`
 }
 
 // A held version is one of the record's, or one that it has no more: then its holder was

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Who was told to let go is shown until its process has died, and keeps nothing: neither
@@ -34,7 +34,7 @@ func TestRevoked(t *testing.T) {
 	require.Equal(t, RetiredInfo{Version: 1, Bytes: 5000, Gone: true, Parts: []PartOn{{Device: device(0).String(), Bytes: 5000}}, Holders: gone.Holders}, gone)
 	require.Len(t, gone.Holders, 1)
 	h := gone.Holders[0]
-	require.Equal(t, []any{reader.PID, cu.ReadOnly, false, true, false}, []any{h.PID, h.Access, h.Fenced, h.Revoked, h.Lost})
+	require.Equal(t, []any{reader.PID, gpumem.ReadOnly, false, true, false}, []any{h.PID, h.Access, h.Fenced, h.Revoked, h.Lost})
 
 	put(t, s, newBooking("x"))
 	_, _, err = s.Lease("x", 0, reader)
@@ -58,7 +58,7 @@ func TestRevoked(t *testing.T) {
 func TestHoldGone(t *testing.T) {
 	s := New(open())
 	of := PartOn{Device: device(0).String(), Bytes: 100}
-	h := Holder{Who: reader, Version: 1, Access: cu.ReadOnly, Since: t0, Pidfd: s.NewID()}
+	h := Holder{Who: reader, Version: 1, Access: gpumem.ReadOnly, Since: t0, Pidfd: s.NewID()}
 	holdGone := func(name string, h Holder) error {
 		_, err := s.HoldGone(name, h, of)
 		return err

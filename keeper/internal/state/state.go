@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // A State is what a keeper keeps, as of one manifest. The package comment says how it is
@@ -15,7 +15,7 @@ type State struct {
 	policy   *Policy           // shared, never changed
 	ids      *atomic.Uint64    // the last that was given out; shared with clones
 	records  []*record         // by name, ascending; shared, never changed
-	draining []cu.UUID         // devices, ascending; replaced, never changed
+	draining []gpumem.UUID     // devices, ascending; replaced, never changed
 	size     int               // of the records in a manifest, in bytes
 	outcomes []outcome         // of the last tickets, in their order; replaced, never changed
 	counts   map[string]uint64 // of the keeper's; replaced, never changed

@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/vmm"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // An ID names descriptors in the fd store. 0 is none.
@@ -48,18 +47,18 @@ const (
 
 // A Part is the memory on one device that a version has, or a share of that.
 type Part struct {
-	Index     int            `json:"index"`
-	Memory    vmm.Descriptor `json:"memory"`
-	Bytes     uint64         `json:"bytes"`  // that count: Memory.Size
-	Digest    string         `json:"digest"` // "gpufd-d1:" and 32 hexadecimal digits, as its writer declared
-	Files     ID             `json:"files"`  // the memory's descriptors
-	Table     ID             `json:"table,omitzero"`
-	Ticket    string         `json:"ticket,omitzero"`     // that it came with, until its version is committed
-	TableSize uint64         `json:"table_size,omitzero"` // bytes
-	State     PartState      `json:"state"`
-	Reason    string         `json:"reason,omitzero"`  // why it is not served
-	Reports   int            `json:"reports,omitzero"` // of readers whose word does not count
-	Writer    Writer         `json:"writer"`
+	Index     int               `json:"index"`
+	Memory    gpumem.Descriptor `json:"memory"`
+	Bytes     uint64            `json:"bytes"`  // that count: Memory.Size
+	Digest    string            `json:"digest"` // "gpufd-d1:" and 32 hexadecimal digits, as its writer declared
+	Files     ID                `json:"files"`  // the memory's descriptors
+	Table     ID                `json:"table,omitzero"`
+	Ticket    string            `json:"ticket,omitzero"`     // that it came with, until its version is committed
+	TableSize uint64            `json:"table_size,omitzero"` // bytes
+	State     PartState         `json:"state"`
+	Reason    string            `json:"reason,omitzero"`  // why it is not served
+	Reports   int               `json:"reports,omitzero"` // of readers whose word does not count
+	Writer    Writer            `json:"writer"`
 }
 
 // A Version is what one commit published.
@@ -86,8 +85,8 @@ type Booking struct {
 	Transaction string // common to the parts of one version; "" for a version of one part
 	Parts       int    // that the version has
 	Index       int    // of this one, from 0
-	Device      cu.UUID
-	Kind        cu.Kind
+	Device      gpumem.UUID
+	Kind        gpumem.Kind
 	Bytes       uint64
 	Labels      map[string]string // of the version
 	Expect      *uint64           // the current version has to be this one, 0 for none; nil: whichever
@@ -106,15 +105,15 @@ type HoldID uint64
 // A Holder has a lease of a part, or had one and may still use the memory.
 type Holder struct {
 	Who
-	Version uint64    `json:"version,omitzero"`
-	Part    int       `json:"part"`
-	Access  cu.Access `json:"access"` // in JSON as its String
-	Since   time.Time `json:"since"`
-	Fenced  bool      `json:"fenced"`           // its process has ended
-	Lost    bool      `json:"lost,omitzero"`    // its connection has ended without a goodbye
-	Revoked bool      `json:"revoked,omitzero"` // it was told to let go, and nobody knows whether it has
-	Pidfd   ID        `json:"pidfd,omitzero"`   // 0 when there is none, and once it is fenced
-	Process uint64    `json:"process,omitzero"` // in answers: the keeper's number of its process, 0 where that is not known
+	Version uint64        `json:"version,omitzero"`
+	Part    int           `json:"part"`
+	Access  gpumem.Access `json:"access"` // in JSON as its String
+	Since   time.Time     `json:"since"`
+	Fenced  bool          `json:"fenced"`           // its process has ended
+	Lost    bool          `json:"lost,omitzero"`    // its connection has ended without a goodbye
+	Revoked bool          `json:"revoked,omitzero"` // it was told to let go, and nobody knows whether it has
+	Pidfd   ID            `json:"pidfd,omitzero"`   // 0 when there is none, and once it is fenced
+	Process uint64        `json:"process,omitzero"` // in answers: the keeper's number of its process, 0 where that is not known
 }
 
 // SameProcess says whether two holders, as answers have them, are known to be one process. A
@@ -154,22 +153,22 @@ func (h *Holder) UnmarshalJSON(text []byte) error {
 		return err
 	}
 	*h = Holder(v.plainHolder)
-	for _, a := range []cu.Access{cu.ReadOnly, cu.ReadWrite} {
+	for _, a := range []gpumem.Access{gpumem.ReadOnly, gpumem.ReadWrite} {
 		if v.Access == a.String() {
 			h.Access = a
 			return nil
 		}
 	}
-	return fmt.Errorf("access %q; want %q or %q", v.Access, cu.ReadOnly, cu.ReadWrite)
+	return fmt.Errorf("access %q; want %q or %q", v.Access, gpumem.ReadOnly, gpumem.ReadWrite)
 }
 
 // asHolder is for errors that name the processes in the way.
 func (w Writer) asHolder(part int) Holder {
-	return Holder{Who: w.Who, Part: part, Access: cu.ReadWrite, Since: w.Since, Fenced: w.Fenced, Process: uint64(w.Pidfd)}
+	return Holder{Who: w.Who, Part: part, Access: gpumem.ReadWrite, Since: w.Since, Fenced: w.Fenced, Process: uint64(w.Pidfd)}
 }
 
 // leased says whether the holder has its lease.
 func (h Holder) leased() bool { return !h.Lost && !h.Revoked }
 
 // writes says whether the holder may write to the memory now.
-func (h Holder) writes() bool { return h.Access == cu.ReadWrite && !h.Fenced }
+func (h Holder) writes() bool { return h.Access == gpumem.ReadWrite && !h.Fenced }

@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Invariant 2, of the caller: a nil or zero State is an empty one, and nothing panics.
@@ -39,7 +39,7 @@ func TestNilAndZero(t *testing.T) {
 		refused(t, err, NotFound)
 		_, err = s.Report("x", 1, 0, root, Damaged, "")
 		refused(t, err, NotFound)
-		_, err = s.Hold("x", Holder{Access: cu.ReadOnly})
+		_, err = s.Hold("x", Holder{Access: gpumem.ReadOnly})
 		require.Error(t, err)
 		_, err = s.Book(Booking{})
 		refused(t, err, BadRequest)
@@ -47,11 +47,11 @@ func TestNilAndZero(t *testing.T) {
 		require.Error(t, err)
 		if s == nil {
 			require.Zero(t, s.NewID())
-			require.Error(t, s.DrainDevice(cu.UUID{}, root, true))
+			require.Error(t, s.DrainDevice(gpumem.UUID{}, root, true))
 			continue
 		}
 		require.EqualValues(t, 1, s.NewID())
-		require.NoError(t, s.DrainDevice(cu.UUID{}, root, true))
+		require.NoError(t, s.DrainDevice(gpumem.UUID{}, root, true))
 		require.NotEmpty(t, book(t, s.Clone(), newBooking("x", by(Writer{Who: root}), on(device(1)))))
 	}
 	var zero State

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // A decoder is a message that is being read.
@@ -74,7 +74,7 @@ func (d *attachDecoder) field(number uint16, value *reader) (known bool, err err
 }
 
 func (d *attachDecoder) read(r *reader) (err error) {
-	d.m.Driver, d.m.Access = cu.Kind(r.u8()), cu.Access(r.u8())
+	d.m.Driver, d.m.Access = gpumem.Kind(r.u8()), gpumem.Access(r.u8())
 	r.take(2) // reserved
 	if err = CheckAccess(d.m.Access); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (d *offerDecoder) field(number uint16, value *reader) (known bool, err erro
 
 func (d *offerDecoder) read(r *reader) (err error) {
 	m := &d.m
-	m.Memory.Kind, m.Access = cu.Kind(r.u8()), cu.Access(r.u8())
+	m.Memory.Kind, m.Access = gpumem.Kind(r.u8()), gpumem.Access(r.u8())
 	handle := HandleType(r.u8())
 	if handle != HandleFD && handle != HandleLegacy && !r.short {
 		return fmt.Errorf("%w: handles of type %d", ErrUnsupported, uint8(handle))
@@ -118,7 +118,7 @@ func (d *offerDecoder) read(r *reader) (err error) {
 		return err
 	}
 	m.Memory.Chunks = int(r.u32())
-	m.Memory.Device = cu.UUID(r.take(16))
+	m.Memory.Device = gpumem.UUID(r.take(16))
 	for _, v := range []*uint64{&m.Memory.Size, &m.Memory.ChunkSize, &m.Memory.Granularity, &m.Memory.Generation} {
 		*v = r.u64()
 	}
@@ -130,7 +130,7 @@ func (d *offerDecoder) read(r *reader) (err error) {
 	m.Name = string(r.take(nameLen))
 	m.Data = append([]byte(nil), r.take(dataLen)...)
 	if handle == HandleLegacy {
-		m.Legacy = &LegacyHandle{Offset: r.u64(), Handle: cu.IPCHandle(r.take(len(cu.IPCHandle{})))}
+		m.Legacy = &LegacyHandle{Offset: r.u64(), Handle: gpumem.IPCHandle(r.take(len(gpumem.IPCHandle{})))}
 		err = m.checkLegacy()
 	}
 	return errors.Join(CheckAccess(m.Access), CheckName(m.Name), err)
@@ -142,7 +142,7 @@ func (m Offer) checkLegacy() error {
 	switch {
 	case d.Chunks != 1 || m.First != 0 || m.FDs != 0 || d.Granularity != 0:
 		return errors.New("legacy memory is one chunk, without descriptors and granularity")
-	case m.Access != cu.ReadWrite:
+	case m.Access != gpumem.ReadWrite:
 		return errors.New("legacy memory cannot be read-only")
 	case d.Size == 0 || d.Size > d.ChunkSize || offset > d.ChunkSize-d.Size:
 		return fmt.Errorf("%d bytes at %d of an allocation of %d", d.Size, offset, d.ChunkSize)

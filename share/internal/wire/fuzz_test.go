@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // FuzzDecode: no record makes Decode panic (FAULTS 28, 29). What it takes says the same when
@@ -57,7 +57,7 @@ func TestDecodeAllocatesNoMoreThanTheRecord(t *testing.T) {
 	for _, record := range [][]byte{
 		append(Encode(Attach{Driver: 1, Access: 1, Name: "x"})[:20], 0xff, 0xff, 'n'),
 		flaw(Mapped{Generation: 1}, 12, 0xff, 0xff, 0xff, 0x7f),
-		flaw(Offer{Access: cu.ReadOnly, Name: "n"}, 16+64, 0xff, 0xff, 0xff, 0xff),
+		flaw(Offer{Access: gpumem.ReadOnly, Name: "n"}, 16+64, 0xff, 0xff, 0xff, 0xff),
 		mended(append(Encode(Mapped{}), 0, 0x7f, 0xff, 0xff)), // a field of 65,535 bytes
 	} {
 		const times = 100

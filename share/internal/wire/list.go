@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 const (
@@ -68,11 +68,11 @@ func (d *listedDecoder) read(r *reader) error {
 // listing reads what a list says of one offer. A longer one is of a later version,
 // whose beginning this is.
 func listing(r *reader) (l Listing, err error) {
-	l.Driver, l.Access, l.Handle = cu.Kind(r.u8()), cu.Access(r.u8()), HandleType(r.u8())
+	l.Driver, l.Access, l.Handle = gpumem.Kind(r.u8()), gpumem.Access(r.u8()), HandleType(r.u8())
 	if l.Pending, err = r.flag(); err != nil {
 		return l, err
 	}
-	l.Device = cu.UUID(r.take(16))
+	l.Device = gpumem.UUID(r.take(16))
 	for _, v := range []*uint64{&l.Size, &l.Generation, &l.DataSize} {
 		*v = r.u64()
 	}

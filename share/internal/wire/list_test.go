@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // A list of any length is told in records of no more than 4,096 bytes, each but the
@@ -41,7 +41,7 @@ func TestListsOfAnyLength(t *testing.T) {
 
 // The records of a list add up.
 func TestRecordsOfAListAddUp(t *testing.T) {
-	one := []Listing{{Name: "n", Access: cu.ReadOnly}}
+	one := []Listing{{Name: "n", Access: gpumem.ReadOnly}}
 	require.NoError(t, Listed{Left: 2, Offers: one}.Continues(3))
 	for _, left := range []int{0, 2, 4, math.MaxUint32} {
 		require.ErrorIs(t, Listed{Left: 2, Offers: one}.Continues(left), ErrMalformed, left)

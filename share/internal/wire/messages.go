@@ -3,8 +3,7 @@ package wire
 import (
 	"fmt"
 
-	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/vmm"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // A Message is what one record says.
@@ -55,8 +54,8 @@ func (t Type) String() string {
 
 // Attach says what a consumer wants.
 type Attach struct {
-	Driver       cu.Kind
-	Access       cu.Access
+	Driver       gpumem.Kind
+	Access       gpumem.Access
 	Name         string // "" is the only offer there is
 	Capabilities Capabilities
 	Resume       uint64 // generation of the memory that is mapped already, or 0
@@ -67,8 +66,8 @@ type Attach struct {
 // Offer is one record of an offer. The records of an offer are alike, except for the
 // chunks whose descriptors come along.
 type Offer struct {
-	Memory       vmm.Descriptor
-	Access       cu.Access
+	Memory       gpumem.Descriptor
+	Access       gpumem.Access
 	Name         string
 	Data         []byte
 	First        int           // index of the first chunk in this record
@@ -130,10 +129,10 @@ type Listed struct {
 // A Listing is what a list says of one offer.
 type Listing struct {
 	Name       string
-	Driver     cu.Kind
-	Device     cu.UUID
+	Driver     gpumem.Kind
+	Device     gpumem.UUID
 	Handle     HandleType
-	Access     cu.Access
+	Access     gpumem.Access
 	Size       uint64
 	Generation uint64
 	DataSize   uint64
@@ -201,8 +200,8 @@ func (h HandleType) String() string {
 
 // A LegacyHandle is the handle of an offer without descriptors.
 type LegacyHandle struct {
-	Handle cu.IPCHandle // of a whole allocation
-	Offset uint64       // of the memory in the allocation, in bytes
+	Handle gpumem.IPCHandle // of a whole allocation
+	Offset uint64           // of the memory in the allocation, in bytes
 }
 
 // HandleType returns the type of handle that opens the memory.

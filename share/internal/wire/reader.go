@@ -6,7 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Limits of a record's contents, in bytes.
@@ -63,9 +63,9 @@ func (r *reader) text(limit int) (string, error) {
 }
 
 // CheckAccess refuses an access that cannot be asked for or offered.
-func CheckAccess(a cu.Access) error {
-	if a != cu.ReadOnly && a != cu.ReadWrite {
-		return fmt.Errorf("access %d; %d and %d are known", uint32(a), uint32(cu.ReadOnly), uint32(cu.ReadWrite))
+func CheckAccess(a gpumem.Access) error {
+	if a != gpumem.ReadOnly && a != gpumem.ReadWrite {
+		return fmt.Errorf("access %d; %d and %d are known", uint32(a), uint32(gpumem.ReadOnly), uint32(gpumem.ReadWrite))
 	}
 	return nil
 }

@@ -3,8 +3,8 @@ package wire
 import (
 	"fmt"
 
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // Follows checks that m is the record of an offer after prev, or the first. have is how
@@ -18,7 +18,7 @@ func (m Offer) Follows(prev Offer, have int) error {
 		return m.checkResume(have)
 	case m.Legacy != nil && have == 0:
 		return nil // all of it is in one record
-	case m.FDs < 1 || m.FDs > sock.MaxFDs || d.Chunks < 1 || d.Chunks > vmm.MaxChunks:
+	case m.FDs < 1 || m.FDs > sock.MaxFDs || d.Chunks < 1 || d.Chunks > gpumem.MaxChunks:
 		return fmt.Errorf("%w: an offer of %d chunks with %d descriptors in a record", ErrMalformed, d.Chunks, m.FDs)
 	case have > d.Chunks || m.First != have-m.FDs:
 		return fmt.Errorf("%w: descriptors %d to %d of %d, where %d had come", ErrMalformed, m.First, m.First+m.FDs, d.Chunks, have-m.FDs)

@@ -14,8 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/vmm"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // vectorFile holds what docs/wire.md describes as bytes, for programs in any
@@ -194,14 +193,14 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 	capabilities := Capabilities(f.Capabilities)
 	switch typ {
 	case "attach":
-		return Attach{Driver: cu.Kind(*f.Driver), Access: cu.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Process: processOf(f), Resume: f.Resume, After: f.After}
+		return Attach{Driver: gpumem.Kind(*f.Driver), Access: gpumem.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Process: processOf(f), Resume: f.Resume, After: f.After}
 	case "offer":
-		d := vmm.Descriptor{Kind: cu.Kind(*f.Driver), Device: cu.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
+		d := gpumem.Descriptor{Kind: gpumem.Kind(*f.Driver), Device: gpumem.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}
-		o := Offer{Memory: d, Access: cu.Access(*f.Access), Name: *f.Name, Data: append([]byte(nil), fromHex(t, *f.Data)...),
+		o := Offer{Memory: d, Access: gpumem.Access(*f.Access), Name: *f.Name, Data: append([]byte(nil), fromHex(t, *f.Data)...),
 			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, Process: processOf(f), DataSize: f.DataSize, CursorSize: f.CursorSize, Resume: f.Resume}
 		if *f.HandleType == uint8(HandleLegacy) {
-			o.Legacy = &LegacyHandle{cu.IPCHandle(fromHex(t, *f.Handle)), *f.Offset}
+			o.Legacy = &LegacyHandle{gpumem.IPCHandle(fromHex(t, *f.Handle)), *f.Offset}
 		}
 		return o
 	case "refuse":
@@ -239,7 +238,7 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 
 func listOf(t *testing.T, described []listed) (all []Listing) {
 	for _, l := range described {
-		all = append(all, Listing{Name: l.Name, Driver: cu.Kind(l.Driver), Device: cu.UUID(fromHex(t, l.Device)), Handle: HandleType(l.HandleType), Access: cu.Access(l.Access),
+		all = append(all, Listing{Name: l.Name, Driver: gpumem.Kind(l.Driver), Device: gpumem.UUID(fromHex(t, l.Device)), Handle: HandleType(l.HandleType), Access: gpumem.Access(l.Access),
 			Size: l.Size, Generation: l.Generation, DataSize: l.DataSize, Pending: l.Pending})
 	}
 	return all

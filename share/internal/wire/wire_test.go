@@ -14,39 +14,38 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/vmm"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // messages are one or more of every type, with the extremes of their fields.
 func messages() []Message {
-	full := vmm.Descriptor{Kind: 255, Device: cu.UUID{1, 15: 2}, Size: math.MaxUint64, ChunkSize: math.MaxUint64 - 1,
+	full := gpumem.Descriptor{Kind: 255, Device: gpumem.UUID{1, 15: 2}, Size: math.MaxUint64, ChunkSize: math.MaxUint64 - 1,
 		Chunks: math.MaxUint32, Granularity: math.MaxUint64 - 2, Generation: math.MaxUint64 - 3}
 	return []Message{
-		Attach{Driver: cu.CUDA, Access: cu.ReadOnly, Name: ""}, Attach{Driver: cu.Soft, Access: cu.ReadWrite, Name: strings.Repeat("ä", 127)}, Attach{Driver: 0, Access: cu.ReadOnly, Name: "x", Capabilities: TakesLegacy, Process: Process{true, math.MaxUint64}, Resume: math.MaxUint64, After: math.MaxUint64},
-		Offer{Access: cu.ReadOnly, Name: "n"},
-		Offer{Memory: full, Access: cu.ReadWrite, Name: strings.Repeat("n", MaxName), Data: noise(MaxData, 1), First: math.MaxUint32, FDs: math.MaxUint32 - 1, Pending: true, Capabilities: math.MaxUint64, Process: Process{Told: true}, DataSize: math.MaxUint64, CursorSize: math.MaxUint64, Resume: math.MaxUint64},
+		Attach{Driver: gpumem.CUDA, Access: gpumem.ReadOnly, Name: ""}, Attach{Driver: gpumem.Soft, Access: gpumem.ReadWrite, Name: strings.Repeat("ä", 127)}, Attach{Driver: 0, Access: gpumem.ReadOnly, Name: "x", Capabilities: TakesLegacy, Process: Process{true, math.MaxUint64}, Resume: math.MaxUint64, After: math.MaxUint64},
+		Offer{Access: gpumem.ReadOnly, Name: "n"},
+		Offer{Memory: full, Access: gpumem.ReadWrite, Name: strings.Repeat("n", MaxName), Data: noise(MaxData, 1), First: math.MaxUint32, FDs: math.MaxUint32 - 1, Pending: true, Capabilities: math.MaxUint64, Process: Process{Told: true}, DataSize: math.MaxUint64, CursorSize: math.MaxUint64, Resume: math.MaxUint64},
 		longest(),
-		Offer{Memory: vmm.Descriptor{Kind: 1, Size: 1, ChunkSize: 1, Chunks: 1}, Access: cu.ReadWrite, Name: "n", Legacy: &LegacyHandle{}},
-		Offer{Memory: vmm.Descriptor{Size: 2, ChunkSize: math.MaxUint64, Chunks: 1, Generation: math.MaxUint64}, Access: cu.ReadWrite, Name: "n", Data: noise(9, 1),
-			Pending: true, Legacy: &LegacyHandle{cu.IPCHandle{1, 63: 2}, math.MaxUint64 - 2}, Capabilities: 2},
+		Offer{Memory: gpumem.Descriptor{Kind: 1, Size: 1, ChunkSize: 1, Chunks: 1}, Access: gpumem.ReadWrite, Name: "n", Legacy: &LegacyHandle{}},
+		Offer{Memory: gpumem.Descriptor{Size: 2, ChunkSize: math.MaxUint64, Chunks: 1, Generation: math.MaxUint64}, Access: gpumem.ReadWrite, Name: "n", Data: noise(9, 1),
+			Pending: true, Legacy: &LegacyHandle{gpumem.IPCHandle{1, 63: 2}, math.MaxUint64 - 2}, Capabilities: 2},
 		Refuse{}, Refuse{Code: math.MaxUint16, Text: strings.Repeat("x", MaxText)},
 		Progress{}, Progress{Done: math.MaxUint64, Total: math.MaxUint64 - 1, Capabilities: 1 << 63}, Mapped{}, Mapped{Generation: math.MaxUint64},
 		Verdict{}, Verdict{OK: true, Text: ""}, Verdict{OK: false, Text: "a\nb\x00c\u2028"}, Revoke{}, Revoke{Text: "🚀"}, Publish{}, Publish{Generation: math.MaxUint64}, Confirm{}, Confirm{Generation: math.MaxUint64},
-		Data{}, Cursors{}, List{}, Listed{}, Listed{Left: math.MaxUint32, Offers: []Listing{{Name: "n", Access: cu.ReadOnly}, fullListing()}}, Lists(slices.Repeat([]Listing{fullListing()}, 100))[0],
+		Data{}, Cursors{}, List{}, Listed{}, Listed{Left: math.MaxUint32, Offers: []Listing{{Name: "n", Access: gpumem.ReadOnly}, fullListing()}}, Lists(slices.Repeat([]Listing{fullListing()}, 100))[0],
 		Farewell{}, Superseded{}, Superseded{Generation: math.MaxUint64}, Notice{Data: []byte{}}, Notice{Data: bytes.Repeat([]byte{0xff}, MaxNotice)},
 	}
 }
 
 // fullListing is one with the extremes of its fields.
 func fullListing() Listing {
-	return Listing{Name: strings.Repeat("n", MaxName), Driver: 255, Device: cu.UUID{1, 15: 2}, Handle: 254, Access: cu.ReadWrite,
+	return Listing{Name: strings.Repeat("n", MaxName), Driver: 255, Device: gpumem.UUID{1, 15: 2}, Handle: 254, Access: gpumem.ReadWrite,
 		Size: math.MaxUint64, Generation: math.MaxUint64 - 1, DataSize: math.MaxUint64 - 2, Pending: true}
 }
 
 // longest is the longest message that there is.
 func longest() Message {
-	return Offer{Memory: vmm.Descriptor{Size: 1, ChunkSize: 1, Chunks: 1}, Access: cu.ReadWrite, Name: strings.Repeat("n", MaxName),
+	return Offer{Memory: gpumem.Descriptor{Size: 1, ChunkSize: 1, Chunks: 1}, Access: gpumem.ReadWrite, Name: strings.Repeat("n", MaxName),
 		Data: noise(MaxData, 2), Legacy: &LegacyHandle{}, Capabilities: 1, Process: Process{true, ProcessMPS}, DataSize: 1, CursorSize: 1, Resume: 1}
 }
 
@@ -251,7 +250,7 @@ func page(t *testing.T) string {
 
 // The records of an offer agree in all but what docs/wire.md excepts.
 func TestRecordsOfAnOfferAgree(t *testing.T) {
-	first := Offer{Memory: vmm.Descriptor{Kind: cu.Soft, Size: 3, ChunkSize: 1, Chunks: 3}, Access: cu.ReadOnly, Name: "n", FDs: 2}
+	first := Offer{Memory: gpumem.Descriptor{Kind: gpumem.Soft, Size: 3, ChunkSize: 1, Chunks: 3}, Access: gpumem.ReadOnly, Name: "n", FDs: 2}
 	second := first
 	second.First, second.FDs = 2, 1
 	require.NoError(t, second.Follows(first, 3))
@@ -311,7 +310,7 @@ func TestLongestRecord(t *testing.T) {
 
 // What is decoded holds nothing of the record, whose memory is used again.
 func TestDecodedMessageIsACopy(t *testing.T) {
-	record := Encode(Offer{Access: cu.ReadOnly, Name: "name", Data: []byte("data")})
+	record := Encode(Offer{Access: gpumem.ReadOnly, Name: "name", Data: []byte("data")})
 	m, err := Decode(record)
 	require.NoError(t, err)
 	clear(record)

@@ -1,4 +1,4 @@
-package vmm
+package gpumem
 
 import (
 	"sync/atomic"
@@ -9,17 +9,13 @@ import (
 // lastGeneration is the last one that this process gave out.
 var lastGeneration atomic.Uint64
 
-// NewGeneration returns a number for other memory that is shared beside buffers,
-// by the rules of [Descriptor].
-func NewGeneration() uint64 { return newGeneration() }
-
-// newGeneration returns a number for a buffer of a new shape. It is larger than
+// NewGeneration returns a number for memory of a new shape. It is larger than
 // that of every shape made before on this machine since it started, in any
 // process, so that peers can tell an earlier run's memory from this one's. A
 // count would begin again in every process. Nanoseconds since the machine started
 // do not, and unlike the time of day nobody sets them back. (Time namespaces
 // shift them: numbers from two such cannot be compared.)
-func newGeneration() uint64 {
+func NewGeneration() uint64 {
 	for {
 		last := lastGeneration.Load()
 		next := max(last+1, sinceBoot())

@@ -1,4 +1,4 @@
-package vmm
+package gpumem
 
 import (
 	"sync"
@@ -22,7 +22,7 @@ func TestGenerationsAreNotGivenTwice(t *testing.T) {
 		wg.Go(func() {
 			last := uint64(0)
 			for range each {
-				next := newGeneration()
+				next := NewGeneration()
 				if next <= last {
 					t.Errorf("%d after %d", next, last)
 				}
@@ -35,5 +35,5 @@ func TestGenerationsAreNotGivenTwice(t *testing.T) {
 	}
 	wg.Wait()
 	require.Len(t, seen, goroutines*each)
-	require.Equal(t, ahead+goroutines*each+1, newGeneration())
+	require.Equal(t, ahead+goroutines*each+1, NewGeneration())
 }

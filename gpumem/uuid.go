@@ -1,4 +1,4 @@
-package cu
+package gpumem
 
 import (
 	"encoding/hex"
