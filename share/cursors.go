@@ -6,7 +6,7 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/internal/descriptor"
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 

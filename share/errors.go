@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/internal/plain"
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // Errors of this package. Those of the socket are package sock's, those about

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // An expectation is an offer that will be made. Until then another offer may have the

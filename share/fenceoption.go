@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // WithFence makes Offer return only when no consumer writes the memory any more; until

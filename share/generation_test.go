@@ -3,7 +3,7 @@ package share
 import (
 	"testing"
 
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
 

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/internal/plain"
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // MaxNotice is the longest notice, in bytes.

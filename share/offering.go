@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // An offering is an offer from its making to its end. It goes through these states,

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/plain"
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // Close unmaps the memory, says farewell to the producer, and ends the lease. Kernels that

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )

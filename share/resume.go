@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/internal/plain"
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // Resume takes a new lease of the memory after the lease has ended, without mapping it

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
 

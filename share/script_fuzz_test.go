@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
 
@@ -156,7 +156,7 @@ func settledDescriptors(t testing.TB) map[string]int {
 // recordsOfVectors are the records of docs/wire.md, good ones and bad ones.
 func recordsOfVectors(t testing.TB) (all [][]byte) {
 	t.Helper()
-	text, err := os.ReadFile("internal/wire/testdata/vectors.json")
+	text, err := os.ReadFile("../internal/wire/testdata/vectors.json")
 	require.NoError(t, err)
 	var sorts map[string][]struct{ Hex string }
 	require.NoError(t, json.Unmarshal(text, &sorts))

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 
 	"golang.org/x/sys/unix"
 

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/gpufd/gpufd/share/internal/wire"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 

@@ -23,7 +23,7 @@ from gpufd import _conn as conn
 from gpufd import _wire as wire
 
 HERE = pathlib.Path(__file__).resolve().parent
-VECTORS = HERE / "../../share/internal/wire/testdata/vectors.json"
+VECTORS = HERE / "../../internal/wire/testdata/vectors.json"
 
 
 def fields(record):

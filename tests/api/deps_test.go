@@ -10,7 +10,7 @@ import (
 )
 
 // needNoDriver are packages of processes that load no libcuda and map no memory.
-var needNoDriver = []string{"gpumem", "share/internal/wire", "keeper/internal/state", "keeper/internal/fdstore"}
+var needNoDriver = []string{"gpumem", "internal/wire", "keeper/internal/state", "keeper/internal/fdstore"}
 
 func TestPackagesThatNeedNoDriver(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {

@@ -243,7 +243,7 @@ func distinct(numbers []uint16) []uint16 {
 // page is docs/wire.md.
 func page(t *testing.T) string {
 	t.Helper()
-	b, err := os.ReadFile("../../../docs/wire.md")
+	b, err := os.ReadFile("../../docs/wire.md")
 	require.NoError(t, err)
 	return string(b)
 }
