@@ -41,11 +41,9 @@ func BenchmarkHosts(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		begin := time.Now()
-		s, err := w.Acquire(bg)
-		require.NoError(b, err)
+		s := ok(w.Acquire(bg))(b)
 		require.NoError(b, w.Publish(s, Meta{Time: 1, Size: 64}))
-		f, err := r2.Next(bg)
-		require.NoError(b, err)
+		f := ok(r2.Next(bg))(b)
 		require.NoError(b, r2.Release(f))
 		took = append(took, time.Since(begin))
 	}
@@ -131,13 +129,11 @@ func BenchmarkStreams(b *testing.B) {
 			took := make([]time.Duration, 0, b.N)
 			for b.Loop() {
 				for i, r := range rs {
-					f, err := r.NextOn(streams[i])
-					require.NoError(b, err)
+					f := ok(r.NextOn(streams[i]))(b)
 					require.NoError(b, r.ReleaseOn(streams[i], f))
 				}
 				begin := time.Now()
-				s, err := w.AcquireOn(ws)
-				require.NoError(b, err)
+				s := ok(w.AcquireOn(ws))(b)
 				require.NoError(b, w.PublishOn(ws, s, Meta{}))
 				for _, r := range rs {
 					for r.load(offReleased) < r.next-1 {
@@ -163,17 +159,14 @@ func BenchmarkFrames(b *testing.B) {
 				srv := listen(b)
 				w, r := newWriter(b, ctx, srv, slots, size, WithStreams()), newReader(b, ctx, srv)
 				ws, rs := newStream(b, ctx), newStream(b, ctx)
-				host, err := ctx.AllocHost(size, 0)
-				require.NoError(b, err)
+				host := ok(ctx.AllocHost(size, 0))(b)
 				defer host.Close()
 				b.SetBytes(int64(size))
 				for b.Loop() {
-					s, err := w.AcquireOn(ws)
-					require.NoError(b, err)
+					s := ok(w.AcquireOn(ws))(b)
 					require.NoError(b, cu.FillAsync(ws, s.Ptr, uint32(s.Sequence), size/4))
 					require.NoError(b, w.PublishOn(ws, s, Meta{}))
-					f, err := r.NextOn(rs)
-					require.NoError(b, err)
+					f := ok(r.NextOn(rs))(b)
 					require.NoError(b, cu.CopyToHostAsync(rs, host.Bytes(), f.Ptr))
 					require.NoError(b, r.ReleaseOn(rs, f))
 					if s.Sequence%64 == 0 {

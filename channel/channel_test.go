@@ -23,8 +23,7 @@ func TestFramesBetweenProcesses(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)
 	srv := listen(t)
-	w, err := NewWriter(ctx, srv, "frames", 4, 4096)
-	require.NoError(t, err)
+	w := ok(NewWriter(ctx, srv, "frames", 4, 4096))(t)
 	c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next})
 	require.Equal(t, "joined 1", c.says(t))
 	for range 1000 {
@@ -41,15 +40,13 @@ func TestMetaGoesWithTheFrame(t *testing.T) {
 	srv := listen(t)
 	w := newWriter(t, ctx, srv, 2, 100)
 	r := newReader(t, ctx, srv)
-	s, err := w.Acquire(soon(t))
-	require.NoError(t, err)
+	s := ok(w.Acquire(soon(t)))(t)
 	user := make([]byte, MaxUser)
 	pattern(user, 3)
 	require.Error(t, w.Publish(s, Meta{Size: 101}))
 	require.Error(t, w.Publish(s, Meta{User: make([]byte, MaxUser+1)}))
 	require.NoError(t, w.Publish(s, Meta{Time: 5, Size: 99, User: user[:201]}))
-	f, err := r.Next(soon(t))
-	require.NoError(t, err)
+	f := ok(r.Next(soon(t)))(t)
 	require.Equal(t, []any{uint64(1), s.Index, uint64(99), int64(5), user[:201]}, []any{f.Sequence, f.Index, f.Size, f.Time, f.User()})
 	require.NoError(t, r.Release(f))
 	require.ErrorIs(t, r.Release(f), ErrOrder)
@@ -91,8 +88,7 @@ func TestPolicies(t *testing.T) {
 		}
 		brief, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
-		_, err := w.Acquire(brief)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, errOf(w.Acquire(brief)), context.DeadlineExceeded)
 		require.NoError(t, r.Release(requireFrame(t, ctx, r, 1)))
 		put(t, ctx, w)
 		for n := uint64(2); n <= 5; n++ {
@@ -111,8 +107,7 @@ func TestPassedBy(t *testing.T) {
 	f := requireFrame(t, ctx, r, 1)
 	put(t, ctx, w)
 	require.NoError(t, r.Whole(f))
-	_, err := w.Acquire(soon(t))
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.Acquire(soon(t))))
 	require.ErrorIs(t, r.Whole(f), ErrPassed)
 	require.ErrorIs(t, r.Release(f), ErrPassed)
 	require.EqualValues(t, 1, r.Stats().Passed)
@@ -204,8 +199,7 @@ func TestStalledReader(t *testing.T) {
 			require.ErrorIs(t, (<-gone).Err, ErrStalled)
 			<-r.Done()
 			require.ErrorIs(t, r.Err(), ErrDropped)
-			_, err = r.Next(soon(t))
-			require.ErrorIs(t, err, ErrDropped, "its slots are not kept")
+			require.ErrorIs(t, errOf(r.Next(soon(t))), ErrDropped, "its slots are not kept")
 		})
 	}
 }
@@ -221,15 +215,13 @@ func TestStreams(t *testing.T) {
 	ws, rs := newStream(t, ctx), newStream(t, ctx)
 	var taken []Frame
 	for n := range uint64(frames) {
-		s, err := w.AcquireOn(ws)
-		require.NoError(t, err)
+		s := ok(w.AcquireOn(ws))(t)
 		require.Equal(t, n+1, s.Sequence)
 		require.NoError(t, cu.FillAsync(ws, s.Ptr, uint8(n+1), s.Size))
 		require.NoError(t, w.PublishOn(ws, s, Meta{Size: n + 1}))
 	}
 	for n := range uint64(frames) {
-		f, err := r.NextOn(rs)
-		require.NoError(t, err)
+		f := ok(r.NextOn(rs))(t)
 		host[n] = copies[n*64:][:64]
 		require.NoError(t, cu.CopyToHostAsync(rs, host[n], f.Ptr))
 		require.NoError(t, r.ReleaseOn(rs, f))
@@ -248,8 +240,7 @@ func TestStreams(t *testing.T) {
 
 func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 	t.Helper()
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := ok(ctx.NewStream())(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }

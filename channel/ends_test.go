@@ -73,8 +73,7 @@ func TestWriterHearsThatItsServerHasEnded(t *testing.T) {
 	<-r.Done()
 	require.NoError(t, w.Close())
 	require.ErrorIs(t, w.Err(), ErrNoOffer, "which was first")
-	_, err = w.Acquire(soon(t))
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, errOf(w.Acquire(soon(t))), ErrClosed)
 }
 
 // A slot that was acquired when the server ended cannot be published.
@@ -82,8 +81,7 @@ func TestPublishBehindTheServersEnd(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)
 	w := newWriter(t, ctx, srv, 2, 64)
-	s, err := w.Acquire(soon(t))
-	require.NoError(t, err)
+	s := ok(w.Acquire(soon(t)))(t)
 	require.NoError(t, srv.Close())
 	<-w.Done()
 	require.ErrorIs(t, w.Publish(s, Meta{}), ErrNoOffer)
@@ -97,8 +95,7 @@ func TestWriterIsReplaced(t *testing.T) {
 	srv := listen(t)
 	w := newWriter(t, ctx, srv, 2, 64)
 	r := newReader(t, ctx, srv)
-	buf, err := vmm.New(dev, 64)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 64))(t)
 	t.Cleanup(func() { require.NoError(t, buf.Close()) })
 	offers, end := context.WithCancel(t.Context())
 	replaced := make(chan error, 1)

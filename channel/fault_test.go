@@ -115,15 +115,14 @@ func TestFault94_WriterKilledWithinAFrame(t *testing.T) {
 			// With fewer slots a reader that drops the newest may not get frame 3: it keeps half.
 			c := start(t, "writer", task{Path: path, Slots: 8, Size: 4096, Frames: 10, StopAt: 4})
 			require.Equal(t, "listening", c.says(t))
-			r, err := Open(soon(t), path, "frames", ctx, WithPolicy(policy))
-			require.NoError(t, err)
+			r := ok(Open(soon(t), path, "frames", ctx, WithPolicy(policy)))(t)
 			require.Equal(t, "within 4", c.says(t))
 			require.NoError(t, r.Release(requireFrame(t, ctx, r, 1)))
 			c.kill()
 			<-r.Done()
 			require.NoError(t, r.Release(requireFrame(t, ctx, r, 2)))
 			require.NoError(t, r.Release(requireFrame(t, ctx, r, 3)))
-			_, err = r.Next(soon(t))
+			_, err := r.Next(soon(t))
 			var lost *LostError
 			require.ErrorAs(t, err, &lost)
 			require.ErrorIs(t, err, ErrLost)
@@ -154,8 +153,7 @@ func TestFault94_ReaderFollowsItsWriter(t *testing.T) {
 			break
 		}
 		c.kill()
-		_, err = r.Next(soon(t))
-		require.ErrorIs(t, err, ErrLost)
+		require.ErrorIs(t, errOf(r.Next(soon(t))), ErrLost)
 		c = start(t, "writer", task{Path: path, Slots: 4, Size: 64, Frames: 2})
 	}
 	require.Equal(t, 2, lives)
@@ -212,10 +210,8 @@ func TestFault95_NonsenseOfWhoJoins(t *testing.T) {
 	left := make(chan Gone, 2)
 	newWriter(t, ctx, srv, 4, 64, OnGone(func(g Gone) { left <- g }))
 	for _, o := range []*readerOptions{{policy: 4, join: Next}, {policy: 0, join: Next}, {policy: Block, join: 3}} {
-		att, err := share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), o.attaching()...)
-		require.NoError(t, err)
-		_, err = join(soon(t), att, ctx, o)
-		require.ErrorIs(t, err, ErrDropped)
+		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), o.attaching()...))(t)
+		require.ErrorIs(t, errOf(join(soon(t), att, ctx, o)), ErrDropped)
 		require.ErrorIs(t, gone(t, left).Err, ErrCursor)
 		require.NoError(t, att.Close())
 	}
@@ -267,11 +263,9 @@ func TestFault95_NonsenseToStreams(t *testing.T) {
 				path := t.TempDir() + "/s"
 				c := start(t, "writer", task{Path: path, Slots: 4, Size: 64, Frames: 10, StopAt: 3, Streams: true})
 				require.Equal(t, "listening", c.says(t))
-				r, err := Open(soon(t), path, "frames", ctx)
-				require.NoError(t, err)
+				r := ok(Open(soon(t), path, "frames", ctx))(t)
 				s := newStream(t, ctx)
-				f, err := r.NextOn(s)
-				require.NoError(t, err)
+				f := ok(r.NextOn(s))(t)
 				require.Equal(t, "within 3", c.says(t))
 				require.NoError(t, s.Synchronize(soon(t)))
 				require.NoError(t, r.Check(f))
@@ -284,8 +278,7 @@ func TestFault95_NonsenseToStreams(t *testing.T) {
 					}
 				}
 				require.ErrorIs(t, r.Check(f), ErrCursor)
-				_, err = r.NextOn(s)
-				require.ErrorIs(t, err, ErrCursor)
+				require.ErrorIs(t, errOf(r.NextOn(s)), ErrCursor)
 				require.NoError(t, r.Close())
 			})
 		}
@@ -302,8 +295,7 @@ func TestStreamReleasesAhead(t *testing.T) {
 	put(t, ctx, w)
 	var frames []Frame
 	for range 6 {
-		f, err := r.NextOn(s)
-		require.NoError(t, err)
+		f := ok(r.NextOn(s))(t)
 		require.NoError(t, r.ReleaseOn(s, f))
 		require.NoError(t, r.Check(f))
 		frames = append(frames, f)
@@ -332,8 +324,7 @@ func TestWriterStoppedBeforeTheNumber(t *testing.T) {
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	for range 3 {
-		_, err := r.Next(over)
-		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, errOf(r.Next(over)), context.Canceled)
 	}
 	put(t, ctx, w)
 	require.NoError(t, r.Release(requireFrame(t, ctx, r, 2)))
@@ -345,15 +336,11 @@ func TestFault95_HeadOfTheCursors(t *testing.T) {
 	srv := listen(t)
 	newWriter(t, ctx, srv, 4, 64)
 	for off, v := range map[int]uint64{offMagic: 1, offVersion: 2, offSlots: 5, offSlotSize: 0, offStride: 1 << 40, offFlags: 2, offGeneration: 1} {
-		att, err := share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), share.WithCursorsOf(maxCursorSize))
-		require.NoError(t, err)
-		w, err := mapWords(att.Cursors().Fd(), 8192)
-		require.NoError(t, err)
+		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), share.WithCursorsOf(maxCursorSize)))(t)
+		w := ok(mapWords(att.Cursors().Fd(), 8192))(t)
 		w.store(off, v)
-		o, err := newReaderOptions(nil)
-		require.NoError(t, err)
-		_, err = join(soon(t), att, ctx, o)
-		require.ErrorIs(t, err, ErrCursor, "%#x", off)
+		o := ok(newReaderOptions(nil))(t)
+		require.ErrorIs(t, errOf(join(soon(t), att, ctx, o)), ErrCursor, "%#x", off)
 		require.NoError(t, att.Close())
 		require.NoError(t, unix.Munmap(w.b))
 	}

@@ -34,8 +34,7 @@ func soon(t testing.TB) context.Context {
 // listen is a server at a socket of the test's own.
 func listen(t testing.TB) *share.Server {
 	t.Helper()
-	srv, err := share.Listen(filepath.Join(t.TempDir(), "s"))
-	require.NoError(t, err)
+	srv := ok(share.Listen(filepath.Join(t.TempDir(), "s")))(t)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	return srv
 }
@@ -43,8 +42,7 @@ func listen(t testing.TB) *share.Server {
 // newWriter is a writer, closed when t ends.
 func newWriter(t testing.TB, ctx *cu.Context, srv *share.Server, slots int, size uint64, opts ...WriterOption) *Writer {
 	t.Helper()
-	w, err := NewWriter(ctx, srv, "frames", slots, size, opts...)
-	require.NoError(t, err)
+	w := ok(NewWriter(ctx, srv, "frames", slots, size, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
 	return w
 }
@@ -52,8 +50,7 @@ func newWriter(t testing.TB, ctx *cu.Context, srv *share.Server, slots int, size
 // newReader is a reader, closed when t ends.
 func newReader(t testing.TB, ctx *cu.Context, srv *share.Server, opts ...ReaderOption) *Reader {
 	t.Helper()
-	r, err := Open(soon(t), srv.Path(), "frames", ctx, opts...)
-	require.NoError(t, err)
+	r := ok(Open(soon(t), srv.Path(), "frames", ctx, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	return r
 }
@@ -80,8 +77,7 @@ func checkPattern(b []byte, sequence uint64) error {
 // is made later.
 func pinned(t testing.TB, ctx *cu.Context, size uint64) []byte {
 	t.Helper()
-	mem, err := ctx.AllocHost(size, 0)
-	require.NoError(t, err)
+	mem := ok(ctx.AllocHost(size, 0))(t)
 	t.Cleanup(func() { require.NoError(t, mem.Close()) })
 	return mem.Bytes()
 }
@@ -89,8 +85,7 @@ func pinned(t testing.TB, ctx *cu.Context, size uint64) []byte {
 // put writes and publishes a frame from the host.
 func put(t testing.TB, ctx *cu.Context, w *Writer) Slot {
 	t.Helper()
-	s, err := w.Acquire(soon(t))
-	require.NoError(t, err)
+	s := ok(w.Acquire(soon(t)))(t)
 	b := make([]byte, s.Size)
 	pattern(b, s.Sequence)
 	require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))
@@ -101,8 +96,7 @@ func put(t testing.TB, ctx *cu.Context, w *Writer) Slot {
 // requireFrame takes a frame, which is to be that one, and checks its bytes.
 func requireFrame(t testing.TB, ctx *cu.Context, r *Reader, sequence uint64) Frame {
 	t.Helper()
-	f, err := r.Next(soon(t))
-	require.NoError(t, err)
+	f := ok(r.Next(soon(t)))(t)
 	require.Equal(t, sequence, f.Sequence)
 	b := make([]byte, f.Size)
 	require.NoError(t, cu.CopyToHost(ctx, b, f.Ptr))
@@ -159,14 +153,11 @@ type child struct {
 
 func start(t testing.TB, name string, do task) *child {
 	t.Helper()
-	text, err := json.Marshal(do)
-	require.NoError(t, err)
+	text := ok(json.Marshal(do))(t)
 	cmd := cutest.Child(context.Background(), name, doEnv+"="+string(text))
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	in := ok(cmd.StdinPipe())(t)
+	out := ok(cmd.StdoutPipe())(t)
 	require.NoError(t, cmd.Start())
 	c := &child{cmd, in, bufio.NewScanner(out)}
 	t.Cleanup(c.kill)
@@ -178,8 +169,7 @@ func (c *child) stop(t testing.TB) {
 	t.Helper()
 	require.NoError(t, c.cmd.Process.Signal(unix.SIGSTOP))
 	var status unix.WaitStatus
-	_, err := unix.Wait4(c.cmd.Process.Pid, &status, unix.WUNTRACED, nil)
-	require.NoError(t, err)
+	require.NoError(t, errOf(unix.Wait4(c.cmd.Process.Pid, &status, unix.WUNTRACED, nil)))
 	require.True(t, status.Stopped())
 }
 

@@ -23,19 +23,15 @@ import (
 // hollowStream is one of a driver that has the software driver's devices, and otherwise libc's pthread_getconcurrency
 // for functions, which returns 0 whatever it gets: the software driver is made of callbacks, which allocate.
 func hollowStream(t testing.TB) *cu.Stream {
-	libc, err := sys.OpenFile("libc.so.6")
-	require.NoError(t, err)
-	zero, err := libc("pthread_getconcurrency")
-	require.NoError(t, err)
-	drv, err := cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+	libc := ok(sys.OpenFile("libc.so.6"))(t)
+	zero := ok(libc("pthread_getconcurrency"))(t)
+	drv := ok(cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
 		if strings.HasPrefix(symbol, "cuDeviceGet") || symbol == "cuDriverGetVersion" {
 			return soft.Resolver(symbol)
 		}
 		return zero, nil
-	}))
-	require.NoError(t, err)
-	dev, err := drv.Device(0)
-	require.NoError(t, err)
+	})))(t)
+	dev := ok(drv.Device(0))(t)
 	return newStream(t, cutest.Context(t, dev))
 }
 

@@ -24,8 +24,7 @@ func ended(t *testing.T, c *child) (received, lost uint64) {
 	t.Helper()
 	var passed uint64
 	line := c.says(t)
-	_, err := fmt.Sscanf(line, "received %d lost %d passed %d", &received, &lost, &passed)
-	require.NoError(t, err, line)
+	require.NoError(t, errOf(fmt.Sscanf(line, "received %d lost %d passed %d", &received, &lost, &passed)), line)
 	c.end(t)
 	return received, lost
 }
@@ -41,8 +40,7 @@ func TestPace(t *testing.T) {
 	frames := uint64(run.Seconds() * rate)
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)
-	w, err := NewWriter(ctx, srv, "frames", 64, 256)
-	require.NoError(t, err)
+	w := ok(NewWriter(ctx, srv, "frames", 64, 256))(t)
 	c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next})
 	require.Equal(t, "joined 1", c.says(t))
 	b := make([]byte, w.SlotSize())
@@ -51,8 +49,7 @@ func TestPace(t *testing.T) {
 		for due := begin.Add(time.Duration(float64(n-1) / rate * float64(time.Second))); time.Now().Before(due); {
 			time.Sleep(time.Until(due))
 		}
-		s, err := w.Acquire(wait)
-		require.NoError(t, err)
+		s := ok(w.Acquire(wait))(t)
 		pattern(b, n)
 		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))
 		require.NoError(t, w.Publish(s, Meta{}))
@@ -77,8 +74,7 @@ func TestKills(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)
 	left := make(chan Gone, 1000)
-	w, err := NewWriter(ctx, srv, "frames", 8, 256, OnGone(func(g Gone) { left <- g }))
-	require.NoError(t, err)
+	w := ok(NewWriter(ctx, srv, "frames", 8, 256, OnGone(func(g Gone) { left <- g })))(t)
 	reader := task{Path: srv.Path(), Policy: Block, Join: Next}
 	var others []*child
 	for range 3 {
@@ -106,8 +102,7 @@ func TestKills(t *testing.T) {
 			victim = start(t, "reader", reader)
 		}
 		at := time.Now()
-		s, err := w.Acquire(wait)
-		require.NoError(t, err)
+		s := ok(w.Acquire(wait))(t)
 		longest = max(longest, time.Since(at))
 		pattern(b, s.Sequence)
 		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))

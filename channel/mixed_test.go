@@ -49,8 +49,7 @@ func TestCountedOutReaderIsGivenNothingMore(t *testing.T) {
 			put(t, ctx, w) // and that of frame 2
 			require.ErrorIs(t, r.Whole(f), ErrDropped)
 			require.ErrorIs(t, r.Release(f), ErrDropped)
-			_, err := r.Next(soon(t))
-			require.ErrorIs(t, err, ErrDropped)
+			require.ErrorIs(t, errOf(r.Next(soon(t))), ErrDropped)
 		})
 	}
 }
@@ -78,8 +77,7 @@ func TestWriterGoesOnWhileItsEndIsSeen(t *testing.T) {
 			require.Eventually(t, func() bool { return waitsForLock("channel.(*Reader).watch(") }, time.Minute, time.Millisecond)
 			for n := uint64(2); n <= 5; n++ {
 				m.publish(n, n, &Meta{})
-				f, err := r.Next(soon(t))
-				require.NoError(t, err)
+				f := ok(r.Next(soon(t)))(t)
 				require.Equal(t, n, f.Sequence)
 			}
 			want := ErrLost
@@ -91,8 +89,7 @@ func TestWriterGoesOnWhileItsEndIsSeen(t *testing.T) {
 			readerGoesOn()
 			<-r.Done()
 			require.ErrorIs(t, r.Err(), want)
-			_, err := r.Next(soon(t))
-			require.ErrorIs(t, err, want)
+			require.ErrorIs(t, errOf(r.Next(soon(t))), want)
 		})
 	}
 }
@@ -115,21 +112,17 @@ func TestHostsWaitForStreams(t *testing.T) {
 	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r := newReader(t, ctx, srv)
 	ws, rs := newStream(t, ctx), newStream(t, ctx)
-	early, err := r.NextOn(rs)
-	require.NoError(t, err)
+	early := ok(r.NextOn(rs))(t)
 	require.ErrorIs(t, r.Release(early), ErrOrder, "it has not come")
 	put(t, ctx, w)
 	put(t, ctx, w)
 	require.NoError(t, rs.Synchronize(soon(t)))
-	slot, err := w.AcquireOn(ws)
-	require.NoError(t, err)
-	_, err = w.Acquire(soon(t))
-	require.ErrorIs(t, err, ErrOrder, "the reader has it still")
+	slot := ok(w.AcquireOn(ws))(t)
+	require.ErrorIs(t, errOf(w.Acquire(soon(t))), ErrOrder, "the reader has it still")
 	require.ErrorIs(t, w.Publish(slot, Meta{}), ErrOrder)
 	require.NoError(t, r.Release(early))
 	require.NoError(t, ws.Synchronize(soon(t)))
-	again, err := w.Acquire(soon(t))
-	require.NoError(t, err)
+	again := ok(w.Acquire(soon(t)))(t)
 	require.Equal(t, slot, again)
 	require.NoError(t, w.Publish(slot, Meta{}))
 	require.EqualValues(t, 3, w.Last())
@@ -155,8 +148,7 @@ func TestStreamIsStalledBehindHosts(t *testing.T) {
 				}
 			}
 			s := newStream(t, ctx)
-			slot, err := w.AcquireOn(s)
-			require.NoError(t, err)
+			slot := ok(w.AcquireOn(s))(t)
 			lie(r)
 			require.ErrorIs(t, gone(t, left).Err, ErrStalled)
 			require.NoError(t, w.PublishOn(s, slot, Meta{}))
@@ -174,8 +166,7 @@ func TestLiarDoesNotKeepAStream(t *testing.T) {
 	r := newReader(t, ctx, srv)
 	s := newStream(t, ctx)
 	for range 5 {
-		slot, err := w.AcquireOn(s)
-		require.NoError(t, err)
+		slot := ok(w.AcquireOn(s))(t)
 		require.NoError(t, w.PublishOn(s, slot, Meta{}))
 	}
 	processors := runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0))) // the liar stands for a process, which has its own
@@ -202,12 +193,10 @@ func TestNewestOfAStream(t *testing.T) {
 	srv := listen(t)
 	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
 	s := newStream(t, ctx)
-	slot, err := w.AcquireOn(s)
-	require.NoError(t, err)
+	slot := ok(w.AcquireOn(s))(t)
 	require.NoError(t, w.PublishOn(s, slot, Meta{}))
 	require.NoError(t, s.Synchronize(soon(t)))
-	f, err := newReader(t, ctx, srv, WithJoin(Newest)).Next(soon(t))
-	require.NoError(t, err)
+	f := ok(newReader(t, ctx, srv, WithJoin(Newest)).Next(soon(t)))(t)
 	require.EqualValues(t, 64, f.Size)
 }
 
@@ -226,10 +215,8 @@ func TestDropNewestIsShared(t *testing.T) {
 	for n := uint64(1); n <= 2; n++ {
 		require.NoError(t, still.Release(requireFrame(t, ctx, still, n)))
 	}
-	_, err := still.Next(soon(t))
-	require.ErrorIs(t, err, ErrEnded)
-	_, err = still.Next(soon(t))
-	require.ErrorIs(t, err, ErrEnded)
+	require.ErrorIs(t, errOf(still.Next(soon(t))), ErrEnded)
+	require.ErrorIs(t, errOf(still.Next(soon(t))), ErrEnded)
 	require.Equal(t, Stats{Received: 2, Lost: 48}, still.Stats(), "those at the end are lost, too, once")
 }
 
@@ -262,15 +249,13 @@ func TestFault94_LateWritesOfADeadWriter(t *testing.T) {
 			path := t.TempDir() + "/s"
 			c := start(t, "writer", task{Path: path, Slots: 4, Size: 4096, Frames: 10, StopAt: 3, Streams: streams})
 			require.Equal(t, "listening", c.says(t))
-			r, err := Open(soon(t), path, "frames", ctx)
-			require.NoError(t, err)
+			r := ok(Open(soon(t), path, "frames", ctx))(t)
 			s := newStream(t, ctx)
 			require.Equal(t, "within 3", c.says(t))
 			var late Frame
 			if streams {
 				for range 3 {
-					late, err = r.NextOn(s)
-					require.NoError(t, err)
+					late = ok(r.NextOn(s))(t)
 				}
 			}
 			c.kill()
@@ -283,7 +268,7 @@ func TestFault94_LateWritesOfADeadWriter(t *testing.T) {
 				require.NoError(t, r.Release(requireFrame(t, ctx, r, 1)))
 				require.NoError(t, r.Release(requireFrame(t, ctx, r, 2)))
 			}
-			_, err = r.Next(soon(t))
+			_, err := r.Next(soon(t))
 			var lost *LostError
 			require.ErrorAs(t, err, &lost)
 			require.EqualValues(t, 2, lost.Last)
@@ -336,13 +321,11 @@ func TestWriterThatLosesItsContext(t *testing.T) {
 	path := t.TempDir() + "/s"
 	c := start(t, "lost writer", task{Path: path})
 	require.Equal(t, "listening", c.says(t))
-	r, err := Open(soon(t), path, "frames", ctx)
-	require.NoError(t, err)
+	r := ok(Open(soon(t), path, "frames", ctx))(t)
 	require.Equal(t, "closed", c.says(t))
 	<-r.Done()
 	require.ErrorIs(t, r.Err(), ErrLost)
-	_, err = r.Next(soon(t))
-	require.ErrorIs(t, err, ErrLost)
+	require.ErrorIs(t, errOf(r.Next(soon(t))), ErrLost)
 	require.NoError(t, r.Close())
 }
 

@@ -28,8 +28,7 @@ func TestModel(t *testing.T) {
 				if (a != Block || b != DropNewest) && !soak {
 					m.kills = 0 // a fifth of the states, and of the memory; GPUFD_SOAK=1 walks through all
 				}
-				states, err := m.walk()
-				require.NoError(t, err)
+				states := ok(m.walk())(t)
 				t.Logf("%d states", states)
 				require.Greater(t, states, 1000)
 			})
@@ -67,8 +66,7 @@ func TestModelFindsPlantedFaults(t *testing.T) {
 			if c.noSkip { // as few states as will do
 				m.spares, m.policies[1] = true, DropNewest
 			}
-			_, err := m.walk()
-			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, errOf(m.walk()), c.want)
 		})
 	}
 }

@@ -61,8 +61,7 @@ func TestModelOfStreamsFindsPlantedFaults(t *testing.T) {
 			case c.earlyRelease, c.noWait:
 				m.faults = 0
 			}
-			_, err := m.walk()
-			require.ErrorContains(t, err, c.want)
+			require.ErrorContains(t, errOf(m.walk()), c.want)
 		})
 	}
 }

@@ -33,8 +33,7 @@ func soakFrames() uint64 {
 func TestSoak(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	srv := listen(t)
-	w, err := NewWriter(ctx, srv, "frames", 8, 256)
-	require.NoError(t, err)
+	w := ok(NewWriter(ctx, srv, "frames", 8, 256))(t)
 	frames, rng := soakFrames(), newRandom(uint64(time.Now().UnixNano()))
 	var readers []*child
 	for i, p := range []Policy{Block, Block, DropOldest, DropNewest} {
@@ -57,8 +56,7 @@ func TestSoak(t *testing.T) {
 	require.NoError(t, w.Close())
 	for i, c := range readers {
 		var received, lost, passed uint64
-		_, err := fmt.Sscanf(c.says(t), "received %d lost %d passed %d", &received, &lost, &passed)
-		require.NoError(t, err)
+		require.NoError(t, errOf(fmt.Sscanf(c.says(t), "received %d lost %d passed %d", &received, &lost, &passed)))
 		t.Logf("reader %d: received %d, lost %d, passed by %d times", i, received, lost, passed)
 		require.Equal(t, frames, received+lost)
 		if i < 2 {
@@ -75,8 +73,7 @@ func publish(t *testing.T, ctx *cu.Context, w *Writer, frames uint64, f func(n u
 	b := make([]byte, w.SlotSize())
 	for n := uint64(1); n <= frames; n++ {
 		f(n)
-		s, err := w.Acquire(soon(t))
-		require.NoError(t, err)
+		s := ok(w.Acquire(soon(t)))(t)
 		require.Equal(t, n, s.Sequence)
 		pattern(b, n)
 		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))

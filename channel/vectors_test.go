@@ -38,8 +38,7 @@ func vectorOf(name, comment string, b []byte) cursorVector {
 
 // cursorVectors are made by the package itself.
 func cursorVectors(t *testing.T) (all []cursorVector) {
-	s, err := newShape(3, 1000, false)
-	require.NoError(t, err)
+	s := ok(newShape(3, 1000, false))(t)
 	s.generation = 7
 	m := &member{cursor: &cursor{words: words{make([]byte, s.cursorSize())}}, at: s, queue: newQueue(DropOldest, s.slots)}
 	add := func(name, comment string) { all = append(all, vectorOf(name, comment, m.b)) }
@@ -66,22 +65,18 @@ func cursorVectors(t *testing.T) (all []cursorVector) {
 func TestVectors(t *testing.T) {
 	all := cursorVectors(t)
 	if *update {
-		text, err := json.MarshalIndent(map[string]any{"vectors": all}, "", " ")
-		require.NoError(t, err)
+		text := ok(json.MarshalIndent(map[string]any{"vectors": all}, "", " "))(t)
 		require.NoError(t, os.WriteFile(vectorFile, append(text, '\n'), 0o644))
 	}
-	text, err := os.ReadFile(vectorFile)
-	require.NoError(t, err)
+	text := ok(os.ReadFile(vectorFile))(t)
 	var file struct{ Vectors []cursorVector }
 	require.NoError(t, json.Unmarshal(text, &file))
 	require.Equal(t, all, file.Vectors)
 	for _, v := range all {
 		b := make([]byte, v.Size)
 		for at, word := range v.Words {
-			off, err := hex.DecodeString(at)
-			require.NoError(t, err)
-			eight, err := hex.DecodeString(word)
-			require.NoError(t, err)
+			off := ok(hex.DecodeString(at))(t)
+			eight := ok(hex.DecodeString(word))(t)
 			copy(b[int(off[0])<<8|int(off[1]):], eight)
 		}
 		s, err := readShape(words{b}, vmm.Descriptor{Size: 3072, Generation: 7})

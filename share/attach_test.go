@@ -40,11 +40,9 @@ func TestAttachNotesItsCaller(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	serve(t, srv, newBuffer(t, ctx, 1))
-	o, err := newAttachOptions(nil)
-	require.NoError(t, err)
+	o := ok(newAttachOptions(nil))(t)
 	a := &attaching{opts: o, path: srv.Path(), dev: dev}
-	att, err := a.attach(soon(t))
-	require.NoError(t, err)
+	att := ok(a.attach(soon(t)))(t)
 	require.NoError(t, att.Close())
 	caller, _, _ := strings.Cut(a.made.String(), "\n")
 	require.Contains(t, caller, t.Name())
@@ -126,8 +124,7 @@ func TestAttachWithoutAProducer(t *testing.T) {
 		"":                                 sock.ErrPath,
 		filepath.Join(dir, string(longer)): sock.ErrPath,
 	} {
-		_, err := Attach(soon(t), path, "", dev)
-		require.ErrorIs(t, err, want, path)
+		require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev)), want, path)
 	}
 }
 
@@ -144,15 +141,13 @@ func TestFault68_OfferWaitsForWorkOnTheMemory(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, 8*g)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	stream := ok(ctx.NewStream())(t)
 	srv := listen(t)
 	for i := range 10 {
 		want := uint8(i + 1)
 		require.NoError(t, cu.FillAsync(stream, buf.Ptr(), want, 8*g))
 		s := serve(t, srv, buf)
-		done, err := stream.Query()
-		require.NoError(t, err)
+		done := ok(stream.Query())(t)
 		require.True(t, done)
 		att := attached(t, srv, "", dev)
 		got := make([]byte, 1)
@@ -169,8 +164,7 @@ func TestClosedAttachmentIsClosed(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
-	att, err := Attach(soon(t), srv.Path(), "", dev)
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), srv.Path(), "", dev))(t)
 	require.NoError(t, att.Err(), "nothing has ended")
 	for range 3 {
 		require.NoError(t, att.Close())
@@ -202,8 +196,7 @@ func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	for range 100 {
-		att, err := Attach(soon(t), srv.Path(), "", dev, WithTimeout(time.Minute))
-		require.NoError(t, err)
+		att := ok(Attach(soon(t), srv.Path(), "", dev, WithTimeout(time.Minute)))(t)
 		require.NoError(t, att.Close())
 	}
 	require.NoError(t, s.await(t, Ended, 100).Err)

@@ -75,8 +75,7 @@ func TestAuthorize(t *testing.T) {
 				require.Empty(t, door.all(), "there is nothing to ask about")
 			}
 			if c.prepared {
-				p, err := srv.Prepare("data", buf, ReadWrite, opts...)
-				require.NoError(t, err)
+				p := ok(srv.Prepare("data", buf, ReadWrite, opts...))(t)
 				offer = p.Offer
 				if !c.expected {
 					come()
@@ -158,8 +157,7 @@ func TestAuthorizeRefusesAttach(t *testing.T) {
 	require.Equal(t, RefusedPolicy, no.Code)
 	require.EqualError(t, err, "refused by the peer (not allowed): the producer does not admit you")
 	requireServed(t, srv, ctx)
-	_, err = Attach(soon(t), srv.Path(), "no", dev)
-	require.ErrorAs(t, err, &no)
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "no", dev)), &no)
 	require.Equal(t, RefusedName, no.Code)
 	require.Len(t, door.all(), 2, "nobody asks about what is not there")
 }
@@ -185,8 +183,7 @@ func TestAuthorizeHoldsNobodyUp(t *testing.T) {
 			return srv.Offer(over, "data", buf, ReadWrite, OnEvent(s.see))
 		}
 		if prepared {
-			p, err := srv.Prepare("data", buf, ReadWrite, OnEvent(s.see))
-			require.NoError(t, err)
+			p := ok(srv.Prepare("data", buf, ReadWrite, OnEvent(s.see)))(t)
 			offer = p.Offer
 			s.await(t, Sent, 1) // the quick one's
 		}
@@ -291,8 +288,7 @@ func TestAuthorizeMayCallTheServer(t *testing.T) {
 // The mode that others need to connect is the one asked for.
 func TestModeOfTheSocket(t *testing.T) {
 	for want, opts := range map[os.FileMode][]ListenOption{0o600: nil, 0o660: {WithMode(0o660)}, 0o666: {WithMode(0o666)}} {
-		info, err := os.Stat(listen(t, opts...).Path())
-		require.NoError(t, err)
+		info := ok(os.Stat(listen(t, opts...).Path()))(t)
 		require.Equal(t, want, info.Mode().Perm())
 	}
 }
@@ -355,7 +351,6 @@ func TestAuthorizeName(t *testing.T) {
 		require.Equal(t, want, no.Code, "%q", name)
 		require.NotContains(t, no.Error(), "data")
 	}
-	all, err := List(soon(t), srv.Path())
-	require.NoError(t, err)
+	all := ok(List(soon(t), srv.Path()))(t)
 	require.Empty(t, all)
 }

@@ -24,8 +24,7 @@ func BenchmarkHandoff(b *testing.B) {
 			serve(b, srv, newBuffer(b, ctx, 4*g, c.opts...))
 			bg := soon(b)
 			for b.Loop() {
-				att, err := Attach(bg, srv.Path(), "data", dev)
-				require.NoError(b, err)
+				att := ok(Attach(bg, srv.Path(), "data", dev))(b)
 				require.NoError(b, att.Close())
 			}
 		})

@@ -97,8 +97,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 			close(read)
 			_ = conn.WaitClose(soon(t))
 		})
-		att, err := Attach(soon(t), path, "", dev)
-		require.NoError(t, err)
+		att := ok(Attach(soon(t), path, "", dev))(t)
 		t.Cleanup(func() { require.NoError(t, att.Close()) })
 		return blocking{call: func(ctx context.Context) error { return att.Report(ctx, nil) },
 			blocks: func() { <-read }, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
@@ -243,8 +242,7 @@ func awaitWaiting(t *testing.T, srv *Server, n int) {
 // fullBacklog is where nobody accepts, and no more can wait for that.
 func fullBacklog(t *testing.T) (path string) {
 	path = socketPath(t)
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	fd := ok(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { require.NoError(t, errors.Join(unix.Close(fd), unix.Unlink(path))) })
 	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
 	require.NoError(t, unix.Listen(fd, 1))

@@ -120,8 +120,7 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 // Steps that are not cancelled end by themselves when the producer takes too long.
 func TestProducerThatTakesTooLong(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	_, err := Attach(soon(t), fullBacklog(t), "", dev, WithTimeout(20*time.Millisecond))
-	require.ErrorIs(t, err, ErrTimeout)
+	require.ErrorIs(t, errOf(Attach(soon(t), fullBacklog(t), "", dev, WithTimeout(20*time.Millisecond))), ErrTimeout)
 
 	tr := truthOf(t, ctx)
 	path := impostor(t, func(conn *sock.Conn) {
@@ -134,8 +133,7 @@ func TestProducerThatTakesTooLong(t *testing.T) {
 		}
 		_ = conn.WaitClose(soon(t))
 	})
-	att, err := Attach(soon(t), path, "data", dev)
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), path, "data", dev))(t)
 	is := att.now.Load()
 	brisk := *is.transport
 	brisk.timeout = brief
@@ -159,8 +157,7 @@ func TestUnreadVerdictIsNotReported(t *testing.T) {
 		}
 		untilReadable(conn) // the verdict is there, and stays there
 	})
-	att, err := Attach(soon(t), path, "", dev)
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), path, "", dev))(t)
 	require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
 	require.NoError(t, att.Close())
 }

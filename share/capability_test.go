@@ -39,15 +39,13 @@ func TestLegacyHandleIsForWhoTakesIt(t *testing.T) {
 				srv.opts.goodbye = brief
 				conn := dialed(t, srv)
 				s := offer(t, srv, func() { require.NoError(t, conn.Send(soon(t), c.ask)) })
-				rec, err := conn.Receive(soon(t))
-				require.NoError(t, err)
+				rec := ok(conn.Receive(soon(t)))(t)
 				handle := m.handle.Handle
 				require.Equal(t, c.takes, bytes.Contains(rec.Data, handle[:]))
 				if !c.takes {
 					requireNamed(t, rec.Data, "legacy handle")
 					require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "legacy handle")
-					_, err = conn.Receive(soon(t))
-					require.ErrorIs(t, err, sock.ErrPeerLost, "nothing else comes")
+					require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost, "nothing else comes")
 				}
 				require.NoError(t, conn.Close())
 			})
@@ -59,8 +57,7 @@ func TestLegacyHandleIsForWhoTakesIt(t *testing.T) {
 func legacyOffers(m *Legacy) map[string]func(t *testing.T, srv *Server, ask func()) *served {
 	prepare := func(t *testing.T, srv *Server) *served {
 		s := newServed(srv)
-		p, err := srv.PrepareLegacy("data", m, OnEvent(s.see))
-		require.NoError(t, err)
+		p := ok(srv.PrepareLegacy("data", m, OnEvent(s.see)))(t)
 		t.Cleanup(func() { _ = p.Close() })
 		return s
 	}
@@ -91,8 +88,7 @@ func legacyOffers(m *Legacy) map[string]func(t *testing.T, srv *Server, ask func
 // requireNamed says that the record refuses what it names.
 func requireNamed(t *testing.T, record []byte, name string) {
 	t.Helper()
-	m, err := wire.Decode(record)
-	require.NoError(t, err)
+	m := ok(wire.Decode(record))(t)
 	no := m.(wire.Refuse)
 	require.Equal(t, RefusedUnsupported, no.Code)
 	require.Contains(t, no.Text, name)

@@ -53,10 +53,8 @@ func start(t testing.TB, name, path, do string) *child {
 func startCommand(t testing.TB, cmd *exec.Cmd) *child {
 	t.Helper()
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	in := ok(cmd.StdinPipe())(t)
+	out := ok(cmd.StdoutPipe())(t)
 	require.NoError(t, cmd.Start())
 	c := &child{cmd, in, bufio.NewScanner(out)}
 	t.Cleanup(c.kill)
@@ -274,12 +272,11 @@ func TestFault2and3_ProducerKilled(t *testing.T) {
 			path := socketPath(t)
 			c := start(t, "producer", path, "3145728")
 			c.says(t, "listening")
-			att, err := Attach(soon(t), path, "data", dev, OnReceived(func(Offer, []*os.File) {
+			att := ok(Attach(soon(t), path, "data", dev, OnReceived(func(Offer, []*os.File) {
 				if when == "received" {
 					c.kill()
 				}
-			}))
-			require.NoError(t, err)
+			})))(t)
 			c.kill()
 			require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
 			require.EqualValues(t, 3145728, att.Buffer().Size())
@@ -287,8 +284,7 @@ func TestFault2and3_ProducerKilled(t *testing.T) {
 			require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
 			require.NoError(t, att.Close())
 
-			_, err = Attach(soon(t), path, "data", dev)
-			require.ErrorIs(t, err, sock.ErrNoListener)
+			require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev)), sock.ErrNoListener)
 			srv, err := Listen(path) // FAULTS 48: what it left on disk is reclaimed
 			require.NoError(t, err)
 			require.NoError(t, srv.Close())
@@ -301,8 +297,7 @@ func TestProducerInAnotherProcess(t *testing.T) {
 	path := socketPath(t)
 	c := start(t, "producer", path, "5")
 	c.says(t, "listening")
-	att, err := Attach(soon(t), path, "", dev)
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), path, "", dev))(t)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	c.end(t)
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)

@@ -42,8 +42,7 @@ func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (co
 	buf := newBuffer(t, ctx, manyWaits*CounterStride)
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
 	for i := range c.counters {
-		counter, err := NewCounter(ctx, buf, i)
-		require.NoError(t, err)
+		counter := ok(NewCounter(ctx, buf, i))(t)
 		t.Cleanup(func() { require.NoError(t, counter.Close()) })
 		counters = append(counters, counter)
 	}
@@ -59,8 +58,7 @@ func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (co
 			all.Go(func() { results[i] = counter.Await(limited, 1) })
 			continue
 		}
-		w, err := counter.Wait(limited, streams[i%c.streams], 1)
-		require.NoError(t, err)
+		w := ok(counter.Wait(limited, streams[i%c.streams], 1))(t)
 		all.Go(func() { results[i] = w.Result() })
 	}
 	return counters, func() []error { all.Wait(); return results }
@@ -123,8 +121,7 @@ func BenchmarkWaitLatency(b *testing.B) {
 			b.Run(kind+", "+name, func(b *testing.B) {
 				_, ctx := leavesNothing(b)
 				signals, s := newStream(b, ctx), newStream(b, ctx)
-				c, err := NewCounter(ctx, control(b, ctx), parentSlot)
-				require.NoError(b, err)
+				c := ok(NewCounter(ctx, control(b, ctx), parentSlot))(b)
 				defer func() { require.NoError(b, c.Close()) }()
 				limited, n, late := soon(b), uint64(0), time.Duration(0)
 				for b.Loop() {

@@ -42,8 +42,7 @@ func (g *gate) open(t testing.TB) {
 // newStream is a stream, closed when t ends.
 func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 	t.Helper()
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := ok(ctx.NewStream())(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -51,8 +50,7 @@ func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 // newCounter is a counter in memory that is the test's to close, and says so soon.
 func newCounter(t testing.TB, ctx *cu.Context, buf *vmm.Buffer) *Counter {
 	t.Helper()
-	c, err := NewCounter(ctx, buf, parentSlot)
-	require.NoError(t, err)
+	c := ok(NewCounter(ctx, buf, parentSlot))(t)
 	c.limit = brief / 10
 	return c
 }
@@ -60,8 +58,7 @@ func newCounter(t testing.TB, ctx *cu.Context, buf *vmm.Buffer) *Counter {
 // zeros is control for a test that closes it itself.
 func zeros(t testing.TB, ctx *cu.Context) *vmm.Buffer {
 	t.Helper()
-	buf, err := vmm.New(ctx.Device(), slots*CounterStride)
-	require.NoError(t, err)
+	buf := ok(vmm.New(ctx.Device(), slots*CounterStride))(t)
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	return buf
@@ -152,8 +149,7 @@ func TestCounterCloseWaits(t *testing.T) {
 	gate.hold(t, s)
 	require.NoError(t, c.Signal(s, 1))
 	result := make(chan error)
-	w, err := c.Wait(soon(t), s, 1)
-	require.NoError(t, err)
+	w := ok(c.Wait(soon(t), s, 1))(t)
 	go func() { result <- c.Close() }()
 	gate.open(t)
 	require.NoError(t, <-result)
@@ -171,8 +167,7 @@ func TestCounterOfSeveralStreams(t *testing.T) {
 	gate.hold(t, held)
 	require.NoError(t, c.Signal(held, 1))
 	for n := range uint64(3 * fewMarks) {
-		s, err := ctx.NewStream()
-		require.NoError(t, err)
+		s := ok(ctx.NewStream())(t)
 		require.NoError(t, c.Signal(s, 2+n))
 		require.NoError(t, s.Synchronize(soon(t)))
 		require.NoError(t, s.Close())
@@ -191,8 +186,7 @@ func TestGivenUpWaitKeepsItsMemory(t *testing.T) {
 	c := newCounter(t, ctx, buf)
 	gate.hold(t, s)
 	limited, cancel := context.WithCancel(t.Context())
-	w, err := c.Wait(limited, s, 1)
-	require.NoError(t, err)
+	w := ok(c.Wait(limited, s, 1))(t)
 	cancel()
 	require.ErrorIs(t, c.Close(), ErrInUse)
 	gate.open(t)
@@ -228,10 +222,9 @@ func TestCounterIsClosedWhileAWaitIsGivenUp(t *testing.T) {
 	c := newCounter(t, ctx, buf)
 	c.limit = 30 * time.Second
 	signalled := false
-	w, err := c.Wait(&lateContext{Context: t.Context(), before: func() {
+	w := ok(c.Wait(&lateContext{Context: t.Context(), before: func() {
 		signalled = c.Signal(other, 1) == nil && c.Close() == nil
-	}}, s, 1)
-	require.NoError(t, err)
+	}}, s, 1))(t)
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.NotContains(t, w.Result().Error(), "waits still")
 	require.True(t, signalled)
@@ -304,13 +297,11 @@ func TestCounterIsNotCaptured(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	s, buf := newStream(t, ctx), zeros(t, ctx)
 	c := newCounter(t, ctx, buf)
-	g, err := s.Capture(func() error {
+	g := ok(s.Capture(func() error {
 		require.ErrorIs(t, c.Signal(s, 1), cu.ErrStreamCaptureUnsupported)
-		_, err := c.Wait(soon(t), s, 1)
-		require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+		require.ErrorIs(t, errOf(c.Wait(soon(t), s, 1)), cu.ErrStreamCaptureUnsupported)
 		return nil
-	})
-	require.NoError(t, err)
+	}))(t)
 	require.NoError(t, g.Close())
 	require.NoError(t, c.Signal(s, 1))
 	c.limit = closeLimit
@@ -350,15 +341,13 @@ func TestWaitIsFreedWithoutANewEvent(t *testing.T) {
 	s, buf := newStream(t, ctx), zeros(t, ctx)
 	c := newCounter(t, ctx, buf)
 	limited, cancel := context.WithCancel(t.Context())
-	w, err := c.Wait(limited, s, 1)
-	require.NoError(t, err)
+	w := ok(c.Wait(limited, s, 1))(t)
 	require.ErrorIs(t, c.Close(), ErrInUse)
 	full := spy.Fail("cuEventCreate", cu.ErrOutOfMemory)
 	cancel()
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.NotContains(t, w.Result().Error(), "waits still")
-	_, err = ctx.NewEvent(cu.EventDisableTiming)
-	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.ErrorIs(t, errOf(ctx.NewEvent(cu.EventDisableTiming)), cu.ErrOutOfMemory)
 	full.Stop()
 	c.limit = closeLimit
 	require.NoError(t, errors.Join(c.Close(), buf.Close()))

@@ -25,14 +25,12 @@ func TestCounterOnTheHost(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	gate, s := newGate(t, ctx), newStream(t, ctx)
 	mine, theirs := counters(t, ctx, control(t, ctx))
-	n, err := mine.Value()
-	require.NoError(t, err)
+	n := ok(mine.Value())(t)
 	require.Zero(t, n)
 	require.NoError(t, mine.Await(soon(t), 0))
 	gate.hold(t, s)
 	require.NoError(t, mine.Signal(s, 7))
-	n, err = mine.Value()
-	require.NoError(t, err)
+	n = ok(mine.Value())(t)
 	require.Zero(t, n, "the stream is not there yet")
 	results := make(chan error)
 	for i := range uint64(7) {
@@ -42,11 +40,9 @@ func TestCounterOnTheHost(t *testing.T) {
 	for range 7 {
 		require.NoError(t, <-results)
 	}
-	n, err = mine.Value()
-	require.NoError(t, err)
+	n = ok(mine.Value())(t)
 	require.EqualValues(t, 7, n)
-	n, err = theirs.Value()
-	require.NoError(t, err)
+	n = ok(theirs.Value())(t)
 	require.Zero(t, n, "another slot")
 	require.ErrorContains(t, mine.Await(soon(t), given), "counts below")
 }
@@ -71,8 +67,7 @@ func TestAwaitThatEnds(t *testing.T) {
 func TestCounterIsClosedWhileTheHostWaits(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := zeros(t, ctx)
-	c, err := NewCounter(ctx, buf, parentSlot)
-	require.NoError(t, err)
+	c := ok(NewCounter(ctx, buf, parentSlot))(t)
 	results := make(chan error)
 	for range 3 {
 		go func() { results <- c.Await(soon(t), 1) }()
@@ -81,8 +76,7 @@ func TestCounterIsClosedWhileTheHostWaits(t *testing.T) {
 	for range 3 {
 		require.ErrorIs(t, <-results, ErrClosed)
 	}
-	_, err = c.Value()
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, errOf(c.Value()), ErrClosed)
 	require.NoError(t, buf.Close())
 }
 
@@ -96,22 +90,19 @@ func TestCounterThatAnotherHasGivenUp(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, theirs.Close()) })
 	limited, cancel := context.WithCancel(t.Context())
-	w, err := mine.Wait(limited, s, 1)
-	require.NoError(t, err)
+	w := ok(mine.Wait(limited, s, 1))(t)
 	awaited := make(chan error, 1)
 	go func() { awaited <- theirs.Await(soon(t), 1) }()
 	cancel()
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.ErrorIs(t, <-awaited, cu.ErrGivenUp)
 	require.ErrorIs(t, theirs.Signal(s, 1), cu.ErrGivenUp)
-	_, err = mine.Value()
-	require.ErrorIs(t, err, context.Canceled, "the reason is known here")
+	require.ErrorIs(t, errOf(mine.Value()), context.Canceled, "the reason is known here")
 	require.ErrorIs(t, mine.Await(soon(t), 1), context.Canceled)
 
 	require.NoError(t, s.WriteValue64(other.word, math.MaxUint64, cu.WriteDefault))
 	require.NoError(t, s.Synchronize(soon(t)))
-	_, err = other.Value()
-	require.ErrorContains(t, err, "counter 1 is 0xffffffffffffffff")
+	require.ErrorContains(t, errOf(other.Value()), "counter 1 is 0xffffffffffffffff")
 	require.NoError(t, other.Signal(s, 1))
 }
 
@@ -143,10 +134,8 @@ func TestWaitBehindOneThatWasGivenUp(t *testing.T) {
 			next = mine
 		}
 		limited, cancel := context.WithCancel(t.Context())
-		first, err := mine.Wait(limited, s, 1)
-		require.NoError(t, err)
-		second, err := next.Wait(soon(t), s, 2)
-		require.NoError(t, err)
+		first := ok(mine.Wait(limited, s, 1))(t)
+		second := ok(next.Wait(soon(t), s, 2))(t)
 		require.NoError(t, other.Signal(signals, 2))
 		cancel()
 		require.ErrorIs(t, second.Result(), cu.ErrGivenUp)
@@ -166,8 +155,7 @@ func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
 	mine, _ := counters(t, ctx, buf)
 	open := func(slot int) *Counter {
-		c, err := NewCounter(ctx, buf, slot)
-		require.NoError(t, err)
+		c := ok(NewCounter(ctx, buf, slot))(t)
 		t.Cleanup(func() { require.NoError(t, c.Close()) })
 		return c
 	}
@@ -175,13 +163,11 @@ func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
 	theirBefore, theirs, late := open(2), open(3), open(3) // as the peer's of the same slots
 	require.NoError(t, before.Signal(s, 1))
 	limited, cancel := context.WithCancel(t.Context())
-	w, err := mine.Wait(limited, s, 1)
-	require.NoError(t, err)
+	w := ok(mine.Wait(limited, s, 1))(t)
 	for n := range uint64(3) {
 		require.NoError(t, behind.Signal(s, 1+n))
 	}
-	waits, err := theirs.Wait(soon(t), theirStream, 3)
-	require.NoError(t, err)
+	waits := ok(theirs.Wait(soon(t), theirStream, 3))(t)
 	awaited := make(chan error, 1)
 	go func() { awaited <- theirs.Await(soon(t), 3) }()
 	cancel()
@@ -238,17 +224,14 @@ func TestManyStreamsAreFreed(t *testing.T) {
 				return
 			}
 			ctx := cutest.Context(t, cutest.Device(t))
-			c, err := NewCounter(ctx, control(t, ctx), parentSlot)
-			require.NoError(t, err)
+			c := ok(NewCounter(ctx, control(t, ctx), parentSlot))(t)
 			limited, cancel := context.WithCancel(t.Context())
 			var waits []*cu.StreamWait
 			for range n {
-				w, err := c.Wait(limited, newStream(t, ctx), 1)
-				require.NoError(t, err)
+				w := ok(c.Wait(limited, newStream(t, ctx), 1))(t)
 				waits = append(waits, w)
 			}
-			number, err := c.Value()
-			require.NoError(t, err)
+			number := ok(c.Value())(t)
 			require.Zero(t, number)
 			cancel()
 			for _, w := range waits {
@@ -292,16 +275,14 @@ func TestFault90_SignalWhenTheWaitIsOver(t *testing.T) {
 	s, buf := newStream(t, ctx), control(t, ctx)
 	mine, other := counters(t, ctx, buf)
 	limited, cancel := context.WithCancel(t.Context())
-	w, err := mine.Wait(limited, s, 1)
-	require.NoError(t, err)
+	w := ok(mine.Wait(limited, s, 1))(t)
 	cancel()
 	<-w.Done()
 	require.NoError(t, s.Synchronize(soon(t)))
-	err = other.Signal(s, 1)
+	err := other.Signal(s, 1)
 	require.ErrorIs(t, err, cu.ErrGivenUp)
 	require.ErrorContains(t, err, "counter 1 cannot be signalled 1 behind a wait that was given up")
-	n, err := other.Value()
-	require.NoError(t, err)
+	n := ok(other.Value())(t)
 	require.Zero(t, n)
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.NoError(t, other.Signal(s, 1))
@@ -317,8 +298,7 @@ func TestFault90_SignalBehindAnotherWaitForTheSame(t *testing.T) {
 	first, second, buf := newStream(t, ctx), newStream(t, ctx), newBuffer(t, ctx, 4*CounterStride)
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
 	open := func(slot int) *Counter {
-		c, err := NewCounter(ctx, buf, slot)
-		require.NoError(t, err)
+		c := ok(NewCounter(ctx, buf, slot))(t)
 		t.Cleanup(func() { require.NoError(t, c.Close()) })
 		return c
 	}
@@ -330,8 +310,7 @@ func TestFault90_SignalBehindAnotherWaitForTheSame(t *testing.T) {
 		ctx context.Context
 		s   *cu.Stream
 	}{{mine, limited, first}, {mine, soon(t), second}, {other, soon(t), second}} {
-		wait, err := x.c.Wait(x.ctx, x.s, 1)
-		require.NoError(t, err)
+		wait := ok(x.c.Wait(x.ctx, x.s, 1))(t)
 		w = append(w, wait)
 	}
 	require.NoError(t, behind.Signal(second, 1))
@@ -369,16 +348,14 @@ func TestNumberAndWordAreReadInOrder(t *testing.T) {
 	require.NoError(t, mine.Signal(s, 1))
 	require.NoError(t, s.Synchronize(soon(t)))
 	for _, after := range []int{2, 3} {
-		n, err := mine.Value()
-		require.NoError(t, err)
+		n := ok(mine.Value())(t)
 		require.EqualValues(t, 1, n)
 		require.Equal(t, after, copies)
 	}
 	require.NoError(t, s.WriteValue64(mine.word.Add(spoiledAt), spoiled, cu.WriteDefault))
 	require.NoError(t, s.WriteValue64(mine.word, 2, cu.WriteDefault))
 	require.NoError(t, s.Synchronize(soon(t)))
-	_, err := mine.Value()
-	require.ErrorIs(t, err, cu.ErrGivenUp)
+	require.ErrorIs(t, errOf(mine.Value()), cu.ErrGivenUp)
 	require.Equal(t, 5, copies)
 }
 
@@ -394,7 +371,6 @@ func TestNumberThatFalls(t *testing.T) {
 		setWord(call.Arg(0), number)
 		return r
 	})
-	_, err := mine.Value()
-	require.ErrorContains(t, err, "falls again and again")
+	require.ErrorContains(t, errOf(mine.Value()), "falls again and again")
 	require.ErrorContains(t, mine.Await(soon(t), 1), "falls again and again")
 }

@@ -81,8 +81,7 @@ func TestWaitingForTheOnlyOffer(t *testing.T) {
 // An offer that fails ends the wait for it.
 func TestFailedOfferRefusesWhoWaits(t *testing.T) {
 	spy, dev, ctx := spied(t)
-	closed, err := vmm.New(dev, 1)
-	require.NoError(t, err)
+	closed := ok(vmm.New(dev, 1))(t)
 	require.NoError(t, closed.Close())
 	for name, c := range map[string]struct {
 		buf  *vmm.Buffer
@@ -101,8 +100,7 @@ func TestFailedOfferRefusesWhoWaits(t *testing.T) {
 		requireRefusal(t, conn, RefusedName, name)
 		require.NoError(t, conn.Close())
 		require.Empty(t, waiting(srv))
-		_, err := Attach(soon(t), srv.Path(), "data", dev)
-		require.ErrorIs(t, err, ErrRefused, "nobody expects it now")
+		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused, "nobody expects it now")
 	}
 }
 
@@ -171,8 +169,7 @@ func TestObserverMayCallTheServer(t *testing.T) {
 	for _, m := range []wire.Message{isMapped(buf), wire.Progress{Done: 1, Total: 2}, wire.Verdict{OK: true, Text: ""}} {
 		require.NoError(t, conns[0].Send(soon(t), wire.Encode(m)))
 	}
-	att, err := Attach(soon(t), srv.Path(), "data", dev)
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), srv.Path(), "data", dev))(t)
 	require.NoError(t, att.Report(soon(t), nil))
 	require.NoError(t, att.Close())
 	require.NoError(t, conns[0].WaitClose(soon(t)))

@@ -31,8 +31,7 @@ func TestCursorsAreOfOneLease(t *testing.T) {
 	for n := range byte(2) {
 		att := attached(t, srv, "data", dev, WithCursorsOf(4096))
 		b := make([]byte, 4096)
-		_, err := att.Cursors().ReadAt(b, 0)
-		require.NoError(t, err)
+		require.NoError(t, errOf(att.Cursors().ReadAt(b, 0)))
 		require.Equal(t, n+1, b[100])
 		require.Error(t, att.Cursors().Truncate(8192), "its size is sealed")
 		require.Error(t, att.Cursors().Truncate(0))
@@ -42,8 +41,7 @@ func TestCursorsAreOfOneLease(t *testing.T) {
 	var no *RefusalError
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, RefusedUnsupported, no.Code)
-	_, err = Attach(soon(t), srv.Path(), "data", dev, WithCursorsOf(4095))
-	require.ErrorIs(t, err, ErrTooLarge)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithCursorsOf(4095))), ErrTooLarge)
 	require.NoError(t, srv.Close())
 }
 
@@ -57,8 +55,7 @@ func TestCursorsThatAreNotGiven(t *testing.T) {
 	require.ErrorContains(t, err, "no place for you")
 	s.await(t, Ended, 1)
 	for _, bad := range []OfferOption{WithCursors(0, func(*Lease, *os.File) error { return nil }), WithCursors(8, nil), WithCursors(MaxCursors+1, func(*Lease, *os.File) error { return nil })} {
-		_, err := newOfferOptions([]OfferOption{bad})
-		require.Error(t, err)
+		require.Error(t, errOf(newOfferOptions([]OfferOption{bad})))
 	}
 }
 

@@ -25,17 +25,13 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 		srv.Working("other", 2, 4)
 		early := dialed(t, srv)
 		require.NoError(t, early.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: name})))
-		rec, err := early.Receive(soon(t))
-		require.NoError(t, err)
-		m, err := wire.Decode(rec.Data)
-		require.NoError(t, err)
+		rec := ok(early.Receive(soon(t)))(t)
+		m := ok(wire.Decode(rec.Data))(t)
 		require.Equal(t, wire.Progress{Done: 1, Total: 4}, m)
 
 		s := serve(t, srv, newBuffer(t, ctx, 1))
-		rec, err = early.Receive(soon(t))
-		require.NoError(t, err)
-		m, err = wire.Decode(rec.Data)
-		require.NoError(t, err)
+		rec = ok(early.Receive(soon(t)))(t)
+		m = ok(wire.Decode(rec.Data))(t)
 		require.IsType(t, wire.Offer{}, m)
 		require.Len(t, rec.Files, 1)
 		require.NoError(t, rec.Close())
@@ -70,8 +66,7 @@ func TestOnProgress(t *testing.T) {
 	require.Equal(t, [2]uint64{3, 4}, <-heard)
 	s.start(t, "data", p.Offer)
 	require.NoError(t, <-attached)
-	_, err := Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))
-	require.ErrorContains(t, err, "OnProgress without a function")
+	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))), "OnProgress without a function")
 }
 
 func TestEarlyConsumersAttach(t *testing.T) {
@@ -106,8 +101,7 @@ func TestUnexpectedNameIsNotWaitedFor(t *testing.T) {
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, RefusedName, no.Code)
 	srv.Expect("more")
-	_, err = Attach(soon(t), srv.Path(), "", dev)
-	require.ErrorAs(t, err, &no, "it is not the only one")
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no, "it is not the only one")
 }
 
 // A name may be expected again while there is an offer of it: consumers get that one,
@@ -143,8 +137,7 @@ func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
 		}
 		second.cancel()
 		require.NoError(t, second.end(t))
-		_, err := Attach(soon(t), srv.Path(), "data", dev)
-		require.ErrorIs(t, err, ErrRefused, "the wait was for one offer")
+		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused, "the wait was for one offer")
 		require.NoError(t, srv.Close())
 	}
 }
@@ -174,8 +167,7 @@ func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 	srv.Working("data", 1, 2)
 	waits := make(chan struct{})
 	result := make(chan error)
-	conn, err := sock.Dial(soon(t), srv.Path())
-	require.NoError(t, err)
+	conn := ok(sock.Dial(soon(t), srv.Path()))(t)
 	go func() {
 		err := conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"}))
 		if err == nil {

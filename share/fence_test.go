@@ -62,12 +62,10 @@ func TestUnknownFences(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t, c.listen...)
-			buf, err := vmm.New(c.producer, 64)
-			require.NoError(t, err)
+			buf := ok(vmm.New(c.producer, 64))(t)
 			leases := make(chan *Lease, 1)
 			s := serve(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
-			att, err := Attach(soon(t), srv.Path(), "data", c.consumer, append(c.attach, WithAccess(ReadWrite))...)
-			require.NoError(t, err)
+			att := ok(Attach(soon(t), srv.Path(), "data", c.consumer, append(c.attach, WithAccess(ReadWrite))...))(t)
 			l := <-leases
 			if c.ofLease {
 				require.ErrorIs(t, l.AwaitFence(context.Background(), Fenced), ErrNoFence, "while the lease lives")
@@ -179,8 +177,7 @@ func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
 		c := leaver(t, srv, "close")
 		first.await(t, Ended, 1)
 		replace(t, srv, newBuffer(t, ctx, 2)) // its last consumer has left
-		_, err := srv.Prepare("more", buf, ReadOnly)
-		require.ErrorIs(t, err, ErrInUse)
+		require.ErrorIs(t, errOf(srv.Prepare("more", buf, ReadOnly)), ErrInUse)
 		over, stop := context.WithCancel(soon(t))
 		stop()
 		require.NoError(t, srv.Replace(over, "data", buf, ReadOnly), "it was over before it began")
@@ -229,14 +226,11 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 	require.NoError(t, buf.Grow(2*chunk))
 
-	_, err = srv.Prepare("more", buf, ReadOnly)
-	require.ErrorIs(t, err, ErrInUse)
-	_, err = srv.OfferFiles("more", memory, files, ReadOnly)
-	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorIs(t, errOf(srv.Prepare("more", buf, ReadOnly)), ErrInUse)
+	require.ErrorIs(t, errOf(srv.OfferFiles("more", memory, files, ReadOnly)), ErrInUse)
 	require.NoError(t, att.Close())
 	require.NoError(t, first.end(t))
-	more, err := srv.Prepare("more", buf, ReadOnly)
-	require.NoError(t, err)
+	more := ok(srv.Prepare("more", buf, ReadOnly))(t)
 	require.NoError(t, more.Close())
 }
 

@@ -23,8 +23,7 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	srv := again(t, att)
 	srv.opts.goodbye = brief // nobody has to be quick
 	s := serve(t, srv, buf, WithFence(soon(t), Released))
-	next, err := att.Resume(soon(t))
-	require.NoError(t, err)
+	next := ok(att.Resume(soon(t)))(t)
 	s.await(t, Mapped, 1)
 	s.cancel()
 	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)

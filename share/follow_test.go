@@ -76,15 +76,13 @@ func awaitCause(t testing.TB, ctx context.Context) error {
 // goes on with the producer's successor. It ends with its context.
 func TestFollow(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	room, err := vmm.Reserve(dev.Driver(), granularity(t, dev))
-	require.NoError(t, err)
+	room := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
 	defer func() { require.NoError(t, room.Close()) }()
 	path := socketPath(t)
 	found, cancel := followed(t, ctx, path, WithReservation(room))
 
 	time.Sleep(20 * time.Millisecond) // for some tries
-	srv, err := Listen(path)
-	require.NoError(t, err)
+	srv := ok(Listen(path))(t)
 	srv.Expect("data")
 	first := serve(t, srv, filled(t, ctx, 1))
 	a := awaitSeen(t, found, 1)
@@ -100,8 +98,7 @@ func TestFollow(t *testing.T) {
 	require.NoError(t, srv.Close())
 	require.Error(t, awaitCause(t, b.Context()))
 	require.ErrorIs(t, second.end(t), ErrClosed)
-	srv, err = Listen(path)
-	require.NoError(t, err)
+	srv = ok(Listen(path))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
 	srv.Expect("data")
 	serve(t, srv, filled(t, ctx, 3))
@@ -141,8 +138,7 @@ func TestFollowGivesNothingTwice(t *testing.T) {
 func TestFollowEnds(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
-	room, err := vmm.Reserve(dev.Driver(), g)
-	require.NoError(t, err)
+	room := ok(vmm.Reserve(dev.Driver(), g))(t)
 	defer func() { require.NoError(t, room.Close()) }()
 	refusing := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errors.New("not you") }))
 	serve(t, refusing, newBuffer(t, ctx, g))
@@ -170,8 +166,7 @@ func TestFollowEnds(t *testing.T) {
 			require.NotZero(t, room.Ptr())
 		})
 	}
-	_, err = Attach(soon(t), srv.Path(), "data", dev, WithReservation(room), WithRoom(g))
-	require.ErrorContains(t, err, "WithRoom and WithReservation")
+	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithReservation(room), WithRoom(g))), "WithRoom and WithReservation")
 }
 
 // A loop that is broken off leaves nothing.
@@ -195,13 +190,10 @@ func TestFollowIsBrokenOff(t *testing.T) {
 // A graph that was captured once reads each version, because all are at one address.
 func TestGraphReplaysOverSwaps(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	room, err := vmm.Reserve(dev.Driver(), granularity(t, dev))
-	require.NoError(t, err)
+	room := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
 	defer func() { require.NoError(t, room.Close()) }()
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
-	out, err := ctx.Alloc(4)
-	require.NoError(t, err)
+	stream := ok(ctx.NewStream())(t)
+	out := ok(ctx.Alloc(4))(t)
 	defer func() { require.NoError(t, errors.Join(stream.Close(), out.Close())) }()
 	srv := listen(t)
 	srv.Expect("data")
@@ -241,8 +233,7 @@ func TestGraphReplaysOverSwaps(t *testing.T) {
 // body has returned.
 func TestFollowsContextEndsTheAttachments(t *testing.T) {
 	_, ctx := leavesNothing(t)
-	srv, err := Listen(socketPath(t))
-	require.NoError(t, err)
+	srv := ok(Listen(socketPath(t)))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
 	srv.Expect("data")
 	serve(t, srv, filled(t, ctx, 7))

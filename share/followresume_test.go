@@ -51,8 +51,7 @@ func (b *bereft) loses(t *testing.T) {
 // successor is a server in the producer's place, which expects what it is to offer.
 func (b *bereft) successor(t *testing.T) *Server {
 	t.Helper()
-	srv, err := Listen(b.path)
-	require.NoError(t, err)
+	srv := ok(Listen(b.path))(t)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	srv.Expect("data")
 	return srv
@@ -83,8 +82,7 @@ func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
 	require.NoError(t, b.att.Context().Err())
 	require.ErrorIs(t, b.att.Notify(soon(t), []byte("who is there")), sock.ErrPeerLost)
 	require.NoError(t, b.att.AwaitFence(soon(t), Fenced), "the producer that was lost")
-	_, err := b.att.Resume(soon(t))
-	require.ErrorContains(t, err, "the lease has not ended")
+	require.ErrorContains(t, errOf(b.att.Resume(soon(t))), "the lease has not ended")
 
 	v2 := b.successor(t)
 	leases := make(chan *Lease, 10)

@@ -21,20 +21,17 @@ func TestFault67_NextRunOfAProducer(t *testing.T) {
 	for range 2 {
 		c := start(t, "producer", path, "5")
 		c.says(t, "listening")
-		att, err := Attach(soon(t), path, "data", dev, WithNewerThan(newest))
-		require.NoError(t, err)
+		att := ok(Attach(soon(t), path, "data", dev, WithNewerThan(newest)))(t)
 		require.Greater(t, att.Offer().Descriptor.Generation, newest)
 		newest = att.Offer().Descriptor.Generation
-		_, err = Attach(soon(t), path, "data", dev, WithNewerThan(newest))
-		require.ErrorIs(t, err, ErrStale, "it is known")
+		require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev, WithNewerThan(newest))), ErrStale, "it is known")
 		requireNoise(t, ctx, att.Buffer(), 1)
 		c.kill()
 		require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
 		requireNoise(t, ctx, att.Buffer(), 1)
 		require.NoError(t, att.Close())
 	}
-	srv, err := Listen(path)
-	require.NoError(t, err)
+	srv := ok(Listen(path))(t)
 	require.NoError(t, srv.Close())
 }
 
@@ -99,8 +96,7 @@ func TestFault67_GrownBuffer(t *testing.T) {
 
 	require.NoError(t, buf.Grow(2*g))
 	grown := serveAs(t, srv, "grown", buf, ReadOnly)
-	_, err := Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(small.Generation))
-	require.ErrorIs(t, err, ErrStale, "that offer is as it was")
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(small.Generation))), ErrStale, "that offer is as it was")
 	require.ErrorContains(t, s.await(t, Ended, 1).Err, ErrStale.Error())
 	after := attached(t, srv, "grown", dev, WithNewerThan(small.Generation))
 	require.Greater(t, after.Offer().Descriptor.Generation, small.Generation)

@@ -25,15 +25,13 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 	srv.Expect("other")
 	before := withoutProcesses()
 	for range 3 {
-		p, err := srv.Prepare("data", buf, ReadOnly)
-		require.NoError(t, err)
+		p := ok(srv.Prepare("data", buf, ReadOnly))(t)
 		require.Equal(t, before, withoutProcesses())
 		conn := asked(t, srv, wants(dev))
 		require.True(t, heard(t, conn).(wire.Offer).Pending)
 		require.NoError(t, conn.Close())
 		require.NoError(t, p.Close())
-		_, err = Attach(soon(t), srv.Path(), "data", dev)
-		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
 
 		srv.Expect("data") // somebody else's by now
 		kept := early(t, srv, wants(dev))
@@ -60,41 +58,33 @@ func TestPrepareFails(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	srv := listen(t)
 	s := serveAs(t, srv, "taken", buf, ReadOnly)
-	_, err := srv.Prepare("taken", buf, ReadOnly)
-	require.ErrorIs(t, err, ErrNameTaken)
-	_, err = srv.Prepare("a\nb", buf, ReadOnly)
-	require.Error(t, err)
-	_, err = srv.Prepare("data", buf, cu.NoAccess)
-	require.Error(t, err)
-	_, err = srv.Prepare("data", buf, ReadOnly, WithData(make([]byte, MaxData+1)))
-	require.Error(t, err)
+	require.ErrorIs(t, errOf(srv.Prepare("taken", buf, ReadOnly)), ErrNameTaken)
+	require.Error(t, errOf(srv.Prepare("a\nb", buf, ReadOnly)))
+	require.Error(t, errOf(srv.Prepare("data", buf, cu.NoAccess)))
+	require.Error(t, errOf(srv.Prepare("data", buf, ReadOnly, WithData(make([]byte, MaxData+1)))))
 	require.Empty(t, srv.expected)
 
 	fresh := newBuffer(t, ctx, 1)
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
 	full := spy.Fail(exports, cu.ErrOutOfMemory)
-	_, err = srv.Prepare("data", fresh, ReadOnly)
-	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), cu.ErrOutOfMemory)
 	full.Stop()
 	requireRefusal(t, conn, RefusedName, "nothing to offer")
 	require.NoError(t, conn.Close())
 
 	first, served := prepared(t, srv, "data", fresh, ReadOnly)
-	_, err = srv.Prepare("data", fresh, ReadOnly)
-	require.ErrorIs(t, err, ErrNameTaken)
+	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), ErrNameTaken)
 	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
 	served.start(t, "data", first.Offer)
 	require.NoError(t, attached(t, srv, "data", dev).Err())
 
-	late, err := srv.Prepare("late", fresh, ReadOnly)
-	require.NoError(t, err)
+	late := ok(srv.Prepare("late", fresh, ReadOnly))(t)
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, s.end(t), ErrClosed)
 	require.ErrorIs(t, late.Offer(soon(t)), ErrClosed)
 	exported := spy.count(exports)
-	_, err = srv.Prepare("later", newBuffer(t, ctx, 1), ReadOnly)
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, errOf(srv.Prepare("later", newBuffer(t, ctx, 1), ReadOnly)), ErrClosed)
 	require.Equal(t, exported, spy.count(exports))
 }
 
@@ -104,8 +94,7 @@ func TestPrepareFails(t *testing.T) {
 //fault:rows 78
 func TestBufferIsNotClosedBeforeItsOffer(t *testing.T) {
 	dev, _ := leavesNothing(t)
-	buf, err := vmm.New(dev, 1)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1))(t)
 	srv := listen(t)
 	p, s := prepared(t, srv, "data", buf, ReadOnly)
 	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
@@ -152,8 +141,7 @@ func TestFailureBesideAPreparedOffer(t *testing.T) {
 		p, s = prepared(t, srv, "data", known, ReadOnly) // which exports nothing
 		return sys.CUDA_ERROR_OUT_OF_MEMORY
 	})
-	_, err := srv.Prepare("data", fresh, ReadOnly)
-	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), cu.ErrOutOfMemory)
 	full.Stop()
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)
@@ -167,8 +155,7 @@ func TestFailureBesideAPreparedOffer(t *testing.T) {
 func TestServerEndsBeforeItsOffer(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	srv := listen(t)
-	p, err := srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly)
-	require.NoError(t, err)
+	p := ok(srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly))(t)
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, p.o.serve(soon(t)), ErrClosed)
 	require.Empty(t, srv.expected)
@@ -194,8 +181,7 @@ func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
 			if c.want == context.Canceled {
 				spy.at("access", func() { time.AfterFunc(10*time.Millisecond, cancel) })
 			}
-			_, err := Attach(until, srv.Path(), "data", dev, WithRoom(1), spy.timeoutAt("access", c.timeout))
-			require.ErrorIs(t, err, c.want)
+			require.ErrorIs(t, errOf(Attach(until, srv.Path(), "data", dev, WithRoom(1), spy.timeoutAt("access", c.timeout))), c.want)
 			require.ErrorContains(t, s.await(t, Verdict, 1).Err, c.says)
 			require.NoError(t, p.Close())
 			require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)

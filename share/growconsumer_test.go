@@ -95,8 +95,7 @@ func requireTold(t *testing.T, last wire.Message, attached bool, err error) {
 // a peer may have made to close slowly.
 func TestConsumerTakesNoDescriptorsWithWhatItIgnores(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	defer null.Close()
 	eachPlace(t, dialogues(t, ctx), func(t *testing.T, d dialogue, i int) {
 		bad := line{says: invented(ignorable), files: []*os.File{null}}

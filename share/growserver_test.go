@@ -126,8 +126,7 @@ func (h host) requireGoodEnd(t *testing.T, v visit, lines []line) {
 	t.Helper()
 	conn := dialed(t, h.Server)
 	require.NoError(t, play(soon(t), conn, lines))
-	last, err := verdictOf(soon(t), conn)
-	require.NoError(t, err)
+	last := ok(verdictOf(soon(t), conn))(t)
 	require.Nil(t, last, "there is nothing to be said")
 	require.NoError(t, h.requireEnd(t, v, true))
 	require.Len(t, v.offer.of(Verdict), 1)
@@ -177,8 +176,7 @@ func TestServerRefusesByName(t *testing.T) {
 // A server takes no descriptors, with what it ignores either. Where the kernel refuses them,
 // nothing has come.
 func TestServerTakesNoDescriptorsWithWhatItIgnores(t *testing.T) {
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	t.Cleanup(func() { require.NoError(t, null.Close()) })
 	eachMoment(t, func(t *testing.T, h host, v visit, i int) {
 		if v.lines[i].hears != 0 {
@@ -208,8 +206,7 @@ func TestServerDoesNotAnswerARefusalByName(t *testing.T) {
 		conn := dialed(t, h.Server)
 		require.NoError(t, play(soon(t), conn, append(v.lines[:i:i], no)))
 		if i < v.leased { // with a lease of legacy memory it waits for the consumer to close
-			_, err := conn.Receive(soon(t))
-			require.ErrorIs(t, err, sock.ErrPeerLost)
+			require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 		}
 		require.NoError(t, conn.Close())
 		err := h.requireEnd(t, v, i >= v.leased)

@@ -36,8 +36,7 @@ func TestSuccessorTakesOver(t *testing.T) {
 	a, b := twoEnds(t)
 	given := make(chan error, 1)
 	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2, err := TakeOver(soon(t), b, v1.Path(), WithMode(0o666))
-	require.NoError(t, err)
+	v2 := ok(TakeOver(soon(t), b, v1.Path(), WithMode(0o666)))(t)
 	t.Cleanup(func() { require.NoError(t, v2.Close()) })
 	require.NoError(t, <-given)
 	require.Equal(t, v1.Path(), v2.Path())
@@ -75,8 +74,7 @@ func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
 	handOver := func(given chan error, ctx context.Context) *Server {
 		a, b := twoEnds(t)
 		go func() { given <- v1.HandOver(ctx, a) }()
-		v2, err := TakeOver(soon(t), b, v1.Path())
-		require.NoError(t, err)
+		v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
 		t.Cleanup(func() { require.NoError(t, v2.Close()) })
 		return v2
 	}
@@ -92,8 +90,7 @@ func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
 
 	v1 = v2 // one that says nothing is waited for no longer than the context wants
 	v1.Expect("data")
-	silent, err := sock.Dial(soon(t), v1.Path())
-	require.NoError(t, err)
+	silent := ok(sock.Dial(soon(t), v1.Path()))(t)
 	limit, cancel := context.WithCancel(soon(t))
 	handOver(given, limit)
 	require.Empty(t, given)
@@ -128,8 +125,7 @@ func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
 	require.NoError(t, attached(t, v1, "data", dev).Close())
 
 	a, b = twoEnds(t)
-	_, err = TakeOver(soon(t), b, v1.Path(), WithConnections(0))
-	require.ErrorContains(t, err, "WithConnections")
+	require.ErrorContains(t, errOf(TakeOver(soon(t), b, v1.Path(), WithConnections(0))), "WithConnections")
 	require.NoError(t, b.Close())
 	require.ErrorIs(t, v1.HandOver(soon(t), a), sock.ErrPeerLost)
 	require.NoError(t, v1.Close())
@@ -143,14 +139,12 @@ func TestHandOverWithoutAnOffer(t *testing.T) {
 	a, b := twoEnds(t)
 	given := make(chan error, 1)
 	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2, err := TakeOver(soon(t), b, v1.Path())
-	require.NoError(t, err)
+	v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
 	require.NoError(t, <-given)
 
 	a, b = twoEnds(t)
 	go func() { given <- v2.HandOver(soon(t), a) }()
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := ok(b.Receive(soon(t)))(t)
 	require.NoError(t, rec.Close())
 	require.NoError(t, v2.Close())
 	require.ErrorIs(t, <-given, sock.ErrClosed)
@@ -173,8 +167,7 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	a, b := twoEnds(t)
 	given := make(chan error, 1)
 	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2, err := TakeOver(soon(t), b, v1.Path())
-	require.NoError(t, err)
+	v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
 	t.Cleanup(func() { require.NoError(t, v2.Close()) })
 	require.NoError(t, <-given)
 	awaitBehind(t, v1, 1)
@@ -186,8 +179,7 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	require.True(t, mends(no), "Follow asks again: %v", no)
 
 	require.ErrorIs(t, awaitDone(t, old), ErrRevoked)
-	next, err := old.Resume(soon(t))
-	require.NoError(t, err)
+	next := ok(old.Resume(soon(t)))(t)
 	require.Len(t, v2.Leases("data"), 1)
 	require.Equal(t, v2.Leases("data")[0].Peer(), next.Offer().Producer)
 	requireNoise(t, ctx, next.Buffer(), 1)

@@ -302,8 +302,7 @@ func requireFree(t testing.TB, ctx *cu.Context, want uint64) {
 // newBuffer is a buffer full of noise, closed when t ends.
 func newBuffer(t testing.TB, ctx *cu.Context, size uint64, opts ...vmm.NewOption) *vmm.Buffer {
 	t.Helper()
-	buf, err := vmm.New(ctx.Device(), size, opts...)
-	require.NoError(t, err)
+	buf := ok(vmm.New(ctx.Device(), size, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, buf.Close()) })
 	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(size, 1)))
 	return buf
@@ -311,8 +310,7 @@ func newBuffer(t testing.TB, ctx *cu.Context, size uint64, opts ...vmm.NewOption
 
 func granularity(t testing.TB, dev *cu.Device) uint64 {
 	t.Helper()
-	g, err := vmm.Granularity(dev)
-	require.NoError(t, err)
+	g := ok(vmm.Granularity(dev))(t)
 	return g
 }
 
@@ -336,11 +334,9 @@ func requireNoise(t testing.TB, ctx *cu.Context, buf *vmm.Buffer, seed int) {
 // socketPath is short, in a directory that only this user can enter.
 func socketPath(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "share")
-	require.NoError(t, err)
+	dir := ok(os.MkdirTemp("", "share"))(t)
 	t.Cleanup(func() {
-		left, err := os.ReadDir(dir)
-		require.NoError(t, err)
+		left := ok(os.ReadDir(dir))(t)
 		require.Empty(t, left, "left beside the socket")
 		require.NoError(t, os.Remove(dir))
 	})

@@ -104,8 +104,7 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 		_ = conn.Send(soon(t), l.record, l.files...)
 		_ = conn.WaitClose(soon(t))
 	})
-	att, err := Attach(soon(t), path, "", dev, WithTimeout(patience))
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), path, "", dev, WithTimeout(patience)))(t)
 	require.NoError(t, att.Close())
 	both.Wait()
 	require.NoError(t, s.await(t, Ended, 1).Err)
@@ -191,8 +190,7 @@ func TestServerCloseEndsItsOffers(t *testing.T) {
 	require.NoError(t, srv.Close())
 	require.NoError(t, (*Server)(nil).Close())
 	require.ErrorIs(t, srv.Offer(soon(t), "c", buf, ReadOnly), ErrClosed)
-	_, err := Attach(soon(t), srv.Path(), "a", dev)
-	require.ErrorIs(t, err, sock.ErrNoListener)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "a", dev)), sock.ErrNoListener)
 }
 
 // Offering and closing race: nothing is left, and nothing hangs.
@@ -200,8 +198,7 @@ func TestServerClosedWhileOffersBegin(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	for range 30 {
-		srv, err := Listen(socketPath(t))
-		require.NoError(t, err)
+		srv := ok(Listen(socketPath(t)))(t)
 		var offers sync.WaitGroup
 		for _, name := range []string{"a", "b"} {
 			offers.Go(func() {

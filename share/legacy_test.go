@@ -29,8 +29,7 @@ func attachAny(ctx context.Context, path, name string, dev *cu.Device, opts ...A
 // newLegacy is memory full of noise, closed when t ends.
 func newLegacy(t testing.TB, ctx *cu.Context, size uint64) *Legacy {
 	t.Helper()
-	m, err := NewLegacy(ctx, size)
-	require.NoError(t, err)
+	m := ok(NewLegacy(ctx, size))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	require.NoError(t, cu.CopyToDevice(ctx, m.Ptr(), noise(size, 1)))
 	return m
@@ -123,12 +122,11 @@ func TestLegacyAttachment(t *testing.T) {
 	path := socketPath(t)
 	c := start(t, "legacy producer", path, "12345")
 	c.says(t, "listening")
-	att, err := attachAny(soon(t), path, "data", dev, WithRoom(1<<20),
+	att := ok(attachAny(soon(t), path, "data", dev, WithRoom(1<<20),
 		OnReceived(func(o Offer, files []*os.File) {
 			require.Equal(t, HandleLegacy, o.Handle())
 			require.Empty(t, files)
-		}))
-	require.NoError(t, err)
+		})))(t)
 	require.Nil(t, att.Buffer())
 	require.EqualValues(t, 12345, att.Size())
 	require.Equal(t, ReadWrite, att.Access(), "read-only was asked for and cannot be had")
@@ -138,14 +136,12 @@ func TestLegacyAttachment(t *testing.T) {
 	require.NoError(t, att.Close())
 	require.NoError(t, att.Close())
 
-	att, err = attachAny(soon(t), path, "", dev, WithAccess(ReadWrite), WithHandle(HandleLegacy))
-	require.NoError(t, err)
+	att = ok(attachAny(soon(t), path, "", dev, WithAccess(ReadWrite), WithHandle(HandleLegacy)))(t)
 	require.NoError(t, att.Report(soon(t), nil))
 	require.Equal(t, 2, spy.count("cuIpcCloseMemHandle"), "closed before it was reported")
 	require.NoError(t, att.Close())
 
-	att, err = attachAny(soon(t), path, "", dev)
-	require.NoError(t, err)
+	att = ok(attachAny(soon(t), path, "", dev))(t)
 	require.NoError(t, c.in.Close())
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 	requireNoiseAt(t, ctx, att.Ptr(), att.Size(), 1)
@@ -158,18 +154,15 @@ func TestLegacyAttachment(t *testing.T) {
 // A part of memory that somebody else has.
 func TestLegacyAtAPart(t *testing.T) {
 	_, ctx := leavesNothing(t)
-	mem, err := ctx.Alloc(1 << 20)
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(1 << 20))(t)
 	defer func() { require.NoError(t, mem.Close()) }()
 	const offset, size = 12345, 6789
 	require.NoError(t, cu.Fill(ctx, mem.Ptr(), uint8(0), 1<<20))
 	require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr().Add(offset), noise(size, 1)))
 	for _, n := range []uint64{0, mem.Size(), math.MaxUint64} {
-		_, err = LegacyAt(ctx, mem.Ptr().Add(offset), n)
-		require.ErrorIs(t, err, vmm.ErrSize)
+		require.ErrorIs(t, errOf(LegacyAt(ctx, mem.Ptr().Add(offset), n)), vmm.ErrSize)
 	}
-	m, err := LegacyAt(ctx, mem.Ptr().Add(offset), size)
-	require.NoError(t, err)
+	m := ok(LegacyAt(ctx, mem.Ptr().Add(offset), size))(t)
 	srv := listen(t)
 	s := serveLegacy(t, srv, m, WithVerdict(), WithLeases(1))
 	start(t, "consumer", srv.Path(), "").end(t)
@@ -198,13 +191,11 @@ func TestLegacyMemoryOfAnotherKind(t *testing.T) {
 // it is there.
 func TestLegacyPrepared(t *testing.T) {
 	_, ctx := leavesNothing(t)
-	m, err := NewLegacy(ctx, 1<<20)
-	require.NoError(t, err)
+	m := ok(NewLegacy(ctx, 1<<20))(t)
 	defer func() { require.NoError(t, m.Close()) }()
 	srv := listen(t)
 	s := newServed(srv)
-	p, err := srv.PrepareLegacy("data", m, OnEvent(s.see), WithVerdict(), WithLeases(1))
-	require.NoError(t, err)
+	p := ok(srv.PrepareLegacy("data", m, OnEvent(s.see), WithVerdict(), WithLeases(1)))(t)
 	require.ErrorIs(t, m.Close(), ErrInUse)
 	c := start(t, "consumer", srv.Path(), "")
 	s.await(t, Sent, 1)
@@ -213,8 +204,7 @@ func TestLegacyPrepared(t *testing.T) {
 	c.end(t)
 	requireNoiseAt(t, ctx, m.Ptr(), 1<<20, 2)
 
-	p, err = srv.PrepareLegacy("data", m)
-	require.NoError(t, err)
+	p = ok(srv.PrepareLegacy("data", m))(t)
 	require.NoError(t, p.Close())
 }
 
@@ -257,10 +247,8 @@ func TestFault10_LegacyAttachedTwice(t *testing.T) {
 	path := socketPath(t)
 	c := start(t, "legacy producer", path, "4096")
 	c.says(t, "listening")
-	one, err := attachAny(soon(t), path, "data", dev)
-	require.NoError(t, err)
-	two, err := attachAny(soon(t), path, "data", dev)
-	require.NoError(t, err)
+	one := ok(attachAny(soon(t), path, "data", dev))(t)
+	two := ok(attachAny(soon(t), path, "data", dev))(t)
 	require.Equal(t, one.Ptr(), two.Ptr())
 	require.NoError(t, one.Close())
 	require.NoError(t, one.Close(), "which does not count twice")
@@ -273,16 +261,13 @@ func TestFault10_LegacyAttachedTwice(t *testing.T) {
 // other memory in its place.
 func TestFault13_LegacyMemoryIsFreed(t *testing.T) {
 	_, ctx := leavesNothing(t)
-	mem, err := ctx.Alloc(legacyUnit)
-	require.NoError(t, err)
-	m, err := LegacyAt(ctx, mem.Ptr(), legacyUnit)
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(legacyUnit))(t)
+	m := ok(LegacyAt(ctx, mem.Ptr(), legacyUnit))(t)
 	srv := listen(t)
 	s := serveLegacy(t, srv, m)
 	require.NoError(t, mem.Close())
 	require.ErrorIs(t, legacySource{m}.vouch(), ErrMemoryGone, "nothing is there")
-	mem, err = ctx.Alloc(legacyUnit)
-	require.NoError(t, err)
+	mem = ok(ctx.Alloc(legacyUnit))(t)
 	defer func() { require.NoError(t, mem.Close()) }()
 	t.Logf("was at %s, is at %s", m.Ptr(), mem.Ptr())
 	conn := dialed(t, srv)

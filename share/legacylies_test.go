@@ -23,17 +23,14 @@ import (
 // freed and replaced meanwhile.
 func answerAfterFree(t *testing.T, srv *Server, ctx *cu.Context) wire.Message {
 	t.Helper()
-	mem, err := ctx.Alloc(legacyUnit)
-	require.NoError(t, err)
-	m, err := LegacyAt(ctx, mem.Ptr(), legacyUnit)
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(legacyUnit))(t)
+	m := ok(LegacyAt(ctx, mem.Ptr(), legacyUnit))(t)
 	s := serveLegacy(t, srv, m)
 	conn := dialed(t, srv)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
 	require.NotNil(t, heard(t, conn).(wire.Offer).Legacy)
 	require.NoError(t, mem.Close())
-	other, err := ctx.Alloc(legacyUnit)
-	require.NoError(t, err)
+	other := ok(ctx.Alloc(legacyUnit))(t)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
 	answer := heard(t, conn)
 	require.NoError(t, conn.Close())
@@ -98,8 +95,7 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 		"confirmed before it was asked": {tell(t, lie{wire.Encode(yes), nil}), ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := attachAny(soon(t), impostor(t, c.script), "data", dev)
-			require.ErrorIs(t, err, c.want)
+			require.ErrorIs(t, errOf(attachAny(soon(t), impostor(t, c.script), "data", dev)), c.want)
 		})
 	}
 	t.Run("silence", func(t *testing.T) {
@@ -110,8 +106,7 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 		require.ErrorIs(t, err, ErrTimeout)
 	})
 	t.Run("honest", func(t *testing.T) {
-		att, err := attachAny(soon(t), impostor(t, confirming(t, tr, yes)), "data", dev)
-		require.NoError(t, err)
+		att := ok(attachAny(soon(t), impostor(t, confirming(t, tr, yes)), "data", dev))(t)
 		requireNoiseAt(t, ctx, att.Ptr(), 1<<20, 1)
 		require.NoError(t, att.Close())
 	})
@@ -189,12 +184,10 @@ func TestLegacyLies(t *testing.T) {
 		require.ErrorContains(t, err, "not visible to this process")
 	})
 	t.Run("too large", func(t *testing.T) {
-		_, err := attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithMaxSize(1))
-		require.ErrorIs(t, err, ErrTooLarge)
+		require.ErrorIs(t, errOf(attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithMaxSize(1))), ErrTooLarge)
 	})
 	t.Run("not wanted", func(t *testing.T) {
-		_, err := attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithHandle(HandleFD))
-		require.ErrorIs(t, err, ErrHandle)
+		require.ErrorIs(t, errOf(attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithHandle(HandleFD))), ErrHandle)
 	})
 }
 
@@ -203,11 +196,10 @@ func TestLegacyLies(t *testing.T) {
 func TestFault13_OldLegacyHandle(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	tr, c := legacyTruth(t, dev)
-	_, err := c.in.(interface{ Write([]byte) (int, error) }).Write([]byte("again\n"))
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.in.(interface{ Write([]byte) (int, error) }).Write([]byte("again\n"))))
 	require.True(t, c.out.Scan())
 	t.Logf("the handle was %s and is %s", tr.Legacy.Handle, c.out.Text())
-	_, err = attachAny(soon(t), impostor(t, confirming(t, tr, wire.Revoke{Text: "freed"})), "data", dev)
+	_, err := attachAny(soon(t), impostor(t, confirming(t, tr, wire.Revoke{Text: "freed"})), "data", dev)
 	if !errors.Is(err, cu.ErrInvalidValue) { // it opens nothing, or what the producer then takes back
 		require.ErrorIs(t, err, ErrRevoked)
 	}
@@ -232,8 +224,7 @@ func TestHandleThatIsNotWanted(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
-	_, err := attachAny(soon(t), srv.Path(), "data", dev, WithHandle(HandleLegacy))
-	require.ErrorIs(t, err, ErrHandle)
+	require.ErrorIs(t, errOf(attachAny(soon(t), srv.Path(), "data", dev, WithHandle(HandleLegacy))), ErrHandle)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
 	require.NoError(t, attached(t, srv, "data", dev, WithHandle(HandleFD)).Close())
 }
@@ -308,8 +299,7 @@ func TestLegacyProducerStopped(t *testing.T) {
 	c := start(t, "legacy producer", path, "4096")
 	c.says(t, "listening")
 	spy.at("open", func() { c.stop(t) })
-	_, err := attachAny(soon(t), path, "data", dev, WithTimeout(300*time.Millisecond))
-	require.ErrorIs(t, err, ErrTimeout)
+	require.ErrorIs(t, errOf(attachAny(soon(t), path, "data", dev, WithTimeout(300*time.Millisecond))), ErrTimeout)
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
 	c.end(t)
 }
@@ -319,8 +309,7 @@ func TestLegacyClosedWhileItIsOffered(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	srv := listen(t)
 	for range 50 {
-		m, err := NewLegacy(ctx, 1)
-		require.NoError(t, err)
+		m := ok(NewLegacy(ctx, 1))(t)
 		var wg sync.WaitGroup
 		over, cancel := context.WithCancel(context.Background())
 		wg.Go(func() {
@@ -328,11 +317,10 @@ func TestLegacyClosedWhileItIsOffered(t *testing.T) {
 				require.ErrorIs(t, err, ErrClosed)
 			}
 		})
-		err = m.Close()
+		err := m.Close()
 		if err != nil {
 			require.ErrorIs(t, err, ErrInUse)
-			_, err = ctx.PointerAttributes(m.Ptr())
-			require.NoError(t, err)
+			require.NoError(t, errOf(ctx.PointerAttributes(m.Ptr())))
 		}
 		cancel()
 		wg.Wait()

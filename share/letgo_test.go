@@ -109,9 +109,7 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 		var s *served
 		var p *Prepared
 		if c.end == nil {
-			var err error
-			p, err = srv.PrepareLegacy("data", m, opts...)
-			require.NoError(t, err)
+			p = ok(srv.PrepareLegacy("data", m, opts...))(t)
 		} else {
 			s = serveLegacy(t, srv, m, opts...)
 		}
@@ -267,7 +265,7 @@ func TestLegacyConnectionOutlivesTheMemory(t *testing.T) {
 			spy, dev, _ := spied(t)
 			tr, _ := legacyTruth(t, dev)
 			ended := make(chan string, 1)
-			att, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
+			att := ok(attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
 				_ = conn.Send(soon(t), wire.Encode(tr))
 				require.Equal(t, wire.Mapped{Generation: 77}, heard(t, conn))
 				_ = conn.Send(soon(t), wire.Encode(wire.Confirm{Generation: 77}))
@@ -279,8 +277,7 @@ func TestLegacyConnectionOutlivesTheMemory(t *testing.T) {
 					_ = conn.WaitClose(soon(t))
 				}
 				ended <- spy.owed()
-			}), "data", dev)
-			require.NoError(t, err)
+			}), "data", dev))(t)
 			require.ErrorIs(t, awaitDone(t, att), c.want)
 			require.ErrorIs(t, att.Progress(soon(t), 1, 2), c.want)
 			time.Sleep(20 * time.Millisecond) // for a connection that ends too early to be seen

@@ -229,8 +229,7 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 2*g+1, vmm.WithChunkSize(g)))
 	for i, opt := range []AttachOption{WithMaxChunks(3), WithMaxSize(2*g + 1), WithMaxSize(0)} {
-		att, err := Attach(soon(t), srv.Path(), "", dev, opt)
-		require.NoError(t, err)
+		att := ok(Attach(soon(t), srv.Path(), "", dev, opt))(t)
 		require.NoError(t, att.Close())
 		require.NoError(t, s.await(t, Ended, i+1).Err)
 	}
@@ -290,8 +289,7 @@ func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	for i, c := range []struct {
 		size, fds int
 		want      error
@@ -306,7 +304,6 @@ func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 		require.ErrorIs(t, s.await(t, PeerRefused, i+1).Err, c.want)
 	}
 	require.NoError(t, null.Close())
-	_, err = Attach(soon(t), impostor(t, tell(t, lie{make([]byte, wire.MaxRecord+1), nil})), "data", dev)
-	require.ErrorIs(t, err, sock.ErrTruncated)
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, lie{make([]byte, wire.MaxRecord+1), nil})), "data", dev)), sock.ErrTruncated)
 	requireServed(t, srv, ctx)
 }

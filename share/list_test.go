@@ -17,8 +17,7 @@ import (
 // listedBy is what List says, without an error.
 func listedBy(t testing.TB, srv *Server) []Listing {
 	t.Helper()
-	all, err := List(soon(t), srv.Path())
-	require.NoError(t, err)
+	all := ok(List(soon(t), srv.Path()))(t)
 	return all
 }
 
@@ -155,14 +154,11 @@ func TestListIsRefused(t *testing.T) {
 		require.Equal(t, code == RefusedUnsupported, errors.Is(err, ErrUnsupported))
 	}
 	require.NoError(t, conn.Close())
-	_, err := List(soon(t), filepath.Join(t.TempDir(), "s"))
-	require.ErrorIs(t, err, sock.ErrNoListener)
-	_, err = List(soon(t), srv.Path(), WithTimeout(0))
-	require.ErrorContains(t, err, "WithTimeout")
+	require.ErrorIs(t, errOf(List(soon(t), filepath.Join(t.TempDir(), "s"))), sock.ErrNoListener)
+	require.ErrorContains(t, errOf(List(soon(t), srv.Path(), WithTimeout(0))), "WithTimeout")
 	over, cancel := context.WithCancel(soon(t))
 	cancel()
-	_, err = List(over, srv.Path(), nil)
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, errOf(List(over, srv.Path(), nil)), context.Canceled)
 }
 
 // refusing is a producer that says that.
@@ -252,8 +248,7 @@ func TestFault81_ListThatDoesNotEnd(t *testing.T) {
 					}
 				}
 			})
-			_, err := List(soon(t), path, WithTimeout(brief))
-			require.ErrorIs(t, err, ErrTimeout)
+			require.ErrorIs(t, errOf(List(soon(t), path, WithTimeout(brief))), ErrTimeout)
 			close(over)
 		})
 	}

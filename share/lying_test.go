@@ -24,8 +24,7 @@ import (
 func impostor(t *testing.T, script func(conn *sock.Conn)) (path string) {
 	t.Helper()
 	path = socketPath(t)
-	l, err := sock.Listen(path)
-	require.NoError(t, err)
+	l := ok(sock.Listen(path))(t)
 	done := make(chan struct{})
 	ctx := soon(t)
 	go func() {
@@ -174,8 +173,7 @@ func TestProducerThatOffersLessThanAsked(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	path := impostor(t, tell(t, tr.say(nil, tr.files...)))
-	_, err := Attach(soon(t), path, "", dev, WithAccess(ReadWrite))
-	require.ErrorIs(t, err, ErrProtocol)
+	require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev, WithAccess(ReadWrite))), ErrProtocol)
 }
 
 // The honest ones among them, to show that the lies make the difference.

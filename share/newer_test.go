@@ -68,8 +68,7 @@ func TestWaitForNewer(t *testing.T) {
 	n := waitForNewer(t, srv, dev, old)
 	awaitBehind(t, srv, 1)
 	require.NoError(t, attached(t, srv, "data", dev).Close())
-	_, err := Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))
-	require.ErrorIs(t, err, ErrStale, "who does not want to wait")
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))), ErrStale, "who does not want to wait")
 	replace(t, srv, oldest)
 	awaitBehind(t, srv, 1)
 	replace(t, srv, next)
@@ -194,8 +193,7 @@ func TestWaitForNewerIsBounded(t *testing.T) {
 	})
 	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 
-	_, err := Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation), WithWait(), WithTimeout(50*time.Millisecond))
-	require.ErrorIs(t, err, ErrTimeout)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation), WithWait(), WithTimeout(50*time.Millisecond))), ErrTimeout)
 	awaitBehind(t, srv, 0)
 }
 

@@ -155,8 +155,7 @@ func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	for n := 1; n <= 3; n++ {
-		l, err := srv.offers["data"].admit(&visitor{transport: hearer(conn), server: srv, want: want})
-		require.NoError(t, err)
+		l := ok(srv.offers["data"].admit(&visitor{transport: hearer(conn), server: srv, want: want}))(t)
 		defer l.offering.work.Done()
 		defer l.cancel(nil)
 		require.Equal(t, n, l.Number())
@@ -237,8 +236,7 @@ func TestOfferChecksItsArguments(t *testing.T) {
 
 func TestOfferOfAClosedBuffer(t *testing.T) {
 	dev, _ := leavesNothing(t)
-	buf, err := vmm.New(dev, 1)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1))(t)
 	require.NoError(t, buf.Close())
 	require.ErrorIs(t, listen(t).Offer(soon(t), "x", buf, ReadOnly), cu.ErrClosed)
 }

@@ -64,15 +64,13 @@ func TestFault9_ProducerFreesWhileAConsumerMaps(t *testing.T) {
 				}
 			}
 			spy.onStep(frees)
-			att, err := Attach(soon(t), path, "data", dev,
-				OnReceived(func(Offer, []*os.File) { frees("received") }))
-			require.NoError(t, err)
+			att := ok(Attach(soon(t), path, "data", dev,
+				OnReceived(func(Offer, []*os.File) { frees("received") })))(t)
 			frees("attached")
 			require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
 			requireNoise(t, ctx, att.Buffer(), 1)
 			require.NoError(t, att.Close())
-			srv, err := Listen(path)
-			require.NoError(t, err)
+			srv := ok(Listen(path))(t)
 			require.NoError(t, srv.Close())
 		})
 	}
@@ -84,8 +82,7 @@ func TestFault9_ProducerEndsWhileAConsumerMaps(t *testing.T) {
 	path := socketPath(t)
 	c := start(t, "producer", path, "1048576")
 	c.says(t, "listening")
-	att, err := Attach(soon(t), path, "data", dev, OnReceived(func(Offer, []*os.File) { c.end(t) }))
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), path, "data", dev, OnReceived(func(Offer, []*os.File) { c.end(t) })))(t)
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, att.Close())
@@ -98,16 +95,12 @@ func TestFault9_ProducerEndsWhileAConsumerMaps(t *testing.T) {
 func TestFault12_CloseInAnyOrder(t *testing.T) {
 	for order := range permutations([]string{"attachment", "buffer", "server", "context"}) {
 		dev, _ := leavesNothing(t)
-		ctx, err := dev.PrimaryContext()
-		require.NoError(t, err)
-		buf, err := vmm.New(dev, 1<<20)
-		require.NoError(t, err)
+		ctx := ok(dev.PrimaryContext())(t)
+		buf := ok(vmm.New(dev, 1<<20))(t)
 		require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(1<<20, 1)))
-		srv, err := Listen(socketPath(t))
-		require.NoError(t, err)
+		srv := ok(Listen(socketPath(t)))(t)
 		s := serve(t, srv, buf)
-		att, err := Attach(soon(t), srv.Path(), "data", dev)
-		require.NoError(t, err)
+		att := ok(Attach(soon(t), srv.Path(), "data", dev))(t)
 		s.await(t, Mapped, 1)
 		closes := map[string]func() error{"attachment": att.Close, "buffer": buf.Close, "server": srv.Close, "context": ctx.Close}
 		for i, what := range order {
@@ -154,10 +147,8 @@ func permute(list []string, done int, yield func([]string) bool) bool {
 func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
-	r, err := vmm.Reserve(dev.Driver(), 2*g)
-	require.NoError(t, err)
-	a, err := vmm.Create(dev, g)
-	require.NoError(t, err)
+	r := ok(vmm.Reserve(dev.Driver(), 2*g))(t)
+	a := ok(vmm.Create(dev, g))(t)
 	srv := listen(t)
 	var beside *vmm.Mapping
 	var atts []*Attachment

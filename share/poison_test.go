@@ -211,8 +211,7 @@ func TestFault47_PoisonedProducer(t *testing.T) {
 			path := socketPath(t)
 			c := start(t, "poisoned producer", path, do)
 			c.says(t, "ready")
-			_, err := Attach(soon(t), path, "data", dev)
-			require.ErrorIs(t, err, want)
+			require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev)), want)
 			require.NoError(t, c.cmd.Wait())
 		})
 	}
@@ -222,8 +221,7 @@ func TestFault47_PoisonedProducer(t *testing.T) {
 			path := socketPath(t)
 			c := start(t, "poisoned producer", path, do)
 			c.says(t, "ready")
-			att, err := Attach(soon(t), path, "data", dev)
-			require.NoError(t, err)
+			att := ok(Attach(soon(t), path, "data", dev))(t)
 			if do == "serving" {
 				c.says(t, "poisoned")
 				requireNoise(t, ctx, att.Buffer(), 1)

@@ -54,8 +54,7 @@ func TestPreparedOffer(t *testing.T) {
 	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
 	require.NoError(t, p.Close())
 
-	again, err := srv.Prepare("data", buf, ReadWrite)
-	require.NoError(t, err)
+	again := ok(srv.Prepare("data", buf, ReadWrite))(t)
 	require.NoError(t, again.Close())
 	require.Equal(t, 1, spy.count(exports), "the buffer remembers")
 }
@@ -125,8 +124,7 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
-			p, err := srv.Prepare("data", buf, ReadOnly)
-			require.NoError(t, err)
+			p := ok(srv.Prepare("data", buf, ReadOnly))(t)
 			ready, result := make(chan struct{}), make(chan error, 1)
 			go func() {
 				spy.at("access", func() { close(ready) })
@@ -227,8 +225,7 @@ func TestLiesAboutTheData(t *testing.T) {
 		"taken back":         {wire.Revoke{Text: ""}, ErrRevoked},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, err := sock.Listen(socketPath(t))
-			require.NoError(t, err)
+			l := ok(sock.Listen(socketPath(t)))(t)
 			defer l.Close()
 			d, files, err := buf.Export()
 			require.NoError(t, err)
@@ -247,8 +244,7 @@ func TestLiesAboutTheData(t *testing.T) {
 				_ = conn.Send(soon(t), wire.Encode(c.m))
 				_, _ = conn.Receive(soon(t)) // what it says to that, or its end
 			}()
-			_, err = Attach(soon(t), l.Path(), "data", dev)
-			require.ErrorIs(t, err, c.want)
+			require.ErrorIs(t, errOf(Attach(soon(t), l.Path(), "data", dev)), c.want)
 		})
 	}
 }
@@ -257,8 +253,7 @@ func TestLiesAboutTheData(t *testing.T) {
 func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, *served) {
 	t.Helper()
 	s := newServed(srv)
-	p, err := srv.Prepare(name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
-	require.NoError(t, err)
+	p := ok(srv.Prepare(name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...))(t)
 	t.Cleanup(func() { _ = p.Close() }) // the buffer's Close would be refused
 	return p, s
 }

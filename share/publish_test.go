@@ -41,8 +41,7 @@ func hold(ctx *cu.Context, buf *vmm.Buffer) (*held, error) {
 // holding is hold; the work goes on when t ends, or before that hangs because of it.
 func holding(t *testing.T, ctx *cu.Context, buf *vmm.Buffer) *held {
 	t.Helper()
-	h, err := hold(ctx, buf)
-	require.NoError(t, err)
+	h := ok(hold(ctx, buf))(t)
 	late := time.AfterFunc(20*time.Second, func() { _ = h.letGo() })
 	t.Cleanup(func() {
 		late.Stop()
@@ -56,8 +55,7 @@ func holding(t *testing.T, ctx *cu.Context, buf *vmm.Buffer) *held {
 func warmUp(t *testing.T) {
 	t.Helper()
 	ctx := cutest.Context(t, cutest.Device(t))
-	h, err := hold(ctx, newBuffer(t, ctx, 1))
-	require.NoError(t, err)
+	h := ok(hold(ctx, newBuffer(t, ctx, 1)))(t)
 	require.NoError(t, errors.Join(h.letGo(), h.close(soon(t))))
 }
 
@@ -117,8 +115,7 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 			srv.Expect("data")
 			var reader *child
 			if c.prepared {
-				p, err := srv.Prepare("data", buf, ReadOnly, opts...)
-				require.NoError(t, err)
+				p := ok(srv.Prepare("data", buf, ReadOnly, opts...))(t)
 				offer = p.Offer
 				reader = start(t, "reader", srv.Path(), "")
 				s.await(t, Sent, 1)
@@ -134,8 +131,7 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 				<-briefly(t).Done() // it would have the data by now
 				require.Empty(t, s.of(Offered))
 				require.Empty(t, s.of(Mapped))
-				done, err := h.works.Query()
-				require.NoError(t, err)
+				done := ok(h.works.Query())(t)
 				require.False(t, done)
 				require.NoError(t, h.letGo())
 			}

@@ -33,11 +33,9 @@ func sendRaw(t *testing.T, conn *sock.Conn, record []byte, f *os.File, n int) bo
 	iov.SetLen(len(record))
 	msg.Iov = &iov
 	msg.SetIovlen(1)
-	own, err := conn.File()
-	require.NoError(t, err)
+	own := ok(conn.File())(t)
 	defer own.Close()
-	raw, err := own.SyscallConn()
-	require.NoError(t, err)
+	raw := ok(own.SyscallConn())(t)
 	var errno unix.Errno
 	require.NoError(t, raw.Control(func(fd uintptr) {
 		_, _, errno = unix.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL)

@@ -87,8 +87,7 @@ func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
 func requireAnswer(t *testing.T, conn *sock.Conn, fault error, why string) {
 	t.Helper()
 	if fault == ErrRefused {
-		_, err := conn.Receive(soon(t))
-		require.ErrorIs(t, err, sock.ErrPeerLost, why)
+		require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost, why)
 		return
 	}
 	requireRefusal(t, conn, codeOf(fault), why)
@@ -114,8 +113,7 @@ func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	good := wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})
 	n := 0
 	for name, c := range map[string]struct {
@@ -196,13 +194,10 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	require.NoError(t, <-closed)
 	require.ErrorIs(t, s.end(t), ErrClosed)
 
-	l, err := sock.Listen(socketPath(t))
-	require.NoError(t, err)
+	l := ok(sock.Listen(socketPath(t)))(t)
 	defer l.Close()
-	slow, err := sock.Dial(soon(t), l.Path())
-	require.NoError(t, err)
-	conn, err := l.Accept(soon(t))
-	require.NoError(t, err)
+	slow := ok(sock.Dial(soon(t), l.Path()))(t)
+	conn := ok(l.Accept(soon(t)))(t)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -220,16 +215,14 @@ func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	srv := listen(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	kind := dev.Driver().Kind()
 	n := 0
 	for name, c := range badAnswers(kind) {
 		t.Run(name, func(t *testing.T) {
 			conn := dialed(t, srv)
 			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"})))
-			rec, err := conn.Receive(soon(t))
-			require.NoError(t, err)
+			rec := ok(conn.Receive(soon(t)))(t)
 			require.NoError(t, rec.Close())
 			if sendRaw(t, conn, c.record, null, c.fds) {
 				requireAnswer(t, conn, c.want, name)

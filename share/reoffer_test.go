@@ -74,8 +74,7 @@ func TestMemoryIsOfferedOnFromProcessToProcess(t *testing.T) {
 // attachedAt attaches to "data" of another process.
 func attachedAt(t *testing.T, path string, dev *cu.Device, opts ...AttachOption) *Attachment {
 	t.Helper()
-	att, err := Attach(soon(t), path, "data", dev, opts...)
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), path, "data", dev, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	return att
 }
@@ -88,8 +87,7 @@ func TestManyChunksAreOfferedOn(t *testing.T) {
 	serve(t, v1, newBuffer(t, ctx, (maxFDs+3)*g-5, vmm.WithChunkSize(g)))
 	require.NoError(t, attached(t, v1, "data", dev).Close()) // from now on v1 watches this process
 	open := settledDescriptors(t)
-	from, err := Attach(soon(t), v1.Path(), "data", dev, WithReoffer())
-	require.NoError(t, err)
+	from := ok(Attach(soon(t), v1.Path(), "data", dev, WithReoffer()))(t)
 	v2 := listen(t)
 	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly, WithLeases(2))
 	for range 2 {
@@ -118,8 +116,7 @@ func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 	err := v2.Offer(soon(t), "data", readOnly.Buffer(), ReadWrite)
 	require.ErrorIs(t, err, vmm.ErrNotShareable)
 	require.ErrorContains(t, err, "read-only")
-	_, err = v2.Prepare("data", readOnly.Buffer(), ReadWrite)
-	require.ErrorIs(t, err, vmm.ErrNotShareable)
+	require.ErrorIs(t, errOf(v2.Prepare("data", readOnly.Buffer(), ReadWrite)), vmm.ErrNotShareable)
 	s := serveAs(t, v2, "data", readOnly.Buffer(), ReadOnly)
 	_, err = Attach(soon(t), v2.Path(), "data", dev, WithAccess(ReadWrite))
 	var no *RefusalError
@@ -187,9 +184,8 @@ func TestLegacyMemoryIsNotOfferedOn(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
 	serveLegacy(t, v1, newLegacy(t, ctx, 1))
-	_, err := Attach(soon(t), v1.Path(), "data", dev, WithReoffer(), WithHandle(HandleFD, HandleLegacy))
-	require.ErrorIs(t, err, ErrHandle)
-	_, err = Attach(soon(t), v1.Path(), "data", dev, WithReoffer())
+	require.ErrorIs(t, errOf(Attach(soon(t), v1.Path(), "data", dev, WithReoffer(), WithHandle(HandleFD, HandleLegacy))), ErrHandle)
+	_, err := Attach(soon(t), v1.Path(), "data", dev, WithReoffer())
 	var no *RefusalError
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, RefusedUnsupported, no.Code)

@@ -141,8 +141,7 @@ func TestReplaceOfAPreparedOffer(t *testing.T) {
 	s.start(t, "data", p.Offer)
 	require.Equal(t, wire.Publish(isMapped(buf)), heard(t, conn))
 	require.NoError(t, conn.Close())
-	_, err := srv.Prepare("data", buf, ReadOnly)
-	require.ErrorIs(t, err, ErrNameTaken)
+	require.ErrorIs(t, errOf(srv.Prepare("data", buf, ReadOnly)), ErrNameTaken)
 
 	replace(t, srv, buf) // now it can be
 	require.NoError(t, s.end(t))
@@ -213,8 +212,7 @@ func TestReplaceThatFails(t *testing.T) {
 			require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
 			old.cancel()
 			require.NoError(t, old.end(t))
-			_, err = Attach(soon(t), srv.Path(), "data", dev)
-			require.ErrorIs(t, err, ErrRefused)
+			require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
 		})
 	}
 }

@@ -20,8 +20,7 @@ import (
 // whose producer has gone. It is closed when t ends.
 func lostAttachment(t testing.TB, dev *cu.Device, buf *vmm.Buffer, opts ...AttachOption) *Attachment {
 	t.Helper()
-	srv, err := Listen(socketPath(t))
-	require.NoError(t, err)
+	srv := ok(Listen(socketPath(t)))(t)
 	serve(t, srv, buf)
 	att := attached(t, srv, "data", dev, opts...)
 	require.NoError(t, srv.Close())
@@ -32,8 +31,7 @@ func lostAttachment(t testing.TB, dev *cu.Device, buf *vmm.Buffer, opts ...Attac
 // again is a producer at the path of an attachment that was lost.
 func again(t testing.TB, att *Attachment, opts ...ListenOption) *Server {
 	t.Helper()
-	srv, err := Listen(att.path, opts...)
-	require.NoError(t, err)
+	srv := ok(Listen(att.path, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	return srv
 }
@@ -50,15 +48,13 @@ func TestResume(t *testing.T) {
 	for _, size := range []uint64{3, 1 << 20} {
 		srv := again(t, att)
 		s := serve(t, srv, buf, WithData(noise(size, 2)))
-		next, err := att.Resume(soon(t))
-		require.NoError(t, err)
+		next := ok(att.Resume(soon(t)))(t)
 		require.Equal(t, at, next.Ptr())
 		require.Equal(t, buf.Describe(), next.Offer().Descriptor)
 		require.Equal(t, noise(size, 2), next.Offer().Data)
 		require.NoError(t, next.Err())
 		require.NoError(t, next.Context().Err())
-		_, err = att.Resume(soon(t))
-		require.ErrorIs(t, err, ErrClosed, "it has given the memory away")
+		require.ErrorIs(t, errOf(att.Resume(soon(t))), ErrClosed, "it has given the memory away")
 		require.NoError(t, att.Close(), "and takes nothing with it")
 		require.ErrorIs(t, att.Err(), ErrRevoked)
 
@@ -133,26 +129,20 @@ func TestResumeIsRefused(t *testing.T) {
 		require.Equal(t, c.code, no.Code, name)
 		require.NoError(t, srv.Close())
 	}
-	_, err := att.Resume(soon(t))
-	require.ErrorIs(t, err, sock.ErrNoListener)
+	require.ErrorIs(t, errOf(att.Resume(soon(t))), sock.ErrNoListener)
 	over, cancel := context.WithCancel(soon(t))
 	cancel()
-	_, err = att.Resume(over)
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, errOf(att.Resume(over)), context.Canceled)
 	requireNoise(t, ctx, att.Buffer(), 1)
 
 	srv := again(t, att)
 	serve(t, srv, buf)
-	next, err := att.Resume(soon(t))
-	require.NoError(t, err)
-	_, err = next.Resume(soon(t))
-	require.ErrorContains(t, err, "the lease has not ended")
+	next := ok(att.Resume(soon(t)))(t)
+	require.ErrorContains(t, errOf(next.Resume(soon(t))), "the lease has not ended")
 	require.NoError(t, next.Close())
-	_, err = next.Resume(soon(t))
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrClosed)
 	for _, a := range []*Attachment{nil, {}} {
-		_, err = a.Resume(soon(t))
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, errOf(a.Resume(soon(t))), ErrClosed)
 	}
 }
 
@@ -194,15 +184,12 @@ func TestResumeOfHeldMemory(t *testing.T) {
 	buf := newBuffer(t, ctx, 4096)
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), 4096))
 	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
-	c, err := NewCounter(ctx, att.Buffer(), 0)
-	require.NoError(t, err)
+	c := ok(NewCounter(ctx, att.Buffer(), 0))(t)
 	srv := again(t, att)
 	serve(t, srv, buf)
-	next, err := att.Resume(soon(t))
-	require.NoError(t, err)
+	next := ok(att.Resume(soon(t)))(t)
 	require.ErrorIs(t, next.Close(), ErrInUse)
-	_, err = next.Resume(soon(t))
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrClosed)
 	require.NoError(t, c.Close())
 	require.NoError(t, next.Close())
 }
@@ -212,8 +199,7 @@ func TestResumeOfHeldMemory(t *testing.T) {
 func TestLyingProducerToWhoResumes(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	att, err := Attach(soon(t), impostor(t, tell(t, tr.say(nil, tr.files...))), "data", dev)
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), impostor(t, tell(t, tr.say(nil, tr.files...))), "data", dev))(t)
 	require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
 	generation := tr.Memory.Generation
 	says := func(change func(o *wire.Offer), files ...*os.File) []lie {
@@ -253,8 +239,7 @@ func TestLyingProducerToWhoResumes(t *testing.T) {
 			if errors.Is(c.want, ErrTimeout) {
 				att.opts.timeout = 100 * time.Millisecond
 			}
-			_, err := att.Resume(soon(t))
-			require.ErrorIs(t, err, c.want)
+			require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want)
 			requireNoise(t, ctx, att.Buffer(), 1)
 		})
 	}
@@ -263,8 +248,7 @@ func TestLyingProducerToWhoResumes(t *testing.T) {
 	require.NoError(t, err, "an honest one")
 	require.NoError(t, next.Close())
 
-	_, err = Attach(soon(t), impostor(t, tell(t, says(nil)...)), "data", dev)
-	require.ErrorIs(t, err, ErrProtocol, "nobody asked to resume")
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(nil)...)), "data", dev)), ErrProtocol, "nobody asked to resume")
 }
 
 // A consumer that says it has memory that it does not have is sent no descriptor, and has

@@ -15,17 +15,14 @@ import (
 // newer offer, and may stay. Nobody else gets that memory.
 func TestOfferResumed(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	first, err := Listen(socketPath(t))
-	require.NoError(t, err)
+	first := ok(Listen(socketPath(t)))(t)
 	one, files := kept(t, ctx, 100, 1)
 	var again []*os.File
 	for _, f := range files {
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-		require.NoError(t, err)
+		fd := ok(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))(t)
 		again = append(again, fdtrace.File(fd, f.Name()))
 	}
-	old, err := first.OfferFiles("data", one, files, ReadOnly)
-	require.NoError(t, err)
+	old := ok(first.OfferFiles("data", one, files, ReadOnly))(t)
 	att := attached(t, first, "data", dev)
 	late := attached(t, first, "data", dev)
 	require.NoError(t, first.Close())
@@ -33,19 +30,15 @@ func TestOfferResumed(t *testing.T) {
 	awaitDone(t, att)
 	awaitDone(t, late)
 
-	second, err := Listen(att.path)
-	require.NoError(t, err)
+	second := ok(Listen(att.path))(t)
 	t.Cleanup(func() { require.NoError(t, second.Close()) })
-	beside, err := second.OfferResumed("data", one, again, ReadOnly)
-	require.NoError(t, err)
+	beside := ok(second.OfferResumed("data", one, again, ReadOnly))(t)
 	early, err := late.Resume(soon(t)) // before another has the name
 	require.NoError(t, err)
 	two, files := kept(t, ctx, 100, 2)
-	now, err := second.OfferFiles("data", two, files, ReadOnly)
-	require.NoError(t, err)
+	now := ok(second.OfferFiles("data", two, files, ReadOnly))(t)
 	awaitSuperseded(t, early)
-	next, err := att.Resume(soon(t))
-	require.NoError(t, err)
+	next := ok(att.Resume(soon(t)))(t)
 	awaitSuperseded(t, next)
 	requireNoise(t, ctx, next.Buffer(), 1)
 	require.Len(t, beside.Leases(), 2)
@@ -54,15 +47,13 @@ func TestOfferResumed(t *testing.T) {
 		requireNoise(t, ctx, fresh.Buffer(), 2)
 		require.NoError(t, fresh.Close())
 	}
-	list, err := List(soon(t), att.path)
-	require.NoError(t, err)
+	list := ok(List(soon(t), att.path))(t)
 	require.Len(t, list, 1)
 
 	require.NoError(t, early.Close())
 	require.NoError(t, beside.Close())
 	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
-	_, err = next.Resume(soon(t))
-	require.ErrorIs(t, err, ErrStale)
+	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrStale)
 	require.Empty(t, second.resumed)
 	require.NoError(t, next.Close())
 	require.NoError(t, now.Close())
@@ -75,12 +66,10 @@ func TestOfferResumedWrong(t *testing.T) {
 	memory, files := kept(t, ctx, 100, 1)
 	wrong := memory
 	wrong.Chunks = 2
-	_, err := srv.OfferResumed("data", wrong, files, ReadOnly)
-	require.ErrorContains(t, err, "descriptors for memory of 2 chunks")
+	require.ErrorContains(t, errOf(srv.OfferResumed("data", wrong, files, ReadOnly)), "descriptors for memory of 2 chunks")
 	require.Empty(t, srv.watching)
 	require.Empty(t, srv.expected)
 	require.NoError(t, srv.Close())
-	_, err = srv.OfferResumed("data", memory, files, ReadOnly)
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, errOf(srv.OfferResumed("data", memory, files, ReadOnly)), ErrClosed)
 	require.NoError(t, sock.CloseFiles(files))
 }

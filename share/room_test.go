@@ -36,9 +36,8 @@ func TestRoomIsReservedBeforehand(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(c.room/g), func(t *testing.T) {
 			first, owed, received := spy.count(reserves), spy.count(frees), -1
-			att, err := Attach(soon(t), srv.Path(), "", dev, WithRoom(c.room),
-				OnReceived(func(Offer, []*os.File) { received = spy.count(reserves) - first }))
-			require.NoError(t, err)
+			att := ok(Attach(soon(t), srv.Path(), "", dev, WithRoom(c.room),
+				OnReceived(func(Offer, []*os.File) { received = spy.count(reserves) - first })))(t)
 			require.Equal(t, c.before, received)
 			require.Equal(t, c.after, spy.count(reserves)-first)
 			require.Equal(t, c.after-1, spy.count(frees)-owed, "what did not do is given back")
@@ -85,8 +84,7 @@ func TestRoomThatCannotBeReserved(t *testing.T) {
 
 	srv.Expect("later") // of what is not there yet it has no lease
 	full := spy.Fail(reserves, cu.ErrOutOfMemory)
-	_, err := Attach(soon(t), srv.Path(), "later", dev, WithRoom(1))
-	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "later", dev, WithRoom(1))), cu.ErrOutOfMemory)
 	full.Stop()
 	told := s.await(t, PeerRefused, 1).Err
 	require.ErrorIs(t, told, ErrVerdict)
@@ -94,8 +92,7 @@ func TestRoomThatCannotBeReserved(t *testing.T) {
 	require.Empty(t, waiting(srv))
 	conn := early(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "later"})
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: false, Text: "no room"})))
-	_, err = conn.Receive(soon(t))
-	require.ErrorIs(t, err, io.EOF, "nothing is to be said to that")
+	require.ErrorIs(t, errOf(conn.Receive(soon(t))), io.EOF, "nothing is to be said to that")
 	require.ErrorContains(t, s.await(t, PeerRefused, 2).Err, "no room")
 }
 

@@ -156,8 +156,7 @@ func settledDescriptors(t testing.TB) map[string]int {
 // recordsOfVectors are the records of docs/wire.md, good ones and bad ones.
 func recordsOfVectors(t testing.TB) (all [][]byte) {
 	t.Helper()
-	text, err := os.ReadFile("../internal/wire/testdata/vectors.json")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../internal/wire/testdata/vectors.json"))(t)
 	var sorts map[string][]struct{ Hex string }
 	require.NoError(t, json.Unmarshal(text, &sorts))
 	texts := []string{}

@@ -29,8 +29,7 @@ type served struct {
 
 func listen(t testing.TB, opts ...ListenOption) *Server {
 	t.Helper()
-	srv, err := Listen(socketPath(t), opts...)
-	require.NoError(t, err)
+	srv := ok(Listen(socketPath(t), opts...))(t)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	return srv
 }
@@ -131,8 +130,7 @@ func (s *served) end(t testing.TB) error {
 // attached is an attachment that is closed when t ends.
 func attached(t testing.TB, srv *Server, name string, dev *cu.Device, opts ...AttachOption) *Attachment {
 	t.Helper()
-	att, err := Attach(soon(t), srv.Path(), name, dev, opts...)
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), srv.Path(), name, dev, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	return att
 }
@@ -152,8 +150,7 @@ func awaitDone(t testing.TB, att *Attachment) error {
 // requireServed says that the server still serves.
 func requireServed(t testing.TB, srv *Server, ctx *cu.Context) {
 	t.Helper()
-	att, err := Attach(soon(t), srv.Path(), "", ctx.Device())
-	require.NoError(t, err)
+	att := ok(Attach(soon(t), srv.Path(), "", ctx.Device()))(t)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, att.Close())
 }
@@ -181,10 +178,8 @@ func waiting(srv *Server) (all []*waiter) {
 // heard is the next message on conn, whose files are closed.
 func heard(t testing.TB, conn *sock.Conn) wire.Message {
 	t.Helper()
-	rec, err := conn.Receive(soon(t))
-	require.NoError(t, err)
-	m, err := wire.Decode(rec.Data)
-	require.NoError(t, err)
+	rec := ok(conn.Receive(soon(t)))(t)
+	m := ok(wire.Decode(rec.Data))(t)
 	require.Len(t, rec.Files, wire.Descriptors(m))
 	require.NoError(t, rec.Close())
 	return m
@@ -196,8 +191,7 @@ func isMapped(buf *vmm.Buffer) wire.Mapped { return wire.Mapped{Generation: buf.
 // dialed is a raw connection to a server.
 func dialed(t testing.TB, srv *Server) *sock.Conn {
 	t.Helper()
-	c, err := sock.Dial(soon(t), srv.Path())
-	require.NoError(t, err)
+	c := ok(sock.Dial(soon(t), srv.Path()))(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
@@ -219,7 +213,6 @@ func hearer(conn *sock.Conn) *transport {
 // exportOnce has buf remember its descriptors: to offer it calls no driver any more.
 func exportOnce(t testing.TB, buf *vmm.Buffer) {
 	t.Helper()
-	l, err := buf.Lend()
-	require.NoError(t, err)
+	l := ok(buf.Lend())(t)
 	require.NoError(t, l.Close())
 }

@@ -17,28 +17,24 @@ import (
 // takes what it is given, does nothing and returns 0, so that what is measured is ours.
 func hollow(t testing.TB) *cu.Driver {
 	t.Helper()
-	libc, err := sys.OpenFile("libc.so.6")
-	require.NoError(t, err)
-	drv, err := cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+	libc := ok(sys.OpenFile("libc.so.6"))(t)
+	drv := ok(cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
 		switch symbol {
 		case "cuStreamWriteValue64_v2", "cuEventRecord":
 			return libc("pthread_getconcurrency")
 		}
 		return soft.Resolver(symbol)
-	}))
-	require.NoError(t, err)
+	})))(t)
 	return drv
 }
 
 // hollowCounter is a counter of a hollow driver, and a stream.
 func hollowCounter(t testing.TB) (*Counter, *cu.Stream) {
 	t.Helper()
-	dev, err := hollow(t).Device(0)
-	require.NoError(t, err)
+	dev := ok(hollow(t).Device(0))(t)
 	ctx := cutest.Context(t, dev)
 	buf := zeros(t, ctx)
-	c, err := NewCounter(ctx, buf, 0)
-	require.NoError(t, err)
+	c := ok(NewCounter(ctx, buf, 0))(t)
 	t.Cleanup(func() { require.NoError(t, errors.Join(c.Close(), buf.Close())) })
 	return c, newStream(t, ctx)
 }
@@ -50,8 +46,7 @@ func TestSignalDoesNotAllocate(t *testing.T) {
 		t.Skip("nothing of it reaches the driver")
 	}
 	c, s := hollowCounter(t)
-	e, err := s.Context().NewEvent(cu.EventDisableTiming)
-	require.NoError(t, err)
+	e := ok(s.Context().NewEvent(cu.EventDisableTiming))(t)
 	require.NoError(t, c.Signal(s, 1))
 	calls := testing.AllocsPerRun(200, func() { _, _ = s.WriteValue64(c.word, 1, cu.WriteDefault), e.Record(s) })
 	n := uint64(1)
@@ -63,8 +58,7 @@ func TestSignalDoesNotAllocate(t *testing.T) {
 // behind it.
 func BenchmarkSignal(b *testing.B) {
 	run := func(name string, c *Counter, s *cu.Stream) {
-		e, err := s.Context().NewEvent(cu.EventDisableTiming)
-		require.NoError(b, err)
+		e := ok(s.Context().NewEvent(cu.EventDisableTiming))(b)
 		n := uint64(0)
 		for _, call := range []struct {
 			name string

@@ -22,8 +22,7 @@ func twoDevices(t testing.TB) (here, there *cu.Context) {
 	b := a
 	if must || len(drv.Devices()) > 1 {
 		_, b = cutest.TwoDevices(t, drv)
-		can, err := b.CanAccessPeer(a)
-		require.NoError(t, err)
+		can := ok(b.CanAccessPeer(a))(t)
 		require.True(t, can || !must, "they do not reach each other")
 		if !can {
 			b = a
@@ -52,24 +51,20 @@ func TestCounterOfTwoDevices(t *testing.T) {
 	mine, theirs, last := newCounter(t, here, buf), counterAt(t, there, att.Buffer(), 1), counterAt(t, there, att.Buffer(), 2)
 	minesPeer, theirsPeer, lastsPeer := newCounter(t, there, att.Buffer()), counterAt(t, here, buf, 1), counterAt(t, here, buf, 2)
 	for n := range uint64(20) {
-		there, err := theirs.Wait(soon(t), peers, 1+n)
-		require.NoError(t, err)
+		there := ok(theirs.Wait(soon(t), peers, 1+n))(t)
 		require.NoError(t, minesPeer.Signal(peers, 1+n))
 		require.NoError(t, theirsPeer.Signal(s, 1+n))
-		here, err := mine.Wait(soon(t), s, 1+n)
-		require.NoError(t, err)
+		here := ok(mine.Wait(soon(t), s, 1+n))(t)
 		require.NoError(t, errors.Join(there.Result(), here.Result()))
 	}
 
 	limited, cancel := context.WithCancel(t.Context())
-	w, err := theirs.Wait(limited, peers, 21)
-	require.NoError(t, err)
+	w := ok(theirs.Wait(limited, peers, 21))(t)
 	require.NoError(t, last.Signal(peers, 1))
 	require.ErrorIs(t, last.Close(), ErrInUse)
 	require.ErrorIs(t, att.Close(), ErrInUse)
 	require.NotZero(t, att.Ptr())
-	awaited, err := lastsPeer.Wait(soon(t), s, 1)
-	require.NoError(t, err)
+	awaited := ok(lastsPeer.Wait(soon(t), s, 1))(t)
 	cancel()
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.ErrorIs(t, awaited.Result(), cu.ErrGivenUp)
@@ -86,8 +81,7 @@ func TestCounterOfTwoDevices(t *testing.T) {
 // counterAt is newCounter in another slot.
 func counterAt(t testing.TB, ctx *cu.Context, buf *vmm.Buffer, slot int) *Counter {
 	t.Helper()
-	c, err := NewCounter(ctx, buf, slot)
-	require.NoError(t, err)
+	c := ok(NewCounter(ctx, buf, slot))(t)
 	c.limit = brief
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
@@ -98,8 +92,7 @@ func counterAt(t testing.TB, ctx *cu.Context, buf *vmm.Buffer, slot int) *Counte
 //fault:rows 80
 func TestFollowFromAnotherDevice(t *testing.T) {
 	here, there := twoDevices(t)
-	room, err := vmm.Reserve(there.Device().Driver(), granularity(t, here.Device()))
-	require.NoError(t, err)
+	room := ok(vmm.Reserve(there.Device().Driver(), granularity(t, here.Device())))(t)
 	defer func() { require.NoError(t, room.Close()) }()
 	srv := listen(t)
 	srv.Expect("data")

@@ -28,8 +28,7 @@ func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
 	fresh := replace(t, srv, next)
 	n := 0
 	for ; len(old.result) == 0; n++ { // until it returns, and not once without the name
-		att, err := Attach(soon(t), srv.Path(), "data", dev)
-		require.NoError(t, err)
+		att := ok(Attach(soon(t), srv.Path(), "data", dev))(t)
 		require.EqualValues(t, 2, att.Size())
 		require.NoError(t, att.Close())
 	}

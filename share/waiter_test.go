@@ -39,8 +39,7 @@ func clog(t *testing.T, w *waiter) (n int) {
 func manyRecords(t *testing.T, dev *cu.Device) *vmm.Buffer {
 	t.Helper()
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g)))(t)
 	t.Cleanup(func() { require.NoError(t, buf.Close()) })
 	return buf
 }
@@ -163,8 +162,7 @@ func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t)
 	srv.Expect("data")
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	conns, order := map[string]*sock.Conn{}, []string{}
 	for name := range badAnswers(dev.Driver().Kind()) {
 		conns[name] = early(t, srv, wants(dev))
@@ -196,8 +194,7 @@ func TestWaitingConsumersThatSpeak(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	srv := listen(t)
 	srv.Expect("data")
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	answers := badAnswers(dev.Driver().Kind())
 	answers["maps what is not there"] = answer{wire.Encode(wire.Mapped{Generation: 1}), 0, ErrProtocol}
 	for name, c := range answers {

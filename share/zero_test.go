@@ -43,20 +43,17 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	for name, opt := range map[string]ListenOption{
 		"WithConnections(0)": WithConnections(0), "WithConnectionsPerPeer(-1)": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithRecordRate": WithRecordRate(-1), "WithAuthorize": WithAuthorize(nil),
 	} {
-		_, err := Listen(socketPath(t), opt)
-		require.ErrorContains(t, err, name)
+		require.ErrorContains(t, errOf(Listen(socketPath(t), opt)), name)
 	}
 	for name, opt := range map[string]OfferOption{
 		"WithLeases": WithLeases(-1), "WithIdleTimeout": WithIdleTimeout(-1), "WithGrace": WithGrace(-1), "application data": WithData(make([]byte, MaxData+1)),
 	} {
 		require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, opt), name)
 	}
-	_, err := TakeOver(soon(t), nil, srv.Path())
-	require.ErrorIs(t, err, sock.ErrClosed)
+	require.ErrorIs(t, errOf(TakeOver(soon(t), nil, srv.Path())), sock.ErrClosed)
 	require.ErrorIs(t, srv.HandOver(soon(t), nil), sock.ErrClosed)
 	srv.Expect("")
-	_, err = Attach(soon(t), srv.Path(), "", dev)
-	require.ErrorIs(t, err, ErrRefused, "no offer has that name, so nobody waits for it")
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), ErrRefused, "no offer has that name, so nobody waits for it")
 	s := serveAs(t, srv, "data", buf, ReadOnly, nil, WithLeases(1))
 	require.NoError(t, attached(t, srv, "data", dev, nil, PeerOption(nil)).Close(), "options that are nil do nothing")
 	require.NoError(t, s.end(t))
