@@ -36,8 +36,7 @@ func TestFramesBetweenProcesses(t *testing.T) {
 
 // In one process, too; what the writer says of a frame arrives with it.
 func TestMetaGoesWithTheFrame(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 2, 100)
 	r := newReader(t, ctx, srv)
 	s := ok(w.Acquire(soon(t)))(t)
@@ -60,8 +59,7 @@ func TestPolicies(t *testing.T) {
 		DropNewest: {1, 2, 0},   // half of the slots
 	} {
 		t.Run(policy.String(), func(t *testing.T) {
-			ctx := cutest.Context(t, cutest.Device(t))
-			srv := listen(t)
+			ctx, srv := listening(t)
 			w := newWriter(t, ctx, srv, 4, 64)
 			r := newReader(t, ctx, srv, WithPolicy(policy))
 			for range 20 {
@@ -79,8 +77,7 @@ func TestPolicies(t *testing.T) {
 		})
 	}
 	t.Run("block", func(t *testing.T) {
-		ctx := cutest.Context(t, cutest.Device(t))
-		srv := listen(t)
+		ctx, srv := listening(t)
 		w := newWriter(t, ctx, srv, 4, 64)
 		r := newReader(t, ctx, srv)
 		for range 4 {
@@ -99,8 +96,7 @@ func TestPolicies(t *testing.T) {
 
 // A reader that was passed by while it had a frame can tell.
 func TestPassedBy(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 2, 64)
 	r := newReader(t, ctx, srv, WithPolicy(DropOldest))
 	put(t, ctx, w)
@@ -116,8 +112,7 @@ func TestPassedBy(t *testing.T) {
 
 // A reader joins at the newest frame or at the next.
 func TestJoin(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 4, 64)
 	for range 7 {
 		put(t, ctx, w)
@@ -136,8 +131,7 @@ func TestJoin(t *testing.T) {
 
 // A reader is admitted also by a writer that ends at once.
 func TestJoinAWriterThatEndsAtOnce(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	newWriter(t, ctx, srv, 2, 64)
 	r := newReader(t, ctx, srv)
 	const rounds = 20000
@@ -179,8 +173,7 @@ func TestJoinAWriterThatEndsAtOnce(t *testing.T) {
 func TestStalledReader(t *testing.T) {
 	for _, drop := range []bool{false, true} {
 		t.Run(fmt.Sprint("drop ", drop), func(t *testing.T) {
-			ctx := cutest.Context(t, cutest.Device(t))
-			srv := listen(t)
+			ctx, srv := listening(t)
 			gone := make(chan Gone, 1)
 			w := newWriter(t, ctx, srv, 2, 64, WithStall(20*time.Millisecond, drop), OnGone(func(g Gone) { gone <- g }))
 			r := newReader(t, ctx, srv)
@@ -206,8 +199,7 @@ func TestStalledReader(t *testing.T) {
 
 // Streams are given frames ahead, and wait for each other.
 func TestStreams(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	const frames = 50
 	copies, host := pinned(t, ctx, frames*64), make([][]byte, frames)
 	w := newWriter(t, ctx, srv, 3, 64, WithStreams())

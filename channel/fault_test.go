@@ -31,8 +31,7 @@ func gone(t testing.TB, from <-chan Gone) Gone {
 func TestFault93_ReaderKilled(t *testing.T) {
 	for _, policy := range []Policy{Block, DropOldest, DropNewest} {
 		t.Run(policy.String(), func(t *testing.T) {
-			ctx := cutest.Context(t, cutest.Device(t))
-			srv := listen(t)
+			ctx, srv := listening(t)
 			left := make(chan Gone, 1)
 			w := newWriter(t, ctx, srv, 3, 64, OnGone(func(g Gone) { left <- g }))
 			other := newReader(t, ctx, srv)
@@ -59,8 +58,7 @@ func TestFault93_ReaderKilled(t *testing.T) {
 
 // FAULT 93: the same while the writer waits for it.
 func TestFault93_ReaderThatIsWaitedForIsKilled(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 2, 64)
 	c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next, StopAt: 1})
 	c.says(t)
@@ -84,8 +82,7 @@ func TestFault93_ReaderThatIsWaitedForIsKilled(t *testing.T) {
 // FAULT 93: a stopped reader keeps nobody waiting but where it blocks, and that no longer than
 // the writer likes.
 func TestFault93_ReaderStopped(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	left := make(chan Gone, 3)
 	w := newWriter(t, ctx, srv, 3, 64, WithStall(50*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
 	var stopped []*child
@@ -173,8 +170,7 @@ func TestFault95_NonsenseOfAReader(t *testing.T) {
 			streams bool
 		}{{Block, false}, {Block, true}, {DropOldest, false}, {DropNewest, false}} {
 			t.Run(fmt.Sprintf("%s, %s, streams %v", name, c.policy, c.streams), func(t *testing.T) {
-				ctx := cutest.Context(t, cutest.Device(t))
-				srv := listen(t)
+				ctx, srv := listening(t)
 				left := make(chan Gone, 2)
 				opts := []WriterOption{OnGone(func(g Gone) { left <- g })}
 				if c.streams {
@@ -205,8 +201,7 @@ func TestFault95_NonsenseOfAReader(t *testing.T) {
 
 // FAULT 95: what a reader says when it joins is checked, too.
 func TestFault95_NonsenseOfWhoJoins(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	left := make(chan Gone, 2)
 	newWriter(t, ctx, srv, 4, 64, OnGone(func(g Gone) { left <- g }))
 	for _, o := range []*readerOptions{{policy: 4, join: Next}, {policy: 0, join: Next}, {policy: Block, join: 3}} {
@@ -231,8 +226,7 @@ func TestFault95_NonsenseOfAWriter(t *testing.T) {
 		"too much of own": func(m *member) { m.store(m.at.entry(3)+entryLength, MaxUser+1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := cutest.Context(t, cutest.Device(t))
-			srv := listen(t)
+			ctx, srv := listening(t)
 			w := newWriter(t, ctx, srv, 4, 64)
 			r := newReader(t, ctx, srv)
 			for range 3 {
@@ -287,8 +281,7 @@ func TestFault95_NonsenseToStreams(t *testing.T) {
 
 // A stream may release frames ahead, which the writer has not given yet: that is no nonsense.
 func TestStreamReleasesAhead(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r := newReader(t, ctx, srv)
 	s := newStream(t, ctx)
@@ -312,8 +305,7 @@ func TestStreamReleasesAhead(t *testing.T) {
 // The writer is stopped between a frame and its number. A reader that has the frame may ask for the
 // next one as often as it likes.
 func TestWriterStoppedBeforeTheNumber(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 4, 64)
 	r := newReader(t, ctx, srv)
 	put(t, ctx, w)
@@ -332,8 +324,7 @@ func TestWriterStoppedBeforeTheNumber(t *testing.T) {
 
 // FAULT 95: the head of the cursors is a peer's, too.
 func TestFault95_HeadOfTheCursors(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	newWriter(t, ctx, srv, 4, 64)
 	for off, v := range map[int]uint64{offMagic: 1, offVersion: 2, offSlots: 5, offSlotSize: 0, offStride: 1 << 40, offFlags: 2, offGeneration: 1} {
 		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), share.WithCursorsOf(maxCursorSize)))(t)

@@ -17,8 +17,7 @@ import (
 // FAULT 96: the reader that a stream of the writer waits for is killed. The stream is freed, all
 // can be closed, and another reader misses nothing.
 func TestFault96_StreamThatWaitsForADeadReader(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	left := make(chan Gone, 1)
 	w := newWriter(t, ctx, srv, 2, 64, WithStreams(), OnGone(func(g Gone) { left <- g }))
 	other := newReader(t, ctx, srv)
@@ -97,8 +96,7 @@ func TestFault96_StreamTakesWhatADeadWriterLeft(t *testing.T) {
 
 // A stream that comes late gets what was published when the writer was closed.
 func TestStreamTakesWhatWasPublished(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
 	r := newReader(t, ctx, srv)
 	s := newStream(t, ctx)
@@ -135,8 +133,7 @@ func requireRest(t *testing.T, ctx *cu.Context, r *Reader, last, size uint64) {
 // FAULT 96: a side is closed while its stream waits. It drops who keeps that waiting, or says
 // that the stream has other work, and nothing hangs.
 func TestFault96_ClosedWhileAStreamWaits(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := ok(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))(t)
 	r := ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	ws, rs := newStream(t, ctx), newStream(t, ctx)
@@ -298,8 +295,7 @@ func TestFault96_ClosedBehindTwoReaders(t *testing.T) {
 
 // A reader is closed while its stream's frame is checked, and Close has begun to free the stream.
 func TestFault96_ClosedWhileAFrameIsChecked(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r := ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	f := ok(r.NextOn(newStream(t, ctx)))(t)
@@ -438,8 +434,7 @@ func TestFault96_ClosedWhileAStepIsRefused(t *testing.T) {
 
 // Whoever sleeps until a host wakes it learns that streams have begun to write, which wake nobody.
 func TestSleeperLearnsOfStreams(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r := newReader(t, ctx, srv)
 	require.NoError(t, w.AwaitReaders(soon(t), 1))
@@ -520,8 +515,7 @@ func takeOn(r *Reader, s *cu.Stream, frames int) error {
 // A stream is closed with work that it was given: what it has done is known nevertheless, and another
 // one may go on.
 func TestStreamClosedWithWork(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
 	r := ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	first := ok(ctx.NewStream())(t)

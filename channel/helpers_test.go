@@ -39,6 +39,12 @@ func listen(t testing.TB) *share.Server {
 	return srv
 }
 
+// listening is a context of the first device, and a server.
+func listening(t testing.TB) (*cu.Context, *share.Server) {
+	t.Helper()
+	return cutest.Context(t, cutest.Device(t)), listen(t)
+}
+
 // newWriter is a writer, closed when t ends.
 func newWriter(t testing.TB, ctx *cu.Context, srv *share.Server, slots int, size uint64, opts ...WriterOption) *Writer {
 	t.Helper()

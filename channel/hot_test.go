@@ -37,8 +37,7 @@ func hollowStream(t testing.TB) *cu.Stream {
 
 // hotPair are a writer and a reader, and a stream that does nothing for them.
 func hotPair(t testing.TB) (w *Writer, r *Reader, s *cu.Stream) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w = newWriter(t, ctx, srv, 4, 64, WithStreams())
 	r = newReader(t, ctx, srv)
 	return w, r, hollowStream(t)

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 var (
@@ -38,8 +37,7 @@ func TestPace(t *testing.T) {
 		rate = 1000 // a machine may be busy
 	}
 	frames := uint64(run.Seconds() * rate)
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := ok(NewWriter(ctx, srv, "frames", 64, 256))(t)
 	c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next})
 	require.Equal(t, "joined 1", c.says(t))
@@ -71,8 +69,7 @@ func TestPace(t *testing.T) {
 func TestKills(t *testing.T) {
 	run, timed := cmp.Or(*killsFor, 500*time.Millisecond), *killsFor > 0
 	pause := min(time.Second, run/3)
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	left := make(chan Gone, 1000)
 	w := ok(NewWriter(ctx, srv, "frames", 8, 256, OnGone(func(g Gone) { left <- g })))(t)
 	reader := task{Path: srv.Path(), Policy: Block, Join: Next}

@@ -31,8 +31,7 @@ func TestCountedOutReaderIsGivenNothingMore(t *testing.T) {
 		"the lease has ended": func(_ *Writer, m *member) { m.lease.Revoke() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := cutest.Context(t, cutest.Device(t))
-			srv := listen(t)
+			ctx, srv := listening(t)
 			left := make(chan Gone, 1)
 			w := newWriter(t, ctx, srv, 2, 64, OnGone(func(g Gone) { left <- g }))
 			r := newReader(t, ctx, srv)
@@ -59,8 +58,7 @@ func TestCountedOutReaderIsGivenNothingMore(t *testing.T) {
 func TestWriterGoesOnWhileItsEndIsSeen(t *testing.T) {
 	for name, drops := range map[string]bool{"gives": false, "drops": true} {
 		t.Run(name, func(t *testing.T) {
-			ctx := cutest.Context(t, cutest.Device(t))
-			srv := listen(t)
+			ctx, srv := listening(t)
 			left := make(chan Gone, 1)
 			w := newWriter(t, ctx, srv, 8, 64, OnGone(func(g Gone) { left <- g }))
 			r := newReader(t, ctx, srv)
@@ -107,8 +105,7 @@ func waitsForLock(function string) bool {
 
 // The host does not take, publish or release what a stream has still to get to.
 func TestHostsWaitForStreams(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
 	r := newReader(t, ctx, srv)
 	ws, rs := newStream(t, ctx), newStream(t, ctx)
@@ -136,8 +133,7 @@ func TestStreamIsStalledBehindHosts(t *testing.T) {
 		"huge number": func(r *Reader) { r.store(offReleased, 1<<64-1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := cutest.Context(t, cutest.Device(t))
-			srv := listen(t)
+			ctx, srv := listening(t)
 			left := make(chan Gone, 1)
 			w := newWriter(t, ctx, srv, 2, 64, WithStreams(), WithStall(50*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
 			r := newReader(t, ctx, srv)
@@ -159,8 +155,7 @@ func TestStreamIsStalledBehindHosts(t *testing.T) {
 
 // A reader that was dropped cannot keep a stream waiting by writing all the time.
 func TestLiarDoesNotKeepAStream(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	left := make(chan Gone, 1)
 	w := newWriter(t, ctx, srv, 2, 64, WithStreams(), WithStall(20*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
 	r := newReader(t, ctx, srv)
@@ -189,8 +184,7 @@ func TestLiarDoesNotKeepAStream(t *testing.T) {
 
 // A frame that a stream published has a size for readers that join behind, too.
 func TestNewestOfAStream(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
 	s := newStream(t, ctx)
 	slot := ok(w.AcquireOn(s))(t)
@@ -202,8 +196,7 @@ func TestNewestOfAStream(t *testing.T) {
 
 // A reader that drops the newest and stands still leaves others of its kind their share.
 func TestDropNewestIsShared(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 8, 64)
 	still, quick := newReader(t, ctx, srv, WithPolicy(DropNewest)), newReader(t, ctx, srv, WithPolicy(DropNewest))
 	for n := uint64(1); n <= 50; n++ {
@@ -222,8 +215,7 @@ func TestDropNewestIsShared(t *testing.T) {
 
 // FAULT 95: cursors that are smaller than any are an error, and no end of the process.
 func TestFault95_SmallCursors(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w, err := NewWriter(ctx, srv, "frames", 2, 64)
 	require.NoError(t, err)
 	defer w.Close()
@@ -282,8 +274,7 @@ func TestNoPeer(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("takes devices without peer access")
 	}
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	newWriter(t, ctx, srv, 2, 64)
 	t.Setenv("GPUFD_SOFT_PEERS", "0")
 	c := start(t, "far reader", task{Path: srv.Path()})

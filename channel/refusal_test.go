@@ -64,8 +64,7 @@ func TestProcessesOnTwoDevices(t *testing.T) {
 
 // Whatever is asked for that the other side does not allow is refused by name.
 func TestRefusals(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	s := newStream(t, ctx)
 	w := ok(NewWriter(ctx, srv, "frames", 2, 64))(t)
 	_, err := w.AcquireOn(s)

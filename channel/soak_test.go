@@ -31,8 +31,7 @@ func soakFrames() uint64 {
 //
 //fault:rows 93
 func TestSoak(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := ok(NewWriter(ctx, srv, "frames", 8, 256))(t)
 	frames, rng := soakFrames(), newRandom(uint64(time.Now().UnixNano()))
 	var readers []*child

@@ -35,8 +35,7 @@ func TestStreamsAndHostsAtRandom(t *testing.T) {
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	copies := pinned(t, ctx, 2*copiesAtOnce*64)
 	warmUp(t, ctx)
 	w := newWriter(t, ctx, srv, 3, 64, WithStreams())
@@ -214,8 +213,7 @@ func TestStreamClosedWithinAStep(t *testing.T) {
 
 // A stream that is being closed is given no more steps, which nobody would mark.
 func TestStreamGetsNoStepWhileItIsClosed(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
+	ctx, srv := listening(t)
 	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
 	r := newReader(t, ctx, srv)
 	first := ok(ctx.NewStream())(t)

@@ -37,8 +37,7 @@ func TestAttachTellsOfItsSteps(t *testing.T) {
 
 // An attachment that is lost was made by whoever called Attach, which calls attach.
 func TestAttachNotesItsCaller(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	serve(t, srv, newBuffer(t, ctx, 1))
 	o := ok(newAttachOptions(nil))(t)
 	a := &attaching{opts: o, path: srv.Path(), dev: dev}
@@ -67,8 +66,7 @@ func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 
 // A RefusalError is the producer's no, with a code and words.
 func TestAttachIsRefused(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	serveAs(t, srv, "ro", buf, ReadOnly)
 	busy := serveAs(t, srv, "busy", buf, ReadOnly, WithLeases(1))
@@ -153,16 +151,14 @@ func TestFault68_OfferWaitsForWorkOnTheMemory(t *testing.T) {
 		got := make([]byte, 1)
 		require.NoError(t, cu.CopyToHost(ctx, got, att.Buffer().Ptr().Add(8*g-1)))
 		require.Equal(t, want, got[0])
-		s.cancel()
-		require.NoError(t, s.end(t))
+		s.stop(t)
 	}
 	require.NoError(t, stream.Close())
 }
 
 // Close is idempotent and nil-safe; what ended says so.
 func TestClosedAttachmentIsClosed(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	att := ok(Attach(soon(t), srv.Path(), "", dev))(t)
 	require.NoError(t, att.Err(), "nothing has ended")
@@ -179,8 +175,7 @@ func TestClosedAttachmentIsClosed(t *testing.T) {
 // Close waits until the descriptors that came with the offer are closed, but no longer than for a
 // peer's goodbye: a liar's may never be.
 func TestCloseWaitsForDescriptors(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	serve(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
 	<-att.closing
@@ -192,8 +187,7 @@ func TestCloseWaitsForDescriptors(t *testing.T) {
 
 // FAULTS 14 in small: a hundred handoffs leave nothing.
 func TestFault14_HandoffsLeaveNothing(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	for range 100 {
 		att := ok(Attach(soon(t), srv.Path(), "", dev, WithTimeout(time.Minute)))(t)

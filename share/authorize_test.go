@@ -199,8 +199,7 @@ func TestAuthorizeHoldsNobodyUp(t *testing.T) {
 			require.NoError(t, conn.Close())
 		}
 		s.await(t, Ended, 3)
-		s.cancel()
-		require.NoError(t, s.end(t))
+		s.stop(t)
 	}
 }
 
@@ -224,8 +223,7 @@ func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 		conn := dialed(t, srv)
 		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
 		<-begun
-		first.cancel()
-		require.NoError(t, first.end(t))
+		first.stop(t)
 		if !second {
 			close(goOn)
 			requireRefusal(t, conn, RefusedName, "it is gone")

@@ -224,8 +224,7 @@ func TestFault5and6_ConsumerKilled(t *testing.T) {
 	for do, line := range map[string]string{"stop when received": "received", "stop when mapped": "mapped"} {
 		for _, early := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, early %v", do, early), func(t *testing.T) {
-				_, ctx := leavesNothing(t)
-				srv := listen(t)
+				_, ctx, srv := listening(t)
 				buf := newBuffer(t, ctx, 1<<20)
 				var c *child
 				if early {
@@ -250,8 +249,7 @@ func TestFault5and6_ConsumerKilled(t *testing.T) {
 
 // One that is killed while it waits has no lease, and costs nobody theirs.
 func TestConsumerKilledWhileItWaits(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	c := start(t, "consumer", srv.Path(), "")
 	require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)

@@ -15,8 +15,7 @@ import (
 
 // FAULTS 31: whoever says twice that it has mapped the memory is not believed.
 func TestFault31_MappedIsSaidOnce(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	s := serve(t, srv, buf)
 	conn := dialed(t, srv)

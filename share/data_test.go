@@ -40,8 +40,7 @@ func TestDataOfAnySize(t *testing.T) {
 
 // Large data comes behind the offer of legacy memory as well.
 func TestDataOfLegacyMemory(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	data := noise(wire.MaxData+1, 5)
 	serveLegacy(t, srv, newLegacy(t, ctx, 1), WithData(data))
 	want := wants(dev)
@@ -113,8 +112,7 @@ func TestDataFileIsSealedAndGoesWithTheOffer(t *testing.T) {
 // A consumer that has not said that it takes a DATA is told by name, and is sent nothing of
 // the offer.
 func TestDataIsForWhoTakesIt(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.opts.goodbye = brief
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithData(noise(wire.MaxData+1, 1)))
 	for i, bits := range []wire.Capabilities{0, ^wire.TakesData} {
@@ -135,8 +133,7 @@ func TestDataIsForWhoTakesIt(t *testing.T) {
 
 // Data that fits the record is bounded by the consumer, too.
 func TestMaxDataOfSmallData(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	serve(t, srv, newBuffer(t, ctx, 1), WithData([]byte("xy")))
 	for n, want := range map[int]error{0: ErrTooLarge, 1: ErrTooLarge, 2: nil} {
 		att, err := Attach(soon(t), srv.Path(), "data", dev, WithMaxData(n))
@@ -148,8 +145,7 @@ func TestMaxDataOfSmallData(t *testing.T) {
 // A consumer that keeps the descriptor, and does to it what it can, changes nothing for
 // others.
 func TestHostileConsumerOfData(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	data := noise(10000, 9)
 	serve(t, srv, newBuffer(t, ctx, 1), WithData(data))
 	want := wants(dev)

@@ -45,8 +45,7 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 // Who waits hears how far the producer is, before the offer and, where that was prepared, before
 // the data.
 func TestOnProgress(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	srv.Working("data", 1, 4)
 	heard, attached := make(chan [2]uint64, 10), make(chan error, 1)
@@ -70,8 +69,7 @@ func TestOnProgress(t *testing.T) {
 }
 
 func TestEarlyConsumersAttach(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	const consumers = 8
 	errs := make(chan error, consumers)
@@ -135,8 +133,7 @@ func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
 			require.EqualValues(t, 2, heard(t, conn).(wire.Offer).Memory.Size)
 			require.NoError(t, conn.Close())
 		}
-		second.cancel()
-		require.NoError(t, second.end(t))
+		second.stop(t)
 		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused, "the wait was for one offer")
 		require.NoError(t, srv.Close())
 	}
@@ -144,8 +141,7 @@ func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
 
 // Of two offers of a name that are being made, one that fails ends nobody's wait.
 func TestWaitEndsWithTheLastOfferThatFails(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
 	failed := make(chan error, 1)

@@ -82,8 +82,7 @@ func TestFault83_ConsumerThatDiesIsNotOneThatLeft(t *testing.T) {
 		"hung up": {"hang up", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := leavesNothing(t)
-			srv := listen(t)
+			_, ctx, srv := listening(t)
 			s := serve(t, srv, newBuffer(t, ctx, 1))
 			c := leaver(t, srv, do.child)
 			if do.died {
@@ -114,8 +113,7 @@ func requireLost(t *testing.T, err error) *LostError {
 //
 //fault:rows 83
 func TestOlderConsumerIsNotLost(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	s := serve(t, srv, buf)
 	for i, says := range []wire.Process{{}, {Told: true}} {
@@ -151,8 +149,7 @@ func TestBehindAFarewell(t *testing.T) {
 		"a verdict": {[]wire.Message{wire.Verdict{OK: true}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dev, ctx := leavesNothing(t)
-			srv := listen(t)
+			dev, ctx, srv := listening(t)
 			buf := newBuffer(t, ctx, 1)
 			leases := make(chan *Lease, 1)
 			s := serve(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
@@ -182,8 +179,7 @@ func TestBehindAFarewell(t *testing.T) {
 //
 //fault:rows 82
 func TestForkedProcessKeepsTheLease(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
 	serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
 	c := start(t, "leaver", srv.Path(), "fork")
@@ -237,8 +233,7 @@ func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 
 // Behind a verdict both part in order.
 func TestVerdictIsAFarewell(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "", dev)
 	require.NoError(t, att.Report(soon(t), nil))
@@ -250,8 +245,7 @@ func TestVerdictIsAFarewell(t *testing.T) {
 
 // Release waits for the work, and changes nothing if that does not end.
 func TestReleaseWaitsForTheWork(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
 	serve(t, srv, newBuffer(t, ctx, 64), OnLease(func(l *Lease) { leases <- l }))
 	att := attached(t, srv, "", dev, WithAccess(ReadWrite))

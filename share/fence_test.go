@@ -108,8 +108,7 @@ func TestUnknownFences(t *testing.T) {
 
 // Who is older does not say whether it runs under MPS.
 func TestFenceOfAnOlderConsumer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
 	s := serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
 	conn := asked(t, srv, wants(dev))
@@ -123,8 +122,7 @@ func TestFenceOfAnOlderConsumer(t *testing.T) {
 // FAULTS 82: the memory is handed back when who could write it is dead, and not when its
 // lease has ended.
 func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Fenced), OnLease(func(l *Lease) { leases <- l }))
 	c := leaver(t, srv, "close")
@@ -145,8 +143,7 @@ func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
 //
 //fault:rows 82
 func TestOfferWaitsForReleases(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
 	leaver(t, srv, "close")
 	s.await(t, Ended, 1)
@@ -168,8 +165,7 @@ func TestOfferWaitsForReleases(t *testing.T) {
 //fault:rows 82
 func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
 	for _, dies := range []bool{true, false} {
-		_, ctx := leavesNothing(t)
-		srv := listen(t)
+		_, ctx, srv := listening(t)
 		bound, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		buf := newBuffer(t, ctx, 1)
@@ -257,8 +253,7 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 	for name, want := range map[string]Fence{"released": Released, "fenced": Fenced} {
 		for _, closed := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				_, ctx := leavesNothing(t)
-				srv := listen(t)
+				_, ctx, srv := listening(t)
 				bound, cancel := context.WithTimeout(context.Background(), brief)
 				if closed {
 					bound, cancel = context.WithCancel(context.Background())
@@ -289,13 +284,11 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 // Who may only read is not waited for, nor who was sent nothing; and who can never be known
 // to be fenced, not at all.
 func TestOfferThatNeedNotWait(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
 	require.NoError(t, attached(t, srv, "", dev).Close())
 	s.await(t, Ended, 1)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 
 	s = serve(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
 	want := wants(dev)
@@ -347,8 +340,7 @@ func watched(srv *Server) int {
 }
 
 func TestFenceOptions(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	var none context.Context
 	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(none, Fenced)), "context")
@@ -358,8 +350,7 @@ func TestFenceOptions(t *testing.T) {
 	require.True(t, att.Offer().AwaitsRelease)
 	require.ErrorContains(t, att.AwaitFence(soon(t), 7), "Fence(7)")
 	require.NoError(t, att.Close())
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 }
 
 // A lease ends, and its peer has released the memory, while somebody begins to wait for that: what is

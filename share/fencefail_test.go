@@ -46,8 +46,7 @@ func TestOfferDoesNotWaitForWhoCouldNotAttach(t *testing.T) {
 	})
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 
 	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadWrite, WithFence(soon(t), Released))
 	result := make(chan error, 1)

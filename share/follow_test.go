@@ -116,8 +116,7 @@ func TestFollowGivesNothingTwice(t *testing.T) {
 		"verdict": func(a *Attachment) error { return a.Report(context.Background(), nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := leavesNothing(t)
-			srv := listen(t)
+			_, ctx, srv := listening(t)
 			srv.Expect("data")
 			serve(t, srv, filled(t, ctx, 1))
 			found, cancel := followed(t, ctx, srv.Path())
@@ -171,8 +170,7 @@ func TestFollowEnds(t *testing.T) {
 
 // A loop that is broken off leaves nothing.
 func TestFollowIsBrokenOff(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	s := serve(t, srv, filled(t, ctx, 1))
 	var last *Attachment
@@ -183,8 +181,7 @@ func TestFollowIsBrokenOff(t *testing.T) {
 	}
 	require.Zero(t, last.Ptr())
 	require.ErrorIs(t, awaitCause(t, last.Context()), ErrClosed)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 }
 
 // A graph that was captured once reads each version, because all are at one address.

@@ -182,8 +182,7 @@ func TestFollowIsJudgedWithoutALease(t *testing.T) {
 	awaitBehind(t, v2, 1)
 	b.nobodyFollows(t)
 	require.ErrorIs(t, b.cancel(), context.Canceled)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 }
 
 // Who closes an attachment at the instant at which it has another lease leaves in order:
@@ -199,8 +198,7 @@ func TestFollowIsClosedWhileItResumes(t *testing.T) {
 		require.NoError(t, s.await(t, Ended, 1).Err)
 		require.ErrorIs(t, b.att.Err(), ErrClosed)
 		require.ErrorIs(t, b.cancel(), context.Canceled)
-		s.cancel()
-		require.NoError(t, s.end(t))
+		s.stop(t)
 		require.NoError(t, b.from.Close())
 	}
 }
@@ -208,8 +206,7 @@ func TestFollowIsClosedWhileItResumes(t *testing.T) {
 // A producer that takes a lease back and goes on is not asked for it again behind the
 // body's back: the body is told, and called again.
 func TestFollowHearsOfARevocation(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	srv.Expect("data")
 	buf := filled(t, ctx, 1)
 	s := serve(t, srv, buf)

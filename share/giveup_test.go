@@ -101,8 +101,7 @@ func TestBufferIsNotClosedBeforeItsOffer(t *testing.T) {
 	s.start(t, "data", p.Offer)
 	attached(t, srv, "data", dev)
 	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 	require.NoError(t, buf.Close())
 }
 
@@ -115,8 +114,7 @@ func TestOfferOfSynchronizedMemoryCallsNoDriver(t *testing.T) {
 		p, s := prepared(t, srv, "data", buf, ReadOnly, opts...)
 		before, calls := spy.count("cuCtxSynchronize"), spy.count("")
 		s.start(t, "data", p.Offer)
-		s.cancel()
-		require.NoError(t, s.end(t))
+		s.stop(t)
 		if opts == nil {
 			require.Equal(t, before+1, spy.count("cuCtxSynchronize"))
 		} else {
@@ -153,8 +151,7 @@ func TestFailureBesideAPreparedOffer(t *testing.T) {
 
 // An offer that the server's end keeps from being put up admits nobody any more.
 func TestServerEndsBeforeItsOffer(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	p := ok(srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly))(t)
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, p.o.serve(soon(t)), ErrClosed)
@@ -191,8 +188,7 @@ func TestConsumerThatWaitsForDataNoLonger(t *testing.T) {
 
 // A consumer owes no verdict on data that is not there.
 func TestNoVerdictIsOwedBeforeTheData(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)

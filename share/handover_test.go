@@ -62,8 +62,7 @@ func TestSuccessorTakesOver(t *testing.T) {
 	require.ErrorIs(t, awaitDone(t, from), ErrRevoked)
 	require.NoError(t, late.Err())
 	requireNoise(t, ctx, attached(t, v2, "data", dev).Buffer(), 1)
-	s2.cancel()
-	require.NoError(t, s2.end(t))
+	s2.stop(t)
 }
 
 // A consumer that has connected and not said what it wants is still waited for, and served.
@@ -184,6 +183,5 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	require.Equal(t, v2.Leases("data")[0].Peer(), next.Offer().Producer)
 	requireNoise(t, ctx, next.Buffer(), 1)
 	require.NoError(t, next.Close())
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 }

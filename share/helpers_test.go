@@ -117,6 +117,13 @@ func leavesNothing(t testing.TB) (*cu.Device, *cu.Context) {
 	return dev, leavesNothingOn(t, dev)
 }
 
+// listening is leavesNothing with a server.
+func listening(t testing.TB) (*cu.Device, *cu.Context, *Server) {
+	t.Helper()
+	dev, ctx := leavesNothing(t)
+	return dev, ctx, listen(t)
+}
+
 func leavesNothingOn(t testing.TB, dev *cu.Device) *cu.Context {
 	t.Helper()
 	ctx := cutest.Context(t, dev)

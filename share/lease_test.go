@@ -16,8 +16,7 @@ import (
 
 // Invariant 6: a verdict is an error on both sides if it is not good.
 func TestVerdictReachesTheProducer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(3))
 	for i, fault := range []error{nil, errors.New("index 7 is wrong"), errors.New("bad bytes \xff\xfe")} {
 		att := attached(t, srv, "", dev)
@@ -40,8 +39,7 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 
 // FAULTS 31: the acknowledgement that never comes.
 func TestConsumerThatOwesAVerdict(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), timeoutFrom(Mapped, 2, brief))
 	gone := attached(t, srv, "", dev)
 	require.NoError(t, gone.Close())
@@ -60,8 +58,7 @@ func TestConsumerThatOwesAVerdict(t *testing.T) {
 
 // Who owes no verdict may be silent for as long as it likes.
 func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), timeoutFrom(Mapped, 1, brief))
 	att := attached(t, srv, "", dev)
 	s.await(t, Mapped, 1)
@@ -113,13 +110,11 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 
 // The end of an offer is a message; what is mapped stays (D11).
 func TestEndedOfferIsRevoked(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 9))
 	a, b := attached(t, srv, "", dev), attached(t, srv, "", dev)
 	s.await(t, Mapped, 2)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 	for i, att := range []*Attachment{a, b} {
 		require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 		require.ErrorIs(t, s.await(t, Ended, i+1).Err, ErrRevoked)
@@ -130,8 +125,7 @@ func TestEndedOfferIsRevoked(t *testing.T) {
 }
 
 func TestOfferEndsWithItsLeases(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithLeases(2))
 	first := attached(t, srv, "", dev)
 	second := attached(t, srv, "", dev)
@@ -148,15 +142,13 @@ func TestOfferEndsWithItsLeases(t *testing.T) {
 }
 
 func TestOfferThatNobodyTakes(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithIdleTimeout(20*time.Millisecond))
 	require.ErrorIs(t, s.end(t), ErrNoConsumer)
 }
 
 func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev)) // the offer begins with it
 	buf := newBuffer(t, ctx, 1)
@@ -172,8 +164,7 @@ func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 
 // Close ends everything at once, whoever is in the middle of what.
 func TestServerCloseEndsItsOffers(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	a, b := serveAs(t, srv, "a", buf, ReadOnly), serveAs(t, srv, "b", buf, ReadOnly)
 	att := attached(t, srv, "a", dev)

@@ -35,8 +35,7 @@ func answerAfterFree(t *testing.T, srv *Server, ctx *cu.Context) wire.Message {
 	answer := heard(t, conn)
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrMemoryGone)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 	require.NoError(t, errors.Join(m.Close(), other.Close()))
 	return answer
 }
@@ -208,8 +207,7 @@ func TestFault13_OldLegacyHandle(t *testing.T) {
 
 // A handle is for other processes.
 func TestLegacyOfOneself(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serveLegacy(t, srv, newLegacy(t, ctx, 4096))
 	_, err := attachAny(soon(t), srv.Path(), "data", dev)
 	require.ErrorIs(t, err, cu.ErrInvalidContext)
@@ -221,8 +219,7 @@ func TestLegacyOfOneself(t *testing.T) {
 }
 
 func TestHandleThatIsNotWanted(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	require.ErrorIs(t, errOf(attachAny(soon(t), srv.Path(), "data", dev, WithHandle(HandleLegacy))), ErrHandle)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
@@ -248,8 +245,7 @@ func TestLegacyConsumerKilled(t *testing.T) {
 			start(t, "consumer", srv.Path(), "").end(t)
 			require.NoError(t, s.await(t, Ended, 2).Err)
 			requireNoiseAt(t, ctx, m.Ptr(), m.Size(), 2)
-			s.cancel()
-			require.NoError(t, s.end(t))
+			s.stop(t)
 			require.NoError(t, m.Close())
 		})
 	}
@@ -306,8 +302,7 @@ func TestLegacyProducerStopped(t *testing.T) {
 
 // Closing and offering at once: either the offer is refused, or the memory stays.
 func TestLegacyClosedWhileItIsOffered(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	for range 50 {
 		m := ok(NewLegacy(ctx, 1))(t)
 		var wg sync.WaitGroup

@@ -46,8 +46,7 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 			<-l.Done()
 			require.ErrorIs(t, l.Err(), ErrRevoked)
 			require.NotErrorIs(t, l.Err(), ErrStillOpen)
-			s.cancel()
-			require.NoError(t, s.end(t))
+			s.stop(t)
 			require.NoError(t, m.Close())
 		})
 	}
@@ -243,8 +242,7 @@ func TestLegacyConsumerAfterRefuse(t *testing.T) {
 		<-l.Done()
 		require.NotErrorIs(t, l.Err(), ErrStillOpen)
 	}
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 }
 
 // On the consumer's side: whatever ends the lease, the connection ends after the memory

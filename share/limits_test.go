@@ -286,8 +286,7 @@ func TestMostRecord(t *testing.T) {
 // TestFault21and23_RecordsBeyondTheLimits: a peer that sends more than either side ever takes costs its own
 // connection, and none of its descriptors gets in.
 func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	null := ok(os.Open(os.DevNull))(t)
 	for i, c := range []struct {

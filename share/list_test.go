@@ -23,8 +23,7 @@ func listedBy(t testing.TB, srv *Server) []Listing {
 
 // A list says of each offer what Attach would find, in the order of their names.
 func TestList(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("expected")
 	require.Empty(t, listedBy(t, srv))
 
@@ -41,8 +40,7 @@ func TestList(t *testing.T) {
 	}
 	require.Equal(t, want, listedBy(t, srv))
 	require.NoError(t, p.Close())
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 	require.Equal(t, want[2:], listedBy(t, srv))
 	next := newBuffer(t, ctx, 6)
 	r := newServed(srv)

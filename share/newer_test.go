@@ -199,8 +199,7 @@ func TestWaitForNewerIsBounded(t *testing.T) {
 
 // Who follows, and wants nothing twice, asks once until there is newer memory.
 func TestFollowDoesNotPoll(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	srv.Expect("data")
 	serve(t, srv, filled(t, ctx, 1))
 	var asked atomic.Int32

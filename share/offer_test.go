@@ -47,13 +47,11 @@ func TestOfferIsAttachedTo(t *testing.T) {
 	require.NoError(t, att.Err(), "the other's going is nothing to it")
 	require.NoError(t, att.Close())
 	s.await(t, Ended, 2)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 }
 
 func TestEventsTellTheLeaseInOrder(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
 	att := attached(t, srv, "", dev, WithAccess(ReadWrite))
 	require.NoError(t, att.Progress(soon(t), 3, 9))
@@ -64,8 +62,7 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 
 // It is the same for who has waited for the offer.
 func TestEventsOfAWaitingConsumer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	result := make(chan error)
 	go func() {
@@ -106,8 +103,7 @@ func requireWholeLease(t *testing.T, s *served) {
 //
 //fault:rows 59
 func TestManyConsumersAtOnce(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	const consumers = 16
 	s := serve(t, srv, newBuffer(t, ctx, 4096), WithVerdict(), WithLeases(consumers))
 	var wg, all sync.WaitGroup
@@ -144,8 +140,7 @@ func TestManyConsumersAtOnce(t *testing.T) {
 
 // Numbers are given out with the places.
 func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	serve(t, srv, newBuffer(t, ctx, 1))
 	want := wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadOnly, Name: "data"}
 	conn, other, err := sock.NewPair()
@@ -176,8 +171,7 @@ func TestOfferOfManyRecords(t *testing.T) {
 }
 
 func TestOffersAreToldApartByName(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	a, b := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
 	serveAs(t, srv, "a", a, ReadOnly)
 	require.EqualValues(t, 1, attached(t, srv, "", dev).Buffer().Size(), "the only offer")
@@ -195,21 +189,18 @@ func TestOffersAreToldApartByName(t *testing.T) {
 }
 
 func TestNameIsFreeOnceItsOfferHasEnded(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	for range 3 {
 		s := serve(t, srv, buf)
 		attached(t, srv, "data", dev)
-		s.cancel()
-		require.NoError(t, s.end(t))
+		s.stop(t)
 	}
 }
 
 // Wrong arguments never reach a peer.
 func TestOfferChecksItsArguments(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	bg := soon(t)
 	for _, name := range []string{"", strings.Repeat("n", 256), "a\nb", "\x1b[2J", "\xff"} {

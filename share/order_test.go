@@ -166,8 +166,7 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 		atts = append(atts, attached(t, srv, "data", dev, WithNewerThan(newest)))
 		newest = atts[seed].Offer().Descriptor.Generation
 		s.await(t, Mapped, 1)
-		s.cancel()
-		require.NoError(t, s.end(t))
+		s.stop(t)
 		require.ErrorIs(t, buf.Close(), vmm.ErrMapped)
 	}
 	for seed, att := range atts {

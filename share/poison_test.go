@@ -77,8 +77,7 @@ func childPoisonedConsumer() error {
 func TestFault47_PoisonedConsumer(t *testing.T) {
 	for do, want := range map[string]error{"report": ErrVerdict, "go": ErrNoVerdict} {
 		t.Run(do, func(t *testing.T) {
-			dev, ctx := leavesNothing(t)
-			srv := listen(t)
+			dev, ctx, srv := listening(t)
 			buf := newBuffer(t, ctx, 3<<20)
 			s := serve(t, srv, buf, WithVerdict())
 			neighbour := start(t, "consumer", srv.Path(), "stop when mapped")

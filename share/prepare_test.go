@@ -49,8 +49,7 @@ func TestPreparedOffer(t *testing.T) {
 	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
 	requireServed(t, srv, ctx)
 	require.Equal(t, 1, spy.count(exports))
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
 	require.NoError(t, p.Close())
 
@@ -145,8 +144,7 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 
 // An offer that is over before it begins is none: nobody is told of its data.
 func TestOfferThatIsOverAlready(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithSynchronized())
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)

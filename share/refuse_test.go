@@ -62,8 +62,7 @@ func firstRecords(kind cu.Kind) map[string]struct {
 // Invariant 2: each costs its own connection, is
 // answered, and leaves another consumer alone.
 func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	n := 0
@@ -109,8 +108,7 @@ func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string)
 // Descriptors where none belong, and records that no honest
 // peer sends, past what Send allows.
 func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	null := ok(os.Open(os.DevNull))(t)
@@ -166,8 +164,7 @@ func TestSilentPeerIsSentAway(t *testing.T) {
 
 // A refusal ends the conversation, also as the first word; nobody answers it.
 func TestRefusalIsNotAnswered(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	conn := dialed(t, srv)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"})))
@@ -180,8 +177,7 @@ func TestRefusalIsNotAnswered(t *testing.T) {
 // Who says nothing until the producer ends has not been kept waiting for an offer; and
 // who was too slow is told that, also when the producer ends at that moment.
 func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	silent := dialed(t, srv)
 	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
@@ -211,8 +207,7 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 
 // What an attached consumer may do wrong.
 func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	null := ok(os.Open(os.DevNull))(t)

@@ -122,15 +122,13 @@ func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 	var no *RefusalError
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, RefusedAccess, no.Code)
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 
 	readWrite := attached(t, v1, "data", dev, WithReoffer(), WithAccess(ReadWrite))
 	s = serve(t, v2, readWrite.Buffer())
 	att := attached(t, v2, "data", dev, WithAccess(ReadWrite))
 	require.NoError(t, att.Close())
-	s.cancel()
-	require.NoError(t, s.end(t))
+	s.stop(t)
 }
 
 // While the memory is offered on, its predecessor goes on hearing that it is in use.
@@ -152,8 +150,7 @@ func TestAttachmentThatIsOfferedOnIsNotClosed(t *testing.T) {
 	require.ErrorIs(t, from.Close(), ErrInUse)
 	requireNoise(t, ctx, attached(t, v2, "data", dev).Buffer(), 1)
 
-	s2.cancel()
-	require.NoError(t, s2.end(t))
+	s2.stop(t)
 	require.NoError(t, from.Close())
 	require.NoError(t, from.Close())
 	require.ErrorIs(t, from.Err(), ErrRevoked)

@@ -74,8 +74,7 @@ func (s *served) goesOn(t testing.TB) {
 
 // New consumers get the new memory and the others keep what they have, until they leave.
 func TestReplace(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	first, second := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
 	old := serve(t, srv, first)
 	a, b := attached(t, srv, "data", dev), attached(t, srv, "", dev)
@@ -106,8 +105,7 @@ func TestReplace(t *testing.T) {
 // What is replaced is not waited for where nobody has it, and it may be what had
 // replaced another, or the same buffer.
 func TestReplaceWhatNobodyHas(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	all := []*served{replace(t, srv, buf)} // what is not there
 	for range 3 {
@@ -120,8 +118,7 @@ func TestReplaceWhatNobodyHas(t *testing.T) {
 
 // Consumers that wait for a name get what Replace puts up, as from Offer.
 func TestReplaceOfAnExpectedOffer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
 	replace(t, srv, newBuffer(t, ctx, 1))
@@ -131,8 +128,7 @@ func TestReplaceOfAnExpectedOffer(t *testing.T) {
 
 // The descriptors of an offer that is prepared are out: it keeps its name.
 func TestReplaceOfAPreparedOffer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	p, s := prepared(t, srv, "data", buf, ReadOnly)
 	conn := asked(t, srv, wants(dev))
@@ -210,8 +206,7 @@ func TestReplaceThatFails(t *testing.T) {
 			old.goesOn(t)
 			require.False(t, isSuperseded(att))
 			require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
-			old.cancel()
-			require.NoError(t, old.end(t))
+			old.stop(t)
 			require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
 		})
 	}
@@ -220,8 +215,7 @@ func TestReplaceThatFails(t *testing.T) {
 // What is offered ends while its successor is waited for: who comes then waits, too.
 func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
 	warmUp(t)
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	old := serve(t, srv, newBuffer(t, ctx, 1))
 	next := newBuffer(t, ctx, 2)
 	h := holding(t, ctx, next)
@@ -283,8 +277,7 @@ func TestAuthorizeIsAskedAboutWhatReplaces(t *testing.T) {
 // Legacy memory replaces a buffer, and a buffer legacy memory, which is kept until its
 // last consumer has closed it.
 func TestReplaceLegacy(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	m := newLegacy(t, ctx, 4096)
 	old := serve(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)

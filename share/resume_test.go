@@ -254,8 +254,7 @@ func TestLyingProducerToWhoResumes(t *testing.T) {
 // A consumer that says it has memory that it does not have is sent no descriptor, and has
 // a lease like another; one of other memory is refused.
 func TestLyingConsumerThatResumes(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	s := serve(t, srv, buf)
 	generation := buf.Describe().Generation

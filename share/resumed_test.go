@@ -61,8 +61,7 @@ func TestOfferResumed(t *testing.T) {
 
 // What is wrong leaves nothing behind, and the files with the caller.
 func TestOfferResumedWrong(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 100, 1)
 	wrong := memory
 	wrong.Chunks = 2

@@ -228,8 +228,7 @@ func TestRevokeBeforeTheDataIsThere(t *testing.T) {
 
 // Where the data was there, the place is used up.
 func TestRevokedLeaseCounts(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	onLease, begun := leases()
 	s := serve(t, srv, newBuffer(t, ctx, 1), onLease, WithLeases(2))
 	a, b := attached(t, srv, "data", dev), attached(t, srv, "data", dev)

@@ -114,6 +114,13 @@ func (s *served) of(k EventKind) (found []Event) {
 	return found
 }
 
+// stop ends the offer, which is no error.
+func (s *served) stop(t testing.TB) {
+	t.Helper()
+	s.cancel()
+	require.NoError(t, s.end(t))
+}
+
 // end is what Offer returns.
 func (s *served) end(t testing.TB) error {
 	t.Helper()

@@ -86,8 +86,7 @@ func TestOfferFiles(t *testing.T) {
 
 // What no consumer would take is refused, and the files stay the caller's.
 func TestOfferFilesWrong(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t)
+	_, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 100, 1)
 	with := func(change func(*vmm.Descriptor)) vmm.Descriptor {
 		m := memory
@@ -128,8 +127,7 @@ func TestOfferFilesWrong(t *testing.T) {
 // An offer that fails because there is no descriptor for its data leaves the caller's
 // alone.
 func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 100, 1)
 	var all unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &all))
@@ -148,8 +146,7 @@ func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
 // Memory of descriptors alone is waited for until who could write it has released it, and
 // is resumed.
 func TestOfferFilesIsFencedAndResumed(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 100, 1)
 	first := ok(srv.OfferFiles("data", memory, files, ReadWrite, WithData(noise(5000, 2))))(t)
 	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))

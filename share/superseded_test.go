@@ -12,8 +12,7 @@ import (
 // Consumers are told in a record that older ones ignore, how far they have got does not
 // matter: those that wait for the data of the offer that is replaced cannot be.
 func TestConsumersHearThatTheyAreSuperseded(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.opts.goodbye = brief
 	buf, next := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
 	old := serve(t, srv, buf)
@@ -108,8 +107,7 @@ func TestSupersededAtAnyTime(t *testing.T) {
 
 // A consumer has nothing of the kind to say.
 func TestConsumerThatSaysSuperseded(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	s := serve(t, srv, newBuffer(t, ctx, 1))
 	for n, begin := range [][]wire.Message{nil, {wants(dev)}} {
 		conn := dialed(t, srv)

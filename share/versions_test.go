@@ -18,8 +18,7 @@ import (
 // A stopped process that has a lease keeps nobody from the name, and a grace period gives
 // the memory back.
 func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	old := serve(t, srv, newBuffer(t, ctx, 1), WithGrace(brief), goodbyeIn(1, brief))
 	c := start(t, "consumer", srv.Path(), "stop when mapped")
 	c.says(t, "mapped")
@@ -50,8 +49,7 @@ func TestThousandReplacements(t *testing.T) {
 	if cutest.Kind() == cu.CUDA && !cutest.All() {
 		versions = 100
 	}
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	over, stop := context.WithCancel(context.Background()) // of the consumers
 	serving, end := context.WithCancel(context.Background())

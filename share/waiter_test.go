@@ -159,8 +159,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 
 // FAULTS 31: what a consumer may answer that has waited for the offer.
 func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	null := ok(os.Open(os.DevNull))(t)
 	conns, order := map[string]*sock.Conn{}, []string{}
@@ -228,8 +227,7 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 
 // Nor is one that has answered cut off when it would have been.
 func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
 	w := waiting(srv)[0]

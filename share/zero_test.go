@@ -14,8 +14,7 @@ import (
 // Invariant 2, of the caller: what is nil or zero is an error that says so, or does
 // nothing. It neither panics nor waits.
 func TestNilArgumentsAreErrors(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t)
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, call := range map[string]func() error{
 		"Attach":          func() error { return attachError(srv.Path(), nil) },
