@@ -103,9 +103,7 @@ python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/
 
 measure() { # word; $ours, $before, $plain, $c and $python are words without spaces in them
 	case $1 in
-	crossing)
-		within 25 "$tree/bin/crossing" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} &&
-			within 15 "$tree/bin/crossing-nocgo" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
+	crossing) within 25 "$tree/bin/crossing" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
 	handoff) within 135 "$tree/bin/handoff" $ours $before $plain $c $python -out "$out" -time 9s -budget 85s ${BENCH_QUICK:+-time 1s} ;;
 	growth) growth ;;
 	channel) channel ;;
