@@ -20,7 +20,6 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -31,36 +30,12 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// A contestant is a rival's name and command.
-type contestant struct {
-	name   string
-	argv   []string
-	frames bool // it knows no other question
-}
-
-// contestants is a flag that may be given several times.
-type contestants struct {
-	to     *[]contestant
-	frames bool
-}
-
-func (c contestants) String() string { return "" }
-
-func (c contestants) Set(s string) error {
-	name, command, ok := strings.Cut(s, "=")
-	if !ok || name == "" || command == "" {
-		return errors.New("want NAME=COMMAND,ARG,…")
-	}
-	*c.to = append(*c.to, contestant{name, strings.Split(command, ","), c.frames})
-	return nil
-}
-
 // run is the program; it returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var s settings
 	flags := flag.NewFlagSet("channel", flag.ContinueOnError)
-	flags.Var(contestants{&s.rivals, false}, "rival", "a rival, `NAME=COMMAND,ARG,…`; the first is ours, the second the one that it is compared with")
-	flags.Var(contestants{&s.rivals, true}, "frames", "a rival, `NAME=COMMAND,ARG,…`, that is asked for frames alone")
+	flags.Var(&s.rivals, "rival", "a rival, `NAME=COMMAND,ARG,…`; the first is ours, the second the one that it is compared with")
+	flags.Var(&s.frames, "frames", "a rival, `NAME=COMMAND,ARG,…`, that is asked for frames alone")
 	flags.IntVar(&s.rounds, "rounds", 3, "how often each is asked")
 	flags.DurationVar(&s.time, "time", 100*time.Second, "after so long each is asked once more at most")
 	flags.BoolVar(&s.two, "two", false, "the rivals' readers are on another device than their writers (-on 1)")

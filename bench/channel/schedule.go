@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/bench/internal/stats"
@@ -15,19 +14,22 @@ import (
 
 // settings are what the flags say.
 type settings struct {
-	rivals []contestant
+	rivals rival.Commands
+	frames rival.Commands // they know no other question
 	rounds int
 	time   time.Duration
 	quick  bool
 	two    bool // readers are on a device of their own
 }
 
+// slots is how many a channel of frames has.
+const slots = 8
+
 // A question is what rivals are asked, as bench/README.md has it.
 type question struct {
 	kind    string // "oneway", "hosts", "frames"
 	readers int
 	size    uint64
-	slots   int
 	copies  bool
 	count   int
 }
@@ -44,7 +46,7 @@ func (q question) String() string {
 	if q.copies {
 		what = 1
 	}
-	return fmt.Sprintf("frames %d %d %d %d", q.size, q.slots, what, q.count)
+	return fmt.Sprintf("frames %d %d %d %d", q.size, slots, what, q.count)
 }
 
 // plan is what is asked; frames come first, while there is one reader's process.
@@ -53,19 +55,14 @@ func (s settings) plan() (all []question) {
 	if s.quick {
 		sizes, readers = []uint64{4 << 10, 8 << 10}, []int{1, 2}
 	}
-	ways, more := []bool{false, true}, []int{2, 16, 32}
+	ways := []bool{false, true}
 	if s.two { // the copy to the host is as on one device, and so is what hosts do
-		readers, ways, more = readers[:1], ways[:1], nil
+		readers, ways = readers[:1], ways[:1]
 	}
 	for _, copies := range ways {
 		for _, size := range sizes {
-			for _, slots := range []int{4, 8} {
-				all = append(all, question{kind: "frames", size: size, slots: slots, copies: copies, count: framesOf(size)})
-			}
+			all = append(all, question{kind: "frames", size: size, copies: copies, count: framesOf(size)})
 		}
-	}
-	for _, slots := range more { // what slots gain
-		all = append(all, question{kind: "frames", size: sizes[1], slots: slots, count: framesOf(sizes[1])})
 	}
 	hosts, rounds := 20_000, 512
 	if s.quick {
@@ -101,27 +98,18 @@ type answers map[string][]rival.Answer
 // A field is all rivals, and what they answered.
 type field struct {
 	settings
-	there  []*rival.Rival // nil where it could not be started, or failed
-	infos  []string
-	asked  []question
-	got    []answers
-	stderr io.Writer
+	*rival.Field
+	asked []question
+	got   []answers
 }
 
 // compare asks everybody everything.
-func (s settings) compare(ctx context.Context, stderr io.Writer) (*report.Report, error) {
-	f := &field{settings: s, stderr: stderr, there: make([]*rival.Rival, len(s.rivals)), infos: make([]string, len(s.rivals))}
-	for i, c := range s.rivals {
-		start, cancel := context.WithTimeout(ctx, 2*time.Minute)
-		r, err := rival.Start(start, c.name, c.argv...)
-		cancel()
-		if err != nil {
-			f.leave(i, err)
-			continue
-		}
-		f.there[i], f.infos[i] = r, r.Info
-		defer func() { _ = r.Close() }() // what it answered counts
+func (s settings) compare(ctx context.Context, stderr io.Writer) (_ *report.Report, err error) {
+	f := &field{settings: s}
+	if f.Field, err = rival.StartAll(ctx, slices.Concat(s.rivals, s.frames), stderr); err != nil {
+		return nil, err
 	}
+	defer func() { _ = f.Close() }() // what they answered counts
 	begin := time.Now()
 	for _, q := range s.plan() {
 		got := answers{}
@@ -129,46 +117,41 @@ func (s settings) compare(ctx context.Context, stderr io.Writer) (*report.Report
 			if round > 0 && time.Since(begin) > s.time {
 				break
 			}
-			if err := f.ask(ctx, q, round, got); err != nil {
+			err := f.TakeTurns(ctx, round, func(r *rival.Rival) error {
+				if q.kind != "frames" && !f.whole(r.Name) {
+					return nil
+				}
+				a, err := rival.Ask(ctx, r, q.String())
+				if err == nil {
+					got[r.Name] = append(got[r.Name], a)
+				}
+				return err
+			})
+			if err != nil {
 				return nil, err
 			}
 		}
 		f.asked, f.got = append(f.asked, q), append(f.got, got)
 	}
-	if f.there[0] == nil {
-		return nil, fmt.Errorf("%s was left out, and there is nothing to compare", s.rivals[0].name)
-	}
 	return f.report(), nil
 }
 
-// leave leaves a rival out.
-func (f *field) leave(i int, why error) {
-	fmt.Fprintf(f.stderr, "channel: left out: %s\n", program.OneLine(why))
-	f.infos[i] = program.OneLine(why)
-	f.there[i] = nil
+// whole says whether a rival knows all questions.
+func (s settings) whole(name string) bool {
+	return slices.ContainsFunc(s.rivals, func(c rival.Command) bool { return c.Name == name })
 }
 
-// ask asks one question of all, beginning with another rival each round.
-func (f *field) ask(ctx context.Context, q question, round int, got answers) error {
-	for i := range f.rivals {
-		i = (i + round) % len(f.rivals)
-		c := f.rivals[i]
-		if f.there[i] == nil || c.frames && (q.kind != "frames" || q.slots != 8) {
-			continue
-		}
-		limit, cancel := context.WithTimeout(ctx, time.Minute)
-		a, err := f.there[i].Ask(limit, "%s", q)
-		cancel()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil {
-			f.leave(i, fmt.Errorf("%s: %w", q, err))
-			continue
-		}
-		got[c.name] = append(got[c.name], a)
+// names are those of the rivals that know a kind of question.
+func (s settings) names(kind string) (all []string) {
+	for _, c := range s.rivals {
+		all = append(all, c.Name)
 	}
-	return nil
+	if kind == "frames" {
+		for _, c := range s.frames {
+			all = append(all, c.Name)
+		}
+	}
+	return all
 }
 
 // samples are the rounds of a rival, in ns: one number each, of those in each answer.
@@ -190,15 +173,6 @@ func floats(ns []int64) []float64 {
 		xs[i] = float64(n)
 	}
 	return xs
-}
-
-// queueing is how long the host took for a frame that was queued.
-func queueing(a rival.Answer) float64 {
-	i := slices.IndexFunc(a.Steps, func(s rival.Step) bool { return s.Name == "queue" })
-	if i < 0 {
-		return 0
-	}
-	return float64(a.Steps[i].NS)
 }
 
 // of are the answers to questions of a kind, with the questions.

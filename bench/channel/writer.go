@@ -120,13 +120,10 @@ func (e *exchange) measure(rounds int) (a rival.Answer, err error) {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, e.done.close()) }()
-	var queueing time.Duration
 	for n := uint64(0); n < uint64(rounds); n += chunk {
-		took, err := e.queue(n)
-		if err != nil {
+		if err := e.queue(n); err != nil {
 			return a, err
 		}
-		queueing += took
 		e.gate.p.Store(n + 1)
 		before, err := e.done.await(n + 1)
 		if err != nil {
@@ -141,44 +138,40 @@ func (e *exchange) measure(rounds int) (a rival.Answer, err error) {
 			before = at
 		}
 	}
-	a.Steps = []rival.Step{{Side: "producer", Name: "queue", NS: queueing.Nanoseconds() / int64(rounds)}}
 	return a, nil
 }
 
-// queue has all sides queue the chunk behind frame n, behind a gate. It says how long the host
-// took for what publishes.
-func (e *exchange) queue(n uint64) (took time.Duration, err error) {
+// queue has all sides queue the chunk behind frame n, behind a gate.
+func (e *exchange) queue(n uint64) error {
 	for _, r := range e.readers {
 		if err := r.tell(task{Do: "queue", Count: chunk}); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	for _, r := range e.readers {
 		if _, err := r.wait(); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if err := e.back.s.WaitValue64(e.gate.at, n+1, cu.WaitGEQ); err != nil {
-		return 0, err
+		return err
 	}
 	for i := n + 1; i <= n+chunk; i++ {
-		begin := time.Now()
 		slot, err := e.out.AcquireOn(e.back.s)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if err := e.out.PublishOn(e.back.s, slot, channel.Meta{}); err != nil {
-			return 0, err
+			return err
 		}
-		took += time.Since(begin)
 		if err := e.back.answerOn(); err != nil {
-			return 0, err
+			return err
 		}
 		if err := e.back.s.WriteValue64(e.done.at, i, cu.WriteDefault); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return took, nil
+	return nil
 }
 
 // hosts answers how long frames take from a CPU to another and back.

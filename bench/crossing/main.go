@@ -111,7 +111,7 @@ func makeReport(ways []way, samples [][]sample) *report.Report {
 	for i, w := range ways {
 		s := stats.Summarize(times[i])
 		t.Rows = append(t.Rows, []string{w.name, report.Duration(s.P50), report.Duration(s.Min), report.Duration(s.P25) + " – " + report.Duration(s.P75),
-			report.Duration(s.Max), fmt.Sprint(most[i]), report.Times(stats.Summarize(stats.Ratios(times[0], times[i])).P50)})
+			report.Duration(s.Max), fmt.Sprint(most[i]), report.Times(stats.Ratio(times[0], times[i]))})
 	}
 	r.Tables = []report.Table{t}
 	return r

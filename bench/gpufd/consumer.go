@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"time"
 
-	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
@@ -30,15 +27,9 @@ type consumer struct {
 
 // taken is what came of attaching to offer n.
 type taken struct {
-	n     uint64
-	att   *share.Attachment
-	steps []rival.Step // At is absolute
-	err   error
-}
-
-// note notes a step.
-func (t *taken) note(name string, from, to int64) {
-	t.steps = with(t.steps, interval("consumer", name, from, to))
+	n   uint64
+	att *share.Attachment
+	err error
 }
 
 func newConsumer(o options) (*consumer, error) {
@@ -101,10 +92,7 @@ func (c *consumer) letGo(t taken) (rival.Answer, error) {
 	defer cancel()
 	fault := c.check(t.att.Buffer(), t.n)
 	reported := t.att.Report(ctx, fault)
-	closing := rival.Now()
-	err := errors.Join(fault, reported, t.att.Close())
-	t.note("close", closing, rival.Now())
-	return rival.Answer{Steps: t.steps}, err
+	return rival.Answer{}, errors.Join(fault, reported, t.att.Close())
 }
 
 // giveUp answers why attaching failed, if it did.
@@ -119,15 +107,8 @@ func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
 
 // attach takes offer n, and calls connected on the way.
 func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
-	t := taken{n: n, steps: make([]rival.Step, 0, 8)}
-	var received int64
-	program.OnStep(func(step string, took time.Duration) { now := rival.Now(); t.note(step, now-took.Nanoseconds(), now) })
-	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev,
-		share.OnConnected(func(sock.Peer) { connected() }),
-		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }))
-	if t.err == nil {
-		t.note("attach", received, rival.Now())
-	}
+	t := taken{n: n}
+	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev, share.OnConnected(func(sock.Peer) { connected() }))
 	return t
 }
 

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"io"
 	"os"
@@ -23,39 +22,16 @@ const patience = time.Minute
 type options struct {
 	driver   string
 	consumer string // socket to attach at
-	mode     mode
-}
-
-// A mode says what is done before the buffer counts as ready.
-type mode string
-
-// The modes. In all of them the driver has exported the memory.
-const (
-	ahead  mode = "ahead"  // and the offer is prepared before the data is written
-	before mode = "before" // nothing else, as with c-before
-	plain  mode = "plain"  // and the offer is left to wait for the device
-)
-
-func (m *mode) String() string { return string(*m) }
-
-func (m *mode) Set(s string) error {
-	switch mode(s) {
-	case ahead, before, plain:
-		*m = mode(s)
-		return nil
-	}
-	return errors.New("want ahead, before or plain")
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 // run is the program; it returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	o := options{mode: ahead}
+	var o options
 	flags := flag.NewFlagSet("gpufd", flag.ContinueOnError)
 	flags.StringVar(&o.driver, "driver", "cuda", "`cuda|soft`")
 	flags.StringVar(&o.consumer, "consumer", "", "be a consumer of the producer that listens at `path`")
-	flags.Var(&o.mode, "mode", "`ahead|before|plain`: prepare the offer before the data is written; only export beforehand; or have the offer wait for the device, too")
 	refused := cli.ExitOK
 	code := program.Run(flags, args, stdout, stderr, func() error {
 		h, err := o.open()
@@ -98,9 +74,4 @@ func (o options) device() (*cu.Device, *cu.Context, error) {
 // bounded is a context for one step.
 func bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), patience)
-}
-
-// interval is a step from one time of the common clock to another.
-func interval(side, name string, from, to int64) rival.Step {
-	return rival.Step{Side: side, Name: name, At: from, NS: to - from}
 }

@@ -4,44 +4,19 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
+	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/internal/cli"
 )
-
-// commands is the value of -rival: NAME=COMMAND,ARG,…, several times. The first is
-// ours.
-type commands []command
-
-type command struct {
-	name string
-	argv []string
-}
-
-func (c *commands) String() string { return "" }
-
-func (c *commands) Set(s string) error {
-	name, line, ok := strings.Cut(s, "=")
-	argv := strings.Split(line, ",")
-	switch {
-	case !ok || name == "" || argv[0] == "":
-		return errors.New("want NAME=COMMAND,ARG,…")
-	case slices.ContainsFunc(*c, func(x command) bool { return x.name == name }):
-		return fmt.Errorf("there is a %s already", name)
-	}
-	*c = append(*c, command{name, argv})
-	return nil
-}
 
 // sizes is a list of sizes in bytes.
 type sizes []uint64
@@ -70,7 +45,7 @@ func (l *sizes) Set(s string) error {
 }
 
 type options struct {
-	rivals     commands
+	rivals     rival.Commands
 	sizes      sizes
 	iterations int
 	time       time.Duration
@@ -102,7 +77,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		return handoffs(ctx, o, stdout)
+		return handoffs(ctx, o, stdout, stderr)
 	})
 }
 

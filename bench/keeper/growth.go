@@ -65,18 +65,9 @@ func (g *growing) p50(n int, subject string) float64 {
 	return stats.Summarize(g.ns[fmt.Sprint(n, " ", subject)]).P50
 }
 
-// exponent is how a subject grows.
-func (g *growing) exponent(subject string) float64 {
-	var xs, ys []float64
-	for _, n := range g.points {
-		xs, ys = append(xs, float64(n)), append(ys, g.p50(n, subject))
-	}
-	return stats.Exponent(xs, ys)
-}
-
 // report adds a table and samples.
 func (g *growing) report(r *report.Report, title, text string) {
-	t := report.Table{Name: g.what, Title: title, Text: text, Head: append([]string{g.what}, g.subjects...)}
+	t := report.Table{Title: title, Text: text, Head: append([]string{g.what}, g.subjects...)}
 	if g.absent != "" {
 		t.Text += "\n\n" + g.absent
 	}
@@ -90,11 +81,6 @@ func (g *growing) report(r *report.Report, title, text string) {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	last := []string{"exponent"}
-	for _, subject := range g.subjects {
-		last = append(last, report.Exponent(g.exponent(subject)))
-	}
-	t.Rows = append(t.Rows, last)
 	r.Tables = append(r.Tables, t)
 }
 
@@ -298,8 +284,7 @@ func (g *grower) remove() error {
 	return errors.Join(err, c.Close())
 }
 
-const growthText = `A keeper keeps names of 2 MiB each. What is measured is said in the heads; there is no rival. The exponent is the slope of log time
-over log number, by least squares over the larger half of the points: 1 is linear, 0 is flat.`
+const growthText = `A keeper keeps names of 2 MiB each. What is measured is said in the heads; there is no rival.`
 
 const namesText = "Put makes a version more of one name, from connecting to its being committed; list is a conversation about all names; attach maps one and lets go of it; restart is from the exec of a keeper, after the last one was killed, to its serving all of them."
 

@@ -8,12 +8,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
-	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
@@ -55,7 +52,7 @@ func OneLine(err error) string { return strings.Join(strings.Fields(err.Error())
 
 // Open opens the driver of that name, cuda or soft.
 func Open(driver string) (*cu.Driver, error) {
-	opts := []cu.Option{Steps()}
+	var opts []cu.Option
 	switch driver {
 	case cu.CUDA.String():
 	case cu.Soft.String():
@@ -68,29 +65,4 @@ func Open(driver string) (*cu.Driver, error) {
 		return nil, cli.Machinef("%w", err)
 	}
 	return drv, nil
-}
-
-// stepOf names the steps of making, importing and exporting memory by the driver's calls.
-var stepOf = map[string]string{
-	"cuMemCreate": "create", "cuMemImportFromShareableHandle": "import", "cuMemAddressReserve": "reserve", "cuMemMap": "map",
-	"cuMemSetAccess": "access", "cuMemExportToShareableHandle": "export", "cuIpcOpenMemHandle_v2": "open",
-}
-
-var onStep atomic.Pointer[func(step string, took time.Duration)]
-
-// OnStep calls f after each of the driver's steps from now on, on the goroutine that makes it.
-func OnStep(f func(step string, took time.Duration)) { onStep.Store(&f) }
-
-// Steps is the option of a driver with which OnStep works.
-func Steps() cu.Option { return cu.WithHook(hook) }
-
-func hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
-	f, step := onStep.Load(), stepOf[call.Symbol()]
-	if f == nil || step == "" {
-		return next()
-	}
-	begin := time.Now()
-	r := next()
-	(*f)(step, time.Since(begin))
-	return r
 }

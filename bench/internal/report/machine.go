@@ -46,7 +46,7 @@ func ThisMachine() Machine {
 		CPU:     cpu(),
 		Cores:   runtime.NumCPU(),
 		Kernel:  kernel(),
-		Go:      fmt.Sprintf("%s %s/%s, %s", runtime.Version(), runtime.GOOS, runtime.GOARCH, builtWith),
+		Go:      fmt.Sprintf("%s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		GPU:     gpu,
 		Driver:  driver,
 		Commit:  commit(),
@@ -131,4 +131,11 @@ func command() string {
 		return c
 	}
 	return strings.Join(os.Args, " ")
+}
+
+func (m Machine) table() Table {
+	return Table{Title: "Machine", Head: []string{"what", "which"}, Rows: [][]string{
+		{"CPU", fmt.Sprintf("%s, %d cores", m.CPU, m.Cores)}, {"GPU", m.GPU}, {"driver", m.Driver}, {"kernel", m.Kernel},
+		{"Go", m.Go}, {"commit", m.Commit}, {"date", m.Date},
+	}}
 }

@@ -1,6 +1,6 @@
 // Package rival talks to the programs that the handoff benchmark compares. A
 // rival owns a producer and a consumer process and answers each line on its
-// standard input, "handoff SIZE CHUNKS" say, with a line of JSON. It does one
+// standard input, "handoff SIZE" say, with a line of JSON. It does one
 // thing at a time, when it is asked, so that rivals can be measured turn about
 // on one machine. bench/README.md has the whole protocol.
 package rival
@@ -25,17 +25,8 @@ type Answer struct {
 	Info  string `json:"info,omitempty"`
 	Error string `json:"error,omitempty"`
 
-	NS    int64   `json:"ns,omitempty"`    // from the buffer being ready to the producer knowing that it is mapped
-	Each  []int64 `json:"each,omitempty"`  // the same for each of several consumers, in the order of their coming
-	Steps []Step  `json:"steps,omitempty"` // of both sides
-}
-
-// A Step is a part of a handoff.
-type Step struct {
-	Side string `json:"side"` // "producer" or "consumer"
-	Name string `json:"name"`
-	At   int64  `json:"at"` // when it began, in ns since the buffer was ready
-	NS   int64  `json:"ns"` // how long it took
+	NS   int64   `json:"ns,omitempty"`   // what was asked for took
+	Each []int64 `json:"each,omitempty"` // and of many, each
 }
 
 // A Rival is a running program. The caller owns it.
