@@ -22,14 +22,12 @@ type settings struct {
 	two    bool // readers are on a device of their own
 }
 
-// slots is how many a channel of frames has.
-const slots = 8
-
 // A question is what rivals are asked, as bench/README.md has it.
 type question struct {
 	kind    string // "oneway", "hosts", "frames"
 	readers int
 	size    uint64
+	slots   int
 	copies  bool
 	count   int
 }
@@ -46,7 +44,7 @@ func (q question) String() string {
 	if q.copies {
 		what = 1
 	}
-	return fmt.Sprintf("frames %d %d %d %d", q.size, slots, what, q.count)
+	return fmt.Sprintf("frames %d %d %d %d", q.size, q.slots, what, q.count)
 }
 
 // plan is what is asked; frames come first, while there is one reader's process.
@@ -55,14 +53,17 @@ func (s settings) plan() (all []question) {
 	if s.quick {
 		sizes, readers = []uint64{4 << 10, 8 << 10}, []int{1, 2}
 	}
-	ways := []bool{false, true}
+	ways, more := []bool{false, true}, []int{2, 4, 16, 32}
 	if s.two { // the copy to the host is as on one device, and so is what hosts do
-		readers, ways = readers[:1], ways[:1]
+		readers, ways, more = readers[:1], ways[:1], nil
 	}
 	for _, copies := range ways {
 		for _, size := range sizes {
-			all = append(all, question{kind: "frames", size: size, copies: copies, count: framesOf(size)})
+			all = append(all, question{kind: "frames", size: size, slots: 8, copies: copies, count: framesOf(size)})
 		}
+	}
+	for _, slots := range more { // what slots gain
+		all = append(all, question{kind: "frames", size: sizes[1], slots: slots, count: framesOf(sizes[1])})
 	}
 	hosts, rounds := 20_000, 512
 	if s.quick {
@@ -118,7 +119,7 @@ func (s settings) compare(ctx context.Context, stderr io.Writer) (_ *report.Repo
 				break
 			}
 			err := f.TakeTurns(ctx, round, func(r *rival.Rival) error {
-				if q.kind != "frames" && !f.whole(r.Name) {
+				if q.slots != 8 && !f.whole(r.Name) {
 					return nil
 				}
 				a, err := rival.Ask(ctx, r, q.String())
@@ -141,12 +142,12 @@ func (s settings) whole(name string) bool {
 	return slices.ContainsFunc(s.rivals, func(c rival.Command) bool { return c.Name == name })
 }
 
-// names are those of the rivals that know a kind of question.
-func (s settings) names(kind string) (all []string) {
+// names are those of the rivals that are asked a question.
+func (s settings) names(q question) (all []string) {
 	for _, c := range s.rivals {
 		all = append(all, c.Name)
 	}
-	if kind == "frames" {
+	if q.slots == 8 {
 		for _, c := range s.frames {
 			all = append(all, c.Name)
 		}

@@ -23,7 +23,7 @@ func (f *field) report() *report.Report {
 		r.Tables = []report.Table{f.wayTable("oneway"), f.framesTable(false)}
 	}
 	for i, q := range f.asked {
-		for _, name := range f.names(q.kind) {
+		for _, name := range f.names(q) {
 			f.raw(r, q, name, f.got[i][name])
 		}
 	}
@@ -58,7 +58,7 @@ func (f *field) wayTable(kind string) report.Table {
 		if kind == "hosts" {
 			first = fmt.Sprint(q.count)
 		}
-		for _, name := range f.names(kind) {
+		for _, name := range f.names(q) {
 			t.Rows = append(t.Rows, []string{first, name, median(got[name], half), median(got[name], tail), report.Times(f.ratio(got, name, half))})
 		}
 	}
@@ -66,7 +66,7 @@ func (f *field) wayTable(kind string) report.Table {
 }
 
 func (f *field) framesTable(copies bool) report.Table {
-	t := report.Table{Title: "Time per frame, kernels on both sides", Head: []string{"size", "rival", "time", "rate", "ratio"}}
+	t := report.Table{Title: "Time per frame, kernels on both sides", Head: []string{"size", "slots", "rival", "time", "rate", "ratio"}}
 	if copies {
 		t.Title = "Time per frame, copied to the host"
 	}
@@ -74,12 +74,12 @@ func (f *field) framesTable(copies bool) report.Table {
 		if q.copies != copies {
 			continue
 		}
-		for _, name := range f.names("frames") {
+		for _, name := range f.names(q) {
 			rate := "–"
 			if all := got[name]; len(all) > 0 {
 				rate = fmt.Sprintf("%.1f GB/s", float64(q.size)/stats.Summarize(samples(all, perFrame)).P50)
 			}
-			t.Rows = append(t.Rows, []string{cli.Human(q.size), name, median(got[name], perFrame), rate, report.Times(f.ratio(got, name, perFrame))})
+			t.Rows = append(t.Rows, []string{cli.Human(q.size), fmt.Sprint(q.slots), name, median(got[name], perFrame), rate, report.Times(f.ratio(got, name, perFrame))})
 		}
 	}
 	return t
