@@ -29,8 +29,8 @@ type taking struct {
 	done   *word // frames that the stream has done
 }
 
-func (s side) newTaking(t task) (k *taking, err error) {
-	k = &taking{side: s, copies: t.Copies}
+func (s side) newTaking(path string, copies bool) (k *taking, err error) {
+	k = &taking{side: s, copies: copies}
 	if k.wrong, err = newWord(s.ctx); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (s side) newTaking(t task) (k *taking, err error) {
 	if k.check, err = k.module.Function("check_words"); err != nil {
 		return nil, err
 	}
-	if k.pair, err = s.open(t); err != nil {
+	if k.pair, err = s.open(path, ""); err != nil {
 		return nil, err
 	}
 	k.host, err = s.ctx.AllocHost(k.r.SlotSize(), 0)
@@ -55,24 +55,24 @@ func (k *taking) close() error {
 }
 
 // takeFrames takes frames, and says how long one took once they were flowing.
-func (s side) takeFrames(t task) (p reply, err error) {
-	k, err := s.newTaking(t)
+func (s side) takeFrames(path string, last uint64, copies bool) (ns int64, err error) {
+	k, err := s.newTaking(path, copies)
 	if err != nil {
-		return p, err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, k.close()) }()
-	warm, last := uint64(t.Count/4/mark*mark), uint64(t.Count)
+	warm := last / 4 / mark * mark
 	var begin time.Time
 	for n := uint64(1); n <= last; n++ {
 		if err := k.take(n); err != nil {
-			return p, err
+			return 0, err
 		}
 		if n%mark != 0 || n < ahead {
 			continue
 		}
 		at, err := k.done.await(n - ahead)
 		if err != nil {
-			return p, err
+			return 0, err
 		}
 		if n-ahead == warm {
 			begin = at
@@ -80,10 +80,9 @@ func (s side) takeFrames(t task) (p reply, err error) {
 	}
 	end, err := k.done.await(last)
 	if err != nil {
-		return p, err
+		return 0, err
 	}
-	p.NS = end.Sub(begin).Nanoseconds() / int64(last-warm)
-	return p, k.verify(uint32(last))
+	return end.Sub(begin).Nanoseconds() / int64(last-warm), k.verify(uint32(last))
 }
 
 // take queues what is done with one frame.
@@ -121,7 +120,7 @@ func (k *taking) verify(last uint32) error {
 
 // writeFrames has a stream write frames whose words are their sequence.
 func (s side) writeFrames(w *channel.Writer, count uint64) (err error) {
-	stream, err := s.stream()
+	stream, err := s.ctx.NewStream()
 	if err != nil {
 		return err
 	}

@@ -44,11 +44,12 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	as := flags.String("as", "", "be `writer|reader`, ours")
 	driver := flags.String("driver", "cuda", "driver of ours, `cuda|soft`")
 	on := flags.Int("on", 0, "the `device` of our readers; the writer's is 0")
+	dir := flags.String("dir", "", "of a reader: the `directory` of the channels")
 	ptx := flags.String("ptx", "c/check.ptx", "`file` of the kernel that reads frames")
 	return program.Run(flags, args, stdout, stderr, func() error {
 		switch *as {
 		case "writer", "reader":
-			return beSide(*as, *driver, *ptx, *on, stdin, stdout)
+			return beSide(*as, *driver, *ptx, *dir, *on, stdin, stdout)
 		case "":
 		default:
 			return cli.Usagef("-as %q: want writer or reader", *as)
@@ -67,13 +68,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // beSide is our rival, or a reader of its.
-func beSide(as, driver, ptx string, on int, stdin io.Reader, stdout io.Writer) (err error) {
-	refuse := func(err error) error {
-		if as == "writer" {
-			return errors.Join(err, rival.Refuse(stdout, err))
-		}
-		return err
-	}
+func beSide(as, driver, ptx, dir string, on int, stdin io.Reader, stdout io.Writer) (err error) {
+	refuse := func(err error) error { return errors.Join(err, rival.Refuse(stdout, err)) }
 	drv, err := program.Open(driver)
 	if err != nil {
 		return refuse(err)
@@ -91,16 +87,16 @@ func beSide(as, driver, ptx string, on int, stdin io.Reader, stdout io.Writer) (
 		return refuse(err)
 	}
 	defer func() { err = errors.Join(err, ctx.Close()) }()
-	s := side{ctx, ptx}
 	if as == "reader" {
-		return beReader(s, stdin, stdout)
+		r := &reader{side: side{ctx, ptx, dir}}
+		defer func() { err = errors.Join(err, r.leave()) }()
+		return rival.Serve(stdin, stdout, rival.Answer{Name: "reader"}, r.handlers())
 	}
-	dir, err := os.MkdirTemp("", "gpufd-bench")
-	if err != nil {
+	if dir, err = os.MkdirTemp("", "gpufd-bench"); err != nil {
 		return refuse(err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	w := &writer{side: s, args: []string{"-driver", driver, "-ptx", ptx, "-on", strconv.Itoa(on)}, dir: dir}
+	w := &writer{side: side{ctx, ptx, dir}, args: []string{"-driver", driver, "-ptx", ptx, "-on", strconv.Itoa(on)}}
 	defer func() { err = errors.Join(err, w.close()) }()
 	return rival.Serve(stdin, stdout, rival.Answer{Name: "gpufd", Info: drv.String()}, w.handlers())
 }

@@ -70,7 +70,7 @@ func StartWith(ctx context.Context, name string, files []*os.File, argv ...strin
 		return nil, fmt.Errorf("rival %s: %w", name, err)
 	}
 	go r.read(out)
-	a, err := r.wait(ctx)
+	a, err := r.Wait(ctx)
 	if err == nil && !a.Ready {
 		err = fmt.Errorf("rival %s: its first line does not say that it is ready", name)
 	}
@@ -103,14 +103,20 @@ func (r *Rival) read(out io.Reader) {
 // Ask sends one line and waits for the answer. A rival that does not answer
 // before ctx's deadline is killed.
 func (r *Rival) Ask(ctx context.Context, format string, args ...any) (Answer, error) {
+	r.Tell(format, args...)
+	return r.Wait(ctx)
+}
+
+// Tell sends one line. Each takes a Wait.
+func (r *Rival) Tell(format string, args ...any) {
+	_, _ = fmt.Fprintf(r.in, format+"\n", args...) // one that has ended says how, or nothing
+}
+
+// Wait waits for the answer to a line.
+func (r *Rival) Wait(ctx context.Context) (Answer, error) {
 	if r.dead != nil {
 		return Answer{}, r.dead
 	}
-	_, _ = fmt.Fprintf(r.in, format+"\n", args...) // one that has ended says how, or nothing
-	return r.wait(ctx)
-}
-
-func (r *Rival) wait(ctx context.Context) (Answer, error) {
 	select {
 	case l, ok := <-r.answers:
 		switch {
