@@ -33,7 +33,7 @@ func TestHostFuncCompiles(t *testing.T) {
 func TestCRival(t *testing.T) {
 	r := cRival(t)("")
 	for range 3 {
-		a, err := r.Ask(t.Context(), "handoff %d", 4*granularity)
+		a, err := r.Ask(t.Context(), "handoff %d", 8<<20)
 		require.NoError(t, err)
 		require.Positive(t, a.NS)
 	}

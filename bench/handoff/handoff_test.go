@@ -26,7 +26,7 @@ func onSoft(t *testing.T) options {
 		rivals: rival.Commands{{Name: "gpufd", Argv: soft}, {Name: base, Argv: soft}, {Name: "absent", Argv: []string{"/bin/false"}},
 			{Name: "dying", Argv: []string{"/bin/sh", "-c", `echo '{"ready":true,"info":"v1"}'; read x`}},
 			{Name: "idle", Argv: []string{"/bin/sh", "-c", `echo '{"ready":true}'; while read x; do echo '{}'; done`}}},
-		sizes:      sizes{2 << 20, 8 << 20},
+		sizes:      []uint64{2 << 20, 8 << 20},
 		iterations: 3, time: time.Minute, out: t.TempDir(),
 	}
 }
@@ -57,7 +57,7 @@ func TestSizesThatDoNotFit(t *testing.T) {
 	o := onSoft(t)
 	script := `echo '{"ready":true}'; while read what size; do
 		if [ $size -gt 67108864 ]; then echo '{"error":"cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2): no"}'; else echo '{"ns":'$size'}'; fi; done`
-	o.rivals, o.sizes = rival.Commands{{Name: "gpufd", Argv: []string{"/bin/sh", "-c", script}}}, sizes{2 << 20, 1 << 30, 2 << 30}
+	o.rivals, o.sizes = rival.Commands{{Name: "gpufd", Argv: []string{"/bin/sh", "-c", script}}}, []uint64{2 << 20, 1 << 30, 2 << 30}
 	var out bytes.Buffer
 	require.NoError(t, handoffs(t.Context(), o, &out, io.Discard))
 	require.Contains(t, out.String(), "\n- 1 GiB and more: handoff 1073741824: rival gpufd: cuMemCreate")
@@ -70,15 +70,6 @@ func TestSizesThatDoNotFit(t *testing.T) {
 func TestOursMustRun(t *testing.T) {
 	o := options{rivals: rival.Commands{{Name: "gpufd", Argv: []string{"/bin/false"}}}}
 	require.Error(t, handoffs(t.Context(), o, io.Discard, io.Discard))
-}
-
-func TestFlags(t *testing.T) {
-	var s sizes
-	require.NoError(t, s.Set("2MiB,1GiB"))
-	require.Equal(t, "2MiB,1GiB", s.String())
-	for _, bad := range []string{"", "0", "1MiB", "2MiB,", "-2MiB"} {
-		require.Error(t, s.Set(bad), bad)
-	}
 }
 
 func TestWrongFlags(t *testing.T) {

@@ -5,11 +5,9 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -18,35 +16,9 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// sizes is a list of sizes in bytes.
-type sizes []uint64
-
-func (l *sizes) String() string {
-	var words []string
-	for _, n := range *l {
-		words = append(words, cli.Size(n).String())
-	}
-	return strings.Join(words, ",")
-}
-
-func (l *sizes) Set(s string) error {
-	*l = nil
-	for _, word := range strings.Split(s, ",") {
-		var n cli.Size
-		if err := n.Set(word); err != nil {
-			return err
-		}
-		if n%granularity != 0 {
-			return fmt.Errorf("%s: want multiples of %s", word, cli.Size(granularity))
-		}
-		*l = append(*l, uint64(n))
-	}
-	return nil
-}
-
 type options struct {
 	rivals     rival.Commands
-	sizes      sizes
+	sizes      []uint64
 	iterations int
 	time       time.Duration
 	budget     time.Duration
@@ -54,16 +26,13 @@ type options struct {
 	out        string
 }
 
-const granularity = 2 << 20
-
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run is the program; it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
-	o := options{sizes: sizes{2 << 20, 64 << 20, 512 << 20, 8 << 30, 64 << 30}}
+	o := options{sizes: []uint64{2 << 20, 64 << 20, 512 << 20, 8 << 30, 64 << 30}}
 	flags := flag.NewFlagSet("handoff", flag.ContinueOnError)
 	flags.Var(&o.rivals, "rival", "`NAME=COMMAND,ARG,…` of a program to measure; give it several times, ours first")
-	flags.Var(&o.sizes, "sizes", "`sizes` to hand over")
 	flags.IntVar(&o.iterations, "iterations", 200, "at most this `number` of handoffs for each rival and size")
 	flags.DurationVar(&o.time, "time", 12*time.Second, "and at most this `time`, for all rivals together")
 	flags.DurationVar(&o.budget, "budget", 0, "`time` for everything, after which points are left out; 0 is no limit")

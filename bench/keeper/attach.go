@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -60,13 +61,13 @@ func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s setti
 	}
 	defer func() { _ = on.Close() }()
 	ways := []way{{attach, func(ctx context.Context) (time.Duration, error) { return attachOnce(ctx, dev, socket) }}}
-	if len(s.c) > 0 {
+	if s.c != "" {
 		files, err := exported(ctx, dev, socket)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { _ = sock.CloseFiles(files) }()
-		r, err := rival.StartWith(ctx, bare, files, s.c...)
+		r, err := rival.StartWith(ctx, bare, files, strings.Split(s.c, ",")...)
 		if err != nil {
 			return nil, err
 		}

@@ -33,12 +33,9 @@ func TestMachineOfTheSoftwareDriver(t *testing.T) {
 	require.Contains(t, m.Driver, "software driver")
 }
 
-func TestCommandAndCommitMayBeGiven(t *testing.T) {
+func TestCommandMayBeGiven(t *testing.T) {
 	t.Setenv("BENCH_COMMAND", "make bench")
-	defer func(old string) { Commit = old }(Commit)
-	Commit = "0123456"
 	require.Equal(t, "make bench", command())
-	require.Equal(t, "0123456", commit())
 }
 
 func TestParseGPUs(t *testing.T) {
