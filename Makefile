@@ -75,8 +75,8 @@ generate: ## write cu/sys/z*.go and cu/z*.go from abi/, and docs/functions.md
 	$(GO) run ./internal/gen
 	$(GO) run ./internal/gen/functions >docs/functions.md
 
-docs: ## write docs/commands.md
-	$(GO) run ./internal/commands >docs/commands.md
+docs: ## write the help of all commands into docs/commands.md
+	$(GO) run ./internal/commands docs/commands.md
 
 man: ## write man pages of the commands into build/man
 	mkdir -p build/man && $(GO) run ./internal/commands build/man
