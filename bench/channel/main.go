@@ -70,7 +70,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // beSide is our rival, or a reader of its.
 func beSide(as, driver, ptx, dir string, on int, stdin io.Reader, stdout io.Writer) (err error) {
 	refuse := func(err error) error { return errors.Join(err, rival.Refuse(stdout, err)) }
-	drv, err := program.Open(driver)
+	drv, err := cli.OpenDriver(driver)
 	if err != nil {
 		return refuse(err)
 	}

@@ -59,7 +59,7 @@ func (o options) open() (half, error) {
 
 // device opens the driver, its first device and the device's primary context.
 func (o options) device() (*cu.Device, *cu.Context, error) {
-	drv, err := program.Open(o.driver)
+	drv, err := cli.OpenDriver(o.driver)
 	if err != nil {
 		return nil, nil, err
 	}

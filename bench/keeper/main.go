@@ -62,7 +62,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if s.rounds < 1 || s.load == 0 || s.attach == 0 || s.gpufd == "" || min(c.names, c.readers) < 1 || c.budget < 0 {
 			return cli.Usagef("want -gpufd, sizes above 0 and at least one round; -h explains")
 		}
-		drv, err := program.Open(*driver)
+		drv, err := cli.OpenDriver(*driver)
 		if err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
 // Package program is what the benchmark programs have in common: how they treat
-// their flags, end, and open a driver.
+// their flags, and end.
 package program
 
 import (
@@ -9,8 +9,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
@@ -49,20 +47,3 @@ func parse(flags *flag.FlagSet, args []string, stdout io.Writer) error {
 
 // OneLine is the text of err without line breaks.
 func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
-
-// Open opens the driver of that name, cuda or soft.
-func Open(driver string) (*cu.Driver, error) {
-	var opts []cu.Option
-	switch driver {
-	case cu.CUDA.String():
-	case cu.Soft.String():
-		opts = append(opts, cu.WithResolver(soft.Resolver))
-	default:
-		return nil, cli.Usagef("-driver %q: want cuda or soft", driver)
-	}
-	drv, err := cu.Open(opts...)
-	if err != nil {
-		return nil, cli.Machinef("%w", err)
-	}
-	return drv, nil
-}
