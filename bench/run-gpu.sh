@@ -93,7 +93,7 @@ channel_two() {
 growth() {
 	within 40 "$tree/bin/keeper" -growth -gpufd "$tree/bin/keeps" -rounds 3 -budget 25s -out "$out" ${BENCH_QUICK:+-names 16 -readers 16}
 }
-ours="-rival gpufd=$tree/bin/gpufd"
+ours="-rival gpufd=$tree/bin/handoff,-as,producer"
 c="-rival c=$tree/bin/c"
 python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py"
 

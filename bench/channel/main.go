@@ -70,19 +70,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // beSide is our rival, or a reader of its.
 func beSide(as, driver, ptx, dir string, on int, stdin io.Reader, stdout io.Writer) (err error) {
 	refuse := func(err error) error { return errors.Join(err, rival.Refuse(stdout, err)) }
-	drv, err := cli.OpenDriver(driver)
-	if err != nil {
-		return refuse(err)
-	}
 	device := 0
 	if as == "reader" {
 		device = on
 	}
-	dev, err := drv.Device(device)
-	if err != nil {
-		return refuse(err)
-	}
-	ctx, err := dev.PrimaryContext()
+	dev, ctx, err := program.Device(driver, device)
 	if err != nil {
 		return refuse(err)
 	}
@@ -98,5 +90,5 @@ func beSide(as, driver, ptx, dir string, on int, stdin io.Reader, stdout io.Writ
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	w := &writer{side: side{ctx, ptx, dir}, args: []string{"-driver", driver, "-ptx", ptx, "-on", strconv.Itoa(on)}}
 	defer func() { err = errors.Join(err, w.close()) }()
-	return rival.Serve(stdin, stdout, rival.Answer{Name: "gpufd", Info: drv.String()}, w.handlers())
+	return rival.Serve(stdin, stdout, rival.Answer{Name: "gpufd", Info: dev.Driver().String()}, w.handlers())
 }

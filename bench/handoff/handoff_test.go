@@ -19,9 +19,9 @@ import (
 // onSoft builds our own rival, and has it run on the software driver.
 func onSoft(t *testing.T) options {
 	bin := filepath.Join(t.TempDir(), "gpufd")
-	out, err := exec.Command("go", "build", "-o", bin, "../gpufd").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, string(out))
-	soft := []string{bin, "-driver", "soft"}
+	soft := []string{bin, "-as", "producer", "-driver", "soft"}
 	return options{
 		rivals: rival.Commands{{Name: "gpufd", Argv: soft}, {Name: base, Argv: soft}, {Name: "absent", Argv: []string{"/bin/false"}},
 			{Name: "dying", Argv: []string{"/bin/sh", "-c", `echo '{"ready":true,"info":"v1"}'; read x`}},
@@ -78,10 +78,10 @@ func TestWrongFlags(t *testing.T) {
 		{"-rival", "a=/bin/false", "more"},
 	} {
 		var stdout, stderr strings.Builder
-		require.Equal(t, cli.ExitUsage, run(args, &stdout, &stderr), args)
+		require.Equal(t, cli.ExitUsage, run(args, nil, &stdout, &stderr), args)
 		require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
 	}
 	var stdout, stderr strings.Builder
-	require.Equal(t, cli.ExitFailed, run([]string{"-rival", "a=/bin/false", "-out", "/dev/null/here"}, &stdout, &stderr))
+	require.Equal(t, cli.ExitFailed, run([]string{"-rival", "a=/bin/false", "-out", "/dev/null/here"}, nil, &stdout, &stderr))
 	require.Contains(t, stderr.String(), "/dev/null", "before anything is measured")
 }

@@ -1,5 +1,6 @@
 // Command handoff measures what it takes to hand a fresh buffer to another
-// process: ours, C and Python turn about, each in processes of its own.
+// process: ours, C and Python turn about, each in processes of its own. With
+// -as producer it is ours, which uses the public API only.
 package main
 
 import (
@@ -26,10 +27,10 @@ type options struct {
 	out        string
 }
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 // run is the program; it returns the exit code.
-func run(args []string, stdout, stderr io.Writer) int {
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	o := options{sizes: []uint64{2 << 20, 64 << 20, 512 << 20, 8 << 30, 64 << 30}}
 	flags := flag.NewFlagSet("handoff", flag.ContinueOnError)
 	flags.Var(&o.rivals, "rival", "`NAME=COMMAND,ARG,…` of a program to measure; give it several times, ours first")
@@ -37,7 +38,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.DurationVar(&o.time, "time", 12*time.Second, "and at most this `time`, for all rivals together")
 	flags.DurationVar(&o.budget, "budget", 0, "`time` for everything, after which points are left out; 0 is no limit")
 	flags.StringVar(&o.out, "out", "", "write handoff.csv into this `directory`")
-	return program.Run(flags, args, stdout, stderr, func() error {
+	as := flags.String("as", "", "be `producer|consumer`, ours")
+	driver := flags.String("driver", "cuda", "driver of ours, `cuda|soft`")
+	socket := flags.String("socket", "", "of a consumer: the `path` at which its producer listens")
+	refused := cli.ExitOK
+	code := program.Run(flags, args, stdout, stderr, func() error {
+		if *as != "" {
+			err := beHalf(*as, *driver, *socket, stdin, stdout)
+			if refused = cli.ExitCode(err); err != nil { // who started it is told why, and nobody else
+				return rival.Refuse(stdout, err)
+			}
+			return nil
+		}
 		if err := o.check(); err != nil {
 			return err
 		}
@@ -48,6 +60,34 @@ func run(args []string, stdout, stderr io.Writer) int {
 		defer stop()
 		return handoffs(ctx, o, stdout, stderr)
 	})
+	return max(code, refused)
+}
+
+// beHalf is our producer or a consumer of its: it answers until stdin ends, and lets go of everything.
+func beHalf(as, driver, socket string, stdin io.Reader, stdout io.Writer) error {
+	switch as {
+	case "producer":
+		p, err := newProducer(driver)
+		if err != nil {
+			return err
+		}
+		return p.serve(stdin, stdout)
+	case "consumer":
+		c, err := newConsumer(driver, socket)
+		if err != nil {
+			return err
+		}
+		return c.serve(stdin, stdout)
+	}
+	return cli.Usagef("-as %q: want producer or consumer", as)
+}
+
+// patience bounds every step of a handoff.
+const patience = time.Minute
+
+// bounded is a context for one step.
+func bounded() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), patience)
 }
 
 // over reports whether the time is.

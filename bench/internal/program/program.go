@@ -1,5 +1,5 @@
 // Package program is what the benchmark programs have in common: how they treat
-// their flags, and end.
+// their flags, end, and open a device.
 package program
 
 import (
@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
@@ -47,3 +48,17 @@ func parse(flags *flag.FlagSet, args []string, stdout io.Writer) error {
 
 // OneLine is the text of err without line breaks.
 func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
+
+// Device opens the driver, a device and the device's primary context.
+func Device(driver string, ordinal int) (*cu.Device, *cu.Context, error) {
+	drv, err := cli.OpenDriver(driver)
+	if err != nil {
+		return nil, nil, err
+	}
+	dev, err := drv.Device(ordinal)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, err := dev.PrimaryContext()
+	return dev, ctx, err
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
@@ -16,7 +17,7 @@ import (
 
 // A producer hands a fresh buffer to its consumer each time it is asked.
 type producer struct {
-	opts     options
+	driver   string
 	dev      *cu.Device
 	ctx      *cu.Context
 	dir      string // of the socket
@@ -25,8 +26,8 @@ type producer struct {
 	offers   uint64 // made so far
 }
 
-func newProducer(o options) (*producer, error) {
-	p := &producer{opts: o}
+func newProducer(driver string) (*producer, error) {
+	p := &producer{driver: driver}
 	if err := p.open(); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
@@ -48,7 +49,7 @@ func (p *producer) open() (err error) {
 		p.consumer, err = p.start()
 		started <- err
 	}()
-	p.dev, p.ctx, err = p.opts.device()
+	p.dev, p.ctx, err = program.Device(p.driver, 0)
 	if theirs := <-started; err == nil { // or else it is the same
 		err = theirs
 	}
@@ -78,7 +79,7 @@ func (p *producer) start() (*rival.Rival, error) {
 	}
 	ctx, cancel := bounded()
 	defer cancel()
-	return rival.Start(ctx, "consumer", self, "-consumer", p.srv.Path(), "-driver", p.opts.driver)
+	return rival.Start(ctx, "consumer", self, "-as", "consumer", "-socket", p.srv.Path(), "-driver", p.driver)
 }
 
 // handoff SIZE

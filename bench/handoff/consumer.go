@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
@@ -32,12 +33,12 @@ type taken struct {
 	err error
 }
 
-func newConsumer(o options) (*consumer, error) {
-	dev, ctx, err := o.device()
+func newConsumer(driver, socket string) (*consumer, error) {
+	dev, ctx, err := program.Device(driver, 0)
 	if err != nil {
 		return nil, err
 	}
-	return &consumer{path: o.consumer, dev: dev, ctx: ctx}, nil
+	return &consumer{path: socket, dev: dev, ctx: ctx}, nil
 }
 
 func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {

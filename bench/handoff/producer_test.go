@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/cu/sys"
@@ -20,7 +21,7 @@ import (
 
 // A salt that is not there, at either end, is a failure of the handoff.
 func TestWrongSaltIsFound(t *testing.T) {
-	dev, ctx, err := options{driver: "soft"}.device()
+	dev, ctx, err := program.Device("soft", 0)
 	require.NoError(t, err)
 	defer ctx.Close()
 	buf, err := vmm.New(dev, 2<<20)
@@ -39,7 +40,7 @@ func TestWrongSaltIsFound(t *testing.T) {
 func TestWithoutADriver(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "-1") // where there is one
 	var stdout, stderr strings.Builder
-	require.Equal(t, cli.ExitMachine, run([]string{"-consumer", "nowhere"}, nil, &stdout, &stderr))
+	require.Equal(t, cli.ExitMachine, run([]string{"-as", "consumer", "-socket", "nowhere"}, nil, &stdout, &stderr))
 	require.Empty(t, stderr.String())
 	require.True(t, strings.HasPrefix(stdout.String(), `{"error":"`), stdout.String())
 	require.Equal(t, 1, strings.Count(stdout.String(), "\n"))
@@ -49,7 +50,7 @@ func TestWithoutADriver(t *testing.T) {
 func spied(t *testing.T) (*producer, func() []string) {
 	var mu sync.Mutex
 	var called []string
-	p, err := newProducer(options{driver: "soft"})
+	p, err := newProducer("soft")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.close()) })
 	require.NoError(t, p.ctx.Close())
@@ -118,13 +119,8 @@ func TestHandoffsThatFail(t *testing.T) {
 	require.NoError(t, ctx.Err())
 }
 
-func TestWrongFlags(t *testing.T) {
-	for _, args := range [][]string{{"-mode", "ahead"}, {"more"}} {
-		var stdout, stderr strings.Builder
-		require.Equal(t, cli.ExitUsage, run(args, nil, &stdout, &stderr), args)
-		require.Equal(t, 1, strings.Count(stderr.String(), "\n"), stderr.String())
-	}
+func TestConsumerIsReady(t *testing.T) {
 	var stdout, stderr strings.Builder
-	require.Equal(t, cli.ExitOK, run([]string{"-driver", "soft", "-consumer", "nowhere"}, strings.NewReader(""), &stdout, &stderr))
+	require.Equal(t, cli.ExitOK, run([]string{"-as", "consumer", "-driver", "soft", "-socket", "nowhere"}, strings.NewReader(""), &stdout, &stderr))
 	require.Contains(t, stdout.String(), `"ready":true`, stderr.String())
 }
