@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -105,20 +104,6 @@ func put(ctx context.Context, dev *cu.Device, socket string, size uint64) error 
 	return err
 }
 
-// remove gives the memory back, also if the caller has been told to end. It returns the
-// process of the fd store, which is there as long as somebody needs it.
-func remove(socket string) (store int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	c, err := keeper.Dial(ctx, socket)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = c.Close() }()
-	st, err := c.Status(ctx)
-	return st.Store, errors.Join(err, c.Remove(ctx, name))
-}
-
 // exported returns descriptors of what is kept, which the caller owns. When it returns, no more
 // of the memory is mapped here.
 func exported(ctx context.Context, dev *cu.Device, socket string) ([]*os.File, error) {
@@ -130,7 +115,7 @@ func exported(ctx context.Context, dev *cu.Device, socket string) ([]*os.File, e
 	return files, errors.Join(err, a.Close())
 }
 
-// A keeperProcess is a keeper. Its fd store is a process that it finds again.
+// A keeperProcess is a keeper.
 type keeperProcess struct {
 	program, socket string
 	cmd             *exec.Cmd
@@ -170,17 +155,10 @@ func (k *keeperProcess) restart() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// stop gives up what is kept, if anything still is, and ends the keeper and then its fd store,
-// which would be replaced before.
+// stop ends the keeper and its fd store, which give up what they keep, also if the caller has been told to end.
 func (k *keeperProcess) stop() error {
-	store, err := remove(k.socket)
-	var no *keeper.Error
-	if errors.As(err, &no) && no.Code == "not-found" {
-		err = nil
-	}
-	err = errors.Join(err, k.cmd.Process.Signal(os.Interrupt), k.cmd.Wait())
-	if store > 0 {
-		err = errors.Join(err, syscall.Kill(store, syscall.SIGTERM))
-	}
-	return err
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := keeper.End(ctx, k.socket)
+	return errors.Join(err, k.cmd.Wait())
 }

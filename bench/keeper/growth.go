@@ -28,7 +28,6 @@ const (
 	attaching = "attach"          // to one name, and to let go of it
 	restarts  = "restart"         // from a keeper's exec to its serving
 	together  = "all attach"      // at once
-	lastOne   = "the last alone"  // attaches while the others hold their leases
 	beside    = "put beside them" // a version that all of them are told of
 )
 
@@ -136,18 +135,16 @@ func measureGrowth(ctx context.Context, dev *cu.Device, s settings, c crowd) (na
 	if c.budget > 0 {
 		c.until = time.Now().Add(c.budget / 2)
 	}
-	names, err = g.names(ctx, c, s.rounds)
-	if err != nil {
-		err = fmt.Errorf("names: %w", err)
+	if names, err = g.names(ctx, c, s.rounds); err != nil {
+		return nil, nil, fmt.Errorf("names: %w", err)
 	}
-	return names, readers, errors.Join(err, g.remove())
+	return names, readers, nil
 }
 
 // A grower makes numbers grow.
 type grower struct {
 	dev    *cu.Device
 	keeper *keeperProcess
-	kept   []string // beside "bench"
 }
 
 func (g *grower) put(ctx context.Context, name string) error {
@@ -166,17 +163,16 @@ func (g *grower) attach(ctx context.Context) (*share.Attachment, error) {
 
 // names measures with so many names.
 func (g *grower) names(ctx context.Context, c crowd, rounds int) (*growing, error) {
+	kept := 1 // with the readers' one
 	all := newGrowing("names", putting, listing, attaching, restarts)
 	for _, n := range points(c.names) {
 		if !c.next(all, n) {
 			break
 		}
-		for len(g.kept)+1 < n {
-			more := fmt.Sprintf("%s-%d", name, len(g.kept))
-			if err := g.put(ctx, more); err != nil {
+		for ; kept < n; kept++ {
+			if err := g.put(ctx, fmt.Sprintf("%s-%d", name, kept)); err != nil {
 				return nil, err
 			}
-			g.kept = append(g.kept, more)
 		}
 		for range rounds * 2 {
 			err := errors.Join(
@@ -203,7 +199,7 @@ func (g *grower) names(ctx context.Context, c crowd, rounds int) (*growing, erro
 
 // readers measures with so many readers of one name, all in this process.
 func (g *grower) readers(ctx context.Context, c crowd, rounds int) (*growing, error) {
-	all := newGrowing("readers", together, lastOne, beside)
+	all := newGrowing("readers", together, beside)
 	if err := g.put(ctx, name); err != nil {
 		return nil, err
 	}
@@ -220,7 +216,7 @@ func (g *grower) readers(ctx context.Context, c crowd, rounds int) (*growing, er
 	return all, nil
 }
 
-// read has n readers attach at once, and the last of them once more, alone.
+// read has n readers attach at once, and tells them of a version more.
 func (g *grower) read(ctx context.Context, all *growing, n int) (err error) {
 	held := make([]*share.Attachment, n)
 	defer func() {
@@ -237,20 +233,8 @@ func (g *grower) read(ctx context.Context, all *growing, n int) (err error) {
 		wg.Wait()
 		return errors.Join(errs...)
 	})
-	if err == nil {
-		err = held[n-1].Close()
-	}
 	if err != nil {
 		return err
-	}
-	for { // a keeper that has not seen yet that it left may have no place for one more
-		err = all.time(n, lastOne, func() (err error) { held[n-1], err = g.attach(ctx); return err })
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, share.ErrRefused) || sleep(ctx, time.Millisecond) != nil {
-			return err
-		}
 	}
 	return all.time(n, beside, func() error {
 		if err := g.put(ctx, name); err != nil {
@@ -267,38 +251,11 @@ func (g *grower) read(ctx context.Context, all *growing, n int) (err error) {
 	})
 }
 
-// remove gives back what was kept, but for "bench", also if the caller has been told to end.
-func (g *grower) remove() error {
-	if len(g.kept) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	c, err := keeper.Dial(ctx, g.keeper.socket)
-	if err != nil {
-		return err
-	}
-	for _, name := range g.kept {
-		err = errors.Join(err, c.Remove(ctx, name))
-	}
-	return errors.Join(err, c.Close())
-}
-
 const growthText = `A keeper keeps names of 2 MiB each. What is measured is said in the heads; there is no rival.`
 
 const namesText = "Put makes a version more of one name, from connecting to its being committed; list is a conversation about all names; attach maps one and lets go of it; restart is from the exec of a keeper, after the last one was killed, to its serving all of them."
 
-const readersText = "The readers are in one process. All attach at once; the last of them lets go and attaches again, alone, while the others hold their leases; then a version is put, until every reader has been told."
-
-func growthReport(m report.Machine, names, readers *growing) *report.Report {
-	r := &report.Report{
-		Name: "keeper-growth", Machine: m, Text: growthText,
-		Raw: report.Table{Head: []string{"of", "number", "what", "round", "ns"}},
-	}
-	names.report(r, "With so many names", namesText)
-	readers.report(r, "With so many readers of one name", readersText)
-	return r
-}
+const readersText = "The readers are in one process. All attach at once; then a version is put, until every reader has been told."
 
 // growAndReport measures growth and reports it.
 func growAndReport(ctx context.Context, drv *cu.Driver, s settings, c crowd, dir string, stdout io.Writer) error {
@@ -310,6 +267,11 @@ func growAndReport(ctx context.Context, drv *cu.Driver, s settings, c crowd, dir
 	if err != nil {
 		return err
 	}
-	r := growthReport(report.MachineOf(drv), names, readers)
+	r := &report.Report{
+		Name: "keeper-growth", Machine: report.MachineOf(drv), Text: growthText,
+		Raw: report.Table{Head: []string{"of", "number", "what", "round", "ns"}},
+	}
+	names.report(r, "With so many names", namesText)
+	readers.report(r, "With so many readers of one name", readersText)
 	return r.Write(dir, stdout)
 }
