@@ -30,26 +30,33 @@ type kept struct {
 	attaches, restarts samples
 }
 
-// measureKept has each way map what a keeper keeps, whose writer has let go of it, and
-// then kills the keeper under a reader.
-func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err error) {
+// withKeeper calls f with a keeper of its own.
+func withKeeper(s settings, f func(k *keeperProcess) error) error {
 	dir, err := os.MkdirTemp("", "gpufd-bench")
 	if err != nil {
-		return got, err
+		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	k := &keeperProcess{program: s.gpufd, socket: filepath.Join(dir, "keeper.sock")}
 	if err := k.start(); err != nil {
-		return got, err
+		return err
 	}
-	defer func() { err = errors.Join(err, k.stop()) }()
-	if err := put(ctx, dev, k.socket, uint64(s.attach)); err != nil {
-		return got, err
-	}
-	if got.attaches, err = measureAttaches(ctx, dev, k.socket, s); err != nil {
-		return got, err
-	}
-	got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10)
+	return errors.Join(f(k), k.stop())
+}
+
+// measureKept has each way map what a keeper keeps, whose writer has let go of it, and
+// then kills the keeper under a reader.
+func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err error) {
+	err = withKeeper(s, func(k *keeperProcess) (err error) {
+		if err := put(ctx, dev, k.socket, uint64(s.attach)); err != nil {
+			return err
+		}
+		if got.attaches, err = measureAttaches(ctx, dev, k.socket, s); err != nil {
+			return err
+		}
+		got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10)
+		return err
+	})
 	return got, err
 }
 

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -110,35 +108,28 @@ func (c crowd) next(g *growing, n int) bool {
 
 // measureGrowth measures a keeper with more and more names, and with readers of one.
 func measureGrowth(ctx context.Context, dev *cu.Device, s settings, c crowd) (names, readers *growing, err error) {
-	dir, err := os.MkdirTemp("", "gpufd-bench")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
 	on, err := dev.PrimaryContext() // held, as those have it who use the memory
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = on.Close() }()
-	k := &keeperProcess{program: s.gpufd, socket: filepath.Join(dir, "keeper.sock")}
-	if err := k.start(); err != nil {
-		return nil, nil, err
-	}
-	defer func() { err = errors.Join(err, k.stop()) }()
-	g := &grower{dev: dev, keeper: k}
-	if c.budget > 0 {
-		c.until = time.Now().Add(c.budget / 3)
-	}
-	if readers, err = g.readers(ctx, c, s.rounds); err != nil {
-		return nil, nil, fmt.Errorf("readers: %w", err)
-	}
-	if c.budget > 0 {
-		c.until = time.Now().Add(c.budget / 2)
-	}
-	if names, err = g.names(ctx, c, s.rounds); err != nil {
-		return nil, nil, fmt.Errorf("names: %w", err)
-	}
-	return names, readers, nil
+	err = withKeeper(s, func(k *keeperProcess) (err error) {
+		g := &grower{dev: dev, keeper: k}
+		if c.budget > 0 {
+			c.until = time.Now().Add(c.budget / 3)
+		}
+		if readers, err = g.readers(ctx, c, s.rounds); err != nil {
+			return fmt.Errorf("readers: %w", err)
+		}
+		if c.budget > 0 {
+			c.until = time.Now().Add(c.budget / 2)
+		}
+		if names, err = g.names(ctx, c, s.rounds); err != nil {
+			err = fmt.Errorf("names: %w", err)
+		}
+		return err
+	})
+	return names, readers, err
 }
 
 // A grower makes numbers grow.
@@ -258,17 +249,13 @@ const namesText = "Put makes a version more of one name, from connecting to its 
 const readersText = "The readers are in one process. All attach at once; then a version is put, until every reader has been told."
 
 // growAndReport measures growth and reports it.
-func growAndReport(ctx context.Context, drv *cu.Driver, s settings, c crowd, dir string, stdout io.Writer) error {
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
+func growAndReport(ctx context.Context, dev *cu.Device, s settings, c crowd, dir string, stdout io.Writer) error {
 	names, readers, err := measureGrowth(ctx, dev, s, c)
 	if err != nil {
 		return err
 	}
 	r := &report.Report{
-		Name: "keeper-growth", Machine: report.MachineOf(drv), Text: growthText,
+		Name: "keeper-growth", Machine: report.MachineOf(dev.Driver()), Text: growthText,
 		Raw: report.Table{Head: []string{"of", "number", "what", "round", "ns"}},
 	}
 	names.report(r, "With so many names", namesText)

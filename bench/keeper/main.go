@@ -66,20 +66,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if err != nil {
 			return err
 		}
+		dev, err := drv.Device(0)
+		if err != nil {
+			return err
+		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		if *growth {
-			return growAndReport(ctx, drv, s, c, *out, stdout)
+			return growAndReport(ctx, dev, s, c, *out, stdout)
 		}
-		return measureAndReport(ctx, drv, s, *out, stdout)
+		return measureAndReport(ctx, dev, s, *out, stdout)
 	})
 }
 
-func measureAndReport(ctx context.Context, drv *cu.Driver, s settings, dir string, stdout io.Writer) error {
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
+func measureAndReport(ctx context.Context, dev *cu.Device, s settings, dir string, stdout io.Writer) error {
 	loads, err := measureLoads(ctx, dev, s)
 	if err != nil {
 		return fmt.Errorf("loading: %w", err)
@@ -88,6 +88,6 @@ func measureAndReport(ctx context.Context, drv *cu.Driver, s settings, dir strin
 	if err != nil {
 		return fmt.Errorf("keeping: %w", err)
 	}
-	r := makeReport(report.MachineOf(drv), s, loads, k)
+	r := makeReport(report.MachineOf(dev.Driver()), s, loads, k)
 	return r.Write(dir, stdout)
 }
