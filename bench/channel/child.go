@@ -63,7 +63,7 @@ func (r *reader) leave() (err error) {
 	return err
 }
 
-// stream QUESTION ANSWERS has a stream take frames. queue COUNT queues so many, and end waits for all.
+// stream QUESTION ANSWERS opens a channel for a stream. queue COUNT queues so many frames, and end waits for all.
 func (r *reader) stream(args []uint64) (rival.Answer, error) {
 	return rival.Answer{}, r.join(args[0], args[1] == 1, channel.WithStreams())
 }

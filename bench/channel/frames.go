@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// mark is after how many frames a stream says how far it is.
+	// mark is after how many frames a stream writes how far it is.
 	mark = 16
-	// ahead is how many frames a host queues that its stream has not done.
+	// ahead is how many frames a host queues before its stream has done them.
 	ahead = 64
 )
 
-// A taking is a reader that has a stream take frames whose words are all their sequence.
+// A taking is a reader whose stream takes frames whose words are all their sequence.
 type taking struct {
 	*pair
 	side
@@ -54,7 +54,7 @@ func (k *taking) close() error {
 	return errors.Join(k.pair.close(), k.host.Close(), k.module.Close(), k.wrong.close(), k.done.close())
 }
 
-// takeFrames takes frames, and says how long one took once they were flowing.
+// takeFrames takes frames, and returns how long one took once they were flowing.
 func (s side) takeFrames(path string, last uint64, copies bool) (ns int64, err error) {
 	k, err := s.newTaking(path, copies)
 	if err != nil {
@@ -107,7 +107,7 @@ func (k *taking) take(n uint64) error {
 	return k.s.WriteValue64(k.done.at, n, cu.WriteDefault)
 }
 
-// verify says whether all words were right that were looked at.
+// verify checks that all words that were looked at were right.
 func (k *taking) verify(last uint32) error {
 	if n := k.wrong.p.Load(); n != 0 {
 		return fmt.Errorf("%d words of frames were wrong", n)
@@ -118,7 +118,7 @@ func (k *taking) verify(last uint32) error {
 	return nil
 }
 
-// writeFrames has a stream write frames whose words are their sequence.
+// writeFrames writes frames by a stream. Their words are their sequence.
 func (s side) writeFrames(w *channel.Writer, count uint64) (err error) {
 	stream, err := s.ctx.NewStream()
 	if err != nil {

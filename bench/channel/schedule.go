@@ -137,7 +137,7 @@ func (s settings) compare(ctx context.Context, stderr io.Writer) (_ *report.Repo
 	return f.report(), nil
 }
 
-// whole says whether a rival knows all questions.
+// whole reports whether a rival knows all questions.
 func (s settings) whole(name string) bool {
 	return slices.ContainsFunc(s.rivals, func(c rival.Command) bool { return c.Name == name })
 }

@@ -47,7 +47,7 @@ func (f *field) raw(r *report.Report, q question, name string, all []rival.Answe
 	}
 }
 
-// wayTable has the median and the 99th of a hundred for each rival.
+// wayTable lists the median and the 99th percentile of each rival.
 func (f *field) wayTable(kind string) report.Table {
 	t := report.Table{Title: "Stream to stream, one way", Head: []string{"readers", "rival", "p50", "p99", "ratio of p50"}}
 	if kind == "hosts" {

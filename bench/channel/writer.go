@@ -13,7 +13,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A writer is the process that answers questions, and has readers for that.
+// A writer is the process that answers questions, with readers.
 type writer struct {
 	side
 	args    []string // of readers
@@ -33,7 +33,7 @@ func (w *writer) close() (err error) {
 	return err
 }
 
-// need has n readers' processes run, for the next question.
+// need starts readers until there are n, for the next question.
 func (w *writer) need(n uint64) error {
 	w.asked++
 	for uint64(len(w.readers)) < n {
@@ -107,7 +107,7 @@ func (w *writer) oneWay(args []uint64) (a rival.Answer, err error) {
 	return a, errors.Join(err, end(readers))
 }
 
-// end has readers end what they do.
+// end ends the work of readers.
 func end(readers []*rival.Rival) error {
 	for _, r := range readers {
 		if _, err := ask(r, "end"); err != nil {
@@ -157,7 +157,7 @@ func (e *exchange) measure(rounds int) (a rival.Answer, err error) {
 	return a, nil
 }
 
-// queue has all sides queue the chunk behind frame n, behind a gate.
+// queue makes all sides queue the chunk behind frame n, behind a gate.
 func (e *exchange) queue(n uint64) error {
 	for _, r := range e.readers {
 		r.Tell("queue %d", chunk)

@@ -49,7 +49,7 @@ func (s sample) perCall() float64 { return float64(s.took.Nanoseconds()) / float
 // is less than one for each call is the runtime's, or a pool that fills again.
 func (s sample) allocs() uint64 { return s.mallocs / uint64(s.n) }
 
-// measure has every way make calls for about d in each round, and returns the samples of each way, round by round.
+// measure makes calls in every way for about d in each round, and returns the samples of each way, round by round.
 // Each round begins with another way.
 func measure(ways []way, rounds int, d time.Duration) [][]sample {
 	counts := make([]int, len(ways))

@@ -17,7 +17,7 @@ import (
 // A consumer attaches to one offer after the other. "connect N" has it connect
 // and ask for offer N, which need not be there yet. It holds the memory until
 // "finish", which answers when it has found the salt of N at both ends and let go
-// of it; "cancel" has it give up.
+// of it; "cancel" makes it give up.
 type consumer struct {
 	path   string
 	dev    *cu.Device

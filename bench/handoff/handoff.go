@@ -86,7 +86,7 @@ func warmups(size uint64) int {
 	return 3
 }
 
-// measure has each rival hand over, turn about.
+// measure asks each rival to hand over, turn about.
 func measure(ctx context.Context, f *rival.Field, size uint64, o options) (all []*result, err error) {
 	one := func(n int, r *rival.Rival, turn string) error {
 		a, err := rival.Ask(ctx, r, fmt.Sprintf("handoff %d", size))

@@ -16,7 +16,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// onSoft builds our own rival, and has it run on the software driver.
+// onSoft builds our own rival, which runs on the software driver.
 func onSoft(t *testing.T) options {
 	bin := filepath.Join(t.TempDir(), "gpufd")
 	out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput()

@@ -44,8 +44,8 @@ func withKeeper(s settings, f func(k *keeperProcess) error) error {
 	return errors.Join(f(k), k.stop())
 }
 
-// measureKept has each way map what a keeper keeps, whose writer has let go of it, and
-// then kills the keeper under a reader.
+// measureKept measures how long each way takes to map what a keeper keeps, after its writer has released it. Then it
+// kills the keeper under a reader.
 func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err error) {
 	err = withKeeper(s, func(k *keeperProcess) (err error) {
 		if err := put(ctx, dev, k.socket, uint64(s.attach)); err != nil {
@@ -61,7 +61,7 @@ func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err
 }
 
 func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s settings) (samples, error) {
-	on, err := dev.PrimaryContext() // as those have it who use the memory, and C does
+	on, err := dev.PrimaryContext() // users of the memory hold it, and C does
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func attachOnce(ctx context.Context, dev *cu.Device, socket string) (time.Durati
 	return time.Since(begin), a.Close()
 }
 
-// put has the keeper keep size bytes, filled by the device.
+// put hands the keeper size bytes, filled by the device.
 func put(ctx context.Context, dev *cu.Device, socket string, size uint64) error {
 	c, err := keeper.Dial(ctx, socket)
 	if err != nil {

@@ -96,7 +96,7 @@ func points(most int) (all []int) {
 	return append(all, most)
 }
 
-// next says whether a larger number is begun, and notes if not.
+// next reports whether a larger number is begun, and notes if not.
 func (c crowd) next(g *growing, n int) bool {
 	if len(g.points) > 0 && !c.until.IsZero() && time.Now().After(c.until) {
 		g.absent = fmt.Sprintf("%d %s and more were left out: the time for all of it was over.", n, g.what)
@@ -108,7 +108,7 @@ func (c crowd) next(g *growing, n int) bool {
 
 // measureGrowth measures a keeper with more and more names, and with readers of one.
 func measureGrowth(ctx context.Context, dev *cu.Device, s settings, c crowd) (names, readers *growing, err error) {
-	on, err := dev.PrimaryContext() // held, as those have it who use the memory
+	on, err := dev.PrimaryContext() // users of the memory hold it
 	if err != nil {
 		return nil, nil, err
 	}
@@ -207,7 +207,7 @@ func (g *grower) readers(ctx context.Context, c crowd, rounds int) (*growing, er
 	return all, nil
 }
 
-// read has n readers attach at once, and tells them of a version more.
+// read attaches n readers at once, and then puts another version, until all were told.
 func (g *grower) read(ctx context.Context, all *growing, n int) (err error) {
 	held := make([]*share.Attachment, n)
 	defer func() {

@@ -49,7 +49,7 @@ const (
 	loadFile = "safetensors load_file"
 )
 
-// measureLoads has each way bring a model's file into GPU memory.
+// measureLoads measures how long each way takes to bring a model's file into GPU memory.
 func measureLoads(ctx context.Context, dev *cu.Device, s settings) (_ samples, err error) {
 	l := &loading{dev: dev, size: uint64(s.load)}
 	defer l.close()
