@@ -66,8 +66,8 @@ func (v *run) withDevices(ctx context.Context, as, pid string) Row {
 	if err = errors.Join(err, terr); err != nil {
 		return peerRow(row("devices-common", Unknown, "", "%s", cli.OneLine(err)))
 	}
-	v.owner = v.withEnv(mine).start("process with the devices of this side", roleEnv+"=owner")
-	v.reader = v.withEnv(theirs).start("process with the devices of the other side", roleEnv+"=reader")
+	v.owner = v.withEnv(mine).start("process with the devices of this side")
+	v.reader = v.withEnv(theirs).start("process with the devices of the other side")
 	v.openBoth(ctx)
 	for _, p := range []*probe{v.owner, v.reader} {
 		if p.err != nil {
