@@ -75,8 +75,8 @@ generate: ## write cu/sys/z*.go and cu/z*.go from abi/, and docs/functions.md
 	$(GO) run ./internal/gen
 	$(GO) run ./internal/gen/functions >docs/functions.md
 
-docs: ## write docs/commands.md
-	$(GO) run ./internal/commands >docs/commands.md
+docs: ## write the help of all commands into docs/commands.md
+	$(GO) run ./internal/commands docs/commands.md
 
 man: ## write man pages of the commands into build/man
 	mkdir -p build/man && $(GO) run ./internal/commands build/man
@@ -95,12 +95,10 @@ race: ## run the tests of PKGS, the long ones shortened, with the race detector 
 	CGO_ENABLED=1 $(GOTEST) -race -short $(PKGS)
 
 # bench/ is a module of its own, in which cgo is allowed.
-bench: ## measure ROUNDS times what calls into C cost, with cgo and without, into BENCH_OUT (needs a C compiler)
-	for cgo in 1 0; do \
-		(cd bench && CGO_ENABLED=$$cgo $(GO) build -o ../build/bench/crossing-$$cgo \
-			-ldflags '-X github.com/gpufd/gpufd/bench/internal/report.Commit=$(VERSION)' ./crossing) && \
-		BENCH_COMMAND='make bench ROUNDS=$(ROUNDS)' build/bench/crossing-$$cgo -rounds '$(ROUNDS)' -out '$(BENCH_OUT)' || exit 1; \
-	done
+bench: ## measure ROUNDS times what calls into C cost, into BENCH_OUT (needs a C compiler)
+	cd bench && CGO_ENABLED=1 $(GO) build -o ../build/bench/crossing \
+		-ldflags '-X github.com/gpufd/gpufd/bench/internal/report.Commit=$(VERSION)' ./crossing
+	BENCH_COMMAND='make bench ROUNDS=$(ROUNDS)' build/bench/crossing -rounds '$(ROUNDS)' -out '$(BENCH_OUT)'
 
 # The cache does not see the programs that the tests build.
 test-bench: ## check and test what is in bench/ (needs a C compiler and Python)

@@ -3,7 +3,7 @@
 #   run-gpu.sh DIRECTORY [handoff] [channel] [channel-two] [keeper] [growth] [crossing]
 # prints tables and writes CSV files into DIRECTORY; without words, all but channel-two, which channel does as well
 # where there are two GPUs. It says at the end how many seconds each took. It needs
-# gcc and cuda.h for the rivals in C, and python3 with CuPy, PyTorch or cuda.core
+# gcc and cuda.h for the rivals in C, and python3 with CuPy or PyTorch
 # for those in Python; what is not there is left out, and the tables say so.
 #   BENCH_QUICK=1  a tenth of the work
 #   BENCH_SECONDS  how long all of it may take, 540 unless said otherwise; what has not ended then is lost
@@ -71,7 +71,7 @@ build_words() { gcc -O2 -I"$cuda/include" -L"$cuda/lib64/stubs" -o "$words" "$tr
 # channel has frames pass between processes, for a minute and a half, and a minute more where there are two GPUs.
 channel() {
 	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx"
-	build_words && rivals="$rivals -rival c=$words,$ptx -rival c-single=$words,$ptx,-batch,0"
+	build_words && rivals="$rivals -rival c=$words,$ptx"
 	for python in torch cupy; do
 		python3 -c "import $python" 2>/dev/null && rivals="$rivals -frames $python=python3,$tree/python/frames.py,$python"
 	done
@@ -86,27 +86,21 @@ channel() {
 channel_two() {
 	rivals="-rival gpufd=$tree/bin/channel,-as,writer,$ptx,-on,1"
 	[ -x "$words" ] || build_words || true
-	[ ! -x "$words" ] || rivals="$rivals -rival c=$words,$ptx,-on,1 -rival c-single=$words,$ptx,-batch,0,-on,1"
+	[ ! -x "$words" ] || rivals="$rivals -rival c=$words,$ptx,-on,1"
 	within 70 "$tree/bin/channel" -two $rivals -out "$out" -time 20s ${BENCH_QUICK:+-rounds 1}
 }
 # growth measures a keeper with more and more names and readers.
 growth() {
 	within 40 "$tree/bin/keeper" -growth -gpufd "$tree/bin/keeps" -rounds 3 -budget 25s -out "$out" ${BENCH_QUICK:+-names 16 -readers 16}
 }
-ours="-rival gpufd=$tree/bin/gpufd,-mode,ahead"
-before="-rival gpufd-before=$tree/bin/gpufd,-mode,before"
-plain="-rival gpufd-plain=$tree/bin/gpufd,-mode,plain"
-c="-rival c-before=$tree/bin/c,-mode,before -rival c-inside=$tree/bin/c,-mode,inside -rival c-legacy=$tree/bin/c,-mode,legacy"
-core=$tree/python/cuda_core.py
-python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py \
-	-rival cuda-core-before=python3,$core,before"
+ours="-rival gpufd=$tree/bin/handoff,-as,producer"
+c="-rival c=$tree/bin/c"
+python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py"
 
-measure() { # word; $ours, $before, $plain, $c and $python are words without spaces in them
+measure() { # word; $ours, $c and $python are words without spaces in them
 	case $1 in
-	crossing)
-		within 25 "$tree/bin/crossing" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} &&
-			within 15 "$tree/bin/crossing-nocgo" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
-	handoff) within 135 "$tree/bin/handoff" $ours $before $plain $c $python -out "$out" -time 9s -budget 85s ${BENCH_QUICK:+-time 1s} ;;
+	crossing) within 25 "$tree/bin/crossing" -rounds 15 -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
+	handoff) within 135 "$tree/bin/handoff" $ours $c $python -out "$out" -time 9s -budget 85s ${BENCH_QUICK:+-time 1s} ;;
 	growth) growth ;;
 	channel) channel ;;
 	channel-two) channel_two ;;

@@ -13,8 +13,7 @@ mkdir -p "$out" "$tree/bin"
 ldflags="-s -w -X github.com/gpufd/gpufd/bench/internal/report.Commit=$version"
 cd bench
 CGO_ENABLED=1 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./crossing
-CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/crossing-nocgo" ./crossing
-CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./handoff ./gpufd ./keeper ./channel
+CGO_ENABLED=0 ${GO:-go} build -ldflags="$ldflags" -o "$tree/bin/" ./handoff ./keeper ./channel
 CGO_ENABLED=0 ${GO:-go} build -C .. -ldflags="-s -w" -o "$tree/bin/keeps" ./cmd/gpufd
 cp -r c python "$tree/"
 # A dictionary larger than a binary sees what the binaries have in common.

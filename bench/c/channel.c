@@ -4,13 +4,12 @@
  * streams wait for and write, and slots in virtual memory.
  *
  *	gcc -O2 -Wall -Wextra -I/usr/local/cuda/include -o channel channel.c -lcuda
- *	channel [-ptx FILE] [-batch 0|1] [-on DEVICE]
+ *	channel [-ptx FILE] [-on DEVICE]
  *
  * It is a rival of the benchmark, and answers each line on standard input with one JSON
  * object a line: "oneway READERS ROUNDS", "hosts ROUNDS", "frames SIZE SLOTS 0|1 COUNT";
- * bench/README.md has the protocol. FILE is check.ptx beside this. With -batch 0 each word
- * is an operation of its own; else what belongs together is one call of the driver. Readers are on
- * DEVICE, and the writer is on device 0.
+ * bench/README.md has the protocol. FILE is check.ptx beside this. Words that belong
+ * together are one call of the driver. Readers are on DEVICE, and the writer is on device 0.
  *
  * Readers are processes, started when they are needed, this program again with -reader. The
  * writer tells a reader what to do by struct task on a SOCK_SEQPACKET pair, with the
@@ -60,7 +59,6 @@ struct reply {
 	int64_t ns;
 };
 
-static bool batches = true;
 static const char *ptx = "c/check.ptx";
 static CUstream stream;
 
@@ -179,18 +177,15 @@ static void writes(struct words *w, int off, uint64_t value) { op(CU_STREAM_MEM_
 static bool give(void)
 {
 	unsigned n = queued;
-	bool ok = true;
+	CUstreamBatchMemOpParams *o = &ops[0];
 	queued = 0;
-	if (batches && n > 1)
+	if (!n)
+		return true;
+	if (n > 1)
 		return cu(cuStreamBatchMemOp(stream, n, ops, 0), "cuStreamBatchMemOp");
-	for (unsigned i = 0; i < n && ok; i++) {
-		CUstreamBatchMemOpParams *o = &ops[i];
-		if (o->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
-			ok = cu(cuStreamWaitValue64(stream, o->waitValue.address, o->waitValue.value64, o->waitValue.flags), "cuStreamWaitValue64");
-		else
-			ok = cu(cuStreamWriteValue64(stream, o->writeValue.address, o->writeValue.value64, 0), "cuStreamWriteValue64");
-	}
-	return ok;
+	if (o->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64)
+		return cu(cuStreamWaitValue64(stream, o->waitValue.address, o->waitValue.value64, o->waitValue.flags), "cuStreamWaitValue64");
+	return cu(cuStreamWriteValue64(stream, o->writeValue.address, o->writeValue.value64, 0), "cuStreamWriteValue64");
 }
 
 /* --- frames --- */
@@ -476,7 +471,7 @@ static bool need(char *self, int n)
 		pid_t child = vfork();
 		if (!child) {
 			if (pair[1] == SOCKET ? fcntl(SOCKET, F_SETFD, 0) >= 0 : dup2(pair[1], SOCKET) >= 0)
-				execl("/proc/self/exe", self, "-reader", "1", "-ptx", ptx, "-batch", batches ? "1" : "0", "-on", device, NULL);
+				execl("/proc/self/exe", self, "-reader", "1", "-ptx", ptx, "-on", device, NULL);
 			_exit(1);
 		}
 		close(pair[1]);
@@ -543,7 +538,7 @@ static bool publish(struct link *l, uint64_t n)
 }
 
 /* queue_chunk has all sides queue what is behind frame n, behind a gate. */
-static bool queue_chunk(struct link *l, uint64_t n, int64_t *took)
+static bool queue_chunk(struct link *l, uint64_t n)
 {
 	struct task t = {.what = QUEUE, .count = CHUNK};
 	struct words *back = &l->w[l->n - 1];
@@ -557,10 +552,8 @@ static bool queue_chunk(struct link *l, uint64_t n, int64_t *took)
 	if (!give())
 		return false;
 	for (uint64_t i = n + 1; i <= n + CHUNK; i++) {
-		int64_t begin = now();
 		if (!acquire(l, i, BACK_SLOTS) || !publish(l, i))
 			return false;
-		*took += now() - begin;
 		waits(back, ANSWERED, i);
 		bool ok = give();
 		writes(back, ANSWER_RELEASED, i);
@@ -574,11 +567,11 @@ static bool queue_chunk(struct link *l, uint64_t n, int64_t *took)
 
 static int64_t each[ROUNDS];
 
-static bool pass_streams(struct link *l, uint64_t rounds, int64_t *took, uint64_t *count)
+static bool pass_streams(struct link *l, uint64_t rounds, uint64_t *count)
 {
 	int64_t before, at;
 	for (uint64_t n = 0; n < rounds; n += CHUNK) {
-		if (!queue_chunk(l, n, took))
+		if (!queue_chunk(l, n))
 			return false;
 		atomic_store(word(&own, GATE), n + 1);
 		if (!reach(word(&own, DONE), n + 1, &before))
@@ -629,7 +622,7 @@ static bool write_frames(struct link *l, const struct task *t, int64_t *ns)
 	return true;
 }
 
-static void print_answer(bool ok, int64_t ns, uint64_t count, int64_t queueing)
+static void print_answer(bool ok, int64_t ns, uint64_t count)
 {
 	if (!ok) {
 		print_error();
@@ -638,7 +631,7 @@ static void print_answer(bool ok, int64_t ns, uint64_t count, int64_t queueing)
 	printf("{\"ns\":%" PRId64 ",\"each\":[", ns);
 	for (uint64_t i = 0; i < count; i++)
 		printf("%s%" PRId64, i ? "," : "", each[i]);
-	printf("],\"steps\":[{\"side\":\"producer\",\"name\":\"queue\",\"at\":0,\"ns\":%" PRId64 "}]}\n", queueing);
+	puts("]}");
 }
 
 /* parse is how many readers the line takes; 0 is a line that asks nothing. */
@@ -662,23 +655,23 @@ static bool handle(char *self, const char *line)
 {
 	struct task t;
 	struct link l = {0};
-	int64_t ns = 0, queueing = 0;
+	int64_t ns = 0;
 	uint64_t count = 0;
 	failure[0] = 0;
 	int n = parse(line, &t);
 	if (!n) {
-		print_answer(false, 0, 0, 0);
+		print_answer(false, 0, 0);
 		return true;
 	}
 	bool ok = need(self, n) && link_open(&l, n, &t);
 	if (ok && t.what == STREAM)
-		ok = pass_streams(&l, t.count, &queueing, &count);
+		ok = pass_streams(&l, t.count, &count);
 	else if (ok && t.what == HOSTS)
 		ok = pass_hosts(&l, t.count, &count);
 	else if (ok)
 		ok = write_frames(&l, &t, &ns);
 	ok = ok && cu(cuStreamSynchronize(stream), "cuStreamSynchronize") && link_close(&l);
-	print_answer(ok, ns, count, queueing / (int64_t)t.count);
+	print_answer(ok, ns, count);
 	return ok;
 }
 
@@ -688,14 +681,12 @@ int main(int argc, char **argv)
 	for (int i = 1; i < argc; i += 2) {
 		if (i + 1 < argc && !strcmp(argv[i], "-ptx"))
 			ptx = argv[i + 1];
-		else if (i + 1 < argc && !strcmp(argv[i], "-batch"))
-			batches = argv[i + 1][0] != '0';
 		else if (i + 1 < argc && !strcmp(argv[i], "-on"))
 			on = atoi(argv[i + 1]);
 		else if (i + 1 < argc && !strcmp(argv[i], "-reader"))
 			child = true;
 		else
-			return fprintf(stderr, "usage: %s [-ptx FILE] [-batch 0|1] [-on DEVICE]\n", argv[0]), 2;
+			return fprintf(stderr, "usage: %s [-ptx FILE] [-on DEVICE]\n", argv[0]), 2;
 	}
 	if (child) {
 		own_device = on;
@@ -704,10 +695,10 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOFBF, 1 << 16);
 	int version = 0;
 	if (!open_device() || !open_own() || !cu(cuDriverGetVersion(&version), "cuDriverGetVersion")) {
-		print_answer(false, 0, 0, 0);
+		print_answer(false, 0, 0);
 		return 1;
 	}
-	printf("{\"ready\":true,\"name\":\"c\",\"info\":\"CUDA %d.%d, %s\"}\n", version / 1000, version % 1000 / 10, batches ? "batches" : "single operations");
+	printf("{\"ready\":true,\"name\":\"c\",\"info\":\"CUDA %d.%d\"}\n", version / 1000, version % 1000 / 10);
 	fflush(stdout);
 	char line[128];
 	while (fgets(line, sizeof line, stdin)) {

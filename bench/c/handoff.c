@@ -2,32 +2,25 @@
  * handoff: what handing GPU memory to another process costs in plain C.
  *
  *	gcc -O2 -Wall -Wextra -pthread -I/usr/local/cuda/include -o handoff handoff.c -lcuda
- *	handoff -mode inside|before|legacy
  *
  * It is a rival of the benchmark: it answers one JSON object a line on standard
- * output to each line "handoff SIZE CHUNKS" on standard input, and ends with it.
- * Memory is shared in one of three ways:
- *
- *	before	virtual memory, exported to file descriptors before the clock starts
- *	inside	the same, exported while the clock runs
- *	legacy	cuMemAlloc and cuIpcGetMemHandle, which is cheap and inside the time
+ * output to each line "handoff SIZE" on standard input, and ends with it. Memory is
+ * virtual memory, exported to a file descriptor before the clock starts.
  *
  * The consumer is forked before cuInit, so each process has a driver and a primary
  * context of its own. They talk over one SOCK_SEQPACKET pair, in this order:
  *
  *	consumer → producer	hello: a string, empty or what failed
- *	producer → consumer	nudge: struct offer of no chunks, before the buffer is made
+ *	producer → consumer	nudge: the size 0, before the buffer is made
  *	consumer → producer	a string, empty
- *	producer → consumer	struct offer with up to 64 descriptors, as often as needed
+ *	producer → consumer	the size, with a descriptor
  *	consumer → producer	acknowledgement: a string, empty or what failed
  *	consumer → producer	struct report, if the acknowledgement was empty
  *
  * A nudge wakes the consumer before the buffer is made: ours connects then. The
- * clock runs from the first offer (or export) to the acknowledgement. Mapping
- * is read-write and access is set once for the whole range. What need not be
- * waited for comes after the acknowledgement: descriptors and handles are let go
- * with the mapping. Of each step the answer holds the first start and the sum of
- * the times; "receive" counts from the arrival of the first offer.
+ * clock runs from the offer to the acknowledgement. Mapping is read-write. What need
+ * not be waited for comes after the acknowledgement: descriptor and handle are let go
+ * with the mapping.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -37,156 +30,60 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum {
-	OFFER_FDS = 64,      /* descriptors in one message; Linux allows 253 */
-	DEADLINE = 60,       /* seconds to wait for the other process */
-	UNIT = 2 << 20,      /* bytes; every chunk is a multiple of it */
-	MAX_CHUNKS = 1 << 20 /* 2 TiB of the smallest chunks */
+	DEADLINE = 60, /* seconds to wait for the other process */
+	UNIT = 2 << 20 /* bytes; every size is a multiple of it */
 };
 
 #include "driver.h"
 
-enum mode { INSIDE, BEFORE, LEGACY };
-static const char *const mode_names[] = {"inside", "before", "legacy"};
-
-/* step is how long a named part took, in ns of CLOCK_MONOTONIC. */
-struct step {
-	char name[12];
-	int64_t at, ns;
-};
-
-struct steps {
-	int n;
-	struct step step[12];
-};
-
-/* offer goes with the descriptors: size is that of all chunks, and no call tells
- * the size of an imported allocation. */
-struct offer {
-	uint64_t size;
-	uint32_t chunks;
-	uint32_t fds;          /* in this message; none for legacy */
-	CUipcMemHandle handle; /* for legacy */
-};
-
-/* report is what the consumer read and how long it took, sent after the time. */
+/* report is what the consumer read, sent after the time. */
 struct report {
 	char error[400];
 	uint64_t salt[2];
-	struct steps steps;
 };
 
-/* buffer is memory of one process, made or imported. The counts say how much of
- * it is there, so that a failure half-way can be undone. */
+/* buffer is memory of one process, made or imported. What is there can be told, so that a
+ * failure half-way can be undone. */
 struct buffer {
 	uint64_t size;
-	uint32_t chunks;
-	CUdeviceptr at; /* the reservation; for legacy the memory itself */
-	CUmemGenericAllocationHandle *handle;
-	int *fd;
-	uint32_t handles, maps, fds;
+	CUdeviceptr at; /* the reservation */
+	CUmemGenericAllocationHandle handle;
+	int fd;
+	bool held, mapped; /* the handle is there, and maps */
 };
-
-/* find is the step of that name, or NULL. */
-static struct step *find(struct steps *s, const char *name)
-{
-	for (int i = 0; i < s->n; i++)
-		if (!strcmp(s->step[i].name, name))
-			return &s->step[i];
-	return NULL;
-}
-
-/* took adds the time since start to the step of that name. */
-static void took(struct steps *s, const char *name, int64_t start)
-{
-	int64_t ns = now() - start;
-	struct step *step = find(s, name);
-	if (!step) {
-		if (s->n == sizeof s->step / sizeof s->step[0])
-			abort();
-		step = &s->step[s->n++];
-		snprintf(step->name, sizeof step->name, "%s", name);
-		step->at = start;
-	}
-	step->ns += ns;
-}
 
 /* --- memory, on both sides --- */
 
-static bool buffer_init(struct buffer *b, uint64_t size, uint32_t chunks)
-{
-	*b = (struct buffer){.size = size, .chunks = chunks};
-	b->handle = calloc(chunks, sizeof *b->handle);
-	b->fd = calloc(chunks, sizeof *b->fd);
-	return b->handle && b->fd ? true : fail("calloc: %s", strerror(errno));
-}
-
-static bool reserve(struct buffer *b, struct steps *s)
-{
-	int64_t start = now();
-	if (!cu(cuMemAddressReserve(&b->at, b->size, 0, 0, 0), "cuMemAddressReserve"))
-		return false;
-	took(s, "reserve", start);
-	return true;
-}
-
-static bool map(struct buffer *b, struct steps *s)
-{
-	uint64_t chunk = b->size / b->chunks;
-	int64_t start = now();
-	for (; b->maps < b->chunks; b->maps++)
-		if (!cu(cuMemMap(b->at + b->maps * chunk, chunk, 0, b->handle[b->maps], 0), "cuMemMap"))
-			return false;
-	took(s, "map", start);
-	return true;
-}
-
-static bool set_access(struct buffer *b, struct steps *s)
+/* buffer_map maps the memory, read-write for device 0. */
+static bool buffer_map(struct buffer *b)
 {
 	CUmemAccessDesc access = {
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
 		.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
 	};
-	int64_t start = now();
-	if (!cu(cuMemSetAccess(b->at, b->size, &access, 1), "cuMemSetAccess"))
+	if (!cu(cuMemAddressReserve(&b->at, b->size, 0, 0, 0), "cuMemAddressReserve"))
 		return false;
-	took(s, "access", start);
-	return true;
-}
-
-/* buffer_map maps the chunks side by side, read-write for device 0. */
-static bool buffer_map(struct buffer *b, struct steps *s)
-{
-	return reserve(b, s) && map(b, s) && set_access(b, s);
+	b->mapped = cu(cuMemMap(b->at, b->size, 0, b->handle, 0), "cuMemMap");
+	return b->mapped && cu(cuMemSetAccess(b->at, b->size, &access, 1), "cuMemSetAccess");
 }
 
 /* buffer_free undoes what there is and goes on after a failure. */
-static bool buffer_free(struct buffer *b, struct steps *s)
+static bool buffer_free(struct buffer *b)
 {
 	bool ok = true;
-	int64_t start = now();
-	for (uint32_t i = 0; i < b->maps; i++) {
-		uint64_t chunk = b->size / b->chunks;
-		ok &= cu(cuMemUnmap(b->at + i * chunk, chunk), "cuMemUnmap");
-	}
+	if (b->mapped)
+		ok &= cu(cuMemUnmap(b->at, b->size), "cuMemUnmap");
 	if (b->at)
 		ok &= cu(cuMemAddressFree(b->at, b->size), "cuMemAddressFree");
-	took(s, "unmap", start);
-
-	start = now();
-	for (uint32_t i = 0; i < b->handles; i++)
-		ok &= cu(cuMemRelease(b->handle[i]), "cuMemRelease");
-	for (uint32_t i = 0; i < b->fds; i++)
-		close(b->fd[i]);
-	took(s, "release", start);
-	free(b->handle);
-	free(b->fd);
-	*b = (struct buffer){0};
+	if (b->held)
+		ok &= cu(cuMemRelease(b->handle), "cuMemRelease");
+	if (b->fd >= 0)
+		close(b->fd);
 	return ok;
 }
 
@@ -202,23 +99,23 @@ static bool open_device(void)
 
 /* --- messages --- */
 
-/* transmit sends one record with descriptors or none. */
-static bool transmit(int sock, const void *data, size_t n, const int *fds, uint32_t nfds)
+/* transmit sends one record with a descriptor, or none if fd is negative. */
+static bool transmit(int sock, const void *data, size_t n, int fd)
 {
 	union {
-		char bytes[CMSG_SPACE(OFFER_FDS * sizeof(int))];
+		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control;
 	struct iovec iov = {.iov_base = (void *)data, .iov_len = n};
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
-	if (nfds) {
+	if (fd >= 0) {
 		m.msg_control = control.bytes;
-		m.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
+		m.msg_controllen = sizeof control.bytes;
 		struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
-		c->cmsg_len = CMSG_LEN(nfds * sizeof(int));
-		memcpy(CMSG_DATA(c), fds, nfds * sizeof(int));
+		c->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(c), &fd, sizeof fd);
 	}
 	ssize_t sent;
 	do
@@ -254,18 +151,18 @@ static bool say(int sock)
 {
 	char text[sizeof failure];
 	memcpy(text, failure, sizeof text);
-	return transmit(sock, text, strlen(text) + 1, NULL, 0);
+	return transmit(sock, text, strlen(text) + 1, -1);
 }
 
-/* receive_offer takes one offer and appends its descriptors to fds, which has room
- * for OFFER_FDS. 1 if there was one, 0 at the end, -1 with errno set. */
-static int receive_offer(int sock, struct offer *o, int *fds)
+/* receive_offer takes a size, and its descriptor unless it is 0. 1 if there was one, 0 at
+ * the end, -1 with errno set. */
+static int receive_offer(int sock, uint64_t *size, int *fd)
 {
 	union {
-		char bytes[CMSG_SPACE(OFFER_FDS * sizeof(int))];
+		char bytes[CMSG_SPACE(sizeof(int))];
 		struct cmsghdr align;
 	} control;
-	struct iovec iov = {.iov_base = o, .iov_len = sizeof *o};
+	struct iovec iov = {.iov_base = size, .iov_len = sizeof *size};
 	struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1,
 			   .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
 	ssize_t got;
@@ -275,14 +172,14 @@ static int receive_offer(int sock, struct offer *o, int *fds)
 	if (got <= 0)
 		return (int)got;
 	errno = EPROTO;
-	if (got != sizeof *o || m.msg_flags & (MSG_TRUNC | MSG_CTRUNC) || o->fds > OFFER_FDS)
+	if (got != sizeof *size || m.msg_flags & (MSG_TRUNC | MSG_CTRUNC))
 		return -1;
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-	if (!o->fds)
+	if (!*size)
 		return c ? -1 : 1;
-	if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(o->fds * sizeof(int)))
+	if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
 		return -1;
-	memcpy(fds, CMSG_DATA(c), o->fds * sizeof(int));
+	memcpy(fd, CMSG_DATA(c), sizeof *fd);
 	return 1;
 }
 
@@ -296,62 +193,13 @@ static void die(const char *what)
 	_exit(1);
 }
 
-/* import turns the descriptors that came with one offer into handles. */
-static bool import(struct buffer *b, struct steps *s)
+/* take imports the memory and maps it. */
+static bool take(struct buffer *b)
 {
-	int64_t start = now();
-	for (; b->handles < b->fds; b->handles++)
-		if (!cu(cuMemImportFromShareableHandle(&b->handle[b->handles], (void *)(uintptr_t)b->fd[b->handles],
-						       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-			"cuMemImportFromShareableHandle"))
-			return false;
-	took(s, "import", start);
-	return true;
-}
-
-/* take_vmm imports each message's descriptors while the next is on its way, then
- * maps. It takes every message of the handoff even after a failure, so that the
- * next handoff begins with its own. */
-static bool take_vmm(int sock, const struct offer *first, int *fds, struct buffer *b, struct steps *s)
-{
-	struct offer o = *first;
-	bool ok = buffer_init(b, o.size, o.chunks);
-	for (uint32_t seen = 0;;) {
-		seen += o.fds;
-		if (ok) {
-			memcpy(b->fd + b->fds, fds, o.fds * sizeof(int));
-			b->fds += o.fds;
-			ok = import(b, s);
-		} else {
-			for (uint32_t i = 0; i < o.fds; i++)
-				close(fds[i]);
-		}
-		if (seen == first->chunks)
-			return ok && buffer_map(b, s);
-		int64_t start = now();
-		if (receive_offer(sock, &o, fds) <= 0 || !o.fds || o.fds > first->chunks - seen)
-			die("the rest of an offer");
-		took(s, "receive", start);
-	}
-}
-
-static bool take_legacy(const struct offer *o, struct buffer *b, struct steps *s)
-{
-	*b = (struct buffer){.size = o->size};
-	int64_t start = now();
-	if (!cu(cuIpcOpenMemHandle(&b->at, o->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "cuIpcOpenMemHandle"))
-		return false;
-	took(s, "import", start);
-	return true;
-}
-
-static bool drop_legacy(struct buffer *b, struct steps *s)
-{
-	int64_t start = now();
-	if (b->at && !cu(cuIpcCloseMemHandle(b->at), "cuIpcCloseMemHandle"))
-		return false;
-	took(s, "close", start);
-	return true;
+	b->held = cu(cuMemImportFromShareableHandle(&b->handle, (void *)(uintptr_t)b->fd,
+						    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+		     "cuMemImportFromShareableHandle");
+	return b->held && buffer_map(b);
 }
 
 /* read_salts copies the first and the last 8 bytes from the device. */
@@ -367,121 +215,54 @@ static void consume(int sock)
 	if (!say(sock) || failure[0])
 		_exit(1);
 	for (;;) {
-		struct offer o;
-		int fds[OFFER_FDS];
-		int got = receive_offer(sock, &o, fds);
+		struct buffer b = {.fd = -1};
+		int got = receive_offer(sock, &b.size, &b.fd);
 		if (got < 0 && errno == EAGAIN)
 			continue; /* idle between two handoffs */
 		if (got <= 0)
 			_exit(got ? 1 : 0);
 
-		struct buffer b;
 		struct report r = {0};
 		failure[0] = 0;
-		if (!o.chunks) {
+		if (!b.size) {
 			if (!say(sock))
 				die("the answer to a nudge");
 			continue;
 		}
-		took(&r.steps, "receive", now());
-		bool legacy = !o.fds;
-		bool ok = legacy ? take_legacy(&o, &b, &r.steps) : take_vmm(sock, &o, fds, &b, &r.steps);
-		int64_t start = now();
+		bool ok = take(&b);
 		if (!say(sock))
 			die("the acknowledgement");
-		took(&r.steps, "ack", start);
 
 		if (ok)
 			read_salts(&b, r.salt);
-		if (legacy)
-			drop_legacy(&b, &r.steps);
-		else
-			buffer_free(&b, &r.steps);
+		buffer_free(&b);
 		memcpy(r.error, failure, sizeof r.error);
-		if (ok && !transmit(sock, &r, sizeof r, NULL, 0))
+		if (ok && !transmit(sock, &r, sizeof r, -1))
 			die("the report");
 	}
 }
 
 /* --- the producer --- */
 
-static bool make_legacy(struct buffer *b, uint64_t size, struct steps *s)
+static bool make(struct buffer *b)
 {
-	*b = (struct buffer){.size = size};
-	int64_t start = now();
-	if (!cu(cuMemAlloc(&b->at, size), "cuMemAlloc"))
-		return false;
-	took(s, "create", start);
-	return true;
-}
-
-static bool free_legacy(struct buffer *b, struct steps *s)
-{
-	int64_t start = now();
-	if (b->at && !cu(cuMemFree(b->at), "cuMemFree"))
-		return false;
-	took(s, "release", start);
-	return true;
-}
-
-static bool make_vmm(struct buffer *b, uint64_t size, uint32_t chunks, struct steps *s)
-{
-	if (!buffer_init(b, size, chunks))
-		return false;
 	CUmemAllocationProp prop = {
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
 	};
-	int64_t start = now();
-	for (; b->handles < chunks; b->handles++)
-		if (!cu(cuMemCreate(&b->handle[b->handles], size / chunks, &prop, 0), "cuMemCreate"))
-			return false;
-	took(s, "create", start);
-	return buffer_map(b, s);
+	b->held = cu(cuMemCreate(&b->handle, b->size, &prop, 0), "cuMemCreate");
+	return b->held && buffer_map(b);
 }
 
-/* export_all exports every chunk before the first is sent: on an H200 exports here
- * and imports there hold each other up, and take longer side by side. */
-static bool export_all(struct buffer *b, struct steps *s)
+static bool export(struct buffer *b)
 {
-	int64_t start = now();
-	for (; b->fds < b->chunks; b->fds++)
-		if (!cu(cuMemExportToShareableHandle(&b->fd[b->fds], b->handle[b->fds],
-						     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-			"cuMemExportToShareableHandle"))
-			return false;
-	took(s, "export", start);
-	return true;
-}
-
-/* give_vmm sends all descriptors. */
-static bool give_vmm(int sock, struct buffer *b, struct steps *s)
-{
-	for (uint32_t i = 0; i < b->chunks;) {
-		uint32_t n = b->chunks - i < OFFER_FDS ? b->chunks - i : OFFER_FDS;
-		struct offer o = {.size = b->size, .chunks = b->chunks, .fds = n};
-		int64_t start = now();
-		bool sent = transmit(sock, &o, sizeof o, b->fd + i, n);
-		took(s, "send", start);
-		if (!sent)
-			return false;
-		i += n;
-	}
-	return true;
-}
-
-static bool give_legacy(int sock, struct buffer *b, struct steps *s)
-{
-	struct offer o = {.size = b->size, .chunks = 1};
-	int64_t start = now();
-	if (!cu(cuIpcGetMemHandle(&o.handle, b->at), "cuIpcGetMemHandle"))
+	int fd;
+	if (!cu(cuMemExportToShareableHandle(&fd, b->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+		"cuMemExportToShareableHandle"))
 		return false;
-	took(s, "export", start);
-	start = now();
-	bool sent = transmit(sock, &o, sizeof o, NULL, 0);
-	took(s, "send", start);
-	return sent;
+	b->fd = fd;
+	return true;
 }
 
 /* salted fills the buffer, then writes a new salt into the first and the last 8
@@ -496,85 +277,59 @@ static bool salted(const struct buffer *b, uint64_t *salt)
 	       cu(cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
-static void print_steps(const char *side, const struct steps *s, int64_t t0)
-{
-	for (int i = 0; i < s->n; i++)
-		printf("{\"side\":\"%s\",\"name\":\"%s\",\"at\":%" PRId64 ",\"ns\":%" PRId64 "},", side,
-		       s->step[i].name, s->step[i].at - t0, s->step[i].ns);
-}
-
-/* print_answer ends with the reply: from the acknowledgement being sent to its
- * being read. */
-static void print_answer(const struct steps *producer, struct steps *consumer, int64_t t0, int64_t t1)
-{
-	struct step *ack = find(consumer, "ack");
-	int64_t sent = ack ? ack->at : t1;
-	printf("{\"ns\":%" PRId64 ",\"steps\":[", t1 - t0);
-	print_steps("producer", producer, t0);
-	print_steps("consumer", consumer, t0);
-	printf("{\"side\":\"producer\",\"name\":\"reply\",\"at\":%" PRId64 ",\"ns\":%" PRId64 "}]}\n", sent - t0, t1 - sent);
-	fflush(stdout);
-}
-
 /* nudge wakes the consumer and waits until it is awake. */
 static bool nudge(int sock)
 {
-	struct offer none = {0};
+	uint64_t none = 0;
 	char answer[sizeof failure];
-	return transmit(sock, &none, sizeof none, NULL, 0) && await(sock, answer, sizeof answer) > 0 &&
+	return transmit(sock, &none, sizeof none, -1) && await(sock, answer, sizeof answer) > 0 &&
 	       (!answer[0] || fail("consumer: %.*s", (int)sizeof answer - 1, answer));
 }
 
 /* exchange hands b over and has the salt compared. Where it fails, *alive says
  * whether the consumer waits for the next handoff: not if it was left half-way. */
-static bool exchange(int sock, enum mode mode, struct buffer *b, uint64_t salt, struct steps *s, struct report *r,
-		     int64_t *t0, int64_t *t1, bool *alive)
+static bool exchange(int sock, struct buffer *b, uint64_t salt, int64_t *ns, bool *alive)
 {
 	char ack[sizeof failure];
-	*t0 = now();
-	bool given = mode == INSIDE ? export_all(b, s) : true;
-	given = given && (mode == LEGACY ? give_legacy(sock, b, s) : give_vmm(sock, b, s));
-	*alive = !find(s, "send");
-	if (!given)
+	struct report r;
+	int64_t t0 = now();
+	*alive = false;
+	if (!transmit(sock, &b->size, sizeof b->size, b->fd))
 		return false;
 	if (await(sock, ack, sizeof ack) < 0)
 		return false;
-	*t1 = now();
+	*ns = now() - t0;
 	if (ack[0]) {
 		*alive = true;
 		return fail("consumer: %.*s", (int)sizeof ack - 1, ack);
 	}
-	if (await(sock, r, sizeof *r) != sizeof *r)
+	if (await(sock, &r, sizeof r) != sizeof r)
 		return fail("a report of the wrong length");
 	*alive = true;
-	if (r->error[0])
-		return fail("consumer: %s", r->error);
-	if (r->salt[0] != salt || r->salt[1] != salt)
+	if (r.error[0])
+		return fail("consumer: %s", r.error);
+	if (r.salt[0] != salt || r.salt[1] != salt)
 		return fail("salt: wrote %016" PRIx64 ", the consumer read %016" PRIx64 " and %016" PRIx64, salt,
-			    r->salt[0], r->salt[1]);
+			    r.salt[0], r.salt[1]);
 	return true;
 }
 
 /* handoff does one and prints the answer. False where no other can follow. */
-static bool handoff(int sock, enum mode mode, uint64_t size, uint32_t chunks)
+static bool handoff(int sock, uint64_t size)
 {
-	struct buffer b = {0};
-	struct steps s = {0};
-	struct report r = {0};
+	struct buffer b = {.size = size, .fd = -1};
 	uint64_t salt = 0;
-	int64_t t0 = 0, t1 = 0;
+	int64_t ns = 0;
 	bool alive = nudge(sock);
 
-	bool ok = alive && (mode == LEGACY ? make_legacy(&b, size, &s) : make_vmm(&b, size, chunks, &s));
-	ok = ok && salted(&b, &salt);
-	if (mode == BEFORE)
-		ok = ok && export_all(&b, &s);
-	ok = ok && exchange(sock, mode, &b, salt, &s, &r, &t0, &t1, &alive);
-	ok &= mode == LEGACY ? free_legacy(&b, &s) : buffer_free(&b, &s);
-	if (ok)
-		print_answer(&s, &r.steps, t0, t1);
-	else
+	bool ok = alive && make(&b) && salted(&b, &salt) && export(&b) && exchange(sock, &b, salt, &ns, &alive);
+	ok &= buffer_free(&b);
+	if (ok) {
+		printf("{\"ns\":%" PRId64 "}\n", ns);
+		fflush(stdout);
+	} else {
 		print_error();
+	}
 	return alive;
 }
 
@@ -586,20 +341,18 @@ static bool connected(int pair[2])
 	       !setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &deadline, sizeof deadline);
 }
 
-/* parse reads "handoff SIZE CHUNKS". */
-static bool parse(const char *line, enum mode mode, uint64_t *size, uint32_t *chunks)
+/* parse reads "handoff SIZE". */
+static bool parse(const char *line, uint64_t *size)
 {
 	char rest;
-	if (sscanf(line, "handoff %" SCNu64 " %" SCNu32 " %c", size, chunks, &rest) != 2)
-		return fail("want: handoff SIZE CHUNKS");
-	if (!*chunks || *chunks > MAX_CHUNKS || !*size || *size % ((uint64_t)UNIT * *chunks))
-		return fail("SIZE is not a multiple of %d times CHUNKS", UNIT);
-	if (mode == LEGACY && *chunks != 1)
-		return fail("legacy IPC shares one allocation: CHUNKS must be 1");
+	if (sscanf(line, "handoff %" SCNu64 " %c", size, &rest) != 1)
+		return fail("want: handoff SIZE");
+	if (!*size || *size % UNIT)
+		return fail("SIZE is not a multiple of %d", UNIT);
 	return true;
 }
 
-static int produce(int sock, enum mode mode)
+static int produce(int sock)
 {
 	char hello[sizeof failure];
 	int version = 0;
@@ -609,44 +362,23 @@ static int produce(int sock, enum mode mode)
 		print_error();
 		return 1;
 	}
-	printf("{\"ready\":true,\"name\":\"c-%s\",\"info\":\"CUDA %d.%d\"}\n", mode_names[mode], version / 1000,
-	       version % 1000 / 10);
+	printf("{\"ready\":true,\"name\":\"c\",\"info\":\"CUDA %d.%d\"}\n", version / 1000, version % 1000 / 10);
 	fflush(stdout);
 
 	char line[128];
 	while (fgets(line, sizeof line, stdin)) {
 		uint64_t size;
-		uint32_t chunks;
 		failure[0] = 0;
-		if (!parse(line, mode, &size, &chunks))
+		if (!parse(line, &size))
 			print_error();
-		else if (!handoff(sock, mode, size, chunks))
+		else if (!handoff(sock, size))
 			return 1;
 	}
 	return 0;
 }
 
-/* more_files raises the limit on descriptors: a handoff of many chunks needs one
- * for each. */
-static void more_files(void)
+int main(void)
 {
-	struct rlimit limit;
-	if (getrlimit(RLIMIT_NOFILE, &limit))
-		return;
-	limit.rlim_cur = limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-int main(int argc, char **argv)
-{
-	int mode = LEGACY;
-	while (argc == 3 && mode >= 0 && strcmp(argv[2], mode_names[mode]))
-		mode--;
-	if (argc != 3 || strcmp(argv[1], "-mode") || mode < 0) {
-		fprintf(stderr, "usage: %s -mode inside|before|legacy\n", argv[0]);
-		return 2;
-	}
-	more_files();
 	int pair[2];
 	if (!connected(pair)) {
 		perror("handoff: socketpair");
@@ -666,7 +398,7 @@ int main(int argc, char **argv)
 		consume(pair[1]);
 	}
 	close(pair[1]);
-	int code = produce(pair[0], (enum mode)mode);
+	int code = produce(pair[0]);
 	close(pair[0]); /* which ends an idle consumer */
 	if (code)
 		kill(child, SIGKILL); /* it may be stuck in a call */

@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// mark is after how many frames a stream says how far it is.
+	// mark is after how many frames a stream writes how far it is.
 	mark = 16
-	// ahead is how many frames a host queues that its stream has not done.
+	// ahead is how many frames a host queues before its stream has done them.
 	ahead = 64
 )
 
-// A taking is a reader that has a stream take frames whose words are all their sequence.
+// A taking is a reader whose stream takes frames whose words are all their sequence.
 type taking struct {
 	*pair
 	side
@@ -29,8 +29,8 @@ type taking struct {
 	done   *word // frames that the stream has done
 }
 
-func (s side) newTaking(t task) (k *taking, err error) {
-	k = &taking{side: s, copies: t.Copies}
+func (s side) newTaking(path string, copies bool) (k *taking, err error) {
+	k = &taking{side: s, copies: copies}
 	if k.wrong, err = newWord(s.ctx); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (s side) newTaking(t task) (k *taking, err error) {
 	if k.check, err = k.module.Function("check_words"); err != nil {
 		return nil, err
 	}
-	if k.pair, err = s.open(t); err != nil {
+	if k.pair, err = s.open(path, ""); err != nil {
 		return nil, err
 	}
 	k.host, err = s.ctx.AllocHost(k.r.SlotSize(), 0)
@@ -54,25 +54,25 @@ func (k *taking) close() error {
 	return errors.Join(k.pair.close(), k.host.Close(), k.module.Close(), k.wrong.close(), k.done.close())
 }
 
-// takeFrames takes frames, and says how long one took once they were flowing.
-func (s side) takeFrames(t task) (p reply, err error) {
-	k, err := s.newTaking(t)
+// takeFrames takes frames, and returns how long one took once they were flowing.
+func (s side) takeFrames(path string, last uint64, copies bool) (ns int64, err error) {
+	k, err := s.newTaking(path, copies)
 	if err != nil {
-		return p, err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, k.close()) }()
-	warm, last := uint64(t.Count/4/mark*mark), uint64(t.Count)
+	warm := last / 4 / mark * mark
 	var begin time.Time
 	for n := uint64(1); n <= last; n++ {
 		if err := k.take(n); err != nil {
-			return p, err
+			return 0, err
 		}
 		if n%mark != 0 || n < ahead {
 			continue
 		}
 		at, err := k.done.await(n - ahead)
 		if err != nil {
-			return p, err
+			return 0, err
 		}
 		if n-ahead == warm {
 			begin = at
@@ -80,10 +80,9 @@ func (s side) takeFrames(t task) (p reply, err error) {
 	}
 	end, err := k.done.await(last)
 	if err != nil {
-		return p, err
+		return 0, err
 	}
-	p.NS = end.Sub(begin).Nanoseconds() / int64(last-warm)
-	return p, k.verify(uint32(last))
+	return end.Sub(begin).Nanoseconds() / int64(last-warm), k.verify(uint32(last))
 }
 
 // take queues what is done with one frame.
@@ -108,7 +107,7 @@ func (k *taking) take(n uint64) error {
 	return k.s.WriteValue64(k.done.at, n, cu.WriteDefault)
 }
 
-// verify says whether all words were right that were looked at.
+// verify checks that all words that were looked at were right.
 func (k *taking) verify(last uint32) error {
 	if n := k.wrong.p.Load(); n != 0 {
 		return fmt.Errorf("%d words of frames were wrong", n)
@@ -119,9 +118,9 @@ func (k *taking) verify(last uint32) error {
 	return nil
 }
 
-// writeFrames has a stream write frames whose words are their sequence.
+// writeFrames writes frames by a stream. Their words are their sequence.
 func (s side) writeFrames(w *channel.Writer, count uint64) (err error) {
-	stream, err := s.stream()
+	stream, err := s.ctx.NewStream()
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,6 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -31,36 +30,12 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
-// A contestant is a rival's name and command.
-type contestant struct {
-	name   string
-	argv   []string
-	frames bool // it knows no other question
-}
-
-// contestants is a flag that may be given several times.
-type contestants struct {
-	to     *[]contestant
-	frames bool
-}
-
-func (c contestants) String() string { return "" }
-
-func (c contestants) Set(s string) error {
-	name, command, ok := strings.Cut(s, "=")
-	if !ok || name == "" || command == "" {
-		return errors.New("want NAME=COMMAND,ARG,…")
-	}
-	*c.to = append(*c.to, contestant{name, strings.Split(command, ","), c.frames})
-	return nil
-}
-
 // run is the program; it returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	var s settings
 	flags := flag.NewFlagSet("channel", flag.ContinueOnError)
-	flags.Var(contestants{&s.rivals, false}, "rival", "a rival, `NAME=COMMAND,ARG,…`; the first is ours, the second the one that it is compared with")
-	flags.Var(contestants{&s.rivals, true}, "frames", "a rival, `NAME=COMMAND,ARG,…`, that is asked for frames alone")
+	flags.Var(&s.rivals, "rival", "a rival, `NAME=COMMAND,ARG,…`; the first is ours, the second the one that it is compared with")
+	flags.Var(&s.frames, "frames", "a rival, `NAME=COMMAND,ARG,…`, that is asked for frames alone")
 	flags.IntVar(&s.rounds, "rounds", 3, "how often each is asked")
 	flags.DurationVar(&s.time, "time", 100*time.Second, "after so long each is asked once more at most")
 	flags.BoolVar(&s.two, "two", false, "the rivals' readers are on another device than their writers (-on 1)")
@@ -69,11 +44,12 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	as := flags.String("as", "", "be `writer|reader`, ours")
 	driver := flags.String("driver", "cuda", "driver of ours, `cuda|soft`")
 	on := flags.Int("on", 0, "the `device` of our readers; the writer's is 0")
+	dir := flags.String("dir", "", "of a reader: the `directory` of the channels")
 	ptx := flags.String("ptx", "c/check.ptx", "`file` of the kernel that reads frames")
 	return program.Run(flags, args, stdout, stderr, func() error {
 		switch *as {
 		case "writer", "reader":
-			return beSide(*as, *driver, *ptx, *on, stdin, stdout)
+			return beSide(*as, *driver, *ptx, *dir, *on, stdin, stdout)
 		case "":
 		default:
 			return cli.Usagef("-as %q: want writer or reader", *as)
@@ -92,40 +68,27 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 }
 
 // beSide is our rival, or a reader of its.
-func beSide(as, driver, ptx string, on int, stdin io.Reader, stdout io.Writer) (err error) {
-	refuse := func(err error) error {
-		if as == "writer" {
-			return errors.Join(err, rival.Refuse(stdout, err))
-		}
-		return err
-	}
-	drv, err := program.Open(driver)
-	if err != nil {
-		return refuse(err)
-	}
+func beSide(as, driver, ptx, dir string, on int, stdin io.Reader, stdout io.Writer) (err error) {
+	refuse := func(err error) error { return errors.Join(err, rival.Refuse(stdout, err)) }
 	device := 0
 	if as == "reader" {
 		device = on
 	}
-	dev, err := drv.Device(device)
-	if err != nil {
-		return refuse(err)
-	}
-	ctx, err := dev.PrimaryContext()
+	dev, ctx, err := program.Device(driver, device)
 	if err != nil {
 		return refuse(err)
 	}
 	defer func() { err = errors.Join(err, ctx.Close()) }()
-	s := side{ctx, ptx}
 	if as == "reader" {
-		return beReader(s, stdin, stdout)
+		r := &reader{side: side{ctx, ptx, dir}}
+		defer func() { err = errors.Join(err, r.leave()) }()
+		return rival.Serve(stdin, stdout, rival.Answer{Name: "reader"}, r.handlers())
 	}
-	dir, err := os.MkdirTemp("", "gpufd-bench")
-	if err != nil {
+	if dir, err = os.MkdirTemp("", "gpufd-bench"); err != nil {
 		return refuse(err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	w := &writer{side: s, args: []string{"-driver", driver, "-ptx", ptx, "-on", strconv.Itoa(on)}, dir: dir}
+	w := &writer{side: side{ctx, ptx, dir}, args: []string{"-driver", driver, "-ptx", ptx, "-on", strconv.Itoa(on)}}
 	defer func() { err = errors.Join(err, w.close()) }()
-	return rival.Serve(stdin, stdout, rival.Answer{Name: "gpufd", Info: drv.String()}, w.handlers())
+	return rival.Serve(stdin, stdout, rival.Answer{Name: "gpufd", Info: dev.Driver().String()}, w.handlers())
 }

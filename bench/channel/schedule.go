@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/bench/internal/stats"
@@ -15,7 +14,8 @@ import (
 
 // settings are what the flags say.
 type settings struct {
-	rivals []contestant
+	rivals rival.Commands
+	frames rival.Commands // they know no other question
 	rounds int
 	time   time.Duration
 	quick  bool
@@ -53,15 +53,13 @@ func (s settings) plan() (all []question) {
 	if s.quick {
 		sizes, readers = []uint64{4 << 10, 8 << 10}, []int{1, 2}
 	}
-	ways, more := []bool{false, true}, []int{2, 16, 32}
+	ways, more := []bool{false, true}, []int{2, 4, 16, 32}
 	if s.two { // the copy to the host is as on one device, and so is what hosts do
 		readers, ways, more = readers[:1], ways[:1], nil
 	}
 	for _, copies := range ways {
 		for _, size := range sizes {
-			for _, slots := range []int{4, 8} {
-				all = append(all, question{kind: "frames", size: size, slots: slots, copies: copies, count: framesOf(size)})
-			}
+			all = append(all, question{kind: "frames", size: size, slots: 8, copies: copies, count: framesOf(size)})
 		}
 	}
 	for _, slots := range more { // what slots gain
@@ -101,27 +99,18 @@ type answers map[string][]rival.Answer
 // A field is all rivals, and what they answered.
 type field struct {
 	settings
-	there  []*rival.Rival // nil where it could not be started, or failed
-	infos  []string
-	asked  []question
-	got    []answers
-	stderr io.Writer
+	*rival.Field
+	asked []question
+	got   []answers
 }
 
 // compare asks everybody everything.
-func (s settings) compare(ctx context.Context, stderr io.Writer) (*report.Report, error) {
-	f := &field{settings: s, stderr: stderr, there: make([]*rival.Rival, len(s.rivals)), infos: make([]string, len(s.rivals))}
-	for i, c := range s.rivals {
-		start, cancel := context.WithTimeout(ctx, 2*time.Minute)
-		r, err := rival.Start(start, c.name, c.argv...)
-		cancel()
-		if err != nil {
-			f.leave(i, err)
-			continue
-		}
-		f.there[i], f.infos[i] = r, r.Info
-		defer func() { _ = r.Close() }() // what it answered counts
+func (s settings) compare(ctx context.Context, stderr io.Writer) (_ *report.Report, err error) {
+	f := &field{settings: s}
+	if f.Field, err = rival.StartAll(ctx, slices.Concat(s.rivals, s.frames), stderr); err != nil {
+		return nil, err
 	}
+	defer func() { _ = f.Close() }() // what they answered counts
 	begin := time.Now()
 	for _, q := range s.plan() {
 		got := answers{}
@@ -129,46 +118,41 @@ func (s settings) compare(ctx context.Context, stderr io.Writer) (*report.Report
 			if round > 0 && time.Since(begin) > s.time {
 				break
 			}
-			if err := f.ask(ctx, q, round, got); err != nil {
+			err := f.TakeTurns(ctx, round, func(r *rival.Rival) error {
+				if q.slots != 8 && !f.whole(r.Name) {
+					return nil
+				}
+				a, err := rival.Ask(ctx, r, q.String())
+				if err == nil {
+					got[r.Name] = append(got[r.Name], a)
+				}
+				return err
+			})
+			if err != nil {
 				return nil, err
 			}
 		}
 		f.asked, f.got = append(f.asked, q), append(f.got, got)
 	}
-	if f.there[0] == nil {
-		return nil, fmt.Errorf("%s was left out, and there is nothing to compare", s.rivals[0].name)
-	}
 	return f.report(), nil
 }
 
-// leave leaves a rival out.
-func (f *field) leave(i int, why error) {
-	fmt.Fprintf(f.stderr, "channel: left out: %s\n", program.OneLine(why))
-	f.infos[i] = program.OneLine(why)
-	f.there[i] = nil
+// whole reports whether a rival knows all questions.
+func (s settings) whole(name string) bool {
+	return slices.ContainsFunc(s.rivals, func(c rival.Command) bool { return c.Name == name })
 }
 
-// ask asks one question of all, beginning with another rival each round.
-func (f *field) ask(ctx context.Context, q question, round int, got answers) error {
-	for i := range f.rivals {
-		i = (i + round) % len(f.rivals)
-		c := f.rivals[i]
-		if f.there[i] == nil || c.frames && (q.kind != "frames" || q.slots != 8) {
-			continue
-		}
-		limit, cancel := context.WithTimeout(ctx, time.Minute)
-		a, err := f.there[i].Ask(limit, "%s", q)
-		cancel()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil {
-			f.leave(i, fmt.Errorf("%s: %w", q, err))
-			continue
-		}
-		got[c.name] = append(got[c.name], a)
+// names are those of the rivals that are asked a question.
+func (s settings) names(q question) (all []string) {
+	for _, c := range s.rivals {
+		all = append(all, c.Name)
 	}
-	return nil
+	if q.slots == 8 {
+		for _, c := range s.frames {
+			all = append(all, c.Name)
+		}
+	}
+	return all
 }
 
 // samples are the rounds of a rival, in ns: one number each, of those in each answer.
@@ -190,15 +174,6 @@ func floats(ns []int64) []float64 {
 		xs[i] = float64(n)
 	}
 	return xs
-}
-
-// queueing is how long the host took for a frame that was queued.
-func queueing(a rival.Answer) float64 {
-	i := slices.IndexFunc(a.Steps, func(s rival.Step) bool { return s.Name == "queue" })
-	if i < 0 {
-		return 0
-	}
-	return float64(a.Steps[i].NS)
 }
 
 // of are the answers to questions of a kind, with the questions.

@@ -13,13 +13,12 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A writer is the process that answers questions, and has readers for that.
+// A writer is the process that answers questions, with readers.
 type writer struct {
 	side
 	args    []string // of readers
-	dir     string
-	asked   int // questions, for paths that are new
-	readers []*reader
+	asked   uint64   // questions
+	readers []*rival.Rival
 }
 
 // handlers are the questions of bench/README.md.
@@ -29,15 +28,22 @@ func (w *writer) handlers() map[string]rival.Handler {
 
 func (w *writer) close() (err error) {
 	for _, r := range w.readers {
-		err = errors.Join(err, r.close())
+		err = errors.Join(err, r.Close())
 	}
 	return err
 }
 
-// need has n readers' processes run.
-func (w *writer) need(n int) error {
-	for len(w.readers) < n {
-		r, err := startReader(w.args...)
+// need starts readers until there are n, for the next question.
+func (w *writer) need(n uint64) error {
+	w.asked++
+	for uint64(len(w.readers)) < n {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), lineLimit)
+		defer cancel()
+		r, err := rival.Start(ctx, "reader", append([]string{self, "-as", "reader", "-dir", w.dir}, w.args...)...)
 		if err != nil {
 			return err
 		}
@@ -46,9 +52,20 @@ func (w *writer) need(n int) error {
 	return nil
 }
 
-// path is one that was not used.
-func (w *writer) path(name string) string {
-	return filepath.Join(w.dir, fmt.Sprint(w.asked), name)
+// forget removes what a question has left.
+func (w *writer) forget() error { return os.RemoveAll(filepath.Dir(w.path(w.asked, ""))) }
+
+// ask asks a reader.
+func ask(r *rival.Rival, format string, args ...any) (rival.Answer, error) {
+	r.Tell(format, args...)
+	return wait(r)
+}
+
+// wait waits for a reader's answer.
+func wait(r *rival.Rival) (rival.Answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), lineLimit)
+	defer cancel()
+	return r.Wait(ctx)
 }
 
 // chunk is how many frames are queued before a stream begins. A driver that has no room for more
@@ -61,27 +78,26 @@ func (w *writer) oneWay(args []uint64) (a rival.Answer, err error) {
 	if len(args) != 2 || args[0] < 1 || args[0] > channel.MaxReaders || args[1] == 0 || args[1]%chunk != 0 {
 		return a, fmt.Errorf("want: oneway READERS ROUNDS, rounds by %d", chunk)
 	}
-	if err := w.need(int(args[0])); err != nil {
+	if err := w.need(args[0]); err != nil {
 		return a, err
 	}
-	w.asked++
-	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(w.path("")))) }()
+	defer func() { err = errors.Join(err, w.forget()) }()
 	readers := w.readers[:args[0]]
-	srv, out, err := w.newWriter(w.path("there"), backSlots, 256, channel.WithStreams())
+	srv, out, err := w.newWriter(w.path(w.asked, "there"), backSlots, 256, channel.WithStreams())
 	if err != nil {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, out.Close(), srv.Close()) }()
 	for i, r := range readers {
-		t := task{Do: "stream", Path: w.path("there")}
+		answers := 0
 		if i == len(readers)-1 {
-			t.Back = w.path("back")
+			answers = 1
 		}
-		if _, err := r.ask(t); err != nil {
+		if _, err := ask(r, "stream %d %d", w.asked, answers); err != nil {
 			return a, err
 		}
 	}
-	back, err := w.open(task{Path: w.path("back")})
+	back, err := w.open(w.path(w.asked, "back"), "")
 	if err != nil {
 		return a, err
 	}
@@ -91,10 +107,10 @@ func (w *writer) oneWay(args []uint64) (a rival.Answer, err error) {
 	return a, errors.Join(err, end(readers))
 }
 
-// end has readers end what they do.
-func end(readers []*reader) error {
+// end ends the work of readers.
+func end(readers []*rival.Rival) error {
 	for _, r := range readers {
-		if _, err := r.ask(task{Do: "end"}); err != nil {
+		if _, err := ask(r, "end"); err != nil {
 			return err
 		}
 	}
@@ -106,7 +122,7 @@ type exchange struct {
 	*writer
 	out        *channel.Writer
 	back       *pair
-	readers    []*reader
+	readers    []*rival.Rival
 	gate, done *word
 }
 
@@ -120,13 +136,10 @@ func (e *exchange) measure(rounds int) (a rival.Answer, err error) {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, e.done.close()) }()
-	var queueing time.Duration
 	for n := uint64(0); n < uint64(rounds); n += chunk {
-		took, err := e.queue(n)
-		if err != nil {
+		if err := e.queue(n); err != nil {
 			return a, err
 		}
-		queueing += took
 		e.gate.p.Store(n + 1)
 		before, err := e.done.await(n + 1)
 		if err != nil {
@@ -141,44 +154,38 @@ func (e *exchange) measure(rounds int) (a rival.Answer, err error) {
 			before = at
 		}
 	}
-	a.Steps = []rival.Step{{Side: "producer", Name: "queue", NS: queueing.Nanoseconds() / int64(rounds)}}
 	return a, nil
 }
 
-// queue has all sides queue the chunk behind frame n, behind a gate. It says how long the host
-// took for what publishes.
-func (e *exchange) queue(n uint64) (took time.Duration, err error) {
+// queue makes all sides queue the chunk behind frame n, behind a gate.
+func (e *exchange) queue(n uint64) error {
 	for _, r := range e.readers {
-		if err := r.tell(task{Do: "queue", Count: chunk}); err != nil {
-			return 0, err
-		}
+		r.Tell("queue %d", chunk)
 	}
 	for _, r := range e.readers {
-		if _, err := r.wait(); err != nil {
-			return 0, err
+		if _, err := wait(r); err != nil {
+			return err
 		}
 	}
 	if err := e.back.s.WaitValue64(e.gate.at, n+1, cu.WaitGEQ); err != nil {
-		return 0, err
+		return err
 	}
 	for i := n + 1; i <= n+chunk; i++ {
-		begin := time.Now()
 		slot, err := e.out.AcquireOn(e.back.s)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		if err := e.out.PublishOn(e.back.s, slot, channel.Meta{}); err != nil {
-			return 0, err
+			return err
 		}
-		took += time.Since(begin)
 		if err := e.back.answerOn(); err != nil {
-			return 0, err
+			return err
 		}
 		if err := e.back.s.WriteValue64(e.done.at, i, cu.WriteDefault); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return took, nil
+	return nil
 }
 
 // hosts answers how long frames take from a CPU to another and back.
@@ -189,17 +196,18 @@ func (w *writer) hosts(args []uint64) (a rival.Answer, err error) {
 	if err := w.need(1); err != nil {
 		return a, err
 	}
-	w.asked++
-	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(w.path("")))) }()
-	srv, out, err := w.newWriter(w.path("there"), backSlots, 256)
+	defer func() { err = errors.Join(err, w.forget()) }()
+	srv, out, err := w.newWriter(w.path(w.asked, "there"), backSlots, 256)
 	if err != nil {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, out.Close(), srv.Close()) }()
-	if _, err := w.readers[0].ask(task{Do: "hosts", Path: w.path("there"), Back: w.path("back"), Count: int(args[0])}); err != nil {
+	r := w.readers[0]
+	if _, err := ask(r, "hosts %d", w.asked); err != nil {
 		return a, err
 	}
-	back, err := w.open(task{Path: w.path("back")})
+	r.Tell("bounce %d", args[0])
+	back, err := w.open(w.path(w.asked, "back"), "")
 	if err != nil {
 		return a, err
 	}
@@ -216,7 +224,7 @@ func (w *writer) hosts(args []uint64) (a rival.Answer, err error) {
 	if err := out.Close(); err != nil {
 		return a, err
 	}
-	_, err = w.readers[0].wait()
+	_, err = wait(r)
 	return a, err
 }
 
@@ -247,26 +255,21 @@ func (w *writer) frames(args []uint64) (a rival.Answer, err error) {
 	if err := w.need(1); err != nil {
 		return a, err
 	}
-	w.asked++
-	defer func() { err = errors.Join(err, os.RemoveAll(filepath.Dir(w.path("")))) }()
-	srv, out, err := w.newWriter(w.path("there"), int(args[1]), args[0], channel.WithStreams())
+	defer func() { err = errors.Join(err, w.forget()) }()
+	srv, out, err := w.newWriter(w.path(w.asked, "there"), int(args[1]), args[0], channel.WithStreams())
 	if err != nil {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, out.Close(), srv.Close()) }()
 	r := w.readers[0]
-	if err := r.tell(task{Do: "frames", Path: w.path("there"), Count: int(args[3]), Copies: args[2] == 1}); err != nil {
-		return a, err
-	}
-	wait, cancel := context.WithTimeout(context.Background(), lineLimit)
+	r.Tell("frames %d %d %d", w.asked, args[3], args[2])
+	bounded, cancel := context.WithTimeout(context.Background(), lineLimit)
 	defer cancel()
-	if err := out.AwaitReaders(wait, 1); err != nil {
+	if err := out.AwaitReaders(bounded, 1); err != nil {
 		return a, err
 	}
 	if err := w.writeFrames(out, args[3]); err != nil {
 		return a, err
 	}
-	p, err := r.wait()
-	a.NS = p.NS
-	return a, err
+	return wait(r)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,186 +8,151 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/report"
+	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/bench/internal/stats"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-var nan = math.NaN()
+// base is the rival that all are compared with.
+const base = "c"
 
-// handoffs measures handoffs of each size and reports them.
-func handoffs(ctx context.Context, o options, out io.Writer) (err error) {
-	f, err := start(ctx, o.rivals, first, next)
+const text = `From the buffer being ready in one process to its knowing that another has it mapped with access set. Every
+buffer is new and filled before (in Python only its ends are written), and the other process finds a new number at both of its ends,
+or it does not count.
+
+The rivals take turns within each iteration, beginning with another in each. Each is a pair of processes of its own; the one that
+takes is woken before the buffer is made. In its turn each makes two handoffs: the first finds processors asleep and caches full of
+the others' work, the next does not. A p95 or p99 of too few handoffs is left out.
+
+Ours is package share, read-only: it prepares its offer, then writes the data and waits for the device, while the consumer imports. C
+maps read-write, and exports and waits for the device beforehand. CuPy sends legacy IPC handles over a multiprocessing pipe, and PyTorch
+a tensor, as torch.multiprocessing does.
+
+`
+
+// turns are the handoffs of a rival's turn, which are measured apart.
+var turns = []string{"first", "next"}
+
+// A result is what one rival took for a size.
+type result struct {
+	rival, turn string
+	size        uint64
+	ns          []float64
+}
+
+// errTimeIsUp is why a size is left out.
+var errTimeIsUp = errors.New("the time for all of it was over")
+
+// handoffs measures handoffs of each size and reports them. The first size for which time or device memory is over
+// ends that.
+func handoffs(ctx context.Context, o options, out, stderr io.Writer) (err error) {
+	f, err := rival.StartAll(ctx, o.rivals, stderr)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.close()) }()
-	var all []*result
+	defer func() { err = errors.Join(err, f.Close()) }()
+	r := &report.Report{Name: "handoff", Machine: report.ThisMachine(),
+		Raw: report.Table{Head: []string{"rival", "size", "turn", "n", "min_ns", "p25_ns", "p50_ns", "p75_ns", "p95_ns", "p99_ns", "max_ns"}}}
 	for i, size := range o.sizes {
-		more, err := f.also(ctx, size, o, &all, out)
-		if err != nil {
-			return err
+		var results []*result
+		err := errTimeIsUp
+		if i == 0 || !o.over() {
+			results, err = measure(ctx, f, size, o)
 		}
-		if !more {
-			o.sizes = o.sizes[:i]
+		if err != nil {
+			if !errors.Is(err, errTimeIsUp) && !strings.Contains(err.Error(), "CUDA_ERROR_OUT_OF_MEMORY") {
+				return err
+			}
+			f.LeaveOut(fmt.Errorf("%s and more: %w", cli.Human(size), err))
 			break
 		}
-	}
-	r := &report.Report{
-		Name:    "handoff",
-		Machine: report.ThisMachine(),
-		Text:    handoffText + strings.Join(f.started, "") + leftOut(f.absent),
-		Raw:     raw(all),
-	}
-	for _, size := range o.sizes {
-		for _, t := range f.turns {
-			p := point{size, t}
-			r.Tables = append(r.Tables, totals(all, p), parts(all, p))
-			for _, name := range []string{ours, oursBefore} {
-				r.Ratios = append(r.Ratios, ratio(all, name, p))
-			}
+		for _, turn := range turns {
+			add(r, out, size, turn, results)
 		}
 	}
+	r.Text = text + f.Text()
 	return r.Write(o.out, out)
 }
 
-// ratio is one of ours to C with the export done beforehand.
-func ratio(all []*result, name string, p point) report.Ratio {
-	r := report.Ratio{What: fmt.Sprintf("p50 of %s / %s, %s, %s of a turn", name, cBefore, cli.Human(p.size), p.turn), Got: nan}
-	if us, c := of(all, name, p), of(all, cBefore, p); us != nil && c != nil {
-		r.Got = us.p50() / c.p50()
+// warmups is how many handoffs are made first, unmeasured: drivers do some
+// things once.
+func warmups(size uint64) int {
+	if size > 1<<30 {
+		return 1 // each takes long
 	}
-	return r
+	return 3
 }
 
-// also measures one size more. It reports false where time or memory is over, which is noted.
-func (f *field) also(ctx context.Context, size uint64, o options, all *[]*result, out io.Writer) (bool, error) {
-	if len(*all) > 0 && f.skip(cli.Human(size), o, nil) {
-		return false, nil
-	}
-	results, err := f.measure(ctx, size, o)
-	if err != nil {
-		if f.skip(cli.Human(size), o, err) {
-			err = nil
+// measure asks each rival to hand over, turn about.
+func measure(ctx context.Context, f *rival.Field, size uint64, o options) (all []*result, err error) {
+	one := func(n int, r *rival.Rival, turn string) error {
+		a, err := rival.Ask(ctx, r, fmt.Sprintf("handoff %d", size))
+		if err == nil && a.NS <= 0 {
+			err = fmt.Errorf("rival %s: its answer has no time", r.Name)
 		}
-		return false, err
+		if err != nil || n < 0 {
+			return err
+		}
+		i := slices.IndexFunc(all, func(x *result) bool { return x.rival == r.Name && x.turn == turn })
+		if i < 0 {
+			i = len(all)
+			all = append(all, &result{rival: r.Name, turn: turn, size: size})
+		}
+		all[i].ns = append(all[i].ns, float64(a.NS))
+		return nil
 	}
-	say(out, results)
-	*all = append(*all, results...)
-	return true, nil
+	begun := time.Now()
+	for n := -warmups(size); n < o.iterations && (n < 1 || time.Since(begun) < o.time && !o.over()); n++ {
+		err := f.TakeTurns(ctx, n+warmups(size), func(r *rival.Rival) error {
+			for _, turn := range turns {
+				if err := one(n, r, turn); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
-// totals is the table of one point.
-func totals(all []*result, p point) report.Table {
-	t := report.Table{
-		Name:  "totals-" + label(p),
-		Title: fmt.Sprintf("Handoff of %s, %s of a turn", cli.Human(p.size), p.turn),
-		Head:  []string{"rival", "p50", "p95", "p99", "best", "times", "p50 against " + cBefore},
-	}
-	base := of(all, cBefore, p)
-	for _, r := range at(all, p) {
-		s, against := stats.Summarize(r.ns), ""
-		if base != nil {
-			against = report.Times(s.P50 / base.p50())
+// add adds the table and the quantiles of one size and turn, and prints its results at once.
+func add(r *report.Report, out io.Writer, size uint64, turn string, results []*result) {
+	t := report.Table{Title: fmt.Sprintf("Handoff of %s, %s of a turn", cli.Human(size), turn),
+		Head: []string{"rival", "p50", "p95", "p99", "best", "times", "p50 against " + base}}
+	against := math.NaN()
+	for _, x := range results {
+		if x.rival == base && x.turn == turn {
+			against = stats.Summarize(x.ns).P50
 		}
-		t.Rows = append(t.Rows, []string{r.rival, report.Duration(s.P50), tail(s.N, 20, s.P95), tail(s.N, 100, s.P99),
-			report.Duration(s.Min), fmt.Sprint(s.N), against})
 	}
-	return t
+	for _, x := range results {
+		if x.turn != turn {
+			continue
+		}
+		s := stats.Summarize(x.ns)
+		row := []string{x.rival, report.Duration(s.P50), tail(s.N, 20, s.P95), tail(s.N, 100, s.P99), report.Duration(s.Min), fmt.Sprint(s.N), report.Times(s.P50 / against)}
+		t.Rows = append(t.Rows, row)
+		fmt.Fprintln(out, cli.Size(size), turn, strings.Join(row, "  "))
+		raw := []string{x.rival, fmt.Sprint(size), turn, fmt.Sprint(s.N)}
+		for _, v := range []float64{s.Min, s.P25, s.P50, s.P75, s.P95, s.P99, s.Max} {
+			raw = append(raw, fmt.Sprintf("%.0f", v))
+		}
+		r.Raw.Rows = append(r.Raw.Rows, raw)
+	}
+	r.Tables = append(r.Tables, t)
 }
 
 // tail prints a quantile in the tail of n samples, if they are enough for one of
 // them to lie behind it.
 func tail(n, enough int, ns float64) string {
 	if n < enough {
-		ns = nan
+		ns = math.NaN()
 	}
 	return report.Duration(ns)
-}
-
-// stepOrder is the order of steps in tables, that of both sides.
-var stepOrder = []string{"create", "receive", "receive-fd", "import", "reserve", "map", "access", "export", "write", "offer", "admit", "send",
-	"attach", "ack", "reply", "close", "unmap", "release"}
-
-// parts is the table of how long the steps of one point take.
-func parts(all []*result, p point) report.Table {
-	results := at(all, p)
-	t := report.Table{
-		Name:  "steps-" + label(p),
-		Title: fmt.Sprintf("Steps of %s, %s of a turn", cli.Human(p.size), p.turn),
-		Head:  []string{"side", "step"},
-	}
-	var names [][2]string
-	for _, r := range results {
-		t.Head = append(t.Head, r.rival)
-		for _, s := range r.steps {
-			if n := [2]string{s.side, s.name}; !slices.Contains(names, n) {
-				names = append(names, n)
-			}
-		}
-	}
-	slices.SortStableFunc(names, func(a, b [2]string) int {
-		return cmp.Or(-strings.Compare(a[0], b[0]), // producers first
-			slices.Index(stepOrder, a[1])-slices.Index(stepOrder, b[1]))
-	})
-	for _, n := range names {
-		row := []string{n[0], n[1]}
-		for _, r := range results {
-			row = append(row, r.cell(n[0], n[1]))
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	return t
-}
-
-func (r *result) cell(side, name string) string {
-	for _, s := range r.steps {
-		if s.side == side && s.name == name {
-			return report.Duration(stats.Summarize(s.ns).P50)
-		}
-	}
-	return ""
-}
-
-// raw is the quantiles of all handoffs and of their steps, and when each step begins (the median, from the
-// buffer being ready).
-func raw(all []*result) report.Table {
-	t := report.Table{Head: []string{"rival", "size", "turn", "side", "step", "n", "at_p50_ns", "min_ns", "p25_ns", "p50_ns", "p75_ns", "p95_ns", "p99_ns", "max_ns"}}
-	add := func(r *result, s step) {
-		a, x := stats.Summarize(s.at), stats.Summarize(s.ns)
-		row := []string{r.rival, fmt.Sprint(r.size), string(r.turn), s.side, s.name, fmt.Sprint(x.N), fmt.Sprintf("%.0f", a.P50)}
-		for _, v := range []float64{x.Min, x.P25, x.P50, x.P75, x.P95, x.P99, x.Max} {
-			row = append(row, fmt.Sprintf("%.0f", v))
-		}
-		t.Rows = append(t.Rows, row)
-	}
-	for _, r := range all {
-		add(r, step{side: "both", name: "handoff", at: []float64{0}, ns: r.ns})
-		for _, s := range r.steps {
-			add(r, s)
-		}
-	}
-	return t
-}
-
-// at is the results at a point.
-func at(all []*result, p point) (some []*result) {
-	for _, r := range all {
-		if r.point == p {
-			some = append(some, r)
-		}
-	}
-	return some
-}
-
-func label(p point) string { return cli.Size(p.size).String() + "-" + string(p.turn) }
-
-// say prints the results of a point at once.
-func say(out io.Writer, results []*result) {
-	for _, r := range results {
-		s := stats.Summarize(r.ns)
-		fmt.Fprintf(out, "%-12s %-16s p50 %9s  p95 %9s  best %9s  %d times\n", r.rival, label(r.point),
-			report.Duration(s.P50), report.Duration(s.P95), report.Duration(s.Min), s.N)
-	}
 }

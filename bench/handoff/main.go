@@ -1,77 +1,25 @@
 // Command handoff measures what it takes to hand a fresh buffer to another
-// process: ours, C and Python turn about, each in processes of its own.
+// process: ours, C and Python turn about, each in processes of its own. With
+// -as producer it is ours, which uses the public API only.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
+	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// commands is the value of -rival: NAME=COMMAND,ARG,…, several times. The first is
-// ours.
-type commands []command
-
-type command struct {
-	name string
-	argv []string
-}
-
-func (c *commands) String() string { return "" }
-
-func (c *commands) Set(s string) error {
-	name, line, ok := strings.Cut(s, "=")
-	argv := strings.Split(line, ",")
-	switch {
-	case !ok || name == "" || argv[0] == "":
-		return errors.New("want NAME=COMMAND,ARG,…")
-	case slices.ContainsFunc(*c, func(x command) bool { return x.name == name }):
-		return fmt.Errorf("there is a %s already", name)
-	}
-	*c = append(*c, command{name, argv})
-	return nil
-}
-
-// sizes is a list of sizes in bytes.
-type sizes []uint64
-
-func (l *sizes) String() string {
-	var words []string
-	for _, n := range *l {
-		words = append(words, cli.Size(n).String())
-	}
-	return strings.Join(words, ",")
-}
-
-func (l *sizes) Set(s string) error {
-	*l = nil
-	for _, word := range strings.Split(s, ",") {
-		var n cli.Size
-		if err := n.Set(word); err != nil {
-			return err
-		}
-		if n%granularity != 0 {
-			return fmt.Errorf("%s: want multiples of %s", word, cli.Size(granularity))
-		}
-		*l = append(*l, uint64(n))
-	}
-	return nil
-}
-
 type options struct {
-	rivals     commands
-	sizes      sizes
+	rivals     rival.Commands
+	sizes      []uint64
 	iterations int
 	time       time.Duration
 	budget     time.Duration
@@ -79,21 +27,29 @@ type options struct {
 	out        string
 }
 
-const granularity = 2 << 20
-
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 // run is the program; it returns the exit code.
-func run(args []string, stdout, stderr io.Writer) int {
-	o := options{sizes: sizes{2 << 20, 64 << 20, 512 << 20, 8 << 30, 64 << 30}}
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	o := options{sizes: []uint64{2 << 20, 64 << 20, 512 << 20, 8 << 30, 64 << 30}}
 	flags := flag.NewFlagSet("handoff", flag.ContinueOnError)
 	flags.Var(&o.rivals, "rival", "`NAME=COMMAND,ARG,…` of a program to measure; give it several times, ours first")
-	flags.Var(&o.sizes, "sizes", "`sizes` to hand over")
 	flags.IntVar(&o.iterations, "iterations", 200, "at most this `number` of handoffs for each rival and size")
 	flags.DurationVar(&o.time, "time", 12*time.Second, "and at most this `time`, for all rivals together")
 	flags.DurationVar(&o.budget, "budget", 0, "`time` for everything, after which points are left out; 0 is no limit")
 	flags.StringVar(&o.out, "out", "", "write handoff.csv into this `directory`")
-	return program.Run(flags, args, stdout, stderr, func() error {
+	as := flags.String("as", "", "be `producer|consumer`, ours")
+	driver := flags.String("driver", "cuda", "driver of ours, `cuda|soft`")
+	socket := flags.String("socket", "", "of a consumer: the `path` at which its producer listens")
+	refused := cli.ExitOK
+	code := program.Run(flags, args, stdout, stderr, func() error {
+		if *as != "" {
+			err := beHalf(*as, *driver, *socket, stdin, stdout)
+			if refused = cli.ExitCode(err); err != nil { // who started it is told why, and nobody else
+				return rival.Refuse(stdout, err)
+			}
+			return nil
+		}
 		if err := o.check(); err != nil {
 			return err
 		}
@@ -102,8 +58,36 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		return handoffs(ctx, o, stdout)
+		return handoffs(ctx, o, stdout, stderr)
 	})
+	return max(code, refused)
+}
+
+// beHalf is our producer or a consumer of its: it answers until stdin ends, and lets go of everything.
+func beHalf(as, driver, socket string, stdin io.Reader, stdout io.Writer) error {
+	switch as {
+	case "producer":
+		p, err := newProducer(driver)
+		if err != nil {
+			return err
+		}
+		return p.serve(stdin, stdout)
+	case "consumer":
+		c, err := newConsumer(driver, socket)
+		if err != nil {
+			return err
+		}
+		return c.serve(stdin, stdout)
+	}
+	return cli.Usagef("-as %q: want producer or consumer", as)
+}
+
+// patience bounds every step of a handoff.
+const patience = time.Minute
+
+// bounded is a context for one step.
+func bounded() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), patience)
 }
 
 // over reports whether the time is.

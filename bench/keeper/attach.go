@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
+	"strings"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -30,43 +30,50 @@ type kept struct {
 	attaches, restarts samples
 }
 
-// measureKept has each way map what a keeper keeps, whose writer has let go of it, and
-// then kills the keeper under a reader.
-func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err error) {
+// withKeeper calls f with a keeper of its own.
+func withKeeper(s settings, f func(k *keeperProcess) error) error {
 	dir, err := os.MkdirTemp("", "gpufd-bench")
 	if err != nil {
-		return got, err
+		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	k := &keeperProcess{program: s.gpufd, socket: filepath.Join(dir, "keeper.sock")}
 	if err := k.start(); err != nil {
-		return got, err
+		return err
 	}
-	defer func() { err = errors.Join(err, k.stop()) }()
-	if err := put(ctx, dev, k.socket, uint64(s.attach)); err != nil {
-		return got, err
-	}
-	if got.attaches, err = measureAttaches(ctx, dev, k.socket, s); err != nil {
-		return got, err
-	}
-	got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10)
+	return errors.Join(f(k), k.stop())
+}
+
+// measureKept measures how long each way takes to map what a keeper keeps, after its writer has released it. Then it
+// kills the keeper under a reader.
+func measureKept(ctx context.Context, dev *cu.Device, s settings) (got kept, err error) {
+	err = withKeeper(s, func(k *keeperProcess) (err error) {
+		if err := put(ctx, dev, k.socket, uint64(s.attach)); err != nil {
+			return err
+		}
+		if got.attaches, err = measureAttaches(ctx, dev, k.socket, s); err != nil {
+			return err
+		}
+		got.restarts, err = measureRestarts(ctx, dev, k, s.rounds*10)
+		return err
+	})
 	return got, err
 }
 
 func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s settings) (samples, error) {
-	on, err := dev.PrimaryContext() // as those have it who use the memory, and C does
+	on, err := dev.PrimaryContext() // users of the memory hold it, and C does
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = on.Close() }()
 	ways := []way{{attach, func(ctx context.Context) (time.Duration, error) { return attachOnce(ctx, dev, socket) }}}
-	if len(s.c) > 0 {
+	if s.c != "" {
 		files, err := exported(ctx, dev, socket)
 		if err != nil {
 			return nil, err
 		}
 		defer func() { _ = sock.CloseFiles(files) }()
-		r, err := rival.StartWith(ctx, bare, files, s.c...)
+		r, err := rival.StartWith(ctx, bare, files, strings.Split(s.c, ",")...)
 		if err != nil {
 			return nil, err
 		}
@@ -85,7 +92,7 @@ func attachOnce(ctx context.Context, dev *cu.Device, socket string) (time.Durati
 	return time.Since(begin), a.Close()
 }
 
-// put has the keeper keep size bytes, filled by the device.
+// put hands the keeper size bytes, filled by the device.
 func put(ctx context.Context, dev *cu.Device, socket string, size uint64) error {
 	c, err := keeper.Dial(ctx, socket)
 	if err != nil {
@@ -104,20 +111,6 @@ func put(ctx context.Context, dev *cu.Device, socket string, size uint64) error 
 	return err
 }
 
-// remove gives the memory back, also if the caller has been told to end. It returns the
-// process of the fd store, which is there as long as somebody needs it.
-func remove(socket string) (store int, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	c, err := keeper.Dial(ctx, socket)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = c.Close() }()
-	st, err := c.Status(ctx)
-	return st.Store, errors.Join(err, c.Remove(ctx, name))
-}
-
 // exported returns descriptors of what is kept, which the caller owns. When it returns, no more
 // of the memory is mapped here.
 func exported(ctx context.Context, dev *cu.Device, socket string) ([]*os.File, error) {
@@ -129,7 +122,7 @@ func exported(ctx context.Context, dev *cu.Device, socket string) ([]*os.File, e
 	return files, errors.Join(err, a.Close())
 }
 
-// A keeperProcess is a keeper. Its fd store is a process that it finds again.
+// A keeperProcess is a keeper.
 type keeperProcess struct {
 	program, socket string
 	cmd             *exec.Cmd
@@ -169,17 +162,10 @@ func (k *keeperProcess) restart() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// stop gives up what is kept, if anything still is, and ends the keeper and then its fd store,
-// which would be replaced before.
+// stop ends the keeper and its fd store, which give up what they keep, also if the caller has been told to end.
 func (k *keeperProcess) stop() error {
-	store, err := remove(k.socket)
-	var no *keeper.Error
-	if errors.As(err, &no) && no.Code == "not-found" {
-		err = nil
-	}
-	err = errors.Join(err, k.cmd.Process.Signal(os.Interrupt), k.cmd.Wait())
-	if store > 0 {
-		err = errors.Join(err, syscall.Kill(store, syscall.SIGTERM))
-	}
-	return err
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := keeper.End(ctx, k.socket)
+	return errors.Join(err, k.cmd.Wait())
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -28,7 +26,6 @@ const (
 	attaching = "attach"          // to one name, and to let go of it
 	restarts  = "restart"         // from a keeper's exec to its serving
 	together  = "all attach"      // at once
-	lastOne   = "the last alone"  // attaches while the others hold their leases
 	beside    = "put beside them" // a version that all of them are told of
 )
 
@@ -65,18 +62,9 @@ func (g *growing) p50(n int, subject string) float64 {
 	return stats.Summarize(g.ns[fmt.Sprint(n, " ", subject)]).P50
 }
 
-// exponent is how a subject grows.
-func (g *growing) exponent(subject string) float64 {
-	var xs, ys []float64
-	for _, n := range g.points {
-		xs, ys = append(xs, float64(n)), append(ys, g.p50(n, subject))
-	}
-	return stats.Exponent(xs, ys)
-}
-
 // report adds a table and samples.
 func (g *growing) report(r *report.Report, title, text string) {
-	t := report.Table{Name: g.what, Title: title, Text: text, Head: append([]string{g.what}, g.subjects...)}
+	t := report.Table{Title: title, Text: text, Head: append([]string{g.what}, g.subjects...)}
 	if g.absent != "" {
 		t.Text += "\n\n" + g.absent
 	}
@@ -90,11 +78,6 @@ func (g *growing) report(r *report.Report, title, text string) {
 		}
 		t.Rows = append(t.Rows, row)
 	}
-	last := []string{"exponent"}
-	for _, subject := range g.subjects {
-		last = append(last, report.Exponent(g.exponent(subject)))
-	}
-	t.Rows = append(t.Rows, last)
 	r.Tables = append(r.Tables, t)
 }
 
@@ -113,7 +96,7 @@ func points(most int) (all []int) {
 	return append(all, most)
 }
 
-// next says whether a larger number is begun, and notes if not.
+// next reports whether a larger number is begun, and notes if not.
 func (c crowd) next(g *growing, n int) bool {
 	if len(g.points) > 0 && !c.until.IsZero() && time.Now().After(c.until) {
 		g.absent = fmt.Sprintf("%d %s and more were left out: the time for all of it was over.", n, g.what)
@@ -125,43 +108,34 @@ func (c crowd) next(g *growing, n int) bool {
 
 // measureGrowth measures a keeper with more and more names, and with readers of one.
 func measureGrowth(ctx context.Context, dev *cu.Device, s settings, c crowd) (names, readers *growing, err error) {
-	dir, err := os.MkdirTemp("", "gpufd-bench")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	on, err := dev.PrimaryContext() // held, as those have it who use the memory
+	on, err := dev.PrimaryContext() // users of the memory hold it
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = on.Close() }()
-	k := &keeperProcess{program: s.gpufd, socket: filepath.Join(dir, "keeper.sock")}
-	if err := k.start(); err != nil {
-		return nil, nil, err
-	}
-	defer func() { err = errors.Join(err, k.stop()) }()
-	g := &grower{dev: dev, keeper: k}
-	if c.budget > 0 {
-		c.until = time.Now().Add(c.budget / 3)
-	}
-	if readers, err = g.readers(ctx, c, s.rounds); err != nil {
-		return nil, nil, fmt.Errorf("readers: %w", err)
-	}
-	if c.budget > 0 {
-		c.until = time.Now().Add(c.budget / 2)
-	}
-	names, err = g.names(ctx, c, s.rounds)
-	if err != nil {
-		err = fmt.Errorf("names: %w", err)
-	}
-	return names, readers, errors.Join(err, g.remove())
+	err = withKeeper(s, func(k *keeperProcess) (err error) {
+		g := &grower{dev: dev, keeper: k}
+		if c.budget > 0 {
+			c.until = time.Now().Add(c.budget / 3)
+		}
+		if readers, err = g.readers(ctx, c, s.rounds); err != nil {
+			return fmt.Errorf("readers: %w", err)
+		}
+		if c.budget > 0 {
+			c.until = time.Now().Add(c.budget / 2)
+		}
+		if names, err = g.names(ctx, c, s.rounds); err != nil {
+			err = fmt.Errorf("names: %w", err)
+		}
+		return err
+	})
+	return names, readers, err
 }
 
 // A grower makes numbers grow.
 type grower struct {
 	dev    *cu.Device
 	keeper *keeperProcess
-	kept   []string // beside "bench"
 }
 
 func (g *grower) put(ctx context.Context, name string) error {
@@ -180,17 +154,16 @@ func (g *grower) attach(ctx context.Context) (*share.Attachment, error) {
 
 // names measures with so many names.
 func (g *grower) names(ctx context.Context, c crowd, rounds int) (*growing, error) {
+	kept := 1 // with the readers' one
 	all := newGrowing("names", putting, listing, attaching, restarts)
 	for _, n := range points(c.names) {
 		if !c.next(all, n) {
 			break
 		}
-		for len(g.kept)+1 < n {
-			more := fmt.Sprintf("%s-%d", name, len(g.kept))
-			if err := g.put(ctx, more); err != nil {
+		for ; kept < n; kept++ {
+			if err := g.put(ctx, fmt.Sprintf("%s-%d", name, kept)); err != nil {
 				return nil, err
 			}
-			g.kept = append(g.kept, more)
 		}
 		for range rounds * 2 {
 			err := errors.Join(
@@ -217,7 +190,7 @@ func (g *grower) names(ctx context.Context, c crowd, rounds int) (*growing, erro
 
 // readers measures with so many readers of one name, all in this process.
 func (g *grower) readers(ctx context.Context, c crowd, rounds int) (*growing, error) {
-	all := newGrowing("readers", together, lastOne, beside)
+	all := newGrowing("readers", together, beside)
 	if err := g.put(ctx, name); err != nil {
 		return nil, err
 	}
@@ -234,7 +207,7 @@ func (g *grower) readers(ctx context.Context, c crowd, rounds int) (*growing, er
 	return all, nil
 }
 
-// read has n readers attach at once, and the last of them once more, alone.
+// read attaches n readers at once, and then puts another version, until all were told.
 func (g *grower) read(ctx context.Context, all *growing, n int) (err error) {
 	held := make([]*share.Attachment, n)
 	defer func() {
@@ -251,20 +224,8 @@ func (g *grower) read(ctx context.Context, all *growing, n int) (err error) {
 		wg.Wait()
 		return errors.Join(errs...)
 	})
-	if err == nil {
-		err = held[n-1].Close()
-	}
 	if err != nil {
 		return err
-	}
-	for { // a keeper that has not seen yet that it left may have no place for one more
-		err = all.time(n, lastOne, func() (err error) { held[n-1], err = g.attach(ctx); return err })
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, share.ErrRefused) || sleep(ctx, time.Millisecond) != nil {
-			return err
-		}
 	}
 	return all.time(n, beside, func() error {
 		if err := g.put(ctx, name); err != nil {
@@ -281,50 +242,23 @@ func (g *grower) read(ctx context.Context, all *growing, n int) (err error) {
 	})
 }
 
-// remove gives back what was kept, but for "bench", also if the caller has been told to end.
-func (g *grower) remove() error {
-	if len(g.kept) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	c, err := keeper.Dial(ctx, g.keeper.socket)
-	if err != nil {
-		return err
-	}
-	for _, name := range g.kept {
-		err = errors.Join(err, c.Remove(ctx, name))
-	}
-	return errors.Join(err, c.Close())
-}
-
-const growthText = `A keeper keeps names of 2 MiB each. What is measured is said in the heads; there is no rival. The exponent is the slope of log time
-over log number, by least squares over the larger half of the points: 1 is linear, 0 is flat.`
+const growthText = `A keeper keeps names of 2 MiB each. What is measured is said in the heads; there is no rival.`
 
 const namesText = "Put makes a version more of one name, from connecting to its being committed; list is a conversation about all names; attach maps one and lets go of it; restart is from the exec of a keeper, after the last one was killed, to its serving all of them."
 
-const readersText = "The readers are in one process. All attach at once; the last of them lets go and attaches again, alone, while the others hold their leases; then a version is put, until every reader has been told."
-
-func growthReport(m report.Machine, names, readers *growing) *report.Report {
-	r := &report.Report{
-		Name: "keeper-growth", Machine: m, Text: growthText,
-		Raw: report.Table{Head: []string{"of", "number", "what", "round", "ns"}},
-	}
-	names.report(r, "With so many names", namesText)
-	readers.report(r, "With so many readers of one name", readersText)
-	return r
-}
+const readersText = "The readers are in one process. All attach at once; then a version is put, until every reader has been told."
 
 // growAndReport measures growth and reports it.
-func growAndReport(ctx context.Context, drv *cu.Driver, s settings, c crowd, dir string, stdout io.Writer) error {
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
+func growAndReport(ctx context.Context, dev *cu.Device, s settings, c crowd, dir string, stdout io.Writer) error {
 	names, readers, err := measureGrowth(ctx, dev, s, c)
 	if err != nil {
 		return err
 	}
-	r := growthReport(report.MachineOf(drv), names, readers)
+	r := &report.Report{
+		Name: "keeper-growth", Machine: report.MachineOf(dev.Driver()), Text: growthText,
+		Raw: report.Table{Head: []string{"of", "number", "what", "round", "ns"}},
+	}
+	names.report(r, "With so many names", namesText)
+	readers.report(r, "With so many readers of one name", readersText)
 	return r.Write(dir, stdout)
 }

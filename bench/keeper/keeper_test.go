@@ -33,8 +33,8 @@ func TestMeasure(t *testing.T) {
 		require.Equal(t, n, strings.Count(string(csv), "\n"+what), what)
 	}
 	require.Contains(t, string(csv), shaken)
-	require.Regexp(t, `loading, of load_file's time +\| +– \|`, told.String())
-	require.Regexp(t, `of the bare calls in C +\| +[0-9.]+× \|`, told.String())
+	require.Regexp(t, `loading, of load_file's time +\| +– +\|`, told.String())
+	require.Regexp(t, `of the bare calls in C +\| +[0-9.]+× +\|`, told.String())
 	left, err := filepath.Glob(filepath.Join(dir, "gpufd-bench*"))
 	require.NoError(t, err)
 	require.Empty(t, left)

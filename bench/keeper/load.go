@@ -2,12 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -50,7 +49,7 @@ const (
 	loadFile = "safetensors load_file"
 )
 
-// measureLoads has each way bring a model's file into GPU memory.
+// measureLoads measures how long each way takes to bring a model's file into GPU memory.
 func measureLoads(ctx context.Context, dev *cu.Device, s settings) (_ samples, err error) {
 	l := &loading{dev: dev, size: uint64(s.load)}
 	defer l.close()
@@ -58,8 +57,8 @@ func measureLoads(ctx context.Context, dev *cu.Device, s settings) (_ samples, e
 		return nil, err
 	}
 	ways := []way{{limit, l.limit}, {ours, l.load}}
-	if len(s.python) > 0 {
-		r, err := rival.Start(ctx, loadFile, s.python...)
+	if s.python != "" {
+		r, err := rival.Start(ctx, loadFile, strings.Split(s.python, ",")...)
 		if err != nil {
 			return nil, err
 		}
@@ -169,21 +168,16 @@ func writeModel(dir string, size uint64) (path string, err error) {
 }
 
 func writeTensors(f *os.File, size uint64) error {
-	type entry struct {
-		DType   string    `json:"dtype"`
-		Shape   []uint64  `json:"shape"`
-		Offsets [2]uint64 `json:"data_offsets"`
-	}
-	entries := map[string]entry{}
+	t := safetensors.Table{Size: size}
 	for at := uint64(0); at < size; at += tensorBytes {
 		n := min(tensorBytes, size-at)
-		entries[fmt.Sprintf("layer.%05d", at/tensorBytes)] = entry{"U8", []uint64{n}, [2]uint64{at, at + n}}
+		t.Tensors = append(t.Tensors, safetensors.Tensor{Name: fmt.Sprintf("layer.%05d", at/tensorBytes), DType: "U8", Shape: []uint64{n}, Offset: at, Bytes: n})
 	}
-	header, err := json.Marshal(entries)
+	head, _, err := t.Layout(size)
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)); err != nil {
+	if _, err := f.Write(head); err != nil {
 		return err
 	}
 	block := make([]byte, min(size, 64<<20))

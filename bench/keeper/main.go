@@ -21,7 +21,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
@@ -35,25 +34,10 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 // settings are what the flags say.
 type settings struct {
 	gpufd        string
-	c, python    []string
+	c, python    string // with commas between words
 	load, attach cli.Size
 	rounds       int
 	dir          string
-}
-
-// words is a flag of words with commas between them.
-type words struct{ to *[]string }
-
-func (w words) String() string {
-	if w.to == nil {
-		return ""
-	}
-	return strings.Join(*w.to, ",")
-}
-
-func (w words) Set(s string) error {
-	*w.to = strings.Split(s, ",")
-	return nil
 }
 
 // run is the program; it returns the exit code.
@@ -61,8 +45,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	s := settings{load: 16 << 30, attach: 64 << 30}
 	flags := flag.NewFlagSet("keeper", flag.ContinueOnError)
 	flags.StringVar(&s.gpufd, "gpufd", "", "`path` of the command gpufd, whose keeper is measured")
-	flags.Var(words{&s.c}, "c", "`command` that makes the bare calls, as bench/c/attach.c does")
-	flags.Var(words{&s.python}, "python", "`command` that loads files, as bench/python/load_file.py does")
+	flags.StringVar(&s.c, "c", "", "`command` that makes the bare calls, as bench/c/attach.c does")
+	flags.StringVar(&s.python, "python", "", "`command` that loads files, as bench/python/load_file.py does")
 	flags.Var(&s.load, "load", "`size` of the file that is loaded")
 	flags.Var(&s.attach, "attach", "`size` of what is attached to")
 	flags.IntVar(&s.rounds, "rounds", 5, "how often each is measured")
@@ -78,24 +62,24 @@ func run(args []string, stdout, stderr io.Writer) int {
 		if s.rounds < 1 || s.load == 0 || s.attach == 0 || s.gpufd == "" || min(c.names, c.readers) < 1 || c.budget < 0 {
 			return cli.Usagef("want -gpufd, sizes above 0 and at least one round; -h explains")
 		}
-		drv, err := program.Open(*driver)
+		drv, err := cli.OpenDriver(*driver)
+		if err != nil {
+			return err
+		}
+		dev, err := drv.Device(0)
 		if err != nil {
 			return err
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		if *growth {
-			return growAndReport(ctx, drv, s, c, *out, stdout)
+			return growAndReport(ctx, dev, s, c, *out, stdout)
 		}
-		return measureAndReport(ctx, drv, s, *out, stdout)
+		return measureAndReport(ctx, dev, s, *out, stdout)
 	})
 }
 
-func measureAndReport(ctx context.Context, drv *cu.Driver, s settings, dir string, stdout io.Writer) error {
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
+func measureAndReport(ctx context.Context, dev *cu.Device, s settings, dir string, stdout io.Writer) error {
 	loads, err := measureLoads(ctx, dev, s)
 	if err != nil {
 		return fmt.Errorf("loading: %w", err)
@@ -104,6 +88,6 @@ func measureAndReport(ctx context.Context, drv *cu.Driver, s settings, dir strin
 	if err != nil {
 		return fmt.Errorf("keeping: %w", err)
 	}
-	r := makeReport(report.MachineOf(drv), s, loads, k)
+	r := makeReport(report.MachineOf(dev.Driver()), s, loads, k)
 	return r.Write(dir, stdout)
 }

@@ -57,7 +57,7 @@ func measureRestarts(ctx context.Context, dev *cu.Device, k *keeperProcess, kill
 	return s, err
 }
 
-// resumed takes the lease again, whose keeper has died.
+// resumed takes the lease again after its keeper has died.
 func resumed(ctx context.Context, a *share.Attachment) (*share.Attachment, error) {
 	select {
 	case <-a.Done():
@@ -80,7 +80,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// A reader has kernels read the memory.
+// A reader runs kernels that read the memory.
 type reader struct {
 	on   *cu.Context
 	set  *kernels.Set
@@ -109,7 +109,7 @@ func (r *reader) sum(ctx context.Context) (uint64, error) {
 
 func (r *reader) close() error { return errors.Join(r.set.Close(), r.on.Close()) }
 
-// run has kernels run one after the other while f does, and says how long each took. Bytes
+// run runs kernels one after the other while f runs, and returns how long each took. Bytes
 // other than the first time's are an error.
 func (r *reader) run(ctx context.Context, f func() error) (ns []float64, err error) {
 	done := make(chan error, 1)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 
 	"github.com/gpufd/gpufd/bench/internal/report"
 	"github.com/gpufd/gpufd/bench/internal/stats"
@@ -14,15 +13,13 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 		Name: "keeper", Machine: m,
 		Text: "Loading is from a file in memory into a buffer that is there; starting threads and pinning count. Attaching is from connecting to mapped memory; the bare calls import a descriptor that the program has, reserve, map and set access. The ways take turns in every round, in rotating order.",
 		Raw:  report.Table{Head: []string{"what", "way", "round", "ns"}},
-		Ratios: []report.Ratio{
-			{What: "loading, of what the link could do, as time", Got: ratio(loads, ours, limit)},
-			{What: "loading, of load_file's time", Got: ratio(loads, ours, loadFile)},
-			{What: "attaching, of the bare calls in C", Got: ratio(k.attaches, attach, bare)},
-			{What: "a killed keeper is back, of 100 ms, median", Got: stats.Summarize(k.restarts[restart]).P50 / 100e6},
-			{What: "a killed keeper is back, of 1 s, worst", Got: stats.Summarize(k.restarts[restart]).Max / 1e9},
-			{What: "a reader's kernels while keepers die, of the same before", Got: stats.Summarize(k.restarts[shaken]).P50 / stats.Summarize(k.restarts[quiet]).P50},
-		},
 	}
+	ratios := report.Table{Title: "Ratios", Head: []string{"of", "measured"}, Rows: [][]string{
+		{"loading, of what the link could do, as time", report.Times(stats.Ratio(loads[ours], loads[limit]))},
+		{"loading, of load_file's time", report.Times(stats.Ratio(loads[ours], loads[loadFile]))},
+		{"attaching, of the bare calls in C", report.Times(stats.Ratio(k.attaches[attach], k.attaches[bare]))},
+		{"a reader's kernels while keepers die, of the same before", report.Times(stats.Summarize(k.restarts[shaken]).P50 / stats.Summarize(k.restarts[quiet]).P50)},
+	}}
 	load := report.Table{Title: "Loading " + s.load.String(), Head: []string{"way", "median", "best", "rate"}}
 	for _, way := range []string{limit, ours, loadFile} {
 		add(r, &load, "load", way, loads[way], func(ns float64) string { return fmt.Sprintf("%.1f GB/s", float64(s.load)/ns) })
@@ -38,7 +35,7 @@ func makeReport(m report.Machine, s settings, loads samples, k kept) *report.Rep
 		worst := stats.Summarize(k.restarts[what]).Max
 		add(r, &deaths, "restart", what, k.restarts[what], func(float64) string { return report.Duration(worst) })
 	}
-	r.Tables = []report.Table{load, att, deaths}
+	r.Tables = []report.Table{load, att, deaths, ratios}
 	return r
 }
 
@@ -53,13 +50,4 @@ func add(r *report.Report, t *report.Table, what, way string, ns []float64, last
 	for i, v := range ns {
 		r.Raw.Rows = append(r.Raw.Rows, []string{what, way, fmt.Sprint(i), fmt.Sprintf("%.0f", v)})
 	}
-}
-
-// ratio is the median of what one way took of the other's time in each round; it is
-// not a number if one of them was not measured.
-func ratio(s samples, of, to string) float64 {
-	if len(s[of]) == 0 || len(s[to]) == 0 {
-		return math.NaN()
-	}
-	return stats.Summarize(stats.Ratios(s[of], s[to])).P50
 }

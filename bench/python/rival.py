@@ -1,15 +1,14 @@
 """The half of a Python rival that does not depend on the library it shows.
 
 A rival answers one JSON object a line on standard output to each line
-"handoff SIZE CHUNKS" on standard input, and ends with it. The process started is
+"handoff SIZE" on standard input, and ends with it. The process started is
 the producer; the consumer is spawned, so both have a driver of their own, and they
 talk over one multiprocessing pipe. A script says how its library shares memory by
 a class with the methods of Side, of which each process holds one.
 
 The clock runs from the producer's give to the consumer's acknowledgement, when the
 consumer has the memory in hand. Imports and the start of the driver come before,
-reading the salts and letting go after. Chunks are a matter of virtual memory, so
-here there is always one.
+reading the salts and letting go after.
 """
 
 import contextlib
@@ -30,8 +29,7 @@ START = 300  # seconds the consumer has to import its library and open the devic
 DEADLINE = 60  # seconds it has for any other answer
 UNIT = 2 << 20  # bytes; every size is a multiple of it
 
-# The two halves of a connection's send and recv, so that they can be timed apart.
-dumps, loads = ForkingPickler.dumps, pickle.loads
+dumps, loads = ForkingPickler.dumps, pickle.loads  # as a connection's send and recv do
 
 
 class Gone(Exception):
@@ -56,7 +54,7 @@ class Side:
         to the first and last, and wait until they are there."""
         raise NotImplementedError
 
-    def give(self, conn, steps):
+    def give(self, conn):
         """Send what the consumer needs, in a first message and, if need be, more."""
         raise NotImplementedError
 
@@ -64,7 +62,7 @@ class Side:
         """Give all of what make took back to the device. Called after a failure too."""
         raise NotImplementedError
 
-    def take(self, conn, data, steps):
+    def take(self, conn, data):
         """Map the memory that the first message tells of."""
         raise NotImplementedError
 
@@ -75,18 +73,6 @@ class Side:
     def drop(self):
         """Let go of what take mapped. Called after a failure too."""
         raise NotImplementedError
-
-
-def now():
-    """Nanoseconds on the clock that all processes of a machine share."""
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-
-
-class Steps(list):
-    """How long each part took: (name, start, nanoseconds)."""
-
-    def took(self, name, start):
-        self.append((name, start, now() - start))
 
 
 def explain(error):
@@ -129,28 +115,21 @@ def take_one(side, conn):
     if not data:  # a nudge
         conn.send_bytes(b"")
         return
-    steps = Steps()
-    steps.took("receive", now())
     try:
-        side.take(conn, data, steps)
+        side.take(conn, data)
     except Exception as e:
         trouble = explain(e)
         let_go(side.drop)
         conn.send_bytes(trouble.encode())
         return
-    start = now()
     conn.send_bytes(b"")
-    steps.took("ack", start)
-
     trouble, salts = "", None
     try:
         salts = side.read()
     except Exception as e:
         trouble = explain(e)
-    start = now()
     left = let_go(side.drop)
-    steps.took("release", start)
-    conn.send((trouble or left, salts, list(steps)))
+    conn.send((trouble or left, salts))
 
 
 def let_go(release):
@@ -167,22 +146,15 @@ def let_go(release):
 
 def handoff(side, conn, size):
     """One handoff: the answer as a dictionary."""
-    steps = Steps()
     salt = secrets.token_bytes(8)
     try:
         nudge(conn)
-        start = now()
         side.make(size, salt)
-        steps.took("create", start)
-        begin, end, report = exchange(side, conn, steps)
+        took, (consumer_trouble, salts) = exchange(side, conn)
     except BaseException:
         let_go(side.free)
         raise
-    start = now()
     trouble = let_go(side.free)
-    steps.took("release", start)
-
-    consumer_trouble, salts, consumer_steps = report
     if consumer_trouble:
         raise Refused(f"consumer: {consumer_trouble}")
     if list(salts) != [salt, salt]:
@@ -190,17 +162,7 @@ def handoff(side, conn, size):
         raise Refused(f"salt: wrote {salt.hex()}, the consumer read {read}")
     if trouble:
         raise Refused(trouble)
-    for name, at, _ in consumer_steps:
-        if name == "ack":
-            steps.append(("reply", at, end - at))
-    return {
-        "ns": end - begin,
-        "steps": [
-            {"side": who, "name": name, "at": at - begin, "ns": ns}
-            for who, list_ in (("producer", steps), ("consumer", consumer_steps))
-            for name, at, ns in list_
-        ],
-    }
+    return {"ns": took}
 
 
 def nudge(conn):
@@ -210,16 +172,16 @@ def nudge(conn):
         conn.recv_bytes()
 
 
-def exchange(side, conn, steps):
-    """Start, end and the consumer's report."""
+def exchange(side, conn):
+    """What it took in ns, and the consumer's report."""
     with talking():
-        begin = now()
-        side.give(conn, steps)
+        begin = time.monotonic_ns()
+        side.give(conn)
         trouble = conn.recv_bytes()
-        end = now()
+        took = time.monotonic_ns() - begin
         if trouble:
             raise Refused(f"consumer: {trouble.decode()}")
-        return begin, end, conn.recv()
+        return took, conn.recv()
 
 
 @contextlib.contextmanager
@@ -234,13 +196,11 @@ def talking():
 
 
 def parse(line):
-    """The size in a line "handoff SIZE CHUNKS"."""
+    """The size in a line "handoff SIZE"."""
     words = line.split()
-    if len(words) != 3 or words[0] != "handoff" or not (words[1] + words[2]).isdecimal():
-        raise Refused("want: handoff SIZE CHUNKS")
-    size, chunks = int(words[1]), int(words[2])
-    if chunks != 1:
-        raise Refused("this library shares one allocation: CHUNKS must be 1")
+    if len(words) != 2 or words[0] != "handoff" or not words[1].isdecimal():
+        raise Refused("want: handoff SIZE")
+    size = int(words[1])
     if size == 0 or size % UNIT:
         raise Refused(f"SIZE is not a multiple of {UNIT}")
     return size

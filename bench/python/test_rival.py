@@ -41,18 +41,15 @@ class Files(rival.Side):
             f.seek(size - 8)
             f.write(salt)
 
-    def give(self, conn, steps):
-        start = rival.now()
+    def give(self, conn):
         conn.send(self.path)
-        steps.took("send", start)
 
     def free(self):
         path, self.path = self.path, None
         if path:
             os.remove(path)
 
-    def take(self, conn, data, steps):
-        start = rival.now()
+    def take(self, conn, data):
         if self.fault == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "hang":
@@ -62,7 +59,6 @@ class Files(rival.Side):
         self.mapped = open(rival.loads(data), "rb")
         if self.fault == "take":
             raise OSError("cannot\nmap")
-        steps.took("import", start)
 
     def read(self):
         if self.fault == "read":
@@ -100,29 +96,18 @@ class Protocol(unittest.TestCase):
         return [json.loads(line) for line in done.stdout.splitlines()], done.returncode
 
     def test_answers_each_handoff_and_ends_with_its_input(self):
-        answers, code = self.ask("", f"handoff {SIZE} 1", f"handoff {SIZE} 1")
+        answers, code = self.ask("", f"handoff {SIZE}", f"handoff {SIZE}")
         self.assertEqual(code, 0)
         self.assertEqual(answers[0], {"ready": True, "name": "files", "info": "files 1.0"})
         self.assertEqual(len(answers), 3)
         for answer in answers[1:]:
-            at = {(s["side"], s["name"]): s["at"] for s in answer["steps"]}
-            end = {(s["side"], s["name"]): s["at"] + s["ns"] for s in answer["steps"]}
-            # One clock: the steps come in the order in which things happen.
-            self.assertLess(at["producer", "create"], 0)
-            self.assertGreaterEqual(at["producer", "send"], 0)
-            self.assertGreater(at["consumer", "receive"], at["producer", "send"])
-            self.assertGreaterEqual(at["consumer", "import"], end["consumer", "receive"])
-            self.assertGreaterEqual(at["consumer", "ack"], end["consumer", "import"])
-            self.assertEqual(at["producer", "reply"], at["consumer", "ack"])
-            self.assertEqual(end["producer", "reply"], answer["ns"])
-            self.assertGreater(at["consumer", "release"], at["consumer", "ack"])
-            self.assertGreater(at["producer", "release"], end["consumer", "release"])
+            self.assertGreater(answer["ns"], 0)
 
     def test_lives_on_after_a_bad_line(self):
-        want, chunks, size = "want: handoff SIZE CHUNKS", "CHUNKS must be 1$", "^SIZE is not a multiple"
-        bad = [("", want), ("nonsense 1 1", want), ("handoff x 1", want), ("handoff 1", want)]
-        bad += [(f"handoff {SIZE} 2", chunks), ("handoff 5 1", size), ("handoff 0 1", size)]
-        answers, code = self.ask("", *(line for line, _ in bad), f"handoff {SIZE} 1")
+        want, size = "want: handoff SIZE", "^SIZE is not a multiple"
+        bad = [("", want), ("nonsense 1", want), ("handoff x", want), ("handoff", want), (f"handoff {SIZE} 1", want)]
+        bad += [("handoff 5", size), ("handoff 0", size)]
+        answers, code = self.ask("", *(line for line, _ in bad), f"handoff {SIZE}")
         self.assertEqual((len(answers), code), (len(bad) + 2, 0))
         for (line, text), answer in zip(bad, answers[1:]):
             self.assertRegex(answer["error"], text, line)
@@ -136,19 +121,19 @@ class Protocol(unittest.TestCase):
             ("drop", "consumer: OSError: cannot unmap"),
         ]:
             with self.subTest(fault):
-                answers, code = self.ask(fault, f"handoff {SIZE} 1", f"handoff {SIZE} 1")
+                answers, code = self.ask(fault, f"handoff {SIZE}", f"handoff {SIZE}")
                 self.assertEqual((answers[1:], code), ([{"error": text}] * 2, 0))
 
     def test_finds_a_wrong_salt(self):
-        answers, _ = self.ask("salt", f"handoff {SIZE} 1")
+        answers, _ = self.ask("salt", f"handoff {SIZE}")
         self.assertRegex(answers[1]["error"], f"^salt: wrote ([0-9a-f]{{16}}), the consumer read \\1 and {'00' * 8}$")
 
     def test_ends_when_the_consumer_does(self):
-        answers, code = self.ask("die", f"handoff {SIZE} 1", f"handoff {SIZE} 1")
+        answers, code = self.ask("die", f"handoff {SIZE}", f"handoff {SIZE}")
         self.assertEqual((answers[1:], code), ([{"error": "the consumer is gone, exit status -9"}], 1))
 
     def test_does_not_wait_for_ever(self):
-        answers, code = self.ask("hang", f"handoff {SIZE} 1", f"handoff {SIZE} 1")
+        answers, code = self.ask("hang", f"handoff {SIZE}", f"handoff {SIZE}")
         self.assertEqual((answers[1:], code), ([{"error": "no answer from the consumer within 1 s"}], 1))
 
     def test_says_why_it_did_not_start(self):

@@ -1,8 +1,7 @@
 """PyTorch: a fresh CUDA tensor sent as torch.multiprocessing sends it.
 
 The tensor is pickled and unpickled with multiprocessing's own pickler, as a
-connection or a queue does, with the two halves timed apart. PyTorch's allocator
-keeps what it frees, so its cache is emptied after every handoff.
+connection or a queue does. PyTorch's allocator keeps what it frees, so its cache is emptied after every handoff.
 """
 
 import sys
@@ -31,13 +30,8 @@ class Torch(rival.Side):
         self.tensor[-8:].copy_(host)
         torch.cuda.synchronize()
 
-    def give(self, conn, steps):
-        start = rival.now()
-        data = rival.dumps(self.tensor)
-        steps.took("export", start)
-        start = rival.now()
-        conn.send_bytes(data)
-        steps.took("send", start)
+    def give(self, conn):
+        conn.send_bytes(rival.dumps(self.tensor))
 
     def free(self):
         self.tensor = None
@@ -47,10 +41,8 @@ class Torch(rival.Side):
         if held:
             raise RuntimeError(f"PyTorch still holds {held} bytes: the next buffer would not be fresh")
 
-    def take(self, conn, data, steps):
-        start = rival.now()
+    def take(self, conn, data):
         self.tensor = rival.loads(data)
-        steps.took("import", start)
 
     def read(self):
         return [bytes(self.tensor[at].cpu().tolist()) for at in (slice(None, 8), slice(-8, None))]

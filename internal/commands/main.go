@@ -1,13 +1,12 @@
-// Commands writes docs/commands.md, or man pages, from the commands' own descriptions. Records
-// of --json come from json.md, and what is common to all commands from rest.md.
+// Commands writes man pages, or makes docs/commands.md anew: the help of each command in it comes from the commands'
+// own descriptions, and the rest, such as the records of --json, is written by hand.
 //
-//	commands >docs/commands.md
+//	commands docs/commands.md
 //	commands DIR    writes man pages into a directory
 package main
 
 import (
 	"bytes"
-	_ "embed"
 	"fmt"
 	"io"
 	"os"
@@ -26,24 +25,6 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/ring"
 )
 
-//go:embed json.md
-var records string
-
-//go:embed rest.md
-var rest string
-
-const preface = `# Commands
-
-This page is made by ` + "`make docs`" + ` from what the commands say of themselves; do not edit it.
-After each command come the records that it prints with ` + "`--json`" + `: the event, then the members.
-
-A shell completes flags after ` + "`source <(producer --completion bash)`" + ` (or zsh), and likewise for consumer, launch and
-ring. For fish it is ` + "`producer --completion fish | source`" + `. For gpufd it is ` + "`source <(gpufd completion bash)`" + `, which
-also completes the names that the keeper has. All have ` + "`--help`" + `. Producer, consumer, launch and ring take flags with one dash, too.
-The keeper starts ` + "`gpufd fd-store SOCKET.store`" + ` by itself; it has no help, and nobody else needs it.
-
-`
-
 func main() {
 	// The help shows defaults, which must not depend on the user.
 	for _, name := range []string{"GPUFD_DRIVER", "GPUFD_SOCKET", "NVIDIA_DRA_LOCAL_IPC_DIR", "XDG_RUNTIME_DIR", "TMPDIR"} {
@@ -57,10 +38,10 @@ func main() {
 		hideUser(root)
 	}
 	var err error
-	if len(os.Args) > 1 {
-		err = writeMan(os.Args[1], roots)
+	if path := os.Args[1]; strings.HasSuffix(path, ".md") {
+		err = writePage(path, roots)
 	} else {
-		err = writePage(roots)
+		err = writeMan(path, roots)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "commands:", err)
@@ -89,19 +70,38 @@ func writeMan(dir string, roots []*cobra.Command) error {
 	return nil
 }
 
-func writePage(roots []*cobra.Command) error {
+// writePage makes the page anew. What is written by hand is all but the list of contents, and the first block of each section.
+func writePage(path string, roots []*cobra.Command) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	old := string(b)
+	preface, _, _ := strings.Cut(old, "\n[")
 	var contents, sections bytes.Buffer
 	for _, root := range roots {
-		if err := writeCommand(&contents, &sections, root); err != nil {
+		if err := writeCommand(&contents, &sections, root, old); err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Printf("%s%s[exit codes](#exit-codes) · [environment](#environment) · [JSON](#json)\n%s\n%s", preface, &contents, &sections, fmt.Sprintf(rest, app.Ending))
-	return err
+	_, common, _ := strings.Cut(old, "\n## Exit codes\n")
+	before, rest, _ := strings.Cut(common, "```text\n")
+	_, after, _ := strings.Cut(rest, "```\n")
+	page := fmt.Sprintf("%s\n%s[exit codes](#exit-codes) · [environment](#environment) · [JSON](#json)\n%s\n## Exit codes\n%s```text\n%s```\n%s",
+		preface, &contents, &sections, before, app.Ending, after)
+	return os.WriteFile(path, []byte(page), 0o644)
+}
+
+// byHand returns what the page has behind the block of a command's section.
+func byHand(page, name string) string {
+	_, section, _ := strings.Cut(page, "\n## "+name+"\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	_, text, _ := strings.Cut(section, "\n```\n")
+	return text
 }
 
 // writeCommand writes the section of a command, and those of its subcommands.
-func writeCommand(contents, sections *bytes.Buffer, c *cobra.Command) error {
+func writeCommand(contents, sections *bytes.Buffer, c *cobra.Command, old string) error {
 	name := c.CommandPath()
 	c.InitDefaultHelpFlag()
 	c.Flags().Lookup("help").Hidden = true
@@ -117,14 +117,10 @@ func writeCommand(contents, sections *bytes.Buffer, c *cobra.Command) error {
 	page, _, _ := strings.Cut(text.String(), "### SEE ALSO")
 	page, _, _ = strings.Cut(page, "### Options inherited")
 	page = strings.NewReplacer("### Synopsis\n\n", "", "\n\n\n\n", "\n\n", "\n```\n\n```\n", "\n\n", "\n```\n\n### Options\n\n```\n", "\n\n").Replace(page)
-	fmt.Fprintf(sections, "\n%s\n", strings.TrimSpace(page))
-	if _, list, found := strings.Cut("\n"+records, "\n## "+name+"\n\n"); found {
-		list, _, _ = strings.Cut(list, "\n\n## ")
-		fmt.Fprintf(sections, "\nWith `--json`:\n\n%s\n", strings.TrimSpace(list))
-	}
+	fmt.Fprintf(sections, "\n%s\n%s", strings.TrimSpace(page), byHand(old, name))
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && sub.Name() != "completion" {
-			if err := writeCommand(contents, sections, sub); err != nil {
+			if err := writeCommand(contents, sections, sub, old); err != nil {
 				return err
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -60,7 +61,7 @@ func TestNothingIsBroken(t *testing.T) {
 	needSoft(t)
 	rows := Run(t.Context(), config(t))
 	named(t, rows)
-	require.Equal(t, exitOK, ExitCode(rows))
+	require.Equal(t, cli.ExitOK, ExitCode(rows))
 	for _, id := range []string{"socket", "shm", "fd-limit", "pidfd-getfd", "abstract-socket", "driver", "context", "memory-fd", "legacy-memory", "legacy-event", "imex-channel"} {
 		require.Equal(t, OK, find(t, rows, id).Status, id)
 	}
@@ -97,28 +98,28 @@ func TestCauses(t *testing.T) {
 		row  string // that says so
 		code int
 	}{
-		{"a GPU is hidden from the importer", []string{changeEnv + "reader=CUDA_VISIBLE_DEVICES=1"}, "gpu-hidden", "memory-fd", exitMachine},
-		{"the GPUs are hidden from all", []string{"CUDA_VISIBLE_DEVICES=7"}, "visible-devices", "driver", exitMachine},
-		{"some GPUs are hidden from all", []string{"CUDA_VISIBLE_DEVICES=0,7,1"}, "visible-devices", "visible-devices", exitOK},
-		{"no IMEX channel", []string{"GPUFD_SOFT_IMEX=0"}, "imex-channel", "imex-channel", exitOK},
-		{"no legacy IPC", []string{"GPUFD_SOFT_IPC=0"}, "legacy-unsupported", "legacy-memory", exitOK},
-		{"no virtual memory management", []string{"GPUFD_SOFT_VMM=0"}, "no-vmm", "memory-fd", exitMachine},
-		{"an old driver", []string{"GPUFD_SOFT_VERSION=11020"}, "libcuda-version", "driver", exitOK},
-		{"the system is not ready", faults("owner cuInit 802", "reader cuInit 802"), "system-not-ready", "driver", exitMachine},
-		{"libcuda of another version", faults("owner cuInit 803", "reader cuInit 803"), "driver-mismatch", "driver", exitMachine},
-		{"the toolkit's stub", faults("owner cuInit 34", "reader cuInit 34"), "libcuda-duplicates", "driver", exitMachine},
-		{"exclusive compute mode", faults("reader cuDevicePrimaryCtxRetain 46"), "compute-mode", "context", exitMachine},
-		{"contexts are lost", faults("reader cuMemcpyHtoDAsync 700"), "context-lost", "context", exitMachine},
-		{"descriptors are confused", faults("reader cuMemImportFromShareableHandle 999"), "handle-kind", "memory-fd", exitMachine},
-		{"the driver says 101", faults("reader cuMemImportFromShareableHandle 101"), "gpu-hidden", "memory-fd", exitMachine},
-		{"memory without legacy handles", faults("owner cuIpcGetMemHandle 1"), "legacy-kind", "legacy-memory", exitMachine},
-		{"the owner of legacy memory has gone", faults("reader cuIpcOpenMemHandle 400"), "owner-gone", "legacy-memory", exitMachine},
-		{"one's own handle", faults("reader cuIpcOpenMemHandle 201"), "own-handle", "legacy-memory", exitMachine},
-		{"memory that is open by another handle", faults("reader cuIpcOpenMemHandle 208"), "already-open", "legacy-memory", exitMachine},
-		{"a thread without a context", faults("owner cuIpcGetMemHandle 201"), "no-context", "legacy-memory", exitMachine},
-		{"the driver after a suspend", faults("owner cuInit 999", "reader cuInit 999"), "nvidia-uvm", "driver", exitMachine},
-		{"devices without peer access", faults("reader cuIpcOpenMemHandle 217"), "peer-access", "legacy-memory", exitMachine},
-		{"MPS without its daemon", []string{"CUDA_MPS_PIPE_DIRECTORY=/nowhere"}, "mps-directory", "mps-directory", exitOK},
+		{"a GPU is hidden from the importer", []string{changeEnv + "reader=CUDA_VISIBLE_DEVICES=1"}, "gpu-hidden", "memory-fd", cli.ExitMachine},
+		{"the GPUs are hidden from all", []string{"CUDA_VISIBLE_DEVICES=7"}, "visible-devices", "driver", cli.ExitMachine},
+		{"some GPUs are hidden from all", []string{"CUDA_VISIBLE_DEVICES=0,7,1"}, "visible-devices", "visible-devices", cli.ExitOK},
+		{"no IMEX channel", []string{"GPUFD_SOFT_IMEX=0"}, "imex-channel", "imex-channel", cli.ExitOK},
+		{"no legacy IPC", []string{"GPUFD_SOFT_IPC=0"}, "legacy-unsupported", "legacy-memory", cli.ExitOK},
+		{"no virtual memory management", []string{"GPUFD_SOFT_VMM=0"}, "no-vmm", "memory-fd", cli.ExitMachine},
+		{"an old driver", []string{"GPUFD_SOFT_VERSION=11020"}, "libcuda-version", "driver", cli.ExitOK},
+		{"the system is not ready", faults("owner cuInit 802", "reader cuInit 802"), "system-not-ready", "driver", cli.ExitMachine},
+		{"libcuda of another version", faults("owner cuInit 803", "reader cuInit 803"), "driver-mismatch", "driver", cli.ExitMachine},
+		{"the toolkit's stub", faults("owner cuInit 34", "reader cuInit 34"), "libcuda-duplicates", "driver", cli.ExitMachine},
+		{"exclusive compute mode", faults("reader cuDevicePrimaryCtxRetain 46"), "compute-mode", "context", cli.ExitMachine},
+		{"contexts are lost", faults("reader cuMemcpyHtoDAsync 700"), "context-lost", "context", cli.ExitMachine},
+		{"descriptors are confused", faults("reader cuMemImportFromShareableHandle 999"), "handle-kind", "memory-fd", cli.ExitMachine},
+		{"the driver says 101", faults("reader cuMemImportFromShareableHandle 101"), "gpu-hidden", "memory-fd", cli.ExitMachine},
+		{"memory without legacy handles", faults("owner cuIpcGetMemHandle 1"), "legacy-kind", "legacy-memory", cli.ExitMachine},
+		{"the owner of legacy memory has gone", faults("reader cuIpcOpenMemHandle 400"), "owner-gone", "legacy-memory", cli.ExitMachine},
+		{"one's own handle", faults("reader cuIpcOpenMemHandle 201"), "own-handle", "legacy-memory", cli.ExitMachine},
+		{"memory that is open by another handle", faults("reader cuIpcOpenMemHandle 208"), "already-open", "legacy-memory", cli.ExitMachine},
+		{"a thread without a context", faults("owner cuIpcGetMemHandle 201"), "no-context", "legacy-memory", cli.ExitMachine},
+		{"the driver after a suspend", faults("owner cuInit 999", "reader cuInit 999"), "nvidia-uvm", "driver", cli.ExitMachine},
+		{"devices without peer access", faults("reader cuIpcOpenMemHandle 217"), "peer-access", "legacy-memory", cli.ExitMachine},
+		{"MPS without its daemon", []string{"CUDA_MPS_PIPE_DIRECTORY=/nowhere"}, "mps-directory", "mps-directory", cli.ExitOK},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if !strings.Contains(c.env[0], "CUDA_VISIBLE_DEVICES") { // which takes two
@@ -152,7 +153,7 @@ func TestDriverThatHangs(t *testing.T) {
 	named(t, rows, "imex-channel", "timeout")
 	require.Equal(t, "timeout", find(t, rows, "memory-fd").Cause)
 	require.Equal(t, OK, find(t, rows, "legacy-memory").Status)
-	require.Equal(t, exitPeer, ExitCode(rows))
+	require.Equal(t, cli.ExitPeer, ExitCode(rows))
 }
 
 // A driver that hangs when it is opened says nothing of what takes no driver.
@@ -167,7 +168,7 @@ func TestDriverThatHangsAtOnce(t *testing.T) {
 	for _, id := range []string{"fd-limit", "pidfd-getfd", "abstract-socket"} {
 		require.Equal(t, OK, find(t, rows, id).Status)
 	}
-	require.Equal(t, exitPeer, ExitCode(rows))
+	require.Equal(t, cli.ExitPeer, ExitCode(rows))
 }
 
 // If no process can be started, checks that take one were not tried.
@@ -181,7 +182,7 @@ func TestNoProcess(t *testing.T) {
 		require.Equal(t, Unknown, r.Status)
 		require.Regexp(t, `^not tried: starting a process: .*no such file or directory$`, r.Seen)
 	}
-	require.Equal(t, exitMachine, ExitCode(rows))
+	require.Equal(t, cli.ExitMachine, ExitCode(rows))
 }
 
 // A silent peer is told from a driver that hangs, and costs the time for one
@@ -195,7 +196,7 @@ func TestPeerThatIsSilent(t *testing.T) {
 	c.Timeout = 2 * time.Second
 	rows := With(t.Context(), c, path)
 	named(t, rows, "peer-silent") // the other side never answers
-	require.Equal(t, exitPeer, ExitCode(rows))
+	require.Equal(t, cli.ExitPeer, ExitCode(rows))
 }
 
 // A run that is interrupted has no rows about checks that it did not end.
@@ -225,7 +226,7 @@ func TestNoLibcuda(t *testing.T) {
 	rows := Run(t.Context(), c)
 	named(t, rows, "no-libcuda") // no libcuda in any directory
 	require.Equal(t, Fail, find(t, rows, "driver").Status)
-	require.Equal(t, exitMachine, ExitCode(rows))
+	require.Equal(t, cli.ExitMachine, ExitCode(rows))
 }
 
 // Several libcuda of different versions are told apart, and each file counts once.
@@ -293,7 +294,7 @@ func TestSockets(t *testing.T) {
 	} {
 		rows := With(t.Context(), config(t), path(name))
 		named(t, rows, want)
-		require.Equal(t, exitFailed, ExitCode(rows))
+		require.Equal(t, cli.ExitFailed, ExitCode(rows))
 	}
 }
 

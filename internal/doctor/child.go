@@ -46,46 +46,52 @@ func serve(conn *sock.Conn, open func() (*cu.Driver, error)) error {
 			return c.drop()
 		}
 		var a answer
-		var files []*os.File
 		if err == nil {
-			a, files = c.answer(rec)
+			a = c.answer(rec)
 		} else if a = (answer{Fault: newFault(err)}); errors.Is(err, sock.ErrStuck) {
-			return errors.Join(c.drop(), reply(conn, a, nil))
+			return errors.Join(c.drop(), reply(conn, a))
 		}
-		if err := reply(conn, a, files); err != nil {
+		if err := reply(conn, a); err != nil {
 			return errors.Join(c.drop(), err)
 		}
 	}
 }
 
-func reply(conn *sock.Conn, a answer, files []*os.File) error {
+func reply(conn *sock.Conn, a answer) error {
 	text, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	return errors.Join(conn.Send(context.Background(), text, files...), sock.CloseFiles(files))
+	return errors.Join(conn.Send(context.Background(), text, a.files...), sock.CloseFiles(a.files))
 }
 
 // answer carries out the request in a record.
-func (c *child) answer(rec sock.Record) (a answer, files []*os.File) {
+func (c *child) answer(rec sock.Record) (a answer) {
 	defer rec.Close()
 	var r request
 	err := json.Unmarshal(rec.Data, &r)
-	do := map[string]func(request, []*os.File, *answer) ([]*os.File, error){
-		"open": c.openDriver, "context": c.useContext, "create": c.create, "import": c.importMemory, "verify": c.verify,
-		"fabric": c.fabric, "import fabric": c.importFabric, "legacy": c.legacy, "open legacy": c.openLegacy,
-		"event": c.event, "open event": c.openEvent, "take": c.take, "files": c.count, "connect": c.connect,
-		"shm": c.shm, "attach": c.attach, "drop": func(request, []*os.File, *answer) ([]*os.File, error) { return nil, c.drop() },
+	inContext := map[string]func(*cu.Context, request, *answer) error{
+		"context": c.useContext, "create": c.create, "verify": c.verify, "fabric": c.fabric,
+		"legacy": c.legacy, "open legacy": c.openLegacy, "event": c.event, "open event": c.openEvent,
+	}[r.Do]
+	do := map[string]func(request, []*os.File, *answer) error{
+		"open": c.openDriver, "import": c.importMemory, "import fabric": c.importFabric, "take": c.take, "files": c.count,
+		"connect": c.connect, "shm": c.shm, "attach": c.attach, "drop": func(request, []*os.File, *answer) error { return c.drop() },
 	}[r.Do]
 	switch {
 	case err != nil:
-	case do == nil:
-		err = fmt.Errorf("no such request: %q", r.Do)
+	case inContext != nil:
+		var ctx *cu.Context
+		if ctx, err = c.context(r.Device, strings.HasPrefix(r.Do, "open")); err == nil {
+			err = inContext(ctx, r, &a)
+		}
+	case do != nil:
+		err = do(r, rec.Files, &a)
 	default:
-		files, err = do(r, rec.Files, &a)
+		err = fmt.Errorf("no such request: %q", r.Do)
 	}
 	a.Fault, a.PID = newFault(err), os.Getpid()
-	return a, files
+	return a
 }
 
 // keep notes how to end what the child has got.
@@ -101,9 +107,9 @@ func (c *child) drop() error {
 	return errors.Join(errs...)
 }
 
-func (c *child) openDriver(_ request, _ []*os.File, a *answer) (_ []*os.File, err error) {
+func (c *child) openDriver(_ request, _ []*os.File, a *answer) (err error) {
 	if c.drv, err = c.open(); err != nil {
-		return nil, err
+		return err
 	}
 	a.Driver, a.Kind, a.Version = c.drv.String(), c.drv.Kind(), c.drv.Version()
 	for _, dev := range c.drv.Devices() {
@@ -113,7 +119,7 @@ func (c *child) openDriver(_ request, _ []*os.File, a *answer) (_ []*os.File, er
 		}
 		a.Devices = append(a.Devices, info)
 	}
-	return nil, nil
+	return nil
 }
 
 // device returns the device, or an error that says that it is hidden.

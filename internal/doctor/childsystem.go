@@ -16,53 +16,53 @@ import (
 )
 
 // take takes a descriptor from another process.
-func (c *child) take(r request, _ []*os.File, _ *answer) ([]*os.File, error) {
+func (c *child) take(r request, _ []*os.File, _ *answer) error {
 	pidfd, err := unix.PidfdOpen(r.PID, 0)
 	if err != nil {
-		return nil, marked{fmt.Errorf("pidfd_open of process %d: %w", r.PID, err), "pidfd-getfd"}
+		return marked{fmt.Errorf("pidfd_open of process %d: %w", r.PID, err), "pidfd-getfd"}
 	}
 	defer unix.Close(pidfd)
 	fd, err := unix.PidfdGetfd(pidfd, r.FD, 0)
 	if err != nil {
-		return nil, marked{fmt.Errorf("pidfd_getfd from process %d: %w", r.PID, err), "pidfd-getfd"}
+		return marked{fmt.Errorf("pidfd_getfd from process %d: %w", r.PID, err), "pidfd-getfd"}
 	}
-	return nil, unix.Close(fd)
+	return unix.Close(fd)
 }
 
 // connect connects to an abstract socket.
-func (c *child) connect(r request, _ []*os.File, _ *answer) ([]*os.File, error) {
+func (c *child) connect(r request, _ []*os.File, _ *answer) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: "@" + r.Name}); err != nil {
-		return nil, marked{fmt.Errorf("connecting to the abstract socket @%s: %w", r.Name, err), "abstract-socket"}
+		return marked{fmt.Errorf("connecting to the abstract socket @%s: %w", r.Name, err), "abstract-socket"}
 	}
-	return nil, nil
+	return nil
 }
 
 // shm answers which /dev/shm the process has.
-func (c *child) shm(_ request, _ []*os.File, a *answer) (_ []*os.File, err error) {
+func (c *child) shm(_ request, _ []*os.File, a *answer) (err error) {
 	a.Seen, err = shmOf("self")
-	return nil, err
+	return err
 }
 
 // attach takes an offer, and verifies its memory if it comes from [Offer].
-func (c *child) attach(r request, _ []*os.File, a *answer) ([]*os.File, error) {
+func (c *child) attach(r request, _ []*os.File, a *answer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Duration(r.Count)*time.Millisecond, share.ErrTimeout)
 	defer cancel()
 	policy := share.WithPolicy(sock.Policy{UIDs: r.UIDs})
 	dev, err := c.offered(ctx, r, policy, a)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	at, err := share.Attach(ctx, r.Path, r.Name, dev, policy)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	err = c.read(at, a)
-	return nil, errors.Join(err, at.Close())
+	return errors.Join(err, at.Close())
 }
 
 // offered returns the device of the offer that was asked for.

@@ -13,8 +13,8 @@ import (
 
 // A Config configures a run.
 type Config struct {
-	// Child returns a command that runs [RunChild]. Its environment may be nil, for this
-	// process's own.
+	// Child returns a command that runs [RunChild]: that of the exporting process first, and then that
+	// of the importing one. Its environment may be nil, for this process's own.
 	Child   func() *exec.Cmd
 	Open    func() (*cu.Driver, error) // opens the driver with which [With] shares with a socket
 	Driver  string                     // auto, cuda or soft, for messages
@@ -90,8 +90,8 @@ func (v *run) timed(whole context.Context, f func(context.Context) []Row) {
 
 // startBoth starts the two processes, which open no driver yet.
 func (v *run) startBoth() {
-	v.owner = v.start("exporting process", roleEnv+"=owner")
-	v.reader = v.start("importing process", roleEnv+"=reader")
+	v.owner = v.start("exporting process")
+	v.reader = v.start("importing process")
 }
 
 // openBoth makes the two processes open their drivers side by side: drivers take long to start.
@@ -106,9 +106,6 @@ func (v *run) openBoth(ctx context.Context) {
 	v.owner.open(ctx)
 	<-opened
 }
-
-// roleEnv tells the two processes apart, for tests.
-const roleEnv = "GPUFD_DOCTOR_ROLE"
 
 func (v *run) end() {
 	for _, p := range []*probe{v.reader, v.owner} {

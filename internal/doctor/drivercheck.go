@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/advice"
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // oldest is the oldest CUDA version that this library works with.
@@ -23,7 +23,7 @@ func (v *run) drivers() []Row {
 			return []Row{v.noDriver(p.err)}
 		}
 	}
-	rows := []Row{row("driver", OK, "", "%s, with %s, in two processes", says.Driver, devices(len(says.Devices)))}
+	rows := []Row{row("driver", OK, "", "%s, with %s, in two processes", says.Driver, cli.Count(len(says.Devices), "device"))}
 	if says.Version < oldest {
 		rows[0] = row("driver", Warn, "libcuda-version", "%s: older than CUDA %s", says.Driver, sys.Version(oldest))
 	}
@@ -41,13 +41,6 @@ func (v *run) noDriver(f *fault) Row {
 		f.Mark = oneOf(advice.Read(f.Text), "shm")
 	}
 	return failed("driver", Fail, f, facts{})
-}
-
-func devices(n int) string {
-	if n == 1 {
-		return "1 device"
-	}
-	return fmt.Sprintf("%d devices", n)
 }
 
 // softCause returns why the software driver was taken, from what it says.
@@ -120,7 +113,7 @@ func moduleVersion() string {
 // visible compares CUDA_VISIBLE_DEVICES with the devices that are seen.
 func (v *run) visible() Row {
 	n := len(v.owner.says.Devices)
-	seen := "seen: " + devices(n)
+	seen := "seen: " + cli.Count(n, "device")
 	value, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
 	switch {
 	case n == 0:

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// denyGetfd has the kernel answer EPERM to pidfd_getfd, in all threads of this process and
+// denyGetfd makes the kernel answer EPERM to pidfd_getfd, in all threads of this process and
 // what it starts, as the default profile of a container's runtime does.
 func denyGetfd() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {

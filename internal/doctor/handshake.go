@@ -19,15 +19,18 @@ func (c *child) handshake(dev *cu.Device) (g hello, buf *vmm.Buffer, err error) 
 	for _, d := range dev.Driver().Devices() {
 		g.Devices = append(g.Devices, d.UUID())
 	}
-	r := request{Device: g.Device, Salt: g.Salt}
-	if buf, err = c.buffer(r); err != nil {
+	ctx, err := c.context(g.Device, false)
+	if err != nil {
+		return g, nil, err
+	}
+	if buf, err = c.buffer(ctx, g.Salt); err != nil {
 		return g, nil, err
 	}
 	var a answer
-	if _, err = c.legacy(r, nil, &a); err == nil {
+	if err = c.legacy(ctx, request{Salt: g.Salt}, &a); err == nil {
 		g.Memory = a.Memory
 	}
-	_, eventErr := c.event(r, nil, &a)
+	eventErr := c.event(ctx, request{}, &a)
 	if eventErr == nil {
 		g.Event = a.Event
 	}

@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 // Variables that break something in a probed process. A fault is "ROLE FUNCTION RESULT", where a result of
 // hang never comes; more than one are separated by commas. A role's environment is K=V.
 const (
+	roleEnv   = testenv.Prefix + "ROLE" // owner or reader
 	faultsEnv = testenv.Prefix + "FAULTS"
 	changeEnv = testenv.Prefix + "CHANGE_" // and the role
 	socketEnv = testenv.Prefix + "SOCKET"
@@ -84,9 +85,11 @@ func config(t *testing.T) Config {
 }
 
 func configAt(dir string) Config {
+	role := "reader"
 	return Config{
 		Child: func() *exec.Cmd {
-			cmd := cutest.Child(context.Background(), "probe")
+			role = map[string]string{"reader": "owner", "owner": "reader"}[role] // which start in turn
+			cmd := cutest.Child(context.Background(), "probe", roleEnv+"="+role)
 			cmd.Stderr = os.Stderr
 			return cmd
 		},

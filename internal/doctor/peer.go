@@ -66,8 +66,8 @@ func (v *run) withDevices(ctx context.Context, as, pid string) Row {
 	if err = errors.Join(err, terr); err != nil {
 		return peerRow(row("devices-common", Unknown, "", "%s", cli.OneLine(err)))
 	}
-	v.owner = v.withEnv(mine).start("process with the devices of this side", roleEnv+"=owner")
-	v.reader = v.withEnv(theirs).start("process with the devices of the other side", roleEnv+"=reader")
+	v.owner = v.withEnv(mine).start("process with the devices of this side")
+	v.reader = v.withEnv(theirs).start("process with the devices of the other side")
 	v.openBoth(ctx)
 	for _, p := range []*probe{v.owner, v.reader} {
 		if p.err != nil {
@@ -162,11 +162,17 @@ func (v *run) compareWith(other identity, err error) []Row {
 	if err != nil {
 		return []Row{peerRow(row("pid-equal", Unknown, "", "not compared, nor users, /dev/shm and networks: %v", err))}
 	}
+	rows, _ := v.compareAs(other)
+	return rows
+}
+
+// compareAs compares c.As, or this process, with another; false if nothing is known of it.
+func (v *run) compareAs(other identity) ([]Row, bool) {
 	as, err := identityOf(cmp.Or(v.As, "self"))
 	if err != nil {
-		return []Row{peerRow(row("peer", Fail, "", "process %s: %v", v.As, err))}
+		return []Row{peerRow(row("peer", Fail, "", "process %s: %v", v.As, err))}, false
 	}
-	return compare(as, other, v.UIDs)
+	return compare(as, other, v.UIDs), true
 }
 
 // offeredDevices says whether the devices of all that is offered are seen here.
@@ -213,11 +219,11 @@ func (v *run) compareDoctor(ctx context.Context, g hello) []Row {
 		sameShm:   me.Shm != "" && me.Shm == g.Shm,
 		otherUser: me.UID != g.UID || me.UIDMap != g.UIDMap,
 	}
-	as, err := identityOf(cmp.Or(v.As, "self"))
-	if err != nil {
-		return []Row{peerRow(row("peer", Fail, "", "process %s: %v", v.As, err))}
+	rows, ok := v.compareAs(g.identity)
+	if !ok {
+		return rows
 	}
-	rows := append(compare(as, g.identity, v.UIDs), compareDevices(uuids(v.reader.says.Devices), g.Devices))
+	rows = append(rows, compareDevices(uuids(v.reader.says.Devices), g.Devices))
 	for _, way := range []struct {
 		id, do, ok string
 		there      bool

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -247,7 +248,7 @@ func TestWithAProcess(t *testing.T) {
 		c.As = sleeper(nil, "CUDA_VISIBLE_DEVICES=0")
 		pid := sleeper(nil, "CUDA_VISIBLE_DEVICES=1")
 		named(t, With(t.Context(), c, pid), "devices-common") // CUDA_VISIBLE_DEVICES=0 on one side, 1 on the other
-		require.Equal(t, exitFailed, ExitCode(With(t.Context(), c, pid)))
+		require.Equal(t, cli.ExitFailed, ExitCode(With(t.Context(), c, pid)))
 		c.As = ""
 		require.Equal(t, Warn, find(t, With(t.Context(), c, pid), "devices-common").Status)
 	})

@@ -43,9 +43,9 @@ func (c Config) here(ctx context.Context) *probe {
 }
 
 // start starts a child. If that fails, every request to the probe fails with the reason.
-func (c Config) start(name string, env ...string) *probe {
+func (c Config) start(name string) *probe {
 	p := &probe{name: name}
-	if err := p.run(c.Child(), env); err != nil {
+	if err := p.run(c.Child()); err != nil {
 		p.dead = &fault{Text: "starting a process: " + err.Error(), Mark: markOf(err)}
 		p.err = p.dead
 	}
@@ -57,7 +57,7 @@ func (p *probe) open(ctx context.Context) {
 	p.says, _, p.err = p.ask(ctx, request{Do: "open"})
 }
 
-func (p *probe) run(cmd *exec.Cmd, env []string) error {
+func (p *probe) run(cmd *exec.Cmd) error {
 	mine, theirs, err := sock.NewPair()
 	if err != nil {
 		return err
@@ -68,10 +68,6 @@ func (p *probe) run(cmd *exec.Cmd, env []string) error {
 		return errors.Join(err, mine.Close())
 	}
 	defer file.Close()
-	if cmd.Env == nil {
-		cmd.Env = os.Environ()
-	}
-	cmd.Env = append(cmd.Env, env...)
 	cmd.ExtraFiles = []*os.File{file} // childFD
 	if err := cmd.Start(); err != nil {
 		return errors.Join(err, mine.Close())

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"syscall"
 
@@ -52,6 +53,8 @@ type answer struct {
 	Seen     string             `json:",omitempty"`
 	Names    []string           `json:",omitempty"` // of offers
 	Greeting *hello             `json:",omitempty"` // of the other side
+
+	files []*os.File // that go with it
 }
 
 // A deviceInfo is a device that a process sees.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/internal/advice"
+	"github.com/gpufd/gpufd/internal/cli"
 )
 
 // A Status is the result of a check.
@@ -49,27 +50,20 @@ func row(id string, status Status, cause, format string, args ...any) Row {
 	return r
 }
 
-// The exit codes of gpufd doctor, which are those of all commands.
-const (
-	exitOK      = 0 // no row is FAIL
-	exitFailed  = 1 // a row about the other side is FAIL
-	exitMachine = 3 // a row about this machine is FAIL
-	exitPeer    = 4 // a check did not end in its time, or the other side does not answer
-)
-
-// ExitCode returns the exit code of the worst row.
+// ExitCode returns the exit code of the worst row: 3 for one about this machine, 1 for one about the other side, and 4 for
+// a check that did not end in time, or another side that does not answer.
 func ExitCode(rows []Row) int {
-	code := exitOK
-	rank := map[int]int{exitOK: 0, exitPeer: 1, exitFailed: 2, exitMachine: 3}
+	code := cli.ExitOK
+	rank := map[int]int{cli.ExitOK: 0, cli.ExitPeer: 1, cli.ExitFailed: 2, cli.ExitMachine: 3}
 	for _, r := range rows {
-		this := exitOK
+		this := cli.ExitOK
 		switch {
 		case r.Status == Fail && (r.Cause == "timeout" || r.Cause == "peer-silent"):
-			this = exitPeer
+			this = cli.ExitPeer
 		case r.Status == Fail && r.Peer:
-			this = exitFailed
+			this = cli.ExitFailed
 		case r.Status == Fail:
-			this = exitMachine
+			this = cli.ExitMachine
 		}
 		if rank[this] > rank[code] {
 			code = this

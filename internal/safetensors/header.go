@@ -55,7 +55,7 @@ func parseHeader(text []byte, data uint64) (*header, error) {
 	if !utf8.Valid(text) || len(text) == 0 || text[0] != '{' {
 		return nil, fmt.Errorf("%w: the header is not a JSON object", ErrFormat)
 	}
-	if err := checkPairs(text); err != nil {
+	if err := checkSurrogates(text); err != nil {
 		return nil, fmt.Errorf("%w: the header has %w", ErrFormat, err)
 	}
 	h := &header{}

@@ -47,7 +47,7 @@ func readIndex(r io.ReaderAt, size uint64) (*index, error) {
 	if bytes.Contains(text, []byte("NaN")) || bytes.Contains(text, []byte("Infinity")) {
 		text = numbersOnly(text)
 	}
-	if err := checkPairs(text); err != nil {
+	if err := checkSurrogates(text); err != nil {
 		return nil, fmt.Errorf("%w: the index has %w", ErrFormat, err)
 	}
 	x := &index{}

@@ -49,7 +49,7 @@ const metadataName = "__metadata__"
 // UnmarshalJSON reads a table. Its texts are whole.
 func (t *Table) UnmarshalJSON(b []byte) error {
 	type plain Table // without this method
-	if err := checkPairs(b); err != nil {
+	if err := checkSurrogates(b); err != nil {
 		return err
 	}
 	return json.Unmarshal(b, (*plain)(t))

@@ -1,5 +1,5 @@
 /* A driver for the tests of handoff.c: device memory is a memfd, a handle its
- * descriptor. It frees nothing twice and has one legacy buffer in each process.
+ * descriptor. It frees nothing twice.
  * STUB_FAIL names a function that fails, or "salt", for reading what is not there, or
  * "die", for a consumer that does so when it imports. */
 #define _GNU_SOURCE
@@ -125,45 +125,6 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
 	memset(prop, 0, sizeof *prop);
 	return result(__func__, fcntl((int)h, F_GETFD) >= 0);
 }
-
-/* The legacy buffer, made or opened. */
-static int legacy;
-static size_t legacy_size;
-
-static CUresult legacy_map(CUdeviceptr *p, int fd)
-{
-	legacy = fd;
-	legacy_size = lseek(fd, 0, SEEK_END);
-	void *at = mmap(NULL, legacy_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	*p = (CUdeviceptr)(uintptr_t)at;
-	return at == MAP_FAILED;
-}
-
-static int legacy_unmap(CUdeviceptr p) { return !munmap((void *)(uintptr_t)p, legacy_size) && !close(legacy); }
-
-CUresult cuMemAlloc(CUdeviceptr *p, size_t size)
-{
-	int fd = memfd_create("stub", MFD_CLOEXEC);
-	return result(__func__, fd >= 0 && !ftruncate(fd, size) && !legacy_map(p, fd));
-}
-
-CUresult cuMemFree(CUdeviceptr p) { return result(__func__, legacy_unmap(p)); }
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle *h, CUdeviceptr p)
-{
-	snprintf(h->reserved, sizeof h->reserved, "/proc/%d/fd/%d", getpid(), legacy);
-	return result(__func__, p != 0);
-}
-
-CUresult cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle h, unsigned flags)
-{
-	if (told(__func__))
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	int fd = open(h.reserved, O_RDWR | O_CLOEXEC);
-	return result(__func__, fd >= 0 && flags && !legacy_map(p, fd));
-}
-
-CUresult cuIpcCloseMemHandle(CUdeviceptr p) { return result(__func__, legacy_unmap(p)); }
 
 CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t n)
 {

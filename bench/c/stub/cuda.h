@@ -90,9 +90,6 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *h, void *f
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle h);
 CUresult cuMemAlloc(CUdeviceptr *p, size_t size);
 CUresult cuMemFree(CUdeviceptr p);
-CUresult cuIpcGetMemHandle(CUipcMemHandle *h, CUdeviceptr p);
-CUresult cuIpcOpenMemHandle(CUdeviceptr *p, CUipcMemHandle h, unsigned flags);
-CUresult cuIpcCloseMemHandle(CUdeviceptr p);
 CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t n);
 CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t n);
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t n);

@@ -1,5 +1,5 @@
 // Package program is what the benchmark programs have in common: how they treat
-// their flags, end, and open a driver.
+// their flags, end, and open a device.
 package program
 
 import (
@@ -8,12 +8,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/cu/soft"
-	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
@@ -53,44 +49,16 @@ func parse(flags *flag.FlagSet, args []string, stdout io.Writer) error {
 // OneLine is the text of err without line breaks.
 func OneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// Open opens the driver of that name, cuda or soft.
-func Open(driver string) (*cu.Driver, error) {
-	opts := []cu.Option{Steps()}
-	switch driver {
-	case cu.CUDA.String():
-	case cu.Soft.String():
-		opts = append(opts, cu.WithResolver(soft.Resolver))
-	default:
-		return nil, cli.Usagef("-driver %q: want cuda or soft", driver)
-	}
-	drv, err := cu.Open(opts...)
+// Device opens the driver, a device and the device's primary context.
+func Device(driver string, ordinal int) (*cu.Device, *cu.Context, error) {
+	drv, err := cli.OpenDriver(driver)
 	if err != nil {
-		return nil, cli.Machinef("%w", err)
+		return nil, nil, err
 	}
-	return drv, nil
-}
-
-// stepOf names the steps of making, importing and exporting memory by the driver's calls.
-var stepOf = map[string]string{
-	"cuMemCreate": "create", "cuMemImportFromShareableHandle": "import", "cuMemAddressReserve": "reserve", "cuMemMap": "map",
-	"cuMemSetAccess": "access", "cuMemExportToShareableHandle": "export", "cuIpcOpenMemHandle_v2": "open",
-}
-
-var onStep atomic.Pointer[func(step string, took time.Duration)]
-
-// OnStep calls f after each of the driver's steps from now on, on the goroutine that makes it.
-func OnStep(f func(step string, took time.Duration)) { onStep.Store(&f) }
-
-// Steps is the option of a driver with which OnStep works.
-func Steps() cu.Option { return cu.WithHook(hook) }
-
-func hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
-	f, step := onStep.Load(), stepOf[call.Symbol()]
-	if f == nil || step == "" {
-		return next()
+	dev, err := drv.Device(ordinal)
+	if err != nil {
+		return nil, nil, err
 	}
-	begin := time.Now()
-	r := next()
-	(*f)(step, time.Since(begin))
-	return r
+	ctx, err := dev.PrimaryContext()
+	return dev, ctx, err
 }

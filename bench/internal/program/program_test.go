@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
@@ -36,15 +35,4 @@ func TestRun(t *testing.T) {
 			require.Contains(t, stdout.String(), strings.ReplaceAll(tt.stdout, "`", ""))
 		})
 	}
-}
-
-func TestOpen(t *testing.T) {
-	drv, err := Open("soft")
-	require.NoError(t, err)
-	require.Equal(t, cu.Soft, drv.Kind())
-	_, err = Open("vulkan")
-	require.Equal(t, cli.ExitUsage, cli.ExitCode(err))
-	t.Setenv("CUDA_VISIBLE_DEVICES", "-1") // where there is one
-	_, err = Open("cuda")
-	require.Equal(t, cli.ExitMachine, cli.ExitCode(err))
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -15,9 +14,8 @@ import (
 )
 
 // Commit is the commit that the program was built from, set with
-// -ldflags='-X github.com/gpufd/gpufd/bench/internal/report.Commit=…'. If it is
-// empty, what the go command noted counts.
-var Commit string
+// -ldflags='-X github.com/gpufd/gpufd/bench/internal/report.Commit=…'.
+var Commit = "unknown"
 
 // Machine says where, with what and how a measurement was made.
 type Machine struct {
@@ -46,10 +44,10 @@ func ThisMachine() Machine {
 		CPU:     cpu(),
 		Cores:   runtime.NumCPU(),
 		Kernel:  kernel(),
-		Go:      fmt.Sprintf("%s %s/%s, %s", runtime.Version(), runtime.GOOS, runtime.GOARCH, builtWith),
+		Go:      fmt.Sprintf("%s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH),
 		GPU:     gpu,
 		Driver:  driver,
-		Commit:  commit(),
+		Commit:  Commit,
 		Command: command(),
 		Date:    time.Now().UTC().Format("2006-01-02 15:04 UTC"),
 	}
@@ -103,32 +101,16 @@ func parseGPUs(out string) (gpu, driver string) {
 	return gpu, strings.TrimSpace(driver)
 }
 
-// commit is what the build was told, or what the go command found.
-func commit() string {
-	if Commit != "" {
-		return Commit
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	settings := map[string]string{}
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	rev := settings["vcs.revision"]
-	switch {
-	case rev == "":
-		return "unknown"
-	case settings["vcs.modified"] == "true":
-		return rev[:min(12, len(rev))] + "-dirty"
-	}
-	return rev[:min(12, len(rev))]
-}
-
 func command() string {
 	if c := os.Getenv("BENCH_COMMAND"); c != "" {
 		return c
 	}
 	return strings.Join(os.Args, " ")
+}
+
+func (m Machine) table() Table {
+	return Table{Title: "Machine", Head: []string{"what", "which"}, Rows: [][]string{
+		{"CPU", fmt.Sprintf("%s, %d cores", m.CPU, m.Cores)}, {"GPU", m.GPU}, {"driver", m.Driver}, {"kernel", m.Kernel},
+		{"Go", m.Go}, {"commit", m.Commit}, {"date", m.Date},
+	}}
 }

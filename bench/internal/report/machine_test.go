@@ -17,7 +17,6 @@ func TestThisMachine(t *testing.T) {
 	require.NotEmpty(t, m.CPU)
 	require.Positive(t, m.Cores)
 	require.True(t, strings.HasPrefix(m.Kernel, "Linux "), m.Kernel)
-	require.True(t, strings.HasSuffix(m.Go, builtWith), m.Go)
 	require.Equal(t, "none", m.GPU)
 	require.Equal(t, "none", m.Driver)
 	require.NotEmpty(t, m.Commit)
@@ -34,12 +33,9 @@ func TestMachineOfTheSoftwareDriver(t *testing.T) {
 	require.Contains(t, m.Driver, "software driver")
 }
 
-func TestCommandAndCommitMayBeGiven(t *testing.T) {
+func TestCommandMayBeGiven(t *testing.T) {
 	t.Setenv("BENCH_COMMAND", "make bench")
-	defer func(old string) { Commit = old }(Commit)
-	Commit = "0123456"
 	require.Equal(t, "make bench", command())
-	require.Equal(t, "0123456", commit())
 }
 
 func TestParseGPUs(t *testing.T) {

@@ -2,11 +2,14 @@
 package report
 
 import (
+	"bytes"
 	"encoding/csv"
-	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"text/tabwriter"
 )
 
 // A Report is the result of one benchmark program.
@@ -16,22 +19,14 @@ type Report struct {
 	Machine Machine
 	Raw     Table // for the CSV: every sample, or their quantiles
 	Tables  []Table
-	Ratios  []Ratio
 }
 
 // A Table is rows under a head.
 type Table struct {
-	Name  string // for the program that makes it; not printed
 	Title string
 	Text  string // Markdown, between title and table
 	Head  []string
 	Rows  [][]string
-}
-
-// A Ratio is ours against a rival's in the same run, or not a number where one of them is missing.
-type Ratio struct {
-	What string
-	Got  float64
 }
 
 // Write prints the report as Markdown to out and, unless dir is empty, writes Name.csv into dir, which it
@@ -40,34 +35,40 @@ func (r *Report) Write(dir string, out io.Writer) error {
 	if err := r.markdown(out); err != nil || dir == "" {
 		return err
 	}
+	var samples bytes.Buffer
+	if err := csv.NewWriter(&samples).WriteAll(append([][]string{r.Raw.Head}, r.Raw.Rows...)); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, r.Name+".csv"), r.csv)
+	return os.WriteFile(filepath.Join(dir, r.Name+".csv"), samples.Bytes(), 0o644)
 }
 
-// csv writes the samples.
-func (r *Report) csv(w io.Writer) error {
-	out := csv.NewWriter(w)
-	if err := out.Write(r.Raw.Head); err != nil {
-		return err
+// markdown writes the report for people.
+func (r *Report) markdown(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s\n\n%s\n", r.Name, strings.TrimSpace(r.Text))
+	r.Machine.table().markdown(&b)
+	fmt.Fprintf(&b, "\nMade by\n\n```sh\n%s\n```\n", r.Machine.Command)
+	for _, t := range r.Tables {
+		t.markdown(&b)
 	}
-	return out.WriteAll(r.Raw.Rows)
+	_, err := w.Write(b.Bytes())
+	return err
 }
 
-// writeFile has write fill the file at path, whose former content stays until
-// all of the new one is there.
-func writeFile(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err != nil {
-		return err
+// markdown writes the table with its columns as wide as their widest cell.
+func (t Table) markdown(b *bytes.Buffer) {
+	fmt.Fprintf(b, "\n## %s\n\n", t.Title)
+	if t.Text != "" {
+		fmt.Fprintf(b, "%s\n\n", t.Text)
 	}
-	err = errors.Join(write(f), f.Chmod(0o644), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
+	w := tabwriter.NewWriter(b, 0, 0, 1, ' ', 0)
+	fmt.Fprintf(w, "| %s\t|\n", strings.Join(t.Head, "\t| "))
+	fmt.Fprintf(w, "%s|\n", strings.Repeat("| ---\t", len(t.Head)))
+	for _, row := range t.Rows {
+		fmt.Fprintf(w, "| %s\t|\n", strings.Join(row, "\t| "))
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	_ = w.Flush() // to memory
 }

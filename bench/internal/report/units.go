@@ -29,14 +29,6 @@ func Times(x float64) string {
 	return digits(x) + "×"
 }
 
-// Exponent prints how something grows, with two digits behind the point.
-func Exponent(x float64) string {
-	if math.IsNaN(x) {
-		return none
-	}
-	return strconv.FormatFloat(x, 'f', 2, 64)
-}
-
 // rounded is the size of x with three significant digits.
 func rounded(x float64) float64 {
 	r, _ := strconv.ParseFloat(strconv.FormatFloat(math.Abs(x), 'e', 2, 64), 64)

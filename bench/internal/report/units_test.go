@@ -23,9 +23,3 @@ func TestTimes(t *testing.T) {
 	}
 	require.Equal(t, "–", Times(math.NaN()))
 }
-
-func TestExponent(t *testing.T) {
-	require.Equal(t, "1.00", Exponent(0.998))
-	require.Equal(t, "-0.30", Exponent(-0.3))
-	require.Equal(t, "–", Exponent(math.NaN()))
-}

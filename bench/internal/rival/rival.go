@@ -1,6 +1,6 @@
 // Package rival talks to the programs that the handoff benchmark compares. A
 // rival owns a producer and a consumer process and answers each line on its
-// standard input, "handoff SIZE CHUNKS" say, with a line of JSON. It does one
+// standard input, "handoff SIZE" say, with a line of JSON. It does one
 // thing at a time, when it is asked, so that rivals can be measured turn about
 // on one machine. bench/README.md has the whole protocol.
 package rival
@@ -25,17 +25,8 @@ type Answer struct {
 	Info  string `json:"info,omitempty"`
 	Error string `json:"error,omitempty"`
 
-	NS    int64   `json:"ns,omitempty"`    // from the buffer being ready to the producer knowing that it is mapped
-	Each  []int64 `json:"each,omitempty"`  // the same for each of several consumers, in the order of their coming
-	Steps []Step  `json:"steps,omitempty"` // of both sides
-}
-
-// A Step is a part of a handoff.
-type Step struct {
-	Side string `json:"side"` // "producer" or "consumer"
-	Name string `json:"name"`
-	At   int64  `json:"at"` // when it began, in ns since the buffer was ready
-	NS   int64  `json:"ns"` // how long it took
+	NS   int64   `json:"ns,omitempty"`   // what was asked for took
+	Each []int64 `json:"each,omitempty"` // and of many, each
 }
 
 // A Rival is a running program. The caller owns it.
@@ -79,7 +70,7 @@ func StartWith(ctx context.Context, name string, files []*os.File, argv ...strin
 		return nil, fmt.Errorf("rival %s: %w", name, err)
 	}
 	go r.read(out)
-	a, err := r.wait(ctx)
+	a, err := r.Wait(ctx)
 	if err == nil && !a.Ready {
 		err = fmt.Errorf("rival %s: its first line does not say that it is ready", name)
 	}
@@ -112,14 +103,20 @@ func (r *Rival) read(out io.Reader) {
 // Ask sends one line and waits for the answer. A rival that does not answer
 // before ctx's deadline is killed.
 func (r *Rival) Ask(ctx context.Context, format string, args ...any) (Answer, error) {
+	r.Tell(format, args...)
+	return r.Wait(ctx)
+}
+
+// Tell sends one line. Each takes a Wait.
+func (r *Rival) Tell(format string, args ...any) {
+	_, _ = fmt.Fprintf(r.in, format+"\n", args...) // one that has ended says how, or nothing
+}
+
+// Wait waits for the answer to a line.
+func (r *Rival) Wait(ctx context.Context) (Answer, error) {
 	if r.dead != nil {
 		return Answer{}, r.dead
 	}
-	_, _ = fmt.Fprintf(r.in, format+"\n", args...) // one that has ended says how, or nothing
-	return r.wait(ctx)
-}
-
-func (r *Rival) wait(ctx context.Context) (Answer, error) {
 	select {
 	case l, ok := <-r.answers:
 		switch {

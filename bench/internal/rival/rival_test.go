@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 			"fail":  func([]uint64) (Answer, error) { return Answer{}, errors.New("no luck") },
 			"hang":  func([]uint64) (Answer, error) { return Answer{}, unix.Pause() },
 			"leave": func([]uint64) (Answer, error) { os.Exit(3); return Answer{}, nil },
-			"long":  func(args []uint64) (Answer, error) { return Answer{Steps: make([]Step, args[0])}, nil },
+			"long":  func(args []uint64) (Answer, error) { return Answer{Each: make([]int64, args[0])}, nil },
 			"leak":  leak,
 			"await": await,
 		})
@@ -84,7 +84,7 @@ func TestAsk(t *testing.T) {
 	require.ErrorContains(t, err, "invalid syntax")
 	a, err := r.Ask(t.Context(), "long 5000")
 	require.NoError(t, err, "a line longer than a scanner takes")
-	require.Len(t, a.Steps, 5000)
+	require.Len(t, a.Each, 5000)
 	_, err = r.Ask(t.Context(), "add 1 1")
 	require.NoError(t, err, "it lives on")
 	require.NoError(t, r.Close())
@@ -133,20 +133,18 @@ func TestCancelledRivalsEndByThemselves(t *testing.T) {
 	require.FileExists(t, file)
 }
 
-// The clock is the one that C and Python read.
-func TestClock(t *testing.T) {
-	var before, after unix.Timespec
-	require.NoError(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &before))
-	now := Now()
-	require.NoError(t, unix.ClockGettime(unix.CLOCK_MONOTONIC, &after))
-	const slack = int64(10 * time.Microsecond) // between the two readings that were made one
-	require.GreaterOrEqual(t, now, before.Nano()-slack)
-	require.LessOrEqual(t, now, after.Nano()+slack)
-}
-
 func TestServeEndsWithItsInput(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, Serve(strings.NewReader("\n"), &out, Answer{Name: "x"}, nil))
 	require.Equal(t, 2, strings.Count(out.String(), "\n"))
 	require.Contains(t, out.String(), `"ready":true`)
+}
+
+func TestCommands(t *testing.T) {
+	var c Commands
+	require.NoError(t, c.Set("a=/bin/x,-y,z"))
+	require.Equal(t, Commands{{"a", []string{"/bin/x", "-y", "z"}}}, c)
+	for _, bad := range []string{"", "b", "b=", "=x", "a=/bin/y"} {
+		require.Error(t, c.Set(bad), bad)
+	}
 }

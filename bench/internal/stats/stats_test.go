@@ -39,32 +39,8 @@ func TestSummarizeLeavesTheSamplesInOrder(t *testing.T) {
 	require.Equal(t, []float64{3, 1, 2}, xs)
 }
 
-func TestRatiosPair(t *testing.T) {
-	require.Equal(t, []float64{2, 0.5}, stats.Ratios([]float64{4, 1}, []float64{2, 2}))
-	require.Empty(t, stats.Ratios(nil, nil))
-	require.Panics(t, func() { stats.Ratios([]float64{1}, nil) })
-}
-
-func TestExponent(t *testing.T) {
-	xs := []float64{1, 10, 100, 1000}
-	for _, c := range []struct {
-		name string
-		ys   []float64
-		want float64
-	}{
-		{"linear", []float64{3, 30, 300, 3000}, 1},
-		{"flat", []float64{7, 7, 7, 7}, 0},
-		{"square, in the larger half alone", []float64{50, 50, 100, 10000}, 2},
-		{"falling", []float64{1, 1, 10, 1}, -1},
-	} {
-		require.InDelta(t, c.want, stats.Exponent(xs, c.ys), 1e-9, c.name)
-	}
-	require.InDelta(t, 1, stats.Exponent([]float64{4, 1, 2}, []float64{8, 100, 4}), 1e-9, "in whatever order")
-	require.InDelta(t, 0.5, stats.Exponent([]float64{1, 100}, []float64{1, 10}), 1e-9, "of two points")
-	require.InDelta(t, 1.5, stats.Exponent([]float64{1, 1, 1, 2, 4}, []float64{9, 9, 1, 4, 8}), 1e-9, "of the three largest")
-	for _, few := range [][]float64{nil, {5}, {5, 5}} {
-		require.True(t, math.IsNaN(stats.Exponent(few, few)), few)
-	}
-	require.True(t, math.IsNaN(stats.Exponent([]float64{1, 2}, []float64{0, 1})), "nothing has no logarithm")
-	require.Panics(t, func() { stats.Exponent(xs, xs[1:]) })
+func TestRatio(t *testing.T) {
+	require.InDelta(t, 1.25, stats.Ratio([]float64{4, 1}, []float64{2, 2}), 1e-9)
+	require.True(t, math.IsNaN(stats.Ratio(nil, nil)))
+	require.True(t, math.IsNaN(stats.Ratio([]float64{1}, nil)))
 }

@@ -3,8 +3,8 @@
 //	weights serve SOCKET   # offers what it reads, a line each: the next replaces the last
 //	weights use SOCKET     # prints what is offered, and again when there is something newer
 //
-// A daemon may be killed: who uses the weights follows the next. The line "upgrade" starts the
-// program anew, which takes memory and socket over: who uses them gets a notice, and nothing else.
+// A daemon may be killed: users of the weights follow the next. The line "upgrade" starts the
+// program anew, which takes memory and socket over: users get a notice, and nothing else.
 package main
 
 import (
@@ -47,7 +47,7 @@ func main() {
 	})
 }
 
-// patience bounds an upgrade, and how long an old version is kept for who uses it.
+// patience bounds an upgrade, and how long an old version is kept for its users.
 const patience = 10 * time.Second
 
 type daemon struct {
@@ -85,7 +85,7 @@ func (d *daemon) load(text string) error {
 	return nil
 }
 
-// offer offers buf instead of what there was, and closes owner when nobody has it from here.
+// offer offers buf instead of what there was, and closes owner when no consumer of this process uses it.
 func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer, greet ...share.OfferOption) {
 	begun, now := context.WithCancel(context.Background())
 	d.offers.Go(func() {

@@ -7,6 +7,14 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
+// Enter takes the primary context of dev, and loads kernels into it, as Kernels does.
+func (a *App) Enter(dev *cu.Device, flag, way string) (ctx *cu.Context, k *cli.Kernels, err error) {
+	if err = a.Timed("context", func() (err error) { ctx, err = dev.PrimaryContext(); return err }); err == nil {
+		k, err = a.Kernels(ctx, flag, way)
+	}
+	return ctx, k, err
+}
+
 // Kernels loads the kernels into ctx for the work of the flag of that name, as
 // way, gpu or cpu, says. Without way, the GPU does the work if its driver can load them; with the
 // software driver, which is slow at it, the CPU does. If way is gpu and the driver

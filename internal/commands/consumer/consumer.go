@@ -92,15 +92,8 @@ func (c *consumer) open() (err error) {
 }
 
 // enter takes the primary context of the device in use, and loads the kernels that verify.
-func (c *consumer) enter() error {
-	err := c.app.Timed("context", func() (err error) {
-		c.ctx, err = c.dev.PrimaryContext()
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	c.kernels, err = c.app.Kernels(c.ctx, "verify", c.way)
+func (c *consumer) enter() (err error) {
+	c.ctx, c.kernels, err = c.app.Enter(c.dev, "verify", c.way)
 	return err
 }
 

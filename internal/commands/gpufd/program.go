@@ -80,7 +80,7 @@ func newProgram(stdout, stderr io.Writer, failed func(error)) *program {
 	return p
 }
 
-// socketEnv has the default of --socket.
+// socketEnv holds the default of --socket.
 const socketEnv = "GPUFD_SOCKET"
 
 // run is the whole program, and returns the exit code. A signal, or an output that fails,

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -157,54 +158,38 @@ func needName(what, name string) error {
 	return nil
 }
 
+// wholeNumbers are the types of whole numbers.
+var wholeNumbers = map[string]reflect.Type{
+	"u8": reflect.TypeFor[uint8](), "u16": reflect.TypeFor[uint16](), "u32": reflect.TypeFor[uint32](), "u64": reflect.TypeFor[uint64](),
+	"i8": reflect.TypeFor[int8](), "i16": reflect.TypeFor[int16](), "i32": reflect.TypeFor[int32](), "i64": reflect.TypeFor[int64](),
+}
+
 // parseNumber reads a number of that kind.
 func parseNumber(kind, text string) (any, error) {
-	switch kind {
-	case "u8", "u16", "u32", "u64":
-		bits, _ := strconv.Atoi(kind[1:])
-		return parseUnsigned(text, bits)
-	case "i8", "i16", "i32", "i64":
-		bits, _ := strconv.Atoi(kind[1:])
-		return parseSigned(text, bits)
-	case "f16", "bf16", "f32", "f64":
+	if _, ok := formats[kind]; ok {
 		return parseFloat(kind, text)
 	}
-	return nil, errArgument
-}
-
-func parseUnsigned(text string, bits int) (any, error) {
-	digits, base := inBase(text)
-	v, err := strconv.ParseUint(digits, base, bits)
-	if err != nil {
-		return nil, fmt.Errorf("want a whole number from 0 to %d, decimal or 0x", uint64(math.MaxUint64)>>(64-bits))
+	t, ok := wholeNumbers[kind]
+	if !ok {
+		return nil, errArgument
 	}
-	switch bits {
-	case 8:
-		return uint8(v), nil
-	case 16:
-		return uint16(v), nil
-	case 32:
-		return uint32(v), nil
-	}
-	return v, nil
-}
-
-func parseSigned(text string, bits int) (any, error) {
 	digits, base := inBase(text)
-	v, err := strconv.ParseInt(digits, base, bits)
+	v := reflect.New(t).Elem()
+	if v.CanUint() {
+		n, err := strconv.ParseUint(digits, base, t.Bits())
+		if err != nil {
+			return nil, fmt.Errorf("want a whole number from 0 to %d, decimal or 0x", uint64(math.MaxUint64)>>(64-t.Bits()))
+		}
+		v.SetUint(n)
+		return v.Interface(), nil
+	}
+	n, err := strconv.ParseInt(digits, base, t.Bits())
 	if err != nil {
-		most := int64(math.MaxInt64) >> (64 - bits)
+		most := int64(math.MaxInt64) >> (64 - t.Bits())
 		return nil, fmt.Errorf("want a whole number from %d to %d, decimal or 0x", -most-1, most)
 	}
-	switch bits {
-	case 8:
-		return int8(v), nil
-	case 16:
-		return int16(v), nil
-	case 32:
-		return int32(v), nil
-	}
-	return v, nil
+	v.SetInt(n)
+	return v.Interface(), nil
 }
 
 // inBase takes 0x away from a number's digits: 010 is ten.

@@ -2,7 +2,6 @@ package launch
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -11,13 +10,13 @@ import (
 )
 
 // dim is a flag of X, X,Y or X,Y,Z, which may be more than any device takes.
-type dim struct{ X, Y, Z uint64 }
+type dim [3]uint64
 
 var errDim = errors.New("want X, X,Y or X,Y,Z, each a whole number from 1: decimal, 0x, or with K or M for 1024 or 1048576")
 
 // Set reads up to three numbers; those that are left out are 1.
 func (d *dim) Set(s string) error {
-	sizes := [3]uint64{1, 1, 1}
+	sizes := dim{1, 1, 1}
 	parts := strings.Split(s, ",")
 	if len(parts) > len(sizes) {
 		return errDim
@@ -29,7 +28,7 @@ func (d *dim) Set(s string) error {
 		}
 		sizes[i] = v
 	}
-	*d = dim{X: sizes[0], Y: sizes[1], Z: sizes[2]}
+	*d = sizes
 	return nil
 }
 
@@ -38,20 +37,17 @@ func (d *dim) Type() string { return "dim" }
 
 // String leaves out ones at the end.
 func (d *dim) String() string {
-	switch {
-	case d.Z > 1:
-		return fmt.Sprintf("%d,%d,%d", d.X, d.Y, d.Z)
-	case d.Y > 1:
-		return fmt.Sprintf("%d,%d", d.X, d.Y)
+	text := strconv.FormatUint(d[0], 10)
+	for i, size := range d[1:] {
+		if size > 1 || d[2] > 1 && i == 0 {
+			text += "," + strconv.FormatUint(size, 10)
+		}
 	}
-	return strconv.FormatUint(d.X, 10)
+	return text
 }
 
-// all lists the sizes.
-func (d dim) all() []uint64 { return []uint64{d.X, d.Y, d.Z} }
-
 // given returns the sizes for the driver; they must fit.
-func (d dim) given() cu.Dim3 { return cu.Dim3{X: uint32(d.X), Y: uint32(d.Y), Z: uint32(d.Z)} }
+func (d dim) given() cu.Dim3 { return cu.Dim3{X: uint32(d[0]), Y: uint32(d[1]), Z: uint32(d[2])} }
 
 // room is a flag of bytes that may be 0.
 type room cli.Size

@@ -5,18 +5,7 @@ import (
 	"math"
 	"strings"
 	"testing"
-
-	"github.com/gpufd/gpufd/internal/commands/apptest"
 )
-
-func FuzzArguments(f *testing.F) {
-	apptest.FuzzArguments(f, New,
-		"-ptx f -list", "-module f -list -kernel k", "-builtin vector -list", "-builtin nope -list", "-list", "-list u8:1",
-		"-ptx f -module f -kernel k", "-ptx f", "-ptx f -kernel k", "-ptx f -kernel k -list=false",
-		"-builtin vector -kernel saxpy -grid 4,5,6 -block 1,2 -shared 1KiB -repeat 7 -bytes 3 f32:2 in:x inout:y:z u64:0x10 zero:1KiB:o",
-		"-ptx f -kernel k -grid 0", "-ptx f -kernel k -grid 1,2,3,4", "-ptx f -kernel k -block 1,,1", "-ptx f -kernel k -block 4294967296",
-		"-ptx f -kernel k -repeat 0", "-ptx f -kernel k -- u8:1 -json", "-ptx f -kernel k zero:1:o zero:2:o")
-}
 
 // A text is refused, or is a number of that many bits that means the same when it
 // is written out, or a buffer.

@@ -152,7 +152,7 @@ func (l *launcher) launch(ctx context.Context, k *kernel) error {
 		return err
 	}
 	l.app.Result["kernel"], l.app.Result["launches"] = l.kernel, l.repeat
-	l.app.Say("launching", app.Fields{"kernel": l.kernel, "grid": l.grid.all(), "block": l.block.all(), "shared": uint64(l.shared)},
+	l.app.Say("launching", app.Fields{"kernel": l.kernel, "grid": l.grid, "block": l.block, "shared": uint64(l.shared)},
 		"Launching %s: grid %s, block %s", l.kernel, &l.grid, &l.block)
 	took, err := l.runAll(ctx, p)
 	if err != nil {

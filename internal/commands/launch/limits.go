@@ -28,7 +28,7 @@ func (l *launcher) withinLimits(k *kernel) error {
 		return err
 	}
 	// Each is some thousands at most by now.
-	threads := l.block.X * l.block.Y * l.block.Z
+	threads := l.block[0] * l.block[1] * l.block[2]
 	if most := uint64(a.MaxThreadsPerBlock); threads > most {
 		return fmt.Errorf("--block %s: that is %s, and kernel %s takes at most %d in a block", &l.block, cli.Count(threads, "thread"), k.name, most)
 	}
@@ -39,7 +39,7 @@ func (l *launcher) withinLimits(k *kernel) error {
 }
 
 func (l *launcher) sizesFit(flag string, d dim, limits []cu.Attribute) error {
-	for i, size := range d.all() {
+	for i, size := range d {
 		most, err := l.dev.Attribute(limits[i])
 		if err != nil {
 			return err

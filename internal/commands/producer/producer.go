@@ -171,11 +171,8 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 }
 
 // enter takes the primary context, and loads the kernels that fill the memory.
-func (p *producer) enter() error {
-	err := p.app.Timed("context", func() (err error) { p.ctx, err = p.dev.PrimaryContext(); return err })
-	if err == nil {
-		p.kernels, err = p.app.Kernels(p.ctx, "fill", p.way)
-	}
+func (p *producer) enter() (err error) {
+	p.ctx, p.kernels, err = p.app.Enter(p.dev, "fill", p.way)
 	return err
 }
 

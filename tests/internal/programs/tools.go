@@ -57,5 +57,5 @@ func NeedCC(t testing.TB) {
 	testenv.Need(t, testenv.CC, err == nil, fmt.Sprint("there is no C compiler here: ", err))
 }
 
-// PythonDir has the programs in Python that are clients of docs/wire.md.
+// PythonDir holds the programs in Python that are clients of docs/wire.md.
 var PythonDir = filepath.Join(Root(), "examples", "python")

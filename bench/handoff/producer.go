@@ -12,13 +12,12 @@ import (
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
-	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
 // A producer hands a fresh buffer to its consumer each time it is asked.
 type producer struct {
-	opts     options
+	driver   string
 	dev      *cu.Device
 	ctx      *cu.Context
 	dir      string // of the socket
@@ -27,8 +26,8 @@ type producer struct {
 	offers   uint64 // made so far
 }
 
-func newProducer(o options) (*producer, error) {
-	p := &producer{opts: o}
+func newProducer(driver string) (*producer, error) {
+	p := &producer{driver: driver}
 	if err := p.open(); err != nil {
 		return nil, errors.Join(err, p.close())
 	}
@@ -50,7 +49,7 @@ func (p *producer) open() (err error) {
 		p.consumer, err = p.start()
 		started <- err
 	}()
-	p.dev, p.ctx, err = p.opts.device()
+	p.dev, p.ctx, err = program.Device(p.driver, 0)
 	if theirs := <-started; err == nil { // or else it is the same
 		err = theirs
 	}
@@ -80,64 +79,56 @@ func (p *producer) start() (*rival.Rival, error) {
 	}
 	ctx, cancel := bounded()
 	defer cancel()
-	return rival.Start(ctx, "consumer", self, "-consumer", p.srv.Path(), "-driver", p.opts.driver)
+	return rival.Start(ctx, "consumer", self, "-as", "consumer", "-socket", p.srv.Path(), "-driver", p.driver)
 }
 
-// handoff SIZE CHUNKS
+// handoff SIZE
 func (p *producer) handoff(args []uint64) (rival.Answer, error) {
-	if len(args) != 2 || args[1] == 0 || args[0]%args[1] != 0 {
-		return rival.Answer{}, errors.New("want: handoff SIZE CHUNKS, in equal chunks")
+	if len(args) != 1 {
+		return rival.Answer{}, errors.New("want: handoff SIZE")
 	}
 	ctx, cancel := bounded()
 	defer cancel()
 	p.offers++
 	h := newHandover(offerName(p.offers))
 	p.srv.Expect(h.name)
-	err := p.ask(ctx, h, "connect %d", p.offers)
+	_, err := p.consumer.Ask(ctx, "connect %d", p.offers)
 	if err == nil {
-		err = p.make(ctx, h, args[0], args[1], p.opts.mode)
+		err = p.make(ctx, h, args[0])
 	}
 	if err != nil {
-		return rival.Answer{}, errors.Join(err, p.ask(ctx, h, "cancel"))
+		_, cancelled := p.consumer.Ask(ctx, "cancel")
+		return rival.Answer{}, errors.Join(err, cancelled)
 	}
 	return h.answer(), nil
 }
 
 // make makes a buffer and hands it to the consumer, which has asked for it.
-func (p *producer) make(ctx context.Context, h *handover, size, chunks uint64, m mode) error {
-	program.OnStep(h.step)
-	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size/chunks))
+func (p *producer) make(ctx context.Context, h *handover, size uint64) error {
+	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size))
 	if err != nil {
 		return err
 	}
-	err = p.hand(ctx, h, buf, m)
-	releasing := rival.Now()
-	err = errors.Join(err, buf.Close())
-	h.note("release", releasing, rival.Now())
-	return err
+	return errors.Join(p.hand(ctx, h, buf), buf.Close())
 }
 
 // hand offers buf. The goroutine that waits for the consumer is asleep by the time
 // that counts.
-func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer, m mode) error {
+func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer) error {
 	offering, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	finished := make(chan error, 1)
 	go func() {
 		err := h.wait(offering)
 		if err == nil {
-			err = p.ask(ctx, h, "finish")
+			_, err = p.consumer.Ask(ctx, "finish")
 		}
 		if err != nil {
 			stop(err)
 		}
 		finished <- err
 	}()
-	offer, err := p.beforehand(h, buf, m)
-	if err == nil {
-		h.ready()
-		err = offer(offering)
-	}
+	err := p.offer(offering, h, buf)
 	if err != nil {
 		stop(err)
 	}
@@ -147,53 +138,27 @@ func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer, m mod
 	return err
 }
 
-// An offer returns when its consumer has left.
-type offer func(context.Context) error
-
-// beforehand does what the mode does before the buffer is ready, and returns
-// what makes the offer.
-func (p *producer) beforehand(h *handover, buf *vmm.Buffer, m mode) (offer, error) {
-	opts := []share.OfferOption{share.WithLeases(1), share.WithVerdict(), share.OnEvent(h.observe)}
-	if m != plain {
-		opts = append(opts, share.WithSynchronized())
-	}
-	if m != ahead {
-		err := errors.Join(p.write(h, buf), export(buf))
-		return func(ctx context.Context) error { return p.srv.Offer(ctx, h.name, buf, share.ReadOnly, opts...) }, err
-	}
-	prepared, err := p.srv.Prepare(h.name, buf, share.ReadOnly, opts...)
+// offer prepares the offer, writes the data, and returns when the consumer has left.
+func (p *producer) offer(ctx context.Context, h *handover, buf *vmm.Buffer) error {
+	prepared, err := p.srv.Prepare(h.name, buf, share.ReadOnly, share.WithLeases(1), share.WithVerdict(), share.OnEvent(h.observe), share.WithSynchronized())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := p.write(h, buf); err != nil {
-		return nil, errors.Join(err, prepared.Close())
+	if err := p.write(buf); err != nil {
+		return errors.Join(err, prepared.Close())
 	}
-	return prepared.Offer, nil
-}
-
-// export has the driver export the memory, which the buffer remembers.
-func export(buf *vmm.Buffer) error {
-	_, files, err := buf.Export()
-	return errors.Join(err, sock.CloseFiles(files))
+	h.ready()
+	return prepared.Offer(ctx)
 }
 
 // write fills the buffer, writes the salt at both ends, and waits until it is
 // there.
-func (p *producer) write(h *handover, buf *vmm.Buffer) error {
-	salt, writing := []uint64{saltOf(p.offers)}, rival.Now()
-	err := errors.Join(
+func (p *producer) write(buf *vmm.Buffer) error {
+	salt := []uint64{saltOf(p.offers)}
+	return errors.Join(
 		cu.Fill(p.ctx, buf.Ptr(), uint8(0x5a), buf.Size()),
 		cu.CopyToDevice(p.ctx, buf.Ptr(), salt),
 		cu.CopyToDevice(p.ctx, buf.Ptr().Add(buf.Size()-8), salt))
-	h.note("write", writing, rival.Now())
-	return err
-}
-
-// ask asks the consumer and notes the steps that it answers with.
-func (p *producer) ask(ctx context.Context, h *handover, format string, args ...any) error {
-	a, err := p.consumer.Ask(ctx, format, args...)
-	h.add(a.Steps)
-	return err
 }
 
 func offerName(n uint64) string { return fmt.Sprintf("offer-%d", n) }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"time"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
@@ -19,7 +17,7 @@ import (
 // A consumer attaches to one offer after the other. "connect N" has it connect
 // and ask for offer N, which need not be there yet. It holds the memory until
 // "finish", which answers when it has found the salt of N at both ends and let go
-// of it; "cancel" has it give up.
+// of it; "cancel" makes it give up.
 type consumer struct {
 	path   string
 	dev    *cu.Device
@@ -30,23 +28,17 @@ type consumer struct {
 
 // taken is what came of attaching to offer n.
 type taken struct {
-	n     uint64
-	att   *share.Attachment
-	steps []rival.Step // At is absolute
-	err   error
+	n   uint64
+	att *share.Attachment
+	err error
 }
 
-// note notes a step.
-func (t *taken) note(name string, from, to int64) {
-	t.steps = with(t.steps, interval("consumer", name, from, to))
-}
-
-func newConsumer(o options) (*consumer, error) {
-	dev, ctx, err := o.device()
+func newConsumer(driver, socket string) (*consumer, error) {
+	dev, ctx, err := program.Device(driver, 0)
 	if err != nil {
 		return nil, err
 	}
-	return &consumer{path: o.consumer, dev: dev, ctx: ctx}, nil
+	return &consumer{path: socket, dev: dev, ctx: ctx}, nil
 }
 
 func (c *consumer) serve(stdin io.Reader, stdout io.Writer) error {
@@ -101,10 +93,7 @@ func (c *consumer) letGo(t taken) (rival.Answer, error) {
 	defer cancel()
 	fault := c.check(t.att.Buffer(), t.n)
 	reported := t.att.Report(ctx, fault)
-	closing := rival.Now()
-	err := errors.Join(fault, reported, t.att.Close())
-	t.note("close", closing, rival.Now())
-	return rival.Answer{Steps: t.steps}, err
+	return rival.Answer{}, errors.Join(fault, reported, t.att.Close())
 }
 
 // giveUp answers why attaching failed, if it did.
@@ -119,15 +108,8 @@ func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
 
 // attach takes offer n, and calls connected on the way.
 func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
-	t := taken{n: n, steps: make([]rival.Step, 0, 8)}
-	var received int64
-	program.OnStep(func(step string, took time.Duration) { now := rival.Now(); t.note(step, now-took.Nanoseconds(), now) })
-	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev,
-		share.OnConnected(func(sock.Peer) { connected() }),
-		share.OnReceived(func(share.Offer, []*os.File) { received = rival.Now() }))
-	if t.err == nil {
-		t.note("attach", received, rival.Now())
-	}
+	t := taken{n: n}
+	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev, share.OnConnected(func(sock.Peer) { connected() }))
 	return t
 }
 

@@ -1,5 +1,0 @@
-//go:build !cgo
-
-package report
-
-const builtWith = "without cgo"
