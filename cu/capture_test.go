@@ -60,8 +60,7 @@ func (d *drawing) copy(s *cu.Stream, to, from uint64) error {
 // captured is the graph of what record gives to stream a.
 func (d *drawing) captured(t testing.TB, record func() error) *cu.Graph {
 	t.Helper()
-	g, err := d.a.Capture(record)
-	require.NoError(t, err)
+	g := ok(d.a.Capture(record))(t)
 	t.Cleanup(func() { require.NoError(t, g.Close()) })
 	return g
 }
@@ -69,8 +68,7 @@ func (d *drawing) captured(t testing.TB, record func() error) *cu.Graph {
 // executable makes g executable.
 func executable(t testing.TB, g *cu.Graph) *cu.GraphExec {
 	t.Helper()
-	e, err := g.Instantiate(0)
-	require.NoError(t, err)
+	e := ok(g.Instantiate(0))(t)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	return e
 }
@@ -78,23 +76,18 @@ func executable(t testing.TB, g *cu.Graph) *cu.GraphExec {
 // status is how a stream is captured.
 func status(t testing.TB, s *cu.Stream) cu.CaptureStatus {
 	t.Helper()
-	st, err := s.CaptureStatus()
-	require.NoError(t, err)
-	return st
+	return ok(s.CaptureStatus())(t)
 }
 
 // types counts a graph's nodes by type.
 func types(t testing.TB, g *cu.Graph) map[cu.GraphNodeType]int {
 	t.Helper()
-	nodes, err := g.Nodes()
-	require.NoError(t, err)
-	n, err := g.NodeCount()
-	require.NoError(t, err)
+	nodes := ok(g.Nodes())(t)
+	n := ok(g.NodeCount())(t)
 	require.Len(t, nodes, n)
 	counts := map[cu.GraphNodeType]int{}
 	for _, n := range nodes {
-		typ, err := n.Type()
-		require.NoError(t, err)
+		typ := ok(n.Type())(t)
 		counts[typ]++
 	}
 	return counts
@@ -157,8 +150,7 @@ func TestCaptureOfTwoStreams(t *testing.T) {
 		require.Equal(t, []byte{7, 7, 7, 7}, d.read(t, 4))
 	}
 	// The events never happen.
-	_, err := join.Query()
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorIs(t, errOf(join.Query()), cu.ErrInvalidValue)
 	require.NoError(t, join.Record(d.b))
 	require.NoError(t, join.Synchronize(soon(t)))
 }
@@ -264,11 +256,9 @@ func TestCapturesDoNotMerge(t *testing.T) {
 // Memory of a pool would belong to the graph, not to its owner.
 func TestPoolMemoryIsNotCaptured(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
-	m, err := d.a.AllocAsync(4096)
-	require.NoError(t, err)
+	m := ok(d.a.AllocAsync(4096))(t)
 	g := d.captured(t, func() error {
-		_, err := d.a.AllocAsync(4096)
-		require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+		require.ErrorIs(t, errOf(d.a.AllocAsync(4096)), cu.ErrStreamCaptureUnsupported)
 		require.ErrorIs(t, m.FreeAsync(d.a), cu.ErrStreamCaptureUnsupported, "and it remains")
 		return nil
 	})
@@ -324,9 +314,8 @@ func TestCopiesThatWaitAreNotCaptured(t *testing.T) {
 	require.Empty(t, types(t, g))
 	require.Equal(t, []byte{7}, d.read(t, 1))
 
-	blocking, err := d.ctx.NewStreamWith(cu.StreamOptions{Blocking: true})
-	require.NoError(t, err)
-	g, err = blocking.Capture(func() error {
+	blocking := ok(d.ctx.NewStreamWith(cu.StreamOptions{Blocking: true}))(t)
+	g, err := blocking.Capture(func() error {
 		require.ErrorIs(t, cu.CopyToDevice(d.ctx, d.mem, []byte{8}), cu.ErrStreamCaptureImplicit)
 		return d.fill(blocking, 0, 9)
 	})
@@ -348,12 +337,9 @@ func TestStreamClosedWhileCaptured(t *testing.T) {
 	require.NoError(t, d.b.Synchronize(soon(t)))
 	require.NoError(t, d.ctx.Synchronize(soon(t)))
 
-	ctx, err := d.ctx.Device().PrimaryContext()
-	require.NoError(t, err)
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
-	_, err = s.Capture(func() error { return errors.Join(cu.FillAsync(s, d.mem, uint8(1), 1), ctx.Close()) })
-	require.ErrorIs(t, err, cu.ErrClosed)
+	ctx := ok(d.ctx.Device().PrimaryContext())(t)
+	s := ok(ctx.NewStream())(t)
+	require.ErrorIs(t, errOf(s.Capture(func() error { return errors.Join(cu.FillAsync(s, d.mem, uint8(1), 1), ctx.Close()) })), cu.ErrClosed)
 	require.NoError(t, d.ctx.Synchronize(soon(t)))
 }
 

@@ -15,14 +15,10 @@ import (
 // FAULTS 11: close twice; invariant 5.
 func TestFault11_CloseIsIdempotentAndNilSafe(t *testing.T) {
 	s, drv := spied(t)
-	ctx, err := firstDevice(t, drv).PrimaryContext()
-	require.NoError(t, err)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
-	event, err := ctx.NewEvent(cu.EventDefault)
-	require.NoError(t, err)
-	mem, err := ctx.Alloc(4096)
-	require.NoError(t, err)
+	ctx := ok(firstDevice(t, drv).PrimaryContext())(t)
+	stream := ok(ctx.NewStream())(t)
+	event := ok(ctx.NewEvent(cu.EventDefault))(t)
+	mem := ok(ctx.Alloc(4096))(t)
 	for range 3 {
 		require.NoError(t, stream.Close())
 		require.NoError(t, event.Close())
@@ -50,10 +46,8 @@ func TestCopyWithClosedIsErrClosed(t *testing.T) {
 	dev := firstDevice(t, drv)
 	open := cutest.Context(t, dev)
 	p := alloc(t, open, 4096).Ptr()
-	closed, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	stream, err := open.NewStream()
-	require.NoError(t, err)
+	closed := ok(dev.PrimaryContext())(t)
+	stream := ok(open.NewStream())(t)
 	graph, err := open.NewGraph()
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(closed.Close(), stream.Close(), graph.Close()))
@@ -123,17 +117,12 @@ func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
 	free, _, err := keep.MemInfo()
 	require.NoError(t, err)
 
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	ctx := ok(dev.PrimaryContext())(t)
+	stream := ok(ctx.NewStream())(t)
 	require.Same(t, ctx, stream.Context())
 	require.Same(t, dev, ctx.Device())
-	event, err := ctx.NewEvent(cu.EventDefault)
-	require.NoError(t, err)
-	mem, err := ctx.Alloc(32 << 20)
-	require.NoError(t, err)
-	require.EqualValues(t, 32<<20, mem.Size())
+	event := ok(ctx.NewEvent(cu.EventDefault))(t)
+	require.EqualValues(t, 32<<20, ok(ctx.Alloc(32<<20))(t).Size())
 	now, _, err := keep.MemInfo()
 	require.NoError(t, err)
 	require.Less(t, now, free)
@@ -142,10 +131,8 @@ func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
 	require.Equal(t, 2, s.count("cuStreamDestroy_v2"))
 	require.Equal(t, 1, s.count("cuMemFree_v2"))
 	require.Equal(t, 1, s.count("cuEventDestroy_v2"))
-	_, err = stream.Query()
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = event.Query()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(stream.Query()), cu.ErrClosed)
+	require.ErrorIs(t, errOf(event.Query()), cu.ErrClosed)
 	now, _, err = keep.MemInfo()
 	require.NoError(t, err)
 	require.Equal(t, free, now)
@@ -160,11 +147,9 @@ func TestContextClosedByTwoAtOnceLeavesNothing(t *testing.T) {
 	keep := cutest.Context(t, dev)
 	free, _, err := keep.MemInfo()
 	require.NoError(t, err)
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
+	ctx := ok(dev.PrimaryContext())(t)
 	for range 4 {
-		_, err := ctx.Alloc(1 << 20)
-		require.NoError(t, err)
+		require.NoError(t, errOf(ctx.Alloc(1<<20)))
 	}
 	var once sync.Once
 	s.Hook("cuMemFree", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
@@ -185,8 +170,7 @@ func TestContextClosedWhileThingsAreMadeInIt(t *testing.T) {
 	dev := firstDevice(t, drv)
 	keep := cutest.Context(t, dev)
 	for range 20 {
-		ctx, err := dev.PrimaryContext()
-		require.NoError(t, err)
+		ctx := ok(dev.PrimaryContext())(t)
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
@@ -215,8 +199,7 @@ func TestContextClosedWhileThingsAreMadeInIt(t *testing.T) {
 // Invariant 5: the context is released after the last call in it.
 func TestCloseWaitsForTheCallsInFlight(t *testing.T) {
 	s, drv := spied(t)
-	ctx, err := firstDevice(t, drv).PrimaryContext()
-	require.NoError(t, err)
+	ctx := ok(firstDevice(t, drv).PrimaryContext())(t)
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	s.Hook("cuMemGetInfo", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		close(inside)
@@ -247,7 +230,5 @@ func TestMemInfo(t *testing.T) {
 	free, total, err := cutest.Context(t, dev).MemInfo()
 	require.NoError(t, err)
 	require.LessOrEqual(t, free, total)
-	all, err := dev.TotalMemory()
-	require.NoError(t, err)
-	require.InEpsilon(t, all, total, 0.05)
+	require.InEpsilon(t, ok(dev.TotalMemory())(t), total, 0.05)
 }

@@ -19,12 +19,10 @@ func TestErrorNamesCallResultAndRemedy(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)
 	g := granularity(t, dev)
-	m, err := dev.CreateMemory(g, cu.HandleFD)
-	require.NoError(t, err)
-	p, err := drv.ReserveAddress(2*g, 0, 0)
-	require.NoError(t, err)
+	m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
+	p := ok(drv.ReserveAddress(2*g, 0, 0))(t)
 
-	err = drv.Map(p, 2*g, 0, m)
+	err := drv.Map(p, 2*g, 0, m)
 	require.ErrorIs(t, err, cu.ErrNotSupported)
 	require.NotErrorIs(t, err, cu.ErrInvalidValue)
 	var e *cu.Error
@@ -153,9 +151,7 @@ func TestOlderABIsStandInForMissingOnes(t *testing.T) {
 	drv := cutest.Driver(t, without(t, "cuDeviceGetUuid_v2", "cuDevicePrimaryCtxRelease_v2"))
 	dev := firstDevice(t, drv)
 	require.Equal(t, want, dev.UUID())
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	require.NoError(t, ctx.Close())
+	require.NoError(t, ok(dev.PrimaryContext())(t).Close())
 }
 
 func TestMissingSymbolWithoutAnOlderABI(t *testing.T) {

@@ -86,8 +86,7 @@ func TestMissingKernelOfAnOldDriver(t *testing.T) {
 // attribute is a number of the device's.
 func attribute(t testing.TB, dev *cu.Device, a cu.Attribute) uint32 {
 	t.Helper()
-	n, err := dev.Attribute(a)
-	require.NoError(t, err)
+	n := ok(dev.Attribute(a))(t)
 	return uint32(n)
 }
 
@@ -96,11 +95,9 @@ func TestLaunchNamesTheLimit(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	ctx := cutest.Context(t, dev)
-	f, err := load(t, ctx, kernelsNamed("small")).Function("small")
-	require.NoError(t, err)
+	f := ok(load(t, ctx, kernelsNamed("small")).Function("small"))(t)
 	nothing := function(t, ctx, "nothing")
-	a, err := nothing.Attributes()
-	require.NoError(t, err)
+	a := ok(nothing.Attributes())(t)
 	most := func(a cu.Attribute) uint32 { return attribute(t, dev, a) }
 	threads, x := most(cu.AttributeMaxThreadsPerBlock), most(cu.AttributeMaxBlockDimX)
 	shared := uint32(a.MaxDynamicShared)
@@ -224,21 +221,17 @@ func TestNodeSaysWhatIsWrong(t *testing.T) {
 	drv := cutest.Driver(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	m := alloc(t, ctx, 1<<20)
-	g, err := ctx.NewGraph()
-	require.NoError(t, err)
+	g := ok(ctx.NewGraph())(t)
 	defer g.Close()
-	_, err = g.AddCopy(m.Ptr().Add(8), m.Ptr(), 1<<20)
+	_, err := g.AddCopy(m.Ptr().Add(8), m.Ptr(), 1<<20)
 	require.Contains(t, detail(t, err, cu.ErrInvalidValue), "the destination "+m.Ptr().Add(8).String()+"+1048576 ends 8 bytes past its allocation")
 	_, err = cu.AddFill(g, m.Ptr()+1, uint16(1), 1)
 	require.Equal(t, fmt.Sprintf("the destination %s is not a multiple of 2, the size of an element", m.Ptr()+1), detail(t, err, cu.ErrInvalidValue))
-	_, err = (*cu.Graph)(nil).AddCopy(m.Ptr(), m.Ptr(), 1)
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf((*cu.Graph)(nil).AddCopy(m.Ptr(), m.Ptr(), 1)), cu.ErrClosed)
 
-	other, err := ctx.NewGraph()
-	require.NoError(t, err)
+	other := ok(ctx.NewGraph())(t)
 	defer other.Close()
-	stranger, err := cu.AddFill(other, m.Ptr(), uint8(1), 1)
-	require.NoError(t, err)
+	stranger := ok(cu.AddFill(other, m.Ptr(), uint8(1), 1))(t)
 	_, err = g.AddCopy(m.Ptr(), m.Ptr().Add(8), 8, stranger)
 	require.Equal(t, "a node in after belongs to another graph", detail(t, err, cu.ErrInvalidValue))
 }

@@ -117,9 +117,7 @@ func (s *spy) sequence(symbols ...string) (seq []string) {
 // firstDevice is drv's first device.
 func firstDevice(t testing.TB, drv *cu.Driver) *cu.Device {
 	t.Helper()
-	dev, err := drv.Device(0)
-	require.NoError(t, err)
-	return dev
+	return ok(drv.Device(0))(t)
 }
 
 // granularity is what sizes of shareable memory are multiples of.
@@ -156,6 +154,18 @@ func get[T any](v T, err error) T {
 	must(err)
 	return v
 }
+
+// ok returns what a call returned, and ends the test if that failed: ok(ctx.NewStream())(t).
+func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
+	return func(t testing.TB, about ...any) T {
+		t.Helper()
+		require.NoError(t, err, about...)
+		return v
+	}
+}
+
+// errOf returns the error of a call that returns something else, too.
+func errOf[T any](_ T, err error) error { return err }
 
 // runChild runs one of children to its end.
 func runChild(t testing.TB, name string) {

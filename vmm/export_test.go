@@ -19,8 +19,7 @@ func TestExportAsksTheDriverOncePerChunk(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 3*g, vmm.WithChunkSize(g)))(t)
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
@@ -44,27 +43,22 @@ func TestLentDescriptorsAreTheBuffers(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g)))(t)
 	want := noise(2*g, 4)
 	write(t, ctx, buf.Ptr(), want)
-	loan, err := buf.Lend()
-	require.NoError(t, err)
+	loan := ok(buf.Lend())(t)
 	require.Equal(t, buf.Describe(), loan.Descriptor)
 	require.Len(t, loan.Files, 2)
 	open := cutest.Descriptors()
-	again, err := buf.Lend()
-	require.NoError(t, err)
+	again := ok(buf.Lend())(t)
 	require.Same(t, loan.Files[0], again.Files[0])
 	require.Same(t, loan.Files[1], again.Files[1])
 	require.Equal(t, open, cutest.Descriptors())
 	require.Equal(t, 2, b.count("cuMemExportToShareableHandle"))
 
-	got, err := vmm.Import(dev, loan.Descriptor, loan.Files)
-	require.NoError(t, err)
+	got := ok(vmm.Import(dev, loan.Descriptor, loan.Files))(t)
 	require.True(t, string(want) == string(read(t, ctx, got.Ptr(), 2*g)))
-	_, err = got.Lend()
-	require.ErrorIs(t, err, vmm.ErrNotShareable)
+	require.ErrorIs(t, errOf(got.Lend()), vmm.ErrNotShareable)
 	require.NoError(t, got.Close())
 
 	require.NoError(t, loan.Close())
@@ -84,14 +78,11 @@ func TestLentBufferIsNotClosed(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g)))(t)
 	want := noise(g, 7)
 	write(t, ctx, buf.Ptr(), want)
-	first, err := buf.Lend()
-	require.NoError(t, err)
-	second, err := buf.Lend()
-	require.NoError(t, err)
+	first := ok(buf.Lend())(t)
+	second := ok(buf.Lend())(t)
 	for _, l := range []*vmm.Loan{first, second} {
 		before := buf.Describe()
 		require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
@@ -122,9 +113,7 @@ func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, first[0].Fd(), second[0].Fd())
 	for _, f := range []*os.File{first[0], second[0]} {
-		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
-		require.NoError(t, err)
-		require.NotZero(t, flags&unix.FD_CLOEXEC)
+		require.NotZero(t, ok(unix.FcntlInt(f.Fd(), unix.F_GETFD, 0))(t)&unix.FD_CLOEXEC)
 		require.Greater(t, f.Fd(), uintptr(2))
 		require.NoError(t, f.Close())
 	}
@@ -136,8 +125,7 @@ func TestDescriptorOutlivesTheBuffer(t *testing.T) {
 	ctx := leavesNothing(t, b, dev)
 	free := freeMemory(t, ctx)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g))(t)
 	want := noise(g, 5)
 	write(t, ctx, buf.Ptr(), want)
 	d, files, err := buf.Export()
@@ -157,8 +145,7 @@ func TestPartsAreExportedByTheChunk(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 4*g-3, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 4*g-3, vmm.WithChunkSize(g)))(t)
 	data := noise(4*g-3, 6)
 	write(t, ctx, buf.Ptr(), data)
 	for _, c := range []struct{ offset, size, chunks uint64 }{
@@ -205,21 +192,17 @@ func TestAllocationExportsDuplicates(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	a, err := vmm.Create(dev, g)
-	require.NoError(t, err)
+	a := ok(vmm.Create(dev, g))(t)
 	for range 5 {
-		f, err := a.Export()
-		require.NoError(t, err)
-		h, err := dev.Driver().ImportMemory(f, g)
-		require.NoError(t, err)
+		f := ok(a.Export())(t)
+		h := ok(dev.Driver().ImportMemory(f, g))(t)
 		require.NoError(t, f.Close())
 		require.NoError(t, h.Close())
 	}
 	require.Equal(t, 1, b.count("cuMemExportToShareableHandle"))
 	require.NoError(t, a.Close())
 	require.NoError(t, a.Close())
-	_, err = a.Export()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(a.Export()), cu.ErrClosed)
 }
 
 // The parts of an export belong together, whatever the buffer does meanwhile.
@@ -227,8 +210,7 @@ func TestExportIsOfOneState(t *testing.T) {
 	dev := cutest.Device(t)
 	g := granularity(t, dev)
 	const most = 16
-	buf, err := vmm.New(dev, g, vmm.WithCapacity(most*g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g, vmm.WithCapacity(most*g)))(t)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for n := uint64(2); n <= most; n++ {

@@ -64,16 +64,14 @@ func TestGrowStopsAtTheCapacity(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g-1))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g-1)))(t)
 	require.ErrorIs(t, buf.Grow(2*g+1), vmm.ErrCapacity)
 	require.NoError(t, buf.Grow(2*g), "the capacity is rounded up")
 	require.ErrorIs(t, buf.Grow(2*g+1), vmm.ErrCapacity)
 	require.Equal(t, 2*g, buf.Size())
 	require.NoError(t, buf.Close())
 
-	tight, err := vmm.New(dev, g)
-	require.NoError(t, err)
+	tight := ok(vmm.New(dev, g))(t)
 	require.ErrorIs(t, tight.Grow(g+1), vmm.ErrCapacity)
 	require.NoError(t, tight.Close())
 }
@@ -83,8 +81,7 @@ func TestFailedGrowLeavesTheBufferAsItWas(t *testing.T) {
 	b, dev := bookkept(t)
 	ctx := leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g)))(t)
 	want, before, owed := noise(g, 3), buf.Describe(), b.owed()
 	write(t, ctx, buf.Ptr(), want)
 	free := freeMemory(t, ctx)
@@ -115,8 +112,7 @@ func TestGrowFromManyGoroutines(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(8*g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(8*g)))(t)
 	var wg sync.WaitGroup
 	for i := range uint64(8) {
 		wg.Go(func() {

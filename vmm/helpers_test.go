@@ -136,16 +136,13 @@ func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
 
 func granularity(t testing.TB, dev *cu.Device) uint64 {
 	t.Helper()
-	g, err := vmm.Granularity(dev)
-	require.NoError(t, err)
-	return g
+	return ok(vmm.Granularity(dev))(t)
 }
 
 // newBuffer is a buffer that is closed when t ends.
 func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.NewOption) *vmm.Buffer {
 	t.Helper()
-	b, err := vmm.New(dev, size, opts...)
-	require.NoError(t, err)
+	b := ok(vmm.New(dev, size, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }
@@ -160,6 +157,18 @@ func importFrom(t testing.TB, dev *cu.Device, of *vmm.Buffer, opts ...vmm.Import
 	require.NoError(t, err)
 	return got
 }
+
+// ok returns what a call returned, and ends the test if that failed: ok(vmm.New(dev, size))(t).
+func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
+	return func(t testing.TB, about ...any) T {
+		t.Helper()
+		require.NoError(t, err, about...)
+		return v
+	}
+}
+
+// errOf returns the error of a call that returns something else, too.
+func errOf[T any](_ T, err error) error { return err }
 
 // noise is n bytes that are no others'.
 func noise(n uint64, seed int) []byte {

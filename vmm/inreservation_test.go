@@ -22,8 +22,7 @@ func makings(t *testing.T, dev *cu.Device) map[string]func(opts ...vmm.Option) (
 			return vmm.New(dev, g-1, some...)
 		},
 		"import": func(opts ...vmm.Option) (*vmm.Buffer, error) {
-			buf, err := vmm.New(dev, g-1)
-			require.NoError(t, err)
+			buf := ok(vmm.New(dev, g-1))(t)
 			d, files, err := buf.Export()
 			require.NoError(t, err)
 			require.NoError(t, buf.Close())
@@ -40,9 +39,7 @@ func makings(t *testing.T, dev *cu.Device) map[string]func(opts ...vmm.Option) (
 
 func reserve(t *testing.T, dev *cu.Device, size uint64) *vmm.Reservation {
 	t.Helper()
-	r, err := vmm.Reserve(dev.Driver(), size)
-	require.NoError(t, err)
-	return r
+	return ok(vmm.Reserve(dev.Driver(), size))(t)
 }
 
 // A reservation that was given becomes the buffer's, and goes with it; what is
@@ -58,8 +55,7 @@ func TestBufferInAReservation(t *testing.T) {
 			if name == "import" {
 				reserved++ // of the buffer that is imported
 			}
-			buf, err := create(vmm.WithReservation(r))
-			require.NoError(t, err, name)
+			buf := ok(create(vmm.WithReservation(r)))(t, name)
 			require.Equal(t, r.Ptr(), buf.Ptr())
 			require.Equal(t, g, buf.Mapped())
 			require.Equal(t, reserved, b.count("cuMemAddressReserve"))
@@ -85,20 +81,17 @@ func TestBuffersInALentReservation(t *testing.T) {
 	owed := b.owed()
 	for name, create := range makings(t, dev) {
 		for seed := range 2 {
-			buf, err := create(vmm.WithLentReservation(r))
-			require.NoError(t, err, name)
+			buf := ok(create(vmm.WithLentReservation(r)))(t, name)
 			require.Equal(t, r.Ptr(), buf.Ptr())
 			write(t, ctx, buf.Ptr(), noise(g, seed))
 			require.ErrorIs(t, r.Close(), vmm.ErrMapped)
-			_, err = create(vmm.WithLentReservation(r))
-			require.ErrorIs(t, err, vmm.ErrOccupied)
+			require.ErrorIs(t, errOf(create(vmm.WithLentReservation(r))), vmm.ErrOccupied)
 			require.True(t, string(noise(g, seed)) == string(read(t, ctx, buf.Ptr(), g)))
 			require.NoError(t, buf.Close())
 			require.Equal(t, owed, b.owed())
 		}
 	}
-	_, err := vmm.New(dev, 2*g, vmm.WithLentReservation(r))
-	require.ErrorIs(t, err, vmm.ErrCapacity)
+	require.ErrorIs(t, errOf(vmm.New(dev, 2*g, vmm.WithLentReservation(r))), vmm.ErrCapacity)
 	require.Equal(t, owed, b.owed())
 	require.NoError(t, r.Close())
 	require.Equal(t, owesNothing, b.owed())
@@ -119,9 +112,7 @@ func TestReservationOfNothingIsNone(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
 	for name, create := range makings(t, dev) {
-		buf, err := create(vmm.WithReservation(nil))
-		require.NoError(t, err, name)
-		require.NoError(t, buf.Close())
+		require.NoError(t, ok(create(vmm.WithReservation(nil)))(t, name).Close())
 	}
 }
 
@@ -132,8 +123,7 @@ func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
 	g := granularity(t, dev)
 	importing := func(change func(d *vmm.Descriptor, files *[]*os.File)) func(vmm.Option) error {
 		return func(given vmm.Option) error {
-			buf, err := vmm.New(dev, 2*g)
-			require.NoError(t, err)
+			buf := ok(vmm.New(dev, 2*g))(t)
 			d, files, err := buf.Export()
 			require.NoError(t, err)
 			all := files
@@ -175,16 +165,13 @@ func TestReservationIsGivenOnce(t *testing.T) {
 	g := granularity(t, dev)
 	for name, create := range makings(t, dev) {
 		given := vmm.WithReservation(reserve(t, dev, g))
-		buf, err := create(given)
-		require.NoError(t, err, name)
+		buf := ok(create(given))(t, name)
 		write(t, ctx, buf.Ptr(), noise(g, 2))
-		_, err = create(given)
-		require.ErrorIs(t, err, vmm.ErrOccupied, name)
+		require.ErrorIs(t, errOf(create(given)), vmm.ErrOccupied, name)
 		require.True(t, string(noise(g, 2)) == string(read(t, ctx, buf.Ptr(), g)))
 		require.NoError(t, buf.Close())
 		require.Equal(t, owesNothing, b.owed())
-		_, err = create(given)
-		require.ErrorIs(t, err, cu.ErrClosed, name)
+		require.ErrorIs(t, errOf(create(given)), cu.ErrClosed, name)
 		require.Equal(t, owesNothing, b.owed())
 	}
 }

@@ -23,11 +23,9 @@ import (
 // fileOf is an open file with what is in b.
 func fileOf(t testing.TB, b []byte) *os.File {
 	t.Helper()
-	f, err := os.CreateTemp(t.TempDir(), "")
-	require.NoError(t, err)
+	f := ok(os.CreateTemp(t.TempDir(), ""))(t)
 	t.Cleanup(func() { _ = f.Close() })
-	_, err = f.Write(b)
-	require.NoError(t, err)
+	require.NoError(t, errOf(f.Write(b)))
 	return f
 }
 
@@ -92,9 +90,7 @@ func TestLoadAndStore(t *testing.T) {
 		copy(stored[8194:], b[4095:4095+8194])
 		copy(stored[20_000:], a[8193:])
 		copy(stored[12:], b[17:917])
-		got, err := os.ReadFile(out.Name())
-		require.NoError(t, err)
-		require.True(t, string(stored) == string(got), "%+v", o)
+		require.True(t, string(stored) == string(ok(os.ReadFile(out.Name()))(t)), "%+v", o)
 	}
 }
 
@@ -124,17 +120,14 @@ func TestTransferRefuses(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
-	dir, err := os.Open(t.TempDir())
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
+	dir := ok(os.Open(t.TempDir()))(t)
 	defer dir.Close()
 	pipe, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer pipe.Close()
 	defer w.Close()
-	zero, err := os.Open("/dev/zero")
-	require.NoError(t, err)
+	zero := ok(os.Open("/dev/zero"))(t)
 	defer zero.Close()
 	f, gone := fileOf(t, noise(1000, 1)), fileOf(t, nil)
 	require.NoError(t, gone.Close())
@@ -188,10 +181,9 @@ func TestTransferRefuses(t *testing.T) {
 func TestStoreToAFileThatCannotBeWritten(t *testing.T) {
 	dev := cutest.Device(t)
 	buf := newBuffer(t, dev, 1<<16)
-	f, err := os.Open(fileOf(t, nil).Name())
-	require.NoError(t, err)
+	f := ok(os.Open(fileOf(t, nil).Name()))(t)
 	defer f.Close()
-	err = buf.Store(t.Context(), []vmm.Segment{{File: f, At: 5, Size: 9000}}, small(1))
+	err := buf.Store(t.Context(), []vmm.Segment{{File: f, At: 5, Size: 9000}}, small(1))
 	require.ErrorIs(t, err, syscall.EBADF)
 	require.EqualError(t, err, "vmm: storing to "+f.Name()+" at offset 5: bad file descriptor")
 }
@@ -200,13 +192,12 @@ func TestLoadOfAFileThatShrinks(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
 	f := fileOf(t, noise(50_000, 1))
 	o := small(1)
 	var truncated error
 	o.OnProgress = func(uint64, uint64) { truncated = f.Truncate(20_001) }
-	err = buf.Load(t.Context(), []vmm.Segment{{File: f, Size: 50_000}}, o)
+	err := buf.Load(t.Context(), []vmm.Segment{{File: f, Size: 50_000}}, o)
 	require.NoError(t, truncated)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	require.ErrorContains(t, err, f.Name()+" has 20001 bytes; 8192 are needed from offset 16384 on")
@@ -219,8 +210,7 @@ func TestTransferEndsWithItsContext(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
 	f := fileOf(t, noise(1<<16, 1))
 	segments := []vmm.Segment{{File: f, Size: 1 << 16}} // 8 pieces
 	why := errors.New("no longer wanted")
@@ -260,14 +250,13 @@ func TestLoadGivesUpACopyThatHangs(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	hangs := b.Hook("cuStreamQuery", func(sys.Call, func() sys.CUresult) sys.CUresult {
 		cancel()
 		return sys.CUDA_ERROR_NOT_READY
 	})
-	err = buf.Load(ctx, []vmm.Segment{{File: fileOf(t, noise(1<<16, 1)), Size: 1 << 16}}, small(2))
+	err := buf.Load(ctx, []vmm.Segment{{File: fileOf(t, noise(1<<16, 1)), Size: 1 << 16}}, small(2))
 	require.ErrorIs(t, err, context.Canceled)
 	hangs.Stop()
 	require.NoError(t, buf.Close())
@@ -278,8 +267,7 @@ func TestFailedTransferLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
 	f := fileOf(t, noise(1<<16, 1))
 	segments := []vmm.Segment{{File: f, Size: 1 << 16}}
 	for _, workers := range []int{1, 4} {
@@ -323,13 +311,11 @@ func TestLoadFromMemory(t *testing.T) {
 	ctx := cutest.Context(t, dev)
 	const size = 1 << 20
 	buf := newBuffer(t, dev, size)
-	f, err := os.Create(filepath.Join("/dev/shm", "gpufd-"+filepath.Base(t.TempDir())+t.Name()))
-	require.NoError(t, err)
+	f := ok(os.Create(filepath.Join("/dev/shm", "gpufd-"+filepath.Base(t.TempDir())+t.Name())))(t)
 	defer f.Close()
 	require.NoError(t, os.Remove(f.Name()))
 	data := noise(size, 4)
-	_, err = f.Write(data)
-	require.NoError(t, err)
+	require.NoError(t, errOf(f.Write(data)))
 	require.NoError(t, buf.Load(t.Context(), []vmm.Segment{{File: f, Size: size}}, vmm.TransferOptions{}))
 	require.True(t, string(data) == string(read(t, ctx, buf.Ptr(), size)))
 }

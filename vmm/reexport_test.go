@@ -39,8 +39,7 @@ func TestImportedMemoryGoesOn(t *testing.T) {
 	closeFiles(t, files)
 	require.Equal(t, d.Chunks, b.count("cuMemExportToShareableHandle"))
 	require.NoError(t, before.Close())
-	_, err = before.Lend()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(before.Lend()), cu.ErrClosed)
 }
 
 // A loan of imported memory gives on no more than the importer has.
@@ -49,8 +48,7 @@ func TestLoanSaysHowMuchMayBeGivenOn(t *testing.T) {
 	leavesNothing(t, b, dev)
 	buf, _ := exported(t, dev)
 	lends := func(buf *vmm.Buffer, most cu.Access) {
-		loan, err := buf.Lend()
-		require.NoError(t, err)
+		loan := ok(buf.Lend())(t)
 		require.Equal(t, most, loan.Access)
 		require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
 		require.NoError(t, loan.Close())
@@ -132,9 +130,8 @@ func TestDescriptorThatCannotBeKept(t *testing.T) {
 func TestNoReexportOfFabricMemory(t *testing.T) {
 	b, dev := bookkept(t)
 	leavesNothing(t, b, dev)
-	r, err := vmm.Reserve(dev.Driver(), granularity(t, dev))
-	require.NoError(t, err)
+	r := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
 	buf := newBuffer(t, dev, 1)
-	_, err = vmm.ImportFabric(dev, buf.Describe(), make([]cu.FabricHandle, 1), vmm.WithReexport(), vmm.WithReservation(r))
+	_, err := vmm.ImportFabric(dev, buf.Describe(), make([]cu.FabricHandle, 1), vmm.WithReexport(), vmm.WithReservation(r))
 	require.ErrorIs(t, err, vmm.ErrNotShareable)
 }
