@@ -98,12 +98,10 @@ func TestFillSetsItsElementsAndNoOthers(t *testing.T) {
 
 // FAULTS 13: memory that was freed is not reached through its old owner.
 func TestFault13_FreedMemoryIsNotFreedAgain(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	old := ok(ctx.Alloc(1 << 20))(t)
 	require.NoError(t, old.Close())
-	again, err := ctx.Alloc(1 << 20) // most likely at the same address
-	require.NoError(t, err)
+	again := ok(ctx.Alloc(1 << 20))(t) // most likely at the same address
 	require.NoError(t, old.Close())
 	require.NoError(t, cu.Fill(ctx, again.Ptr(), uint8(1), again.Size()))
 	require.NoError(t, ctx.Synchronize(t.Context()))

@@ -75,8 +75,7 @@ func alloc(t testing.TB, ctx *cu.Context, size uint64) *cu.Memory {
 func twoMappings(t testing.TB, dev *cu.Device) cu.DevicePtr {
 	t.Helper()
 	drv, g := dev.Driver(), granularity(t, dev)
-	p, err := drv.ReserveAddress(3*g, 0, 0) // nothing is ever mapped behind them
-	require.NoError(t, err)
+	p := ok(drv.ReserveAddress(3*g, 0, 0))(t) // nothing is ever mapped behind them
 	for at := range uint64(2) {
 		m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
 		require.NoError(t, drv.Map(p.Add(at*g), g, 0, m))
@@ -207,8 +206,7 @@ func TestCopiesOfRowsReachTheEnd(t *testing.T) {
 
 // A copy that would leave its slice never reaches the driver.
 func TestCopyThatLeavesASliceIsRefused(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	p := alloc(t, ctx, 4096).Ptr()
 	before := s.calls()
 	for _, x := range []struct{ size, x, y, z, pitch, rows, width, height, depth uint64 }{

@@ -30,8 +30,7 @@ func TestContextOfItsOwn(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)
 	primary := cutest.Context(t, dev)
-	free, _, err := primary.MemInfo()
-	require.NoError(t, err)
+	free := freeMemory(t, primary)
 	ctx := ok(dev.NewContext(cu.SchedAuto))(t)
 	require.Same(t, dev, ctx.Device())
 	require.NotEqual(t, primary.Handle(), ctx.Handle())
@@ -53,8 +52,7 @@ func TestContextOfItsOwn(t *testing.T) {
 	require.ErrorIs(t, errOf(stream.Query()), cu.ErrClosed)
 	require.ErrorIs(t, errOf(ctx.Flags()), cu.ErrClosed)
 	if cutest.Kind() == cu.Soft { // a GPU's driver keeps some
-		now, _, err := primary.MemInfo()
-		require.NoError(t, err)
+		now := freeMemory(t, primary)
 		require.Equal(t, free, now)
 	}
 }
@@ -140,8 +138,7 @@ func TestContextID(t *testing.T) {
 
 // Flags of the primary context are everybody's, and are set while it is there.
 func TestPrimaryFlags(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	before, active, err := dev.PrimaryState()
 	require.NoError(t, err)
 	require.True(t, active)

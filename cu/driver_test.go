@@ -175,8 +175,7 @@ func TestSoftwareDriverIsKnownByItsMarker(t *testing.T) {
 
 // Functions that this package does not wrap can be called raw, with the handles of its objects.
 func TestHandlesAreTheDrivers(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	call := ctx.Caller()
 	m := ok(dev.CreateMemory(granularity(t, dev), cu.HandleFD))(t)
 	require.Equal(t, sys.CUDA_SUCCESS, call.CuMemGetAllocationPropertiesFromHandle(new(sys.CUmemAllocationProp), m.Handle()))

@@ -158,8 +158,7 @@ func TestEventOfAnotherDevice(t *testing.T) {
 // FAULTS 64: a wait that is given up leaves nothing behind, in Go or in the
 // driver.
 func TestFault64_WaitForEventIsGivenUp(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	stream, e := newStream(t, ctx), newEvent(t, ctx, cu.EventDefault)
 	release := hold(t, stream)
 	require.NoError(t, e.Record(stream))

@@ -92,9 +92,7 @@ func attribute(t testing.TB, dev *cu.Device, a cu.Attribute) uint32 {
 
 // A launch that cannot be says which of its sizes is too large, and for whom.
 func TestLaunchNamesTheLimit(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	s, _, dev, ctx := spiedContext(t)
 	f := ok(load(t, ctx, kernelsNamed("small")).Function("small"))(t)
 	nothing := function(t, ctx, "nothing")
 	a := ok(nothing.Attributes())(t)
@@ -238,8 +236,7 @@ func TestNodeSaysWhatIsWrong(t *testing.T) {
 
 // The driver is asked for reasons when it has refused something, and only then.
 func TestSuccessAsksForNoReasons(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	m, f := alloc(t, ctx, 64), function(t, ctx, "nothing")
 	l, err := f.Prepare(one)
 	require.NoError(t, err)

@@ -120,6 +120,29 @@ func firstDevice(t testing.TB, drv *cu.Driver) *cu.Device {
 	return ok(drv.Device(0))(t)
 }
 
+// spiedContext is spied, with the first device and its primary context.
+func spiedContext(t testing.TB, opts ...cu.Option) (*spy, *cu.Driver, *cu.Device, *cu.Context) {
+	t.Helper()
+	s, drv := spied(t, opts...)
+	dev := firstDevice(t, drv)
+	return s, drv, dev, cutest.Context(t, dev)
+}
+
+// deviceContext returns the first device and its primary context.
+func deviceContext(t testing.TB) (*cu.Device, *cu.Context) {
+	t.Helper()
+	dev := cutest.Device(t)
+	return dev, cutest.Context(t, dev)
+}
+
+// freeMemory returns how much memory of the context's device is free.
+func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
+	t.Helper()
+	free, _, err := ctx.MemInfo()
+	require.NoError(t, err)
+	return free
+}
+
 // granularity is what sizes of shareable memory are multiples of.
 func granularity(t testing.TB, dev *cu.Device) uint64 {
 	t.Helper()

@@ -40,8 +40,7 @@ func pages(t testing.TB, size int) []byte {
 
 // The host and the device see the same bytes.
 func TestPinnedMemory(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	for _, flags := range []cu.HostFlags{0, cu.HostPortable, cu.HostMapped, cu.HostWriteCombined, cu.HostPortable | cu.HostMapped | cu.HostWriteCombined} {
 		m := ok(ctx.AllocHost(10_000, flags))(t)
 		require.Len(t, m.Bytes(), 10_000)
@@ -92,8 +91,7 @@ func TestPinnedMemoryOfNothing(t *testing.T) {
 
 // Registered memory is the caller's, before and after.
 func TestRegisteredMemory(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	for name, b := range map[string][]byte{
 		"mmap": pages(t, 3*4096), "Go heap": make([]byte, 10_001)[1:], "part of a mapping": pages(t, 3*4096)[100:8000],
 	} {
@@ -159,8 +157,7 @@ func lostHostMemory(drv *cu.Driver) []byte {
 }
 
 func TestPitchedMemory(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	for _, size := range []uint32{4, 8, 16} {
 		m := ok(ctx.AllocPitch(700, 9, size))(t)
 		require.EqualValues(t, []uint64{700, 9, 9 * m.Pitch()}, []uint64{m.Width(), m.Height(), m.Size()})

@@ -98,8 +98,7 @@ func childHostFunction() error {
 
 // A driver that refuses keeps nothing.
 func TestStreamCallThatIsRefused(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, _, _, ctx := spiedContext(t)
 	s := newStream(t, ctx)
 	spy.Fail("cuLaunchHostFunc", cu.ErrOutOfMemory)
 	before := cu.PendingCalls()

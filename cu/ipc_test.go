@@ -77,8 +77,7 @@ func TestIPCHandleOfAnAddressInside(t *testing.T) {
 // FAULTS 10, D16: opened again in the same context it is at the same address,
 // counted; a Close too many does nothing, and to the driver itself is an error.
 func TestFault10_OpenedTwiceClosedThrice(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	peer := newPeer(t, 0)
 	h := peer.memory(t, ipcSize, 7)
 	a := ok(ctx.OpenIPC(h))(t)
@@ -120,8 +119,7 @@ func TestIPCHandleOfOnesOwn(t *testing.T) {
 
 // For memory that legacy IPC cannot share, the error says what kind it is.
 func TestIPCHandleOfOtherMemory(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	virtual, _ := mappedMemory(t, dev, granularity(t, dev))
 	pooled := ok(newPool(t, dev).AllocAsync(ctx.NullStream(), 4096))(t)
 	pinned := ok(hostMemory(t, ctx, 4096).DevicePtr())(t)

@@ -77,8 +77,7 @@ func TestParams(t *testing.T) {
 
 // Wrong arguments are refused, by name, before the driver sees them.
 func TestWrongArguments(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, drv, _, ctx := spiedContext(t)
 	f := function(t, ctx, "shared")
 	spy.Fail("cuLaunchKernel", cu.ErrInvalidValue)
 	closed := alloc(t, ctx, 4)

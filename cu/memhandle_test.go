@@ -45,12 +45,9 @@ func TestMemHandleIsReleasedOnce(t *testing.T) {
 // FAULTS 15, invariant 3: a lost handle gives its memory back.
 func TestLostMemHandleIsReleased(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	s, _, dev, ctx := spiedContext(t)
 	g := granularity(t, dev)
-	free, _, err := ctx.MemInfo()
-	require.NoError(t, err)
+	free := freeMemory(t, ctx)
 	func() {
 		require.NoError(t, errOf(dev.CreateMemory(g, cu.HandleFD)))
 	}()
@@ -164,10 +161,8 @@ func TestExportMakesADescriptorOfItsOwnEachTime(t *testing.T) {
 // left. Where there is a channel the handle is made.
 func TestFault45_FabricWithoutIMEX(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	free, _, err := ctx.MemInfo()
-	require.NoError(t, err)
+	dev, ctx := deviceContext(t)
+	free := freeMemory(t, ctx)
 	for _, types := range []cu.HandleType{cu.HandleFabric, cu.HandleFD | cu.HandleFabric} {
 		m, err := dev.CreateMemory(granularity(t, dev), types)
 		if err == nil {
@@ -178,8 +173,7 @@ func TestFault45_FabricWithoutIMEX(t *testing.T) {
 		require.ErrorContains(t, err, "IMEX channel")
 		require.Nil(t, m)
 	}
-	after, _, err := ctx.MemInfo()
-	require.NoError(t, err)
+	after := freeMemory(t, ctx)
 	require.Equal(t, free, after)
 }
 

@@ -140,8 +140,7 @@ func TestModuleFromWhatIsNoFile(t *testing.T) {
 
 // Names and paths with a zero are not those that C takes them for.
 func TestZeroInName(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, drv, _, ctx := spiedContext(t)
 	m := load(t, ctx, various(t))
 	g := newGraph(t, ctx)
 	dot := filepath.Join(t.TempDir(), "dot")
@@ -211,8 +210,7 @@ func TestJITOptions(t *testing.T) {
 
 // A truncated image is not given to the driver, which would read past its end.
 func TestImagesThatAreCutOff(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, drv, _, ctx := spiedContext(t)
 	for _, function := range []string{"cuModuleLoadDataEx", "cuLibraryLoadData"} {
 		spy.Fail(function, cu.ErrOutOfMemory)
 	}
@@ -245,8 +243,7 @@ func TestImagesThatAreCutOff(t *testing.T) {
 
 // Invariant 5.
 func TestModuleUseAfterClose(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, _, _, ctx := spiedContext(t)
 	m := load(t, ctx, various(t))
 	f := ok(m.Function("nothing"))(t)
 	l, err := f.Prepare(one)

@@ -57,9 +57,7 @@ func TestPeerAccess(t *testing.T) {
 // Invariant 5: a peer that is closed, lost or not there never reaches the
 // driver.
 func TestPeerThatIsNotThere(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	s, _, dev, ctx := spiedContext(t)
 	closed := ok(dev.PrimaryContext())(t)
 	require.NoError(t, closed.Close())
 	before := s.calls()

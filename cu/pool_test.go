@@ -67,8 +67,7 @@ func TestPoolAttributes(t *testing.T) {
 // Memory of the current pool and of another, of a stream and of the null
 // stream, is memory like any other.
 func TestPoolMemoryHoldsBytes(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	p, s := newPool(t, dev), newStream(t, ctx)
 	for name, alloc := range map[string]func(*cu.Stream, uint64) (*cu.StreamMemory, error){
 		"Stream.AllocAsync": (*cu.Stream).AllocAsync,
@@ -92,8 +91,7 @@ func TestPoolMemoryHoldsBytes(t *testing.T) {
 // Work queued before the free is done with the memory, what comes after has
 // memory of its own.
 func TestFreeIsInStreamOrder(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	p, s := newPool(t, dev), newStream(t, ctx)
 	const n = 8 * mib
 	sum := ok(ctx.Alloc(4 * n))(t)
@@ -115,8 +113,7 @@ func TestFreeIsInStreamOrder(t *testing.T) {
 
 // A trim does not take memory that is in use.
 func TestTrimLeavesWhatIsInUse(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	p := newPool(t, dev)
 	m := ok(p.AllocAsync(ctx.NullStream(), mib))(t)
 	want, got := pattern(mib, 2), make([]byte, mib)
@@ -131,9 +128,7 @@ func TestTrimLeavesWhatIsInUse(t *testing.T) {
 
 // FAULTS 11; invariant 5.
 func TestFault11_StreamMemoryIsFreedOnce(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	s, _, dev, ctx := spiedContext(t)
 	other := ok(dev.PrimaryContext())(t)
 	p, stream := newPool(t, dev), newStream(t, ctx)
 	closed := ok(ctx.NewStream())(t)
@@ -190,9 +185,7 @@ func TestContextFreesItsStreamMemory(t *testing.T) {
 // The pool that SetPool makes the current one is what AllocAsync takes from,
 // until it is closed.
 func TestCurrentPool(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	s, _, dev, ctx := spiedContext(t)
 	first := ok(dev.DefaultPool())(t)
 	require.NoError(t, first.Close())
 	require.NoError(t, errOf(first.ReleaseThreshold()), "it is not ours to close")
@@ -440,8 +433,7 @@ type pooled struct {
 
 // Two processes share memory of a pool, and what each writes the other reads.
 func TestPoolIsShared(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	p, s := newPool(t, dev), newStream(t, ctx)
 	fd := ok(p.Export())(t)
 	var all []*cu.StreamMemory
@@ -519,8 +511,7 @@ func limits(ctx *cu.Context, p *cu.Pool) error {
 // An importer keeps what it has of a pool, and can import more, when the
 // exporter is killed (as D10).
 func TestPoolOutlivesItsExporter(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	pair := ok(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 	theirs := os.NewFile(uintptr(pair[1]), "theirs")
 	cmd := cutest.Child(soon(t), "pool exporter")
@@ -607,8 +598,7 @@ func TestPoolsOfADriverWithoutThem(t *testing.T) {
 // Unused memory beyond the threshold goes back to the device once the host has synchronised; a
 // wait that can end only asks.
 func TestPoolGivesBackWhatIsUnused(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	p, s := newPool(t, dev), newStream(t, ctx)
 	require.NoError(t, ok(p.AllocAsync(s, 32*mib))(t).FreeAsync(s))
 	require.NoError(t, s.Synchronize(soon(t)))

@@ -115,9 +115,7 @@ func TestAccessOfEach(t *testing.T) {
 // A handle that was retained by address is another for the same memory, of the
 // whole size, wherever the address lies in it; invariant 5.
 func TestRetainedMemoryIsTheSame(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	s, drv, dev, ctx := spiedContext(t)
 	g := granularity(t, dev)
 	p, own := mappedMemory(t, dev, 2*g)
 	require.NoError(t, drv.SetAccess(p, 2*g, cu.ReadWrite, dev))

@@ -15,8 +15,7 @@ import (
 )
 
 func TestStreamFinishesItsWork(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	ctx := cutest.Context(t, cutest.Device(t))
 	stream := ok(ctx.NewStream())(t)
 	mem := ok(ctx.Alloc(1 << 20))(t)
 	for i, wait := range []context.Context{context.Background(), soon(t)} {
@@ -105,8 +104,7 @@ func TestStreamOnCloseBehindItsContext(t *testing.T) {
 // FAULTS 18, 64: a wait for work that never ends is given up, without a thread
 // left behind in the driver.
 func TestFault18and64_WaitIsGivenUp(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	stream := newStream(t, ctx)
 	s.Fail("cuStreamQuery", cu.ErrNotReady)
 	require.False(t, ok(stream.Query())(t))
@@ -133,8 +131,7 @@ func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 }
 
 func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	stream := newStream(t, ctx)
 	n := 0
 	s.Hook("cuStreamQuery", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
@@ -190,8 +187,7 @@ func TestStreamServesEveryContextOfItsDevice(t *testing.T) {
 
 // Invariant 1: any goroutine, any time, no locked thread.
 func TestContextAndStreamFromManyGoroutines(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	ctx := cutest.Context(t, cutest.Device(t))
 	const workers, size = 8, 1024
 	stream, mem := newStream(t, ctx), alloc(t, ctx, workers*size)
 	errs := make(chan error, workers)
@@ -268,8 +264,7 @@ func TestBlockingStreams(t *testing.T) {
 
 // A stream's number is its own and no other's after it.
 func TestStreamID(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	seen := map[uint64]bool{}
 	for range 3 {
 		s := ok(ctx.NewStream())(t)

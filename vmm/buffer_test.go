@@ -14,9 +14,7 @@ import (
 // Invariant 3, FAULTS 71: any size, in any number of chunks, holds what is
 // copied there, to the last byte and across the borders of chunks.
 func TestFault71_BufferOfAnySizeHoldsItsData(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	for _, c := range []struct {
 		size, chunk uint64
 		chunks      int
@@ -47,12 +45,10 @@ func TestFault71_BufferOfAnySizeHoldsItsData(t *testing.T) {
 // Copies and fills that end, begin or lie across the border of two chunks, in the
 // mapping that wrote them, in another of the same memory, and in an import.
 func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	_, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
 	view := ok(buf.NewView(cu.ReadOnly))(t)
-	_, files, err := buf.Export()
-	require.NoError(t, err)
+	_, files := export(t, buf)
 	imported, err := vmm.Import(dev, d, files)
 	closeFiles(t, files)
 	require.NoError(t, err)
@@ -84,9 +80,7 @@ func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
 }
 
 func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	for _, c := range []struct{ size, chunk, capacity uint64 }{
 		{0, 0, 0}, {0, g, 0},
 		{math.MaxUint64, 0, 0}, {math.MaxUint64, g, 0}, {1, math.MaxUint64, 0}, {1, 0, math.MaxUint64},
@@ -101,8 +95,7 @@ func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {
 
 // FAULTS 61.
 func TestFault61_TooLargeForTheDeviceLeavesNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	_, err := vmm.New(dev, 4<<40) // D15
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorContains(t, err, "creating 4398046511104 bytes on device 0: ")
@@ -126,12 +119,9 @@ func TestAlignUp(t *testing.T) {
 
 // FAULTS 11: close twice; use after close.
 func TestFault11_ClosedBufferIsClosed(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g)))(t)
-	_, files, err := buf.Export()
-	require.NoError(t, err)
+	_, files := export(t, buf)
 	closeFiles(t, files)
 	for range 3 {
 		require.NoError(t, buf.Close())
@@ -144,7 +134,7 @@ func TestFault11_ClosedBufferIsClosed(t *testing.T) {
 
 	require.ErrorIs(t, buf.Grow(3*g), cu.ErrClosed)
 	require.ErrorIs(t, errOf(buf.NewView(cu.ReadOnly)), cu.ErrClosed)
-	_, _, err = buf.Export()
+	_, _, err := buf.Export()
 	require.ErrorIs(t, err, cu.ErrClosed)
 	require.Equal(t, 2, b.count("cuMemRelease"))
 }
@@ -153,9 +143,7 @@ func TestFault11_ClosedBufferIsClosed(t *testing.T) {
 func TestFailedCloseCanBeTriedAgain(t *testing.T) {
 	for _, symbol := range []string{"cuMemUnmap", "cuMemAddressFree"} {
 		t.Run(symbol, func(t *testing.T) {
-			b, dev := bookkept(t)
-			leavesNothing(t, b, dev)
-			g := granularity(t, dev)
+			b, dev, _, g := tidy(t)
 			buf := ok(vmm.New(dev, 3*g, vmm.WithChunkSize(g)))(t)
 			b.FailNth(symbol, 1, cu.ErrOutOfMemory)
 			require.ErrorIs(t, buf.Close(), cu.ErrOutOfMemory)
@@ -168,9 +156,7 @@ func TestFailedCloseCanBeTriedAgain(t *testing.T) {
 
 // One call unmaps many chunks, however many there are.
 func TestManyChunksAreUnmappedAtOnce(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	buf := ok(vmm.New(dev, 5*g, vmm.WithChunkSize(g)))(t)
 	require.Equal(t, 5, b.mappings())
 	require.NoError(t, buf.Close())
@@ -180,9 +166,7 @@ func TestManyChunksAreUnmappedAtOnce(t *testing.T) {
 
 // A buffer that is unmapped is closed for everything but Close, which releases its memory.
 func TestUnmap(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g)))(t)
 	full := freeMemory(t, ctx)
 	hold := ok(buf.Hold("somebody"))(t)

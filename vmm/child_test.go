@@ -27,8 +27,7 @@ const (
 // runChild hands buf to a child process and waits for its end.
 func runChild(t *testing.T, buf *vmm.Buffer, name, do string) {
 	t.Helper()
-	d, files, err := buf.Export()
-	require.NoError(t, err)
+	d, files := export(t, buf)
 	text := ok(json.Marshal(d))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -70,9 +69,7 @@ func attach(a cu.Access) (*vmm.Buffer, *cu.Context, error) {
 
 // The point of it all: the same bytes in two processes, without a copy.
 func TestChildSeesTheBytesAndWritesThem(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	for _, chunk := range []uint64{0, g} {
 		buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(chunk)))(t)
 		write(t, ctx, buf.Ptr(), noise(2*g, 1))
@@ -106,9 +103,7 @@ func childReadsAndWrites() error {
 //
 //fault:rows 70
 func TestReadOnlyChildCannotChangeTheBytes(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g)
 	want := noise(g, 3)
 	write(t, ctx, buf.Ptr(), want)

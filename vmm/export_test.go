@@ -16,9 +16,7 @@ import (
 // FACTS §2: an export costs 600 to 900 µs each time, so it is made once per
 // chunk, however many ask, and however many at once.
 func TestExportAsksTheDriverOncePerChunk(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	buf := ok(vmm.New(dev, 3*g, vmm.WithChunkSize(g)))(t)
 	var wg sync.WaitGroup
 	for range 16 {
@@ -40,9 +38,7 @@ func TestExportAsksTheDriverOncePerChunk(t *testing.T) {
 // The lent descriptor is the one that duplicates are made of: it costs none, and
 // ends with the buffer.
 func TestLentDescriptorsAreTheBuffers(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g)))(t)
 	want := noise(2*g, 4)
 	write(t, ctx, buf.Ptr(), want)
@@ -75,9 +71,7 @@ func TestLentDescriptorsAreTheBuffers(t *testing.T) {
 //
 //fault:rows 78
 func TestLentBufferIsNotClosed(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g)))(t)
 	want := noise(g, 7)
 	write(t, ctx, buf.Ptr(), want)
@@ -90,8 +84,7 @@ func TestLentBufferIsNotClosed(t *testing.T) {
 		require.Equal(t, before, buf.Describe())
 		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), g)))
 		require.NoError(t, buf.Grow(2*g))
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		closeFiles(t, files)
 		require.Len(t, l.Files, 1, "what the buffer has grown by is not lent")
 		require.NoError(t, l.Close())
@@ -104,8 +97,7 @@ func TestLentBufferIsNotClosed(t *testing.T) {
 // FAULTS 16, 34: no descriptor of memory is inherited, or among the standard
 // ones.
 func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	buf := newBuffer(t, dev, 1)
 	_, first, err := buf.Export()
 	require.NoError(t, err)
@@ -121,15 +113,13 @@ func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
 
 // D11: the descriptor alone keeps the memory.
 func TestDescriptorOutlivesTheBuffer(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	_, dev, ctx, _ := tidy(t)
 	free := freeMemory(t, ctx)
 	g := granularity(t, dev)
 	buf := ok(vmm.New(dev, g))(t)
 	want := noise(g, 5)
 	write(t, ctx, buf.Ptr(), want)
-	d, files, err := buf.Export()
-	require.NoError(t, err)
+	d, files := export(t, buf)
 	require.NoError(t, buf.Close())
 	require.Less(t, freeMemory(t, ctx), free)
 	got, err := vmm.Import(dev, d, files)
@@ -142,9 +132,7 @@ func TestDescriptorOutlivesTheBuffer(t *testing.T) {
 
 //fault:rows 38
 func TestPartsAreExportedByTheChunk(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := ok(vmm.New(dev, 4*g-3, vmm.WithChunkSize(g)))(t)
 	data := noise(4*g-3, 6)
 	write(t, ctx, buf.Ptr(), data)
@@ -174,11 +162,9 @@ func TestPartsAreExportedByTheChunk(t *testing.T) {
 
 // D6: imported memory cannot be exported; its descriptor can be passed on.
 func TestImportedMemoryCannotBeExported(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	buf := newBuffer(t, dev, 1)
-	d, files, err := buf.Export()
-	require.NoError(t, err)
+	d, files := export(t, buf)
 	got, err := vmm.Import(dev, d, files)
 	closeFiles(t, files)
 	require.NoError(t, err)
@@ -189,9 +175,7 @@ func TestImportedMemoryCannotBeExported(t *testing.T) {
 }
 
 func TestAllocationExportsDuplicates(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	a := ok(vmm.Create(dev, g))(t)
 	for range 5 {
 		f := ok(a.Export())(t)
@@ -221,8 +205,7 @@ func TestExportIsOfOneState(t *testing.T) {
 	})
 	var last vmm.Descriptor
 	for done := false; !done; {
-		d, files, err := buf.Export()
-		require.NoError(t, err)
+		d, files := export(t, buf)
 		closeFiles(t, files)
 		require.Equal(t, d.Size/g, uint64(len(files)))
 		require.Equal(t, d.Size > last.Size, d.Generation > last.Generation, "generation and size go up together")

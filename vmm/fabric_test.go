@@ -18,8 +18,7 @@ import (
 // FAULTS 45, D20: without an IMEX channel a buffer for fabric handles is not
 // made, and the error says what is missing.
 func TestFault45_FabricBuffer(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	yes := ok(dev.SupportsFabric())(t)
 	if yes {
 		t.Skip("there is an IMEX channel here")

@@ -13,14 +13,11 @@ import (
 // Growth moves nothing and loses nothing; who attached before keeps what they
 // have and can tell by the generation.
 func TestGrowKeepsAddressAndData(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g))
 	p, want := buf.Ptr(), noise(g, 1)
 	write(t, ctx, p, want)
-	d, files, err := buf.Export()
-	require.NoError(t, err)
+	d, files := export(t, buf)
 	peer, err := vmm.Import(dev, d, files)
 	closeFiles(t, files)
 	require.NoError(t, err)
@@ -43,9 +40,7 @@ func TestGrowKeepsAddressAndData(t *testing.T) {
 }
 
 func TestGrowWithinTheLastChunkMakesNone(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	buf := newBuffer(t, dev, 1, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
 	first := buf.Describe().Generation
 	require.NoError(t, buf.Grow(g))
@@ -61,9 +56,7 @@ func TestGrowWithinTheLastChunkMakesNone(t *testing.T) {
 }
 
 func TestGrowStopsAtTheCapacity(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, _, g := tidy(t)
 	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g-1)))(t)
 	require.ErrorIs(t, buf.Grow(2*g+1), vmm.ErrCapacity)
 	require.NoError(t, buf.Grow(2*g), "the capacity is rounded up")
@@ -78,9 +71,7 @@ func TestGrowStopsAtTheCapacity(t *testing.T) {
 
 // Invariant 4.
 func TestFailedGrowLeavesTheBufferAsItWas(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g)))(t)
 	want, before, owed := noise(g, 3), buf.Describe(), b.owed()
 	write(t, ctx, buf.Ptr(), want)
@@ -109,9 +100,7 @@ func TestFailedGrowLeavesTheBufferAsItWas(t *testing.T) {
 }
 
 func TestGrowFromManyGoroutines(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(8*g)))(t)
 	var wg sync.WaitGroup
 	for i := range uint64(8) {

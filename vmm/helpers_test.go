@@ -127,6 +127,22 @@ func leavesNothing(t testing.TB, b *books, dev *cu.Device) (ctx *cu.Context) {
 	return ctx
 }
 
+// tidy opens the driver with books of it. It returns them, the first device, its context and its
+// granularity, and fails t as leavesNothing does.
+func tidy(t testing.TB) (b *books, dev *cu.Device, ctx *cu.Context, g uint64) {
+	t.Helper()
+	b, dev = bookkept(t)
+	return b, dev, leavesNothing(t, b, dev), granularity(t, dev)
+}
+
+// export exports the whole of b.
+func export(t testing.TB, b *vmm.Buffer) (vmm.Descriptor, []*os.File) {
+	t.Helper()
+	d, files, err := b.Export()
+	require.NoError(t, err)
+	return d, files
+}
+
 func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
 	t.Helper()
 	free, _, err := ctx.MemInfo()
@@ -150,8 +166,7 @@ func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.NewOption)
 // importFrom imports what of offers.
 func importFrom(t testing.TB, dev *cu.Device, of *vmm.Buffer, opts ...vmm.ImportOption) *vmm.Buffer {
 	t.Helper()
-	d, files, err := of.Export()
-	require.NoError(t, err)
+	d, files := export(t, of)
 	got, err := vmm.Import(dev, d, files, opts...)
 	closeFiles(t, files)
 	require.NoError(t, err)

@@ -14,9 +14,7 @@ import (
 //
 //fault:rows 79
 func TestHeldBufferIsNotClosed(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := ok(vmm.New(dev, g, vmm.WithCapacity(2*g), vmm.WithChunkSize(g)))(t)
 	want := noise(g, 7)
 	write(t, ctx, buf.Ptr(), want)
@@ -46,11 +44,9 @@ func TestHeldBufferIsNotClosed(t *testing.T) {
 
 // Imported memory is held as one's own.
 func TestHeldImportIsNotClosed(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	own := newBuffer(t, dev, 1)
-	d, files, err := own.Export()
-	require.NoError(t, err)
+	d, files := export(t, own)
 	buf := ok(vmm.Import(dev, d, files))(t)
 	closeFiles(t, files)
 	h := ok(buf.Hold("its user"))(t)

@@ -28,8 +28,7 @@ func exported(t *testing.T, dev *cu.Device) (*vmm.Buffer, vmm.Descriptor) {
 // A wrong description is found before the driver is asked,
 // and the descriptors that came along stay the caller's.
 func TestImportRefusesWhatCannotBe(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	b, dev, _, _ := tidy(t)
 	buf, good := exported(t, dev)
 	g := good.ChunkSize
 	for name, c := range map[string]struct {
@@ -60,9 +59,8 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := good
 			c.change(&d)
-			_, files, err := buf.Export()
-			require.NoError(t, err)
-			_, err = vmm.Import(dev, d, files)
+			_, files := export(t, buf)
+			_, err := vmm.Import(dev, d, files)
 			closeFiles(t, files)
 			if c.field == "other device" {
 				require.ErrorIs(t, err, vmm.ErrDevice)
@@ -85,16 +83,13 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 // FAULTS 36, D1: the driver cannot be asked for the size, and finds a lie out
 // when mapping.
 func TestFault36_ImportFindsOutALieAboutTheSize(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	for _, c := range []struct{ is, says uint64 }{{g, 2 * g}, {2 * g, g}, {4 * g, 3 * g}, {g, 64 * g}} {
 		buf := ok(vmm.New(dev, c.is))(t)
-		d, files, err := buf.Export()
-		require.NoError(t, err)
+		d, files := export(t, buf)
 		d.Size, d.ChunkSize = c.says, c.says
 		owed := b.owed()
-		_, err = vmm.Import(dev, d, files)
+		_, err := vmm.Import(dev, d, files)
 		require.True(t, isSizeLie(err), "%+v: %v", c, err)
 		require.ErrorIs(t, err, vmm.ErrDescriptor)
 		require.Equal(t, owed, b.owed())
@@ -110,13 +105,11 @@ func isSizeLie(err error) bool {
 
 // FAULTS 26: among the chunks is one of another allocation, of other size.
 func TestFault26_ImportOfAnotherAllocation(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	b, dev, _, _ := tidy(t)
 	buf, d := exported(t, dev)
 	other := ok(vmm.New(dev, 2*d.ChunkSize))(t)
 	for i := range 3 {
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		_, wrong, err := other.Export()
 		require.NoError(t, err)
 		require.NoError(t, files[i].Close())
@@ -132,12 +125,10 @@ func TestFault26_ImportOfAnotherAllocation(t *testing.T) {
 
 // FAULTS 25.
 func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	b, dev, _, _ := tidy(t)
 	buf, d := exported(t, dev)
 	for i := range 3 {
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		r, w, err := os.Pipe()
 		require.NoError(t, err)
 		require.NoError(t, files[i].Close())
@@ -150,9 +141,8 @@ func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 		closeFiles(t, files)
 		require.NoError(t, w.Close())
 	}
-	_, files, err := buf.Export()
-	require.NoError(t, err)
-	_, err = vmm.Import(dev, d, []*os.File{files[0], nil, files[2]})
+	_, files := export(t, buf)
+	_, err := vmm.Import(dev, d, []*os.File{files[0], nil, files[2]})
 	closeFiles(t, files)
 	require.ErrorIs(t, err, os.ErrInvalid)
 }
@@ -160,9 +150,7 @@ func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 // A single allocation is imported and mapped by hand; its descriptor is the
 // caller's, who may close it at once.
 func TestImportAllocation(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, _, g := tidy(t)
 	made := ok(vmm.Create(dev, g))(t)
 	f := ok(made.Export())(t)
 	a := ok(vmm.ImportAllocation(dev, f, g))(t)
@@ -187,8 +175,7 @@ func TestImportAllocation(t *testing.T) {
 
 // Memory of another device than its exporter says is refused.
 func TestImportAllocationOfAnotherDevice(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	_, other := cutest.TwoDevices(t, dev.Driver())
 	made := ok(vmm.Create(other, granularity(t, other)))(t)
 	f := ok(made.Export())(t)
@@ -202,15 +189,13 @@ func TestImportAllocationOfAnotherDevice(t *testing.T) {
 // file closed; what else opens and closes files meanwhile never gets in between,
 // though its descriptors have the same numbers.
 func TestFault63_SameFileManyGoroutines(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	b, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
 	want := noise(4096, 8)
 	write(t, ctx, buf.Ptr(), want)
 	stop := reuseDescriptors(t)
 	for range 10 {
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		var begun, imported atomic.Int32
 		var wg sync.WaitGroup
 		mapped := make(chan struct{})
@@ -283,8 +268,7 @@ func reuseDescriptors(t *testing.T) (stop func()) {
 
 // FAULTS 63: the same memory, with files for each.
 func TestFault63_SameMemoryManyGoroutines(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	b, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
 	want := noise(4096, 8)
 	write(t, ctx, buf.Ptr(), want)
@@ -318,11 +302,9 @@ func TestFault63_SameMemoryManyGoroutines(t *testing.T) {
 }
 
 func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	_, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
-	_, files, err := buf.Export()
-	require.NoError(t, err)
+	_, files := export(t, buf)
 	ro, err := vmm.Import(dev, d, files)
 	closeFiles(t, files)
 	require.NoError(t, err)
@@ -330,8 +312,7 @@ func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
 	require.ErrorIs(t, cu.CopyToDevice(ctx, ro.Ptr(), make([]byte, 8)), cu.ErrInvalidValue)
 	require.Equal(t, d, ro.Describe())
 
-	_, files, err = buf.Export()
-	require.NoError(t, err)
+	_, files = export(t, buf)
 	rw, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
 	closeFiles(t, files)
 	require.NoError(t, err)

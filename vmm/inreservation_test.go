@@ -23,8 +23,7 @@ func makings(t *testing.T, dev *cu.Device) map[string]func(opts ...vmm.Option) (
 		},
 		"import": func(opts ...vmm.Option) (*vmm.Buffer, error) {
 			buf := ok(vmm.New(dev, g-1))(t)
-			d, files, err := buf.Export()
-			require.NoError(t, err)
+			d, files := export(t, buf)
 			require.NoError(t, buf.Close())
 			some := []vmm.ImportOption{vmm.WithAccess(cu.ReadWrite)}
 			for _, o := range opts {
@@ -45,9 +44,7 @@ func reserve(t *testing.T, dev *cu.Device, size uint64) *vmm.Reservation {
 // A reservation that was given becomes the buffer's, and goes with it; what is
 // left of it is not used.
 func TestBufferInAReservation(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	for name, create := range makings(t, dev) {
 		for _, size := range []uint64{g, 3 * g} {
 			r := reserve(t, dev, size)
@@ -74,9 +71,7 @@ func TestBufferInAReservation(t *testing.T) {
 // A reservation that was lent stays its owner's, whatever comes of it, and one buffer
 // after the other is mapped at its address.
 func TestBuffersInALentReservation(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	r := reserve(t, dev, g)
 	owed := b.owed()
 	for name, create := range makings(t, dev) {
@@ -99,9 +94,7 @@ func TestBuffersInALentReservation(t *testing.T) {
 
 // One that was reserved for growth is grown into.
 func TestBufferGrowsInAReservation(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, _, g := tidy(t)
 	r := reserve(t, dev, 3*g)
 	buf := newBuffer(t, dev, g, vmm.WithCapacity(3*g), vmm.WithReservation(r))
 	require.NoError(t, buf.Grow(3*g))
@@ -109,8 +102,7 @@ func TestBufferGrowsInAReservation(t *testing.T) {
 }
 
 func TestReservationOfNothingIsNone(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	for name, create := range makings(t, dev) {
 		require.NoError(t, ok(create(vmm.WithReservation(nil)))(t, name).Close())
 	}
@@ -118,17 +110,14 @@ func TestReservationOfNothingIsNone(t *testing.T) {
 
 // Whatever keeps the buffer from being made, the reservation is not left behind.
 func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	importing := func(change func(d *vmm.Descriptor, files *[]*os.File)) func(vmm.Option) error {
 		return func(given vmm.Option) error {
 			buf := ok(vmm.New(dev, 2*g))(t)
-			d, files, err := buf.Export()
-			require.NoError(t, err)
+			d, files := export(t, buf)
 			all := files
 			change(&d, &files)
-			_, err = vmm.Import(dev, d, files, given)
+			_, err := vmm.Import(dev, d, files, given)
 			closeFiles(t, all)
 			require.NoError(t, buf.Close())
 			return err
@@ -160,9 +149,7 @@ func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
 
 // A reservation that somebody else has is left to them.
 func TestReservationIsGivenOnce(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	for name, create := range makings(t, dev) {
 		given := vmm.WithReservation(reserve(t, dev, g))
 		buf := ok(create(given))(t, name)

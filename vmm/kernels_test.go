@@ -30,9 +30,7 @@ func launches(k *kernels.Set, s *cu.Stream, p cu.DevicePtr) map[string]func() er
 // is mapped read-only, and one that writes there faults (D5): the consumer's
 // context is lost, and neither the producer's nor its bytes suffer.
 func TestFault70_KernelWritesThroughAReadOnlyMapping(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g)
 	want := noise(g, 4)
 	write(t, ctx, buf.Ptr(), want)
@@ -76,8 +74,7 @@ func childLaunchesAWriter() error {
 
 // Memory that has been closed is no argument of a kernel, prepared or not.
 func TestClosedMemoryIsNoArgument(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	_, dev, ctx, _ := tidy(t)
 	mod := ok(ctx.LoadModule([]byte(kernels.Memory)))(t)
 	f := ok(mod.Function("fill_bytes"))(t)
 	g := granularity(t, dev)

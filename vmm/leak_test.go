@@ -50,8 +50,7 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Empty(t, cutest.TakeLeaks())
-			b, dev := bookkept(t)
-			ctx := leavesNothing(t, b, dev)
+			b, dev, ctx, _ := tidy(t)
 			p, size := plant(t, dev, granularity(t, dev))
 			unmapped := b.count("cuMemUnmap")
 			var leaks []cu.Leak
@@ -81,8 +80,7 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 // lostImport imports memory and loses it.
 func lostImport(t *testing.T, dev *cu.Device, g uint64, opts ...vmm.ImportOption) (cu.DevicePtr, uint64) {
 	buf := ok(vmm.New(dev, g))(t)
-	d, files, err := buf.Export()
-	require.NoError(t, err)
+	d, files := export(t, buf)
 	got, err := vmm.Import(dev, d, files, append(opts, vmm.WithAccess(cu.ReadWrite))...)
 	closeFiles(t, files)
 	require.NoError(t, err)
@@ -92,9 +90,7 @@ func lostImport(t *testing.T, dev *cu.Device, g uint64, opts ...vmm.ImportOption
 
 // A closed mapping is not reported.
 func TestClosedMappingIsNotReported(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	func() {
 		for range 8 {
 			buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g)))(t)

@@ -27,9 +27,8 @@ func TestImportOfHostMemoryIsRefused(t *testing.T) {
 	require.NoError(t, m.Close())
 
 	buf, d := exported(t, dev)
-	_, files, err := buf.Export()
-	require.NoError(t, err)
-	_, err = vmm.Import(dev, d, files)
+	_, files := export(t, buf)
+	_, err := vmm.Import(dev, d, files)
 	closeFiles(t, files)
 	var bad *vmm.DescriptorError
 	require.ErrorAs(t, err, &bad)

@@ -91,9 +91,7 @@ func callWithZeros(t *testing.T, f reflect.Value) (err error) {
 
 // Nil as an argument of what is open changes nothing there.
 func TestNilArgumentsOfWhatIsOpen(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	buf := ok(vmm.New(dev, g, nil, vmm.WithCapacity(2*g), vmm.WithReservation(nil)))(t)
 	require.NoError(t, ok(buf.Lend())(t).Close())
 	view := ok(buf.NewView(cu.ReadOnly))(t)

@@ -13,15 +13,12 @@ import (
 // descriptors of it, reaches the old memory and nothing else; the generation tells
 // which is which.
 func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	r := ok(vmm.Reserve(dev.Driver(), 2*g))(t)
 	old := ok(vmm.New(dev, g, vmm.WithReservation(r)))(t)
 	p := old.Ptr()
 	write(t, ctx, p, noise(g, 1))
-	d, files, err := old.Export()
-	require.NoError(t, err)
+	d, files := export(t, old)
 	peer, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
 	closeFiles(t, files)
 	require.NoError(t, err)
@@ -29,8 +26,7 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	require.NoError(t, err)
 
 	a := ok(vmm.Create(dev, g))(t)
-	beside, err := r.Map(g, a) // keeps the driver from giving the address to others
-	require.NoError(t, err)
+	beside := ok(r.Map(g, a))(t) // keeps the driver from giving the address to others
 	require.ErrorIs(t, old.Close(), vmm.ErrMapped)
 	_, _, err = old.Export()
 	require.ErrorIs(t, err, cu.ErrClosed)

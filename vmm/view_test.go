@@ -11,9 +11,7 @@ import (
 
 // D2: the same memory at several addresses.
 func TestViewsShareTheirBytes(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g))
 	ro := ok(buf.NewView(cu.ReadOnly))(t)
 	rw := ok(buf.NewView(cu.ReadWrite))(t)
@@ -37,9 +35,7 @@ func TestViewsShareTheirBytes(t *testing.T) {
 
 // D5, invariant 7: read-only is enforced, and costs the context nothing.
 func TestReadOnlyViewCannotBeCopiedTo(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g)
 	want := noise(g, 9)
 	write(t, ctx, buf.Ptr(), want)
@@ -55,9 +51,7 @@ func TestReadOnlyViewCannotBeCopiedTo(t *testing.T) {
 }
 
 func TestReadOnlyBuffer(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g, vmm.WithAccess(cu.ReadOnly))
 	require.ErrorIs(t, cu.CopyToDevice(ctx, buf.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
 	require.Equal(t, make([]byte, 64), read(t, ctx, buf.Ptr(), 64))
@@ -67,9 +61,7 @@ func TestReadOnlyBuffer(t *testing.T) {
 //
 //fault:rows 9
 func TestFault12_ViewOutlivesItsBuffer(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	free := freeMemory(t, ctx)
 	buf := ok(vmm.New(dev, g))(t)
 	want := noise(g, 4)
@@ -83,9 +75,7 @@ func TestFault12_ViewOutlivesItsBuffer(t *testing.T) {
 }
 
 func TestViewIsOfTheBufferAsItWas(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, _, g := tidy(t)
 	buf := newBuffer(t, dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
 	old := ok(buf.NewView(cu.ReadOnly))(t)
 	require.NoError(t, buf.Grow(2*g))
@@ -98,8 +88,7 @@ func TestViewIsOfTheBufferAsItWas(t *testing.T) {
 
 // FAULTS 12: mappings go after the context (D13).
 func TestFault12_BufferIsClosedAfterItsContext(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	ctx := ok(dev.PrimaryContext())(t)
 	buf := newBuffer(t, dev, granularity(t, dev))
 	write(t, ctx, buf.Ptr(), noise(64, 1))

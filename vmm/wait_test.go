@@ -151,9 +151,7 @@ func TestWaitIsCancelledWhileItSleeps(t *testing.T) {
 
 // An error that waiting cannot mend is not waited for.
 func TestWaitIsForMemoryAlone(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	for _, symbol := range []string{"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
 		b.FailNth(symbol, 1, cu.ErrOutOfMemory)
 		_, err := vmm.NewWait(soon(t), dev, g)
@@ -202,8 +200,7 @@ func TestTwoThatWaitGetTheirTurns(t *testing.T) {
 // TestFault61_WaitsForAKilledProcess: one process has the memory, another waits
 // for it. When the first is killed, the other gets it.
 func TestFault61_WaitsForAKilledProcess(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	tidy(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const small = "GPUFD_SOFT_MEMORY=64MiB"
