@@ -66,7 +66,7 @@ func TestFault43_OpenTellsABrokenDriverFromAnAbsentDevice(t *testing.T) {
 		result cu.Result
 		hint   string
 	}{
-		{cu.ErrNoDevice, "CUDA_VISIBLE_DEVICES"}, // D19
+		{cu.ErrNoDevice, "CUDA_VISIBLE_DEVICES"}, // D19 of docs/driver-facts.md
 		{cu.ErrSystemDriverMismatch, "reload the nvidia module"},
 		{cu.ErrStubLibrary, "LD_LIBRARY_PATH"},
 		{cu.ErrUnknown, "cuInit: CUDA_ERROR_UNKNOWN (999)"},
@@ -153,7 +153,7 @@ func TestEnvironmentTracesOnStandardError(t *testing.T) {
 		require.NoError(t, readErr)
 		require.NoError(t, r.Close())
 		if err != nil {
-			cutest.NoGPU(t, err.Error())
+			cutest.SkipWithoutGPU(t, err.Error())
 		}
 		require.Equal(t, on, strings.Contains(string(out), "cuInit(0) = CUDA_SUCCESS"))
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// D1 seen through an error: the call, the result's name and number, the
+// D1 of docs/driver-facts.md seen through an error: the call, the result's name and number, the
 // driver's words, what to do.
 func TestErrorNamesCallResultAndRemedy(t *testing.T) {
 	drv := cutest.Driver(t)

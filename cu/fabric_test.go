@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// D20: the attribute says yes without an IMEX channel, so it is tried; and no
+// D20 of docs/driver-facts.md: the attribute says yes without an IMEX channel, so it is tried; and no
 // answer is given where trying fails otherwise.
 func TestSupportsFabricIsTried(t *testing.T) {
 	faults := cutest.NewFaults(t)

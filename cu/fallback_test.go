@@ -101,7 +101,7 @@ func TestFault43_WhatSaysThatThereIsNoGPU(t *testing.T) {
 		{&cu.SymbolError{Symbol: "cuInit"}, ""},
 		{errHidden, ""},
 	} {
-		require.Equal(t, c.why, cu.NoGPU(c.err), "%v", c.err)
+		require.Equal(t, c.why, cu.WhyNoGPU(c.err), "%v", c.err)
 	}
 }
 

@@ -30,7 +30,7 @@ func driverResolver(t testing.TB) sys.Resolver {
 	t.Helper()
 	r, err := kindsResolver()
 	if err != nil {
-		cutest.NoGPU(t, err.Error())
+		cutest.SkipWithoutGPU(t, err.Error())
 	}
 	return r
 }

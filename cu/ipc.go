@@ -16,7 +16,7 @@ import (
 //
 // It names a place rather than the memory there. The handle of freed memory opens
 // what was allocated later at the same address, and a handle with one byte
-// changed may open (D16). The two sides have to agree how long it is valid, as
+// changed may open (D16 of docs/driver-facts.md). The two sides have to agree how long it is valid, as
 // those of package share do.
 type IPCHandle [64]byte
 

@@ -74,7 +74,7 @@ func TestIPCHandleOfAnAddressInside(t *testing.T) {
 	peer.end(t)
 }
 
-// FAULTS 10, D16: opened again in the same context it is at the same address,
+// FAULTS 10, D16 of docs/driver-facts.md: opened again in the same context it is at the same address,
 // counted; a Close too many does nothing, and to the driver itself is an error.
 func TestFault10_OpenedTwiceClosedThrice(t *testing.T) {
 	s, _, _, ctx := spiedContext(t)

@@ -102,7 +102,7 @@ func TestIPCEventHandleErrors(t *testing.T) {
 	require.ErrorIs(t, errOf((*cu.Event)(nil).IPCHandle()), cu.ErrClosed)
 }
 
-// FAULTS 46, D18: between containers memory is shared; events are where both have
+// FAULTS 46, D18 of docs/driver-facts.md: between containers memory is shared; events are where both have
 // /dev/shm in common, and elsewhere the error says what to use instead.
 func TestFault46_IPCBetweenNamespaces(t *testing.T) {
 	t.Run("with a /dev/shm each", func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// D4: the driver dies of a handle that is given back twice; invariant 5.
+// D4 of docs/driver-facts.md: the driver dies of a handle that is given back twice; invariant 5.
 func TestMemHandleIsReleasedOnce(t *testing.T) {
 	s, drv := spied(t)
 	dev := firstDevice(t, drv)

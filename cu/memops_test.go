@@ -279,7 +279,7 @@ func parentWords(t testing.TB) (*cu.Stream, *sharedWords, *os.File) {
 
 const rounds = 50
 
-// D18: two processes take turns by words in the memory that they share.
+// D18 of docs/driver-facts.md: two processes take turns by words in the memory that they share.
 func TestTwoProcessesTakeTurns(t *testing.T) {
 	s, w, fd := parentWords(t)
 	child := cutest.Child(soon(t), "takes turns")

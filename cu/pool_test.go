@@ -509,7 +509,7 @@ func limits(ctx *cu.Context, p *cu.Pool) error {
 }
 
 // An importer keeps what it has of a pool, and can import more, when the
-// exporter is killed (as D10).
+// exporter is killed (as D10 of docs/driver-facts.md).
 func TestPoolOutlivesItsExporter(t *testing.T) {
 	dev, ctx := deviceContext(t)
 	pair := ok(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)

@@ -25,7 +25,7 @@ func mappedMemory(t testing.TB, dev *cu.Device, size uint64) (cu.DevicePtr, *cu.
 	return p, m
 }
 
-// The driver tells what memory was made as; D6 for what was imported.
+// The driver tells what memory was made as; D6 of docs/driver-facts.md for what was imported.
 func TestMemoryProperties(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)

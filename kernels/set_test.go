@@ -122,7 +122,7 @@ func TestCheckFindsTheFirstOfMany(t *testing.T) {
 	}
 }
 
-// FAULTS 66, 67: data of an earlier run, or zeros (D9), is all wrong.
+// FAULTS 66, 67: data of an earlier run, or zeros (D9 of docs/driver-facts.md), is all wrong.
 func TestCheckOfOtherData(t *testing.T) {
 	b := newBench(t, room)
 	const size = 40007

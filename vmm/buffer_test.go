@@ -96,7 +96,7 @@ func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {
 // FAULTS 61.
 func TestFault61_TooLargeForTheDeviceLeavesNothing(t *testing.T) {
 	_, dev, _, _ := tidy(t)
-	_, err := vmm.New(dev, 4<<40) // D15
+	_, err := vmm.New(dev, 4<<40) // D15 of docs/driver-facts.md
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorContains(t, err, "creating 4398046511104 bytes on device 0: ")
 }

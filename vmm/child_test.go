@@ -56,7 +56,7 @@ func attach(a cu.Access) (*vmm.Buffer, *cu.Context, error) {
 	for i := range d.Chunks {
 		files = append(files, os.NewFile(uintptr(3+i), "inherited"))
 	}
-	buf, err := vmm.Import(dev, d, files, vmm.WithAccess(a)) // D7: before any context
+	buf, err := vmm.Import(dev, d, files, vmm.WithAccess(a)) // D7 of docs/driver-facts.md: before any context
 	for _, f := range files {
 		err = errors.Join(err, f.Close())
 	}

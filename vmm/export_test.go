@@ -111,7 +111,7 @@ func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
 	}
 }
 
-// D11: the descriptor alone keeps the memory.
+// D11 of docs/driver-facts.md: the descriptor alone keeps the memory.
 func TestDescriptorOutlivesTheBuffer(t *testing.T) {
 	_, dev, ctx, _ := tidy(t)
 	free := freeMemory(t, ctx)

@@ -15,7 +15,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// FAULTS 45, D20: without an IMEX channel a buffer for fabric handles is not
+// FAULTS 45, D20 of docs/driver-facts.md: without an IMEX channel a buffer for fabric handles is not
 // made, and the error says what is missing.
 func TestFault45_FabricBuffer(t *testing.T) {
 	_, dev, _, _ := tidy(t)

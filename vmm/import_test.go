@@ -80,7 +80,7 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 	require.Zero(t, b.count("cuMemImportFromShareableHandle"))
 }
 
-// FAULTS 36, D1: the driver cannot be asked for the size, and finds a lie out
+// FAULTS 36, D1 of docs/driver-facts.md: the driver cannot be asked for the size, and finds a lie out
 // when mapping.
 func TestFault36_ImportFindsOutALieAboutTheSize(t *testing.T) {
 	b, dev, _, g := tidy(t)

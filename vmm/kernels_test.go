@@ -27,7 +27,7 @@ func launches(k *kernels.Set, s *cu.Stream, p cu.DevicePtr) map[string]func() er
 }
 
 // TestFault70_KernelWritesThroughAReadOnlyMapping: a consumer's kernels read what
-// is mapped read-only, and one that writes there faults (D5): the consumer's
+// is mapped read-only, and one that writes there faults (D5 of docs/driver-facts.md): the consumer's
 // context is lost, and neither the producer's nor its bytes suffer.
 func TestFault70_KernelWritesThroughAReadOnlyMapping(t *testing.T) {
 	_, dev, ctx, g := tidy(t)

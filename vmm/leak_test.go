@@ -13,7 +13,7 @@ import (
 )
 
 // A planted leak: what is lost while mapped is reported with the stack that
-// made it, and stays mapped, as a kernel may still use it (D13). That the
+// made it, and stays mapped, as a kernel may still use it (D13 of docs/driver-facts.md). That the
 // suite fails on such a report proves nothing unless one comes.
 func TestLostMappingIsReportedAndStays(t *testing.T) {
 	for name, plant := range map[string]func(*testing.T, *cu.Device, uint64) (cu.DevicePtr, uint64){

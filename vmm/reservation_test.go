@@ -43,7 +43,7 @@ func TestMappingCanBeUsedOnceItHasAccess(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// D3, D4: what the driver lets pass, or punishes, is caught here.
+// D3 and D4 of docs/driver-facts.md: what the driver lets pass, or punishes, is caught here.
 func TestMappingErrors(t *testing.T) {
 	b, _, g, r, a := room(t)
 	m := ok(r.Map(0, a))(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// D2: the same memory at several addresses.
+// D2 of docs/driver-facts.md: the same memory at several addresses.
 func TestViewsShareTheirBytes(t *testing.T) {
 	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g))
