@@ -51,11 +51,7 @@ func (e *Event) IPCHandle() (IPCEventHandle, error) {
 func (c *Context) OpenIPCEvent(h IPCEventHandle) (*Event, error) {
 	e := &Event{&eventHandle{}, c}
 	raw := sys.CUipcEventHandle{Reserved: h}
-	err := c.create("cuIpcOpenEventHandle", e.eventHandle, func(call sys.Caller) sys.CUresult {
+	return made(e, c.create("cuIpcOpenEventHandle", e.eventHandle, func(call sys.Caller) sys.CUresult {
 		return call.CuIpcOpenEventHandle(&e.event, raw)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return e, nil
+	}))
 }

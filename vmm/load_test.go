@@ -133,9 +133,9 @@ func TestTransferRefuses(t *testing.T) {
 	require.NoError(t, gone.Close())
 	for name, c := range map[string]struct {
 		ranges []vmm.FileRange
-		load     error
-		store    error
-		words    string
+		load   error
+		store  error
+		words  string
 	}{
 		"no file":         {[]vmm.FileRange{{Size: 1}}, os.ErrInvalid, os.ErrInvalid, "of no file"},
 		"a closed file":   {[]vmm.FileRange{{File: gone, Size: 1}}, os.ErrClosed, os.ErrClosed, gone.Name()},
