@@ -253,26 +253,15 @@ func TestCapturesDoNotMerge(t *testing.T) {
 	require.ErrorContains(t, err, "its error says why")
 }
 
-// Memory of a pool would belong to the graph, not to its owner.
-func TestPoolMemoryIsNotCaptured(t *testing.T) {
-	d := newDrawing(t, cutest.Device(t))
-	m := ok(d.a.AllocAsync(4096))(t)
-	g := d.captured(t, func() error {
-		require.ErrorIs(t, errOf(d.a.AllocAsync(4096)), cu.ErrStreamCaptureUnsupported)
-		require.ErrorIs(t, m.FreeAsync(d.a), cu.ErrStreamCaptureUnsupported, "and it remains")
-		return nil
-	})
-	require.Empty(t, types(t, g))
-	require.NoError(t, m.FreeAsync(d.a))
-}
-
 // Nobody waits for what is not done, and asking spoils nothing: neither in the
-// capture nor from anywhere else.
+// capture nor from anywhere else. Memory of a pool, and functions of the host, would
+// belong to the graph.
 func TestWaitingForACaptureIsRefused(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
 	fork, join, host := d.event(t), d.event(t), make([]byte, 1)
 	twin := cutest.Context(t, d.ctx.Device())
 	exec := executable(t, d.captured(t, func() error { return nil }))
+	pooled, calls := ok(d.a.AllocAsync(4096))(t), cu.PendingCalls()
 	g := d.captured(t, func() error {
 		require.NoError(t, errors.Join(d.fill(d.a, 0, 3), fork.Record(d.a), d.b.WaitEvent(fork)))
 		for name, wait := range map[string]func() error{
@@ -284,6 +273,9 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 			"Upload":                            func() error { return exec.Upload(d.b) },
 			"Context.Synchronize":               func() error { return d.ctx.Synchronize(t.Context()) },
 			"Context.Synchronize in the driver": func() error { return d.ctx.Synchronize(noEnd{t.Context()}) },
+			"AllocAsync":                        func() error { return errOf(d.a.AllocAsync(4096)) },
+			"FreeAsync":                         func() error { return pooled.FreeAsync(d.a) },
+			"Call":                              func() error { return d.a.Call(func() { panic("called") }) },
 			"Context.Synchronize of a twin":     func() error { return twin.Synchronize(noEnd{t.Context()}) },
 		} {
 			err := wait()
@@ -293,6 +285,8 @@ func TestWaitingForACaptureIsRefused(t *testing.T) {
 		require.Equal(t, cu.CaptureActive, status(t, d.a))
 		return errors.Join(join.Record(d.b), d.a.WaitEvent(join))
 	})
+	require.Equal(t, calls, cu.PendingCalls())
+	require.NoError(t, pooled.FreeAsync(d.a), "it remained")
 	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: 1}, types(t, g))
 
 	g, err := d.a.Capture(func() error { return errors.Join(cu.CopyToHostAsync(d.a, host, d.mem), d.a.Synchronize(t.Context())) })

@@ -101,23 +101,6 @@ func TestEventOrdersStreams(t *testing.T) {
 	require.NoError(t, e.Synchronize(context.Background()))
 }
 
-// The null stream is one to record in too, with those that wait for it.
-func TestEventInTheNullStream(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	blocking := ok(ctx.NewStreamWith(cu.StreamOptions{Blocking: true}))(t)
-	free, e := newStream(t, ctx), newEvent(t, ctx, cu.EventBlockingSync)
-	release := hold(t, blocking)
-	require.NoError(t, e.Record(ctx.NullStream()))
-	require.NoError(t, free.Synchronize(soon(t)))
-	staysBusy(t, e, blocking)
-	require.NoError(t, free.WaitEvent(e))
-	staysBusy(t, free)
-	release()
-	require.NoError(t, e.Synchronize(context.Background()))
-	require.NoError(t, free.Synchronize(soon(t)))
-	require.NoError(t, blocking.Close())
-}
-
 // A record outlives its stream, and a wait outlives its event.
 func TestEventOfAClosedStream(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))

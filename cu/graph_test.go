@@ -198,29 +198,6 @@ func TestGraphWritesDOT(t *testing.T) {
 	require.Error(t, g.WriteDOT(filepath.Join(path, "no directory")))
 }
 
-// Invariant 5, and 12: the context ends what was made in it, once.
-func TestContextClosesItsGraphs(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	cutest.Context(t, dev) // keeps the primary context
-	ctx := ok(dev.PrimaryContext())(t)
-	g := ok(ctx.NewGraph())(t)
-	clone := ok(g.Clone())(t)
-	exec := ok(g.Instantiate(0))(t)
-	for range 2 {
-		require.NoError(t, clone.Close())
-	}
-	for range 2 {
-		require.NoError(t, ctx.Close())
-		require.NoError(t, g.Close())
-		require.NoError(t, exec.Close())
-	}
-	require.Equal(t, 2, s.count("cuGraphDestroy"))
-	require.Equal(t, 1, s.count("cuGraphExecDestroy"))
-	require.NoError(t, (*cu.Graph)(nil).Close())
-	require.NoError(t, (*cu.GraphExec)(nil).Close())
-}
-
 // Invariant 1: launches, updates and captures from many goroutines at once.
 func TestGraphsFromManyGoroutines(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))

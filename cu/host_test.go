@@ -115,22 +115,6 @@ func TestRegisteredMemory(t *testing.T) {
 	}
 }
 
-// A context's Close gives back what is pinned in it.
-func TestContextUnpins(t *testing.T) {
-	s, drv := spied(t)
-	ctx := ok(firstDevice(t, drv).PrimaryContext())(t)
-	m := ok(ctx.AllocHost(4096, 0))(t)
-	r := ok(ctx.RegisterHost(make([]byte, 4096), 0))(t)
-	require.NoError(t, ctx.Close())
-	require.Equal(t, 1, s.count("cuMemFreeHost"))
-	require.Equal(t, 1, s.count("cuMemHostUnregister"))
-	require.Nil(t, m.Bytes())
-	require.NoError(t, m.Close())
-	require.NoError(t, r.Close())
-	require.NoError(t, (*cu.HostMemory)(nil).Close())
-	require.NoError(t, (*cu.HostRegistration)(nil).Close())
-}
-
 // The garbage collector must not free memory that slices may be of.
 func TestLostPinnedMemoryIsReported(t *testing.T) { runChild(t, "lost pinned memory") }
 

@@ -52,21 +52,6 @@ func TestStreamCallsAfterClose(t *testing.T) {
 	require.Equal(t, before, cu.PendingCalls())
 }
 
-// A graph would call the function at every launch.
-func TestStreamCallIsNotCaptured(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	s := newStream(t, ctx)
-	before := cu.PendingCalls()
-	g, err := s.Capture(func() error {
-		require.ErrorIs(t, s.Call(func() { panic("called") }), cu.ErrStreamCaptureUnsupported)
-		return nil
-	})
-	require.NoError(t, err)
-	require.Zero(t, ok(g.NodeCount())(t))
-	require.Equal(t, before, cu.PendingCalls())
-	require.NoError(t, g.Close())
-}
-
 func TestStreamCallsOfLostContextsAreForgotten(t *testing.T) {
 	runChild(t, "host function in a lost context")
 }

@@ -171,22 +171,25 @@ func ones() (h cu.IPCHandle) {
 func TestIPCHandleText(t *testing.T) {
 	h := ones()
 	h[0] = 0x1a
-	b := ok(json.Marshal(map[string]any{"memory": h, "event": cu.IPCEventHandle(h), "fabric": cu.FabricHandle(h)}))(t)
+	b := ok(json.Marshal(map[string]any{"memory": h, "event": cu.IPCEventHandle(h), "fabric": cu.FabricHandle(h), "pool": cu.PoolPointer(h)}))(t)
 	require.Contains(t, string(b), `"1aff`)
 	require.Len(t, h.String(), 128)
 	var back struct {
 		Memory cu.IPCHandle
 		Event  cu.IPCEventHandle
 		Fabric cu.FabricHandle
+		Pool   cu.PoolPointer
 	}
 	require.NoError(t, json.Unmarshal(b, &back))
 	require.Equal(t, h, back.Memory)
 	require.Equal(t, h, cu.IPCHandle(back.Event))
 	require.Equal(t, h, cu.IPCHandle(back.Fabric))
+	require.Equal(t, h, cu.IPCHandle(back.Pool))
 	for _, bad := range []string{"", "1a", strings.Repeat("g", 128), strings.Repeat("1", 129)} {
 		require.Error(t, back.Memory.UnmarshalText([]byte(bad)))
 		require.Error(t, back.Event.UnmarshalText([]byte(bad)))
 		require.Error(t, back.Fabric.UnmarshalText([]byte(bad)))
+		require.Error(t, back.Pool.UnmarshalText([]byte(bad)))
 		require.Equal(t, h, back.Memory, "left alone")
 	}
 }

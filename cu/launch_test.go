@@ -160,7 +160,8 @@ func TestPreparedLaunchOfClosedMemory(t *testing.T) {
 	cfg := one
 	cfg.Shared = 64
 	mem, other := zeroed(t, ctx, 4), zeroed(t, ctx, 4)
-	l := ok(function(t, ctx, "shared").Prepare(cfg, mem, uint32(0), uint32(5)))(t)
+	m := load(t, ctx, various(t))
+	l := ok(ok(m.Function("shared"))(t).Prepare(cfg, mem, uint32(0), uint32(5)))(t)
 	require.NoError(t, l.Run(ctx.NullStream()))
 	require.NoError(t, mem.Close())
 	err := l.Run(ctx.NullStream())
@@ -172,6 +173,8 @@ func TestPreparedLaunchOfClosedMemory(t *testing.T) {
 	require.NoError(t, l.Run(ctx.NullStream()))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.Equal(t, []uint32{5}, words(t, ctx, other.Ptr(), 1))
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, l.Run(ctx.NullStream()), cu.ErrClosed)
 }
 
 // Invariant 1.

@@ -19,13 +19,8 @@ func TestLimits(t *testing.T) {
 		limit       cu.Limit
 		value, want uint64
 	}{
-		{cu.LimitStackSize, 4096, 4096},
 		{cu.LimitStackSize, 1000, 1008},
 		{cu.LimitPrintfFIFOSize, 16 << 20, 16 << 20},
-		{cu.LimitMallocHeapSize, 1, 4 << 20},
-		{cu.LimitDevRuntimePendingLaunchCount, 4096, 4096},
-		{cu.LimitMaxL2FetchGranularity, 128, 128},
-		{cu.LimitPersistingL2CacheSize, 0, 0},
 	} {
 		require.NoError(t, ctx.SetLimit(c.limit, c.value), c.limit.String())
 		require.Equal(t, c.want, ok(ctx.Limit(c.limit))(t), c.limit.String())

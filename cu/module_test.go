@@ -241,49 +241,6 @@ func TestImagesThatAreCutOff(t *testing.T) {
 	require.ErrorIs(t, errOf(drv.LoadLibrary(various(t))), cu.ErrOutOfMemory)
 }
 
-// Invariant 5.
-func TestModuleUseAfterClose(t *testing.T) {
-	spy, _, _, ctx := spiedContext(t)
-	m := load(t, ctx, various(t))
-	f := ok(m.Function("nothing"))(t)
-	l, err := f.Prepare(one)
-	require.NoError(t, err)
-	require.NoError(t, l.Run(ctx.NullStream()))
-	require.NoError(t, ctx.Synchronize(soon(t)))
-	require.NoError(t, m.Close())
-	require.NoError(t, m.Close())
-	require.Equal(t, 1, spy.count("cuModuleUnload"))
-	before := spy.calls()
-	for name, err := range map[string]error{
-		"function":  errOf(m.Function("nothing")),
-		"functions": errOf(m.Functions()),
-		"attribute": errOf(f.Attribute(cu.FunctionRegisters)),
-		"launch":    f.Launch(ctx.NullStream(), one),
-		"run":       l.Run(ctx.NullStream()),
-		"nil":       (*cu.Module)(nil).Close(),
-	} {
-		if name == "nil" {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, cu.ErrClosed, name)
-	}
-	require.Equal(t, before, spy.calls())
-}
-
-// A context ends its modules, and they their functions.
-func TestContextEndsItsModules(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := ok(firstDevice(t, drv).PrimaryContext())(t)
-	m := load(t, ctx, various(t))
-	f := ok(m.Function("nothing"))(t)
-	require.NoError(t, ctx.Close())
-	require.Equal(t, []string{"cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"}, spy.sequence("cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"))
-	require.ErrorIs(t, f.Launch(ctx.NullStream(), one), cu.ErrClosed)
-	require.NoError(t, m.Close())
-	require.Equal(t, 1, spy.count("cuModuleUnload"))
-}
-
 func TestFunctionAttributes(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	f := function(t, ctx, "store")

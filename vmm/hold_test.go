@@ -41,16 +41,3 @@ func TestHeldBufferIsNotClosed(t *testing.T) {
 	require.ErrorIs(t, errOf(buf.Hold("too late")), cu.ErrClosed)
 	require.NoError(t, second.Close())
 }
-
-// Imported memory is held as one's own.
-func TestHeldImportIsNotClosed(t *testing.T) {
-	_, dev, _, _ := tidy(t)
-	own := newBuffer(t, dev, 1)
-	d, files := export(t, own)
-	buf := ok(vmm.Import(dev, d, files))(t)
-	closeFiles(t, files)
-	h := ok(buf.Hold("its user"))(t)
-	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
-	require.NoError(t, h.Close())
-	require.NoError(t, buf.Close())
-}

@@ -122,15 +122,6 @@ func TestFault12_MappingOutlivesItsAllocation(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
-// D15.
-func TestReserveErrors(t *testing.T) {
-	_, dev, _, _ := tidy(t)
-	for _, size := range []uint64{0, granularity(t, dev) + 1} {
-		require.ErrorIs(t, errOf(vmm.Reserve(dev.Driver(), size)), cu.ErrInvalidValue)
-		require.ErrorIs(t, errOf(vmm.Create(dev, size)), cu.ErrInvalidValue)
-	}
-}
-
 // Invariant 3: address space is not lost with its reservation, whichever of
 // the two is lost or closed first.
 func TestLostReservationIsFreed(t *testing.T) {
