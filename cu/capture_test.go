@@ -177,8 +177,8 @@ func TestCapturedEventIsNotWaitedFor(t *testing.T) {
 
 // Invariant 4.
 func TestFailedCaptureLeavesTheStreamAsItWas(t *testing.T) {
-	s, drv := spied(t)
-	d := newDrawing(t, firstDevice(t, drv))
+	s, _, dev := spied(t)
+	d := newDrawing(t, dev)
 	why := errors.New("why")
 	fork := d.event(t)
 	for name, c := range map[string]struct {

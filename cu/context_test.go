@@ -34,8 +34,7 @@ func TestFault11_CloseIsIdempotentAndNilSafe(t *testing.T) {
 
 // Invariant 5: nothing reaches the driver through a closed handle that a function is given.
 func TestCopyWithClosedIsErrClosed(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	open := cutest.Context(t, dev)
 	p := alloc(t, open, 4096).Ptr()
 	closed := ok(dev.PrimaryContext())(t)
@@ -82,8 +81,7 @@ func TestCopyWithClosedIsErrClosed(t *testing.T) {
 // primary context alive. FAULTS 12.
 func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	keep := cutest.Context(t, dev)
 	first := ok(keep.NewStream())(t) // for which a GPU's driver keeps memory
 	require.NoError(t, first.Close())
@@ -112,8 +110,7 @@ func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
 // from under it.
 func TestContextClosedByTwoAtOnceLeavesNothing(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	keep := cutest.Context(t, dev)
 	free := freeMemory(t, keep)
 	ctx := ok(dev.PrimaryContext())(t)
@@ -134,8 +131,7 @@ func TestContextClosedByTwoAtOnceLeavesNothing(t *testing.T) {
 
 // Making and closing race: whatever was made is closed by one of the two.
 func TestContextClosedWhileThingsAreMadeInIt(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	keep := cutest.Context(t, dev)
 	for range 20 {
 		ctx := ok(dev.PrimaryContext())(t)
@@ -166,8 +162,8 @@ func TestContextClosedWhileThingsAreMadeInIt(t *testing.T) {
 
 // Invariant 5: the context is released after the last call in it.
 func TestCloseWaitsForTheCallsInFlight(t *testing.T) {
-	s, drv := spied(t)
-	ctx := ok(firstDevice(t, drv).PrimaryContext())(t)
+	s, _, dev := spied(t)
+	ctx := ok(dev.PrimaryContext())(t)
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	s.Hook("cuMemGetInfo", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		close(inside)

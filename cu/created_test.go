@@ -27,8 +27,7 @@ func newContext(t testing.TB, dev *cu.Device, flags cu.ContextFlags) *cu.Context
 // destroyed once.
 func TestContextOfItsOwn(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	primary := cutest.Context(t, dev)
 	free := freeMemory(t, primary)
 	ctx := ok(dev.NewContext(cu.SchedAuto))(t)
@@ -79,7 +78,7 @@ func TestNewContextTakesTheABIThereIs(t *testing.T) {
 		newest = 1
 	}
 	for i := newest; i < len(abis); i++ {
-		s, drv := spied(t, without(t, abis[:i]...))
+		s, drv, _ := spied(t, without(t, abis[:i]...))
 		newContext(t, firstDevice(t, drv), cu.SchedAuto)
 		require.Equal(t, []string{abis[i]}, s.sequence(abis...))
 	}
@@ -92,9 +91,9 @@ func TestNewContextTakesTheABIThereIs(t *testing.T) {
 
 // A context that was created and lost is destroyed, unless memory is in it.
 func TestLostCreatedContextIsDestroyed(t *testing.T) {
-	s, drv := spied(t)
+	s, _, dev := spied(t)
 	func() {
-		require.NoError(t, errOf(firstDevice(t, drv).NewContext(cu.SchedAuto)))
+		require.NoError(t, errOf(dev.NewContext(cu.SchedAuto)))
 	}()
 	eventuallyCollected(t, func() bool { return s.count("cuCtxDestroy_v2") == 1 })
 }
@@ -160,8 +159,7 @@ func TestResetPrimary(t *testing.T) { runChild(t, "reset primary") }
 // Invariant 5: what others are closing is closed before the context goes. The
 // reset itself is left out, for the sake of the other tests.
 func TestResetWaitsForThoseWhoClose(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	ctx := ok(dev.PrimaryContext())(t)
 	releasing, reset := make(chan struct{}), make(chan struct{})
 	s.Hook("cuDevicePrimaryCtxRelease", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {

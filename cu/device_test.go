@@ -76,8 +76,7 @@ func TestDeviceTellsWhatItIs(t *testing.T) {
 
 // Every attribute that the driver knows, by what it is called in C.
 func TestAttributes(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	all, err := dev.Attributes()
 	require.NoError(t, err)
 	require.Equal(t, 32, all[cu.AttributeWarpSize])
@@ -111,7 +110,7 @@ func TestAttributes(t *testing.T) {
 }
 
 func TestDeviceIsFoundByPCIAddress(t *testing.T) {
-	s, drv := spied(t)
+	s, drv, _ := spied(t)
 	for _, want := range drv.Devices() {
 		id := ok(want.PCIBusID())(t)
 		require.Regexp(t, `^[0-9a-fA-F]{4,}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]$`, id)
@@ -169,8 +168,7 @@ func TestMIGInstance(t *testing.T) {
 
 // The driver is asked for each kind of handle once, if it answers.
 func TestGranularityIsRemembered(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	const call = "cuMemGetAllocationGranularity"
 	full := s.Fail(call, cu.ErrOutOfMemory)
 	_, _, err := dev.Granularity(cu.HandleFD)
@@ -186,8 +184,7 @@ func TestGranularityIsRemembered(t *testing.T) {
 }
 
 func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	require.NoError(t, dev.Synchronize(t.Context()))
 	if cutest.Kind() == cu.Soft { // on a GPU, cutest.Main keeps a context
 		require.Zero(t, s.count("cuCtxSynchronize"), "no context, no work to wait for")

@@ -34,8 +34,7 @@ func kernelsNamed(names ...string) []byte {
 // A kernel that is not there is named, and so are those that there are: of many
 // the first few, those that are most like it before the others.
 func TestMissingKernelNamesTheOthers(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	drv, _, ctx := driverContext(t)
 	many := make([]string, 30)
 	for i := range many {
 		many[i] = fmt.Sprintf("kern%d", i)
@@ -77,8 +76,7 @@ func TestMissingKernelNamesTheOthers(t *testing.T) {
 
 // Drivers before CUDA 12.4 cannot list kernels.
 func TestMissingKernelOfAnOldDriver(t *testing.T) {
-	drv := cutest.Driver(t, without(t, "cuModuleGetFunctionCount"))
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, ctx := driverContext(t, without(t, "cuModuleGetFunctionCount"))
 	_, err := load(t, ctx, various(t)).Function("no")
 	require.Equal(t, `there is no kernel "no"`, detail(t, err, cu.ErrNotFound))
 }
@@ -216,8 +214,7 @@ func TestCopySaysThatThereIsNoMemory(t *testing.T) {
 
 // The nodes of a graph name the memory that they cannot have, too.
 func TestNodeSaysWhatIsWrong(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, ctx := driverContext(t)
 	m := alloc(t, ctx, 1<<20)
 	g := ok(ctx.NewGraph())(t)
 	defer g.Close()

@@ -153,8 +153,8 @@ func TestGraphsOfOlderDrivers(t *testing.T) {
 
 // The error says what the driver knows.
 func TestInstantiateRefused(t *testing.T) {
-	s, drv := spied(t)
-	d := newDrawing(t, firstDevice(t, drv))
+	s, drv, dev := spied(t)
+	d := newDrawing(t, dev)
 	g := d.captured(t, func() error { return d.fill(d.a, 0, 1) })
 	full := s.Fail("cuGraphInstantiateWithParams", cu.ErrOutOfMemory)
 	_, err := g.Instantiate(0)
@@ -234,8 +234,8 @@ func TestGraphsFromManyGoroutines(t *testing.T) {
 // The driver does not guard a graph, or an executable, against two calls at
 // once, so there never are.
 func TestCallsOnAGraphDoNotOverlap(t *testing.T) {
-	s, drv := spied(t)
-	d := newDrawing(t, firstDevice(t, drv))
+	s, _, dev := spied(t)
+	d := newDrawing(t, dev)
 	g := d.captured(t, func() error { return d.fill(d.a, 0, 1) })
 	exec := executable(t, g)
 	var inGraph, inExec, overlaps atomic.Int32
@@ -330,7 +330,7 @@ func TestGraphOfAnotherDriver(t *testing.T) {
 
 // A stream of another context is refused before the driver sees it.
 func TestLaunchOnAStreamOfAnotherContext(t *testing.T) {
-	s, drv := spied(t)
+	s, drv, _ := spied(t)
 	a, b := cutest.TwoDevices(t, drv)
 	d, other := newDrawing(t, a), newDrawing(t, b)
 	exec := executable(t, d.captured(t, func() error { return d.fill(d.a, 0, 1) }))

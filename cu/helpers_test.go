@@ -69,11 +69,12 @@ type spy struct {
 	order  []string
 }
 
-// spied opens the driver with a spy around it.
-func spied(t testing.TB, opts ...cu.Option) (*spy, *cu.Driver) {
+// spied opens the driver with a spy around it, and returns its first device, too.
+func spied(t testing.TB, opts ...cu.Option) (*spy, *cu.Driver, *cu.Device) {
 	t.Helper()
 	s := &spy{Faults: cutest.NewFaults(t), counts: map[string]int{}}
-	return s, cutest.Driver(t, append(opts, s.Option(), cu.WithHook(s.hook))...)
+	drv := cutest.Driver(t, append(opts, s.Option(), cu.WithHook(s.hook))...)
+	return s, drv, firstDevice(t, drv)
 }
 
 func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
@@ -123,9 +124,16 @@ func firstDevice(t testing.TB, drv *cu.Driver) *cu.Device {
 // spiedContext is spied, with the first device and its primary context.
 func spiedContext(t testing.TB, opts ...cu.Option) (*spy, *cu.Driver, *cu.Device, *cu.Context) {
 	t.Helper()
-	s, drv := spied(t, opts...)
-	dev := firstDevice(t, drv)
+	s, drv, dev := spied(t, opts...)
 	return s, drv, dev, cutest.Context(t, dev)
+}
+
+// driverContext returns the driver, its first device and the primary context of that.
+func driverContext(t testing.TB, opts ...cu.Option) (*cu.Driver, *cu.Device, *cu.Context) {
+	t.Helper()
+	drv := cutest.Driver(t, opts...)
+	dev := firstDevice(t, drv)
+	return drv, dev, cutest.Context(t, dev)
 }
 
 // deviceContext returns the first device and its primary context.

@@ -285,8 +285,7 @@ func TestIPCMemoryOfAHiddenDevice(t *testing.T) {
 
 // Invariants 3 and 5: a context closes what is open in it, once.
 func TestContextClosesIPCMemory(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	ctx := ok(dev.PrimaryContext())(t)
 	peer := newPeer(t, 0)
 	h := peer.memory(t, ipcSize, 7)
@@ -305,8 +304,7 @@ func TestContextClosesIPCMemory(t *testing.T) {
 
 // Drivers that have the first ABI only open with that.
 func TestOpenIPCWithTheFirstABI(t *testing.T) {
-	drv := cutest.Driver(t, without(t, "cuIpcOpenMemHandle_v2"))
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, ctx := driverContext(t, without(t, "cuIpcOpenMemHandle_v2"))
 	peer := newPeer(t, 0)
 	m := opened(t, ctx, peer.memory(t, ipcSize, 7))
 	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr()))

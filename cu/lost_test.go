@@ -17,8 +17,7 @@ import (
 // that noticed it, and says so for ever: also through another Context that is
 // the same one to the driver. Nothing more reaches the driver.
 func TestLostContextSaysSoForEver(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	ctx, twin := cutest.Context(t, dev), cutest.Context(t, dev)
 	s.Fail("cuCtxSynchronize", cu.ErrIllegalAddress)
 	err := ctx.Synchronize(t.Context())
@@ -47,8 +46,7 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 // A lost device stays lost: the driver makes no new context, and contexts that are left close
 // without a call that it would refuse, or crash in.
 func TestLossOutlivesTheContexts(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	ctx := ok(dev.PrimaryContext())(t)
 	apart := ok(dev.NewContext(cu.SchedAuto))(t)
 	stream := ok(apart.NewStream())(t)

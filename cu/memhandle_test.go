@@ -18,8 +18,7 @@ import (
 
 // D4 of docs/driver-facts.md: the driver dies of a handle that is given back twice; invariant 5.
 func TestMemHandleIsReleasedOnce(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, drv, dev := spied(t)
 	g := granularity(t, dev)
 	m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
 	require.Equal(t, g, m.Size())
@@ -60,9 +59,7 @@ func TestLostMemHandleIsReleased(t *testing.T) {
 // D6, D7: an imported handle is the same memory, on the same device, and needs
 // no context. The descriptor stays the caller's.
 func TestImportedMemoryIsTheSame(t *testing.T) {
-	drv := cutest.Driver(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t)
 	g := granularity(t, dev)
 	own := ok(dev.CreateMemory(g, cu.HandleFD))(t)
 	fd := ok(own.Export())(t)
@@ -181,8 +178,7 @@ func TestFault45_FabricWithoutIMEX(t *testing.T) {
 
 // A handle that its owner closes is as any other, but nobody else closes it.
 func TestUncollectedMemHandle(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, drv, dev := spied(t)
 	g := granularity(t, dev)
 	m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
 	f := ok(m.Export())(t)

@@ -176,9 +176,7 @@ func TestBarrierInABatch(t *testing.T) {
 // Drivers before CUDA 11.7 have the first ABI alone, which the software driver
 // lets be used then; an H200's of CUDA 13.0 has it and refuses it.
 func TestMemOpsInTheFirstABI(t *testing.T) {
-	drv := cutest.Driver(t, without(t, memOps2...))
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t, without(t, memOps2...))
 	p, a, b := newWords(t, ctx, 1), newStream(t, ctx), newStream(t, ctx)
 	supported := ok(dev.SupportsMemOps())(t)
 	require.Equal(t, drv.Kind() == cu.Soft && drv.Version() < 11070, supported)

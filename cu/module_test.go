@@ -305,8 +305,7 @@ func TestOccupancy(t *testing.T) {
 }
 
 func TestLibraryIsForAllContexts(t *testing.T) {
-	spy, drv := spied(t)
-	dev := firstDevice(t, drv)
+	spy, drv, dev := spied(t)
 	lib, err := drv.LoadLibrary(various(t))
 	if orTooOld(t, drv, "cuLibraryLoadData", err) {
 		return
@@ -360,8 +359,7 @@ func TestLibraryFromFile(t *testing.T) {
 // The log of a library is that of its first kernel, if the driver compiles no
 // earlier.
 func TestLibraryBuildErrorHasTheLog(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	drv, _, ctx := driverContext(t)
 	lib, err := drv.LoadLibrary([]byte(strings.Replace(string(various(t)), "add.u32", "frobnicate.u32", 1)))
 	if err == nil {
 		defer func() { require.NoError(t, lib.Close()) }()

@@ -11,9 +11,7 @@ import (
 
 // The driver knows whose memory an address is, and what a context may do there.
 func TestPointerAttributes(t *testing.T) {
-	drv := cutest.Driver(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t)
 	g := granularity(t, dev)
 	mem := alloc(t, ctx, 1000)
 	pinned := ok(hostMemory(t, ctx, 5000).DevicePtr())(t)
@@ -92,8 +90,7 @@ func TestAliasesAreOneBlock(t *testing.T) {
 }
 
 func TestSyncMemops(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	drv, _, ctx := driverContext(t)
 	mem, other := alloc(t, ctx, 1000), alloc(t, ctx, 1000)
 	require.NoError(t, drv.SetSyncMemops(mem.Ptr(), true))
 	require.True(t, ok(drv.PointerAttributes(mem.Ptr()))(t).SyncMemops)

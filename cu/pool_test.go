@@ -126,8 +126,7 @@ func TestFault11_StreamMemoryIsFreedOnce(t *testing.T) {
 // A context frees what was made in it before it ends the streams that the
 // memory is freed in; what was made in a stream that is closed goes too.
 func TestContextFreesItsStreamMemory(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	keep := cutest.Context(t, dev)
 	p := newPool(t, dev)
 	ctx := ok(dev.PrimaryContext())(t)
@@ -213,8 +212,7 @@ func TestPoolIsDestroyedAfterItsMemory(t *testing.T) {
 		"Context.Close": func(_ *cu.StreamMemory, c *cu.Context) error { return c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, drv := spied(t)
-			dev := firstDevice(t, drv)
+			s, _, dev := spied(t)
 			keep := cutest.Context(t, dev)
 			ctx := ok(dev.PrimaryContext())(t)
 			p := ok(dev.NewPool(cu.PoolOptions{}))(t)
@@ -261,8 +259,7 @@ func TestPoolSetWhileMemoryIsAllocated(t *testing.T) {
 }
 
 func TestLostPoolIsDestroyed(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	first := ok(dev.DefaultPool())(t)
 	make := func() *cu.Pool {
 		return ok(dev.NewPool(cu.PoolOptions{}))(t)
@@ -322,9 +319,7 @@ func TestPoolAccess(t *testing.T) {
 }
 
 func TestPoolWithAMaximum(t *testing.T) {
-	drv := cutest.Driver(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t)
 	p, err := dev.NewPool(cu.PoolOptions{MaxSize: 64 * mib})
 	if drv.Version() < 12020 {
 		require.ErrorIs(t, err, cu.ErrInvalidValue)
@@ -513,9 +508,7 @@ func childPoolExporter() error {
 
 // A driver without pools says which function it lacks.
 func TestPoolsOfADriverWithoutThem(t *testing.T) {
-	drv := cutest.Driver(t, without(t, "cuMemPoolCreate", "cuMemAllocAsync", "cuDeviceGetMemPool", "cuMemPoolImportFromShareableHandle"))
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t, without(t, "cuMemPoolCreate", "cuMemAllocAsync", "cuDeviceGetMemPool", "cuMemPoolImportFromShareableHandle"))
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	for symbol, call := range map[string]func() error{

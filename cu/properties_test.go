@@ -65,9 +65,7 @@ func TestMemoryWishes(t *testing.T) {
 
 // Memory of the host is there where the device says so, for the host too.
 func TestMemoryOnTheHost(t *testing.T) {
-	drv := cutest.Driver(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t)
 	can, err := dev.Attribute(cu.AttributeHostNUMAVirtualMemoryManagementSupported)
 	if can == 0 || err != nil {
 		require.Error(t, errOf(drv.CreateMemory(granularity(t, dev), cu.MemProperties{Location: cu.HostNUMALocation(0)})))

@@ -159,7 +159,7 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 
 // Objects of one context work in its streams and in no other's.
 func TestStreamOfAnotherContextIsRefused(t *testing.T) {
-	s, drv := spied(t)
+	s, drv, _ := spied(t)
 	a, b := cutest.TwoDevices(t, drv)
 	ctx, other := cutest.Context(t, a), cutest.Context(t, b)
 	event := ok(ctx.NewEvent(cu.EventDisableTiming))(t)

@@ -48,10 +48,7 @@ func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
 	_, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
 	view := ok(buf.NewView(cu.ReadOnly))(t)
-	_, files := export(t, buf)
-	imported, err := vmm.Import(dev, d, files)
-	closeFiles(t, files)
-	require.NoError(t, err)
+	imported := importFrom(t, dev, buf)
 	g := d.ChunkSize
 	want := noise(3*g-1, 4)
 	write(t, ctx, buf.Ptr(), want)

@@ -125,9 +125,8 @@ func TestPartsAreExportedByTheChunk(t *testing.T) {
 		require.NoError(t, err, "%+v", c)
 		require.Equal(t, c.size, d.Size)
 		require.EqualValues(t, c.chunks, d.Chunks)
-		part, err := vmm.Import(dev, d, files)
+		part := ok(vmm.Import(dev, d, files))(t, "%+v", c)
 		closeFiles(t, files)
-		require.NoError(t, err, "%+v", c)
 		require.True(t, string(data[c.offset:c.offset+c.size]) == string(read(t, ctx, part.Ptr(), c.size)), "%+v", c)
 		require.NoError(t, part.Close())
 	}

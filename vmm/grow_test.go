@@ -18,9 +18,8 @@ func TestGrowKeepsAddressAndData(t *testing.T) {
 	p, want := buf.Ptr(), noise(g, 1)
 	write(t, ctx, p, want)
 	d, files := export(t, buf)
-	peer, err := vmm.Import(dev, d, files)
+	peer := ok(vmm.Import(dev, d, files))(t)
 	closeFiles(t, files)
-	require.NoError(t, err)
 
 	require.NoError(t, buf.Grow(2*g+1))
 	require.Equal(t, p, buf.Ptr())

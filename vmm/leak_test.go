@@ -80,10 +80,7 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 // lostImport imports memory and loses it.
 func lostImport(t *testing.T, dev *cu.Device, g uint64, opts ...vmm.ImportOption) (cu.DevicePtr, uint64) {
 	buf := ok(vmm.New(dev, g))(t)
-	d, files := export(t, buf)
-	got, err := vmm.Import(dev, d, files, append(opts, vmm.WithAccess(cu.ReadWrite))...)
-	closeFiles(t, files)
-	require.NoError(t, err)
+	got := importFrom(t, dev, buf, append(opts, vmm.WithAccess(cu.ReadWrite))...)
 	require.NoError(t, buf.Close())
 	return got.Ptr(), g
 }

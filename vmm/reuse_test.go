@@ -19,9 +19,8 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	p := old.Ptr()
 	write(t, ctx, p, noise(g, 1))
 	d, files := export(t, old)
-	peer, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
+	peer := ok(vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite)))(t)
 	closeFiles(t, files)
-	require.NoError(t, err)
 	_, kept, err := old.Export()
 	require.NoError(t, err)
 
@@ -35,9 +34,8 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	require.Equal(t, make([]byte, g), read(t, ctx, p, g))
 	write(t, ctx, p, noise(g, 2))
 
-	late, err := vmm.Import(dev, d, kept)
+	late := ok(vmm.Import(dev, d, kept))(t)
 	closeFiles(t, kept)
-	require.NoError(t, err)
 	for _, of := range []*vmm.Buffer{peer, late} {
 		require.True(t, string(noise(g, 1)) == string(read(t, ctx, of.Ptr(), g)))
 		require.Less(t, of.Describe().Generation, fresh.Describe().Generation)
