@@ -46,6 +46,21 @@ func (c *Context) create(op string, child closer, f func(sys.Caller) sys.CUresul
 	})
 }
 
+// made returns v, or nil if making it failed.
+func made[T any](v *T, err error) (*T, error) {
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// ask returns what a query stores; run is that of a stream, graph or the like.
+func ask[H, T any](run func(string, func(sys.Caller, H) sys.CUresult) error, op string, query func(sys.Caller, H, *T) sys.CUresult) (T, error) {
+	v := new(T)
+	err := run(op, func(call sys.Caller, h H) sys.CUresult { return query(call, h, v) })
+	return *v, err
+}
+
 // check is the driver's check, and remembers a result that the context does not
 // survive.
 func (h *contextHandle) check(op string, r sys.CUresult) error {
@@ -64,6 +79,16 @@ func (s *Stream) run(op string, f func(sys.Caller, sys.CUstream) sys.CUresult) e
 	}
 	defer s.leave()
 	return s.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, s.stream) })
+}
+
+// runUncaptured is run for a call that cannot be captured. It is refused while the stream is.
+func (s *Stream) runUncaptured(op string, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
+	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		if r := s.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
+			return r
+		}
+		return f(call, h)
+	})
 }
 
 // runIn is run for work of c, such as its kernels and events, which a stream of

@@ -99,14 +99,8 @@ func (s *Stream) endCapture() (*Graph, error) {
 // CaptureStatus reports whether the stream is being captured
 // (cuStreamIsCapturing).
 func (s *Stream) CaptureStatus() (CaptureStatus, error) {
-	if s == nil {
-		return CaptureNone, ErrClosed
-	}
-	status := new(sys.CUstreamCaptureStatus)
-	err := s.run("cuStreamIsCapturing", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return call.CuStreamIsCapturing(h, status)
-	})
-	return CaptureStatus(*status), err
+	status, err := ask(s.run, "cuStreamIsCapturing", sys.Caller.CuStreamIsCapturing)
+	return CaptureStatus(status), err
 }
 
 // NotCaptured returns [ErrStreamCaptureUnsupported] while s is being captured,
@@ -114,9 +108,11 @@ func (s *Stream) CaptureStatus() (CaptureStatus, error) {
 // driver (cuStreamIsCapturing) only during some [Stream.Capture], and does not
 // harm that.
 func (s *Stream) NotCaptured() error {
-	return s.run("cuStreamIsCapturing", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return s.ctx.inner.refuseCaptured(call, h)
-	})
+	return s.run("cuStreamIsCapturing", s.refuseCaptured)
+}
+
+func (s *Stream) refuseCaptured(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.ctx.inner.refuseCaptured(call, h)
 }
 
 // refuseCaptured returns the result of a call that cannot be captured, if the

@@ -149,8 +149,7 @@ func closeAll(t *testing.T, all []any) {
 // Invariant 5: nothing reaches the driver through what is closed, be it the receiver of a method
 // or an argument.
 func TestUseAfterCloseIsErrClosed(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, drv, dev := spied(t)
 	open, closed := owners(t, dev), owners(t, dev)
 	closeAll(t, closed)
 	args, gone := map[reflect.Type]reflect.Value{}, map[reflect.Type]reflect.Value{}
@@ -245,6 +244,5 @@ func TestNilArguments(t *testing.T) {
 	require.ErrorIs(t, ctx.EnablePeerAccess(nil), cu.ErrClosed)
 	require.ErrorIs(t, (*cu.Context)(nil).EnablePeerAccess(ctx), cu.ErrClosed)
 	require.ErrorIs(t, (*cu.Context)(nil).DisablePeerAccess(ctx), cu.ErrClosed)
-	_, err := cu.HostSlice[uint32](nil)
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(cu.HostSlice[uint32](nil)), cu.ErrClosed)
 }

@@ -12,48 +12,33 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// FAULTS 11: close twice; invariant 5.
+// FAULTS 11, invariant 5: whatever is made in a context is closed once, by its owner or by the context.
 func TestFault11_CloseIsIdempotentAndNilSafe(t *testing.T) {
-	s, drv := spied(t)
-	ctx, err := firstDevice(t, drv).PrimaryContext()
-	require.NoError(t, err)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
-	event, err := ctx.NewEvent(cu.EventDefault)
-	require.NoError(t, err)
-	mem, err := ctx.Alloc(4096)
-	require.NoError(t, err)
-	for range 3 {
-		require.NoError(t, stream.Close())
-		require.NoError(t, event.Close())
-		require.NoError(t, mem.Close())
+	for _, by := range []string{"owner", "context"} {
+		s, _, dev, _ := spiedContext(t)
+		all := owners(t, dev)
+		if by == "context" {
+			require.NoError(t, all[len(all)-1].(*cu.Context).Close())
+		}
+		for range 3 {
+			closeAll(t, all)
+		}
+		for symbol, want := range map[string]int{
+			"cuStreamDestroy_v2": 1, "cuEventDestroy_v2": 1, "cuMemFree_v2": 2, "cuMemFreeAsync": 1, "cuMemFreeHost": 1, "cuMemHostUnregister": 1,
+			"cuGraphDestroy": 1, "cuGraphExecDestroy": 1, "cuModuleUnload": 1, "cuMemPoolDestroy": 1, "cuMemRelease": 1, "cuDevicePrimaryCtxRelease_v2": 1,
+		} {
+			require.Equal(t, want, s.count(symbol), "%s, closed by its %s", symbol, by)
+		}
 	}
-	for range 3 {
-		require.NoError(t, ctx.Close())
-		require.NoError(t, stream.Close())
-		require.NoError(t, event.Close())
-		require.NoError(t, mem.Close())
-	}
-	for _, symbol := range []string{"cuStreamDestroy_v2", "cuEventDestroy_v2", "cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2"} {
-		require.Equal(t, 1, s.count(symbol), symbol)
-	}
-	require.NoError(t, (*cu.Context)(nil).Close())
-	require.NoError(t, (*cu.Stream)(nil).Close())
-	require.NoError(t, (*cu.Event)(nil).Close())
-	require.NoError(t, (*cu.Memory)(nil).Close())
-	require.NoError(t, (*cu.MemHandle)(nil).Close())
 }
 
 // Invariant 5: nothing reaches the driver through a closed handle that a function is given.
 func TestCopyWithClosedIsErrClosed(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	open := cutest.Context(t, dev)
 	p := alloc(t, open, 4096).Ptr()
-	closed, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	stream, err := open.NewStream()
-	require.NoError(t, err)
+	closed := ok(dev.PrimaryContext())(t)
+	stream := ok(open.NewStream())(t)
 	graph, err := open.NewGraph()
 	require.NoError(t, err)
 	require.NoError(t, errors.Join(closed.Close(), stream.Close(), graph.Close()))
@@ -63,47 +48,29 @@ func TestCopyWithClosedIsErrClosed(t *testing.T) {
 	far.Context = closed
 	before := s.calls()
 	for name, call := range map[string]func() error{
-		"CopyToDevice":      func() error { return cu.CopyToDevice(closed, p, host) },
-		"CopyToDeviceAsync": func() error { return cu.CopyToDeviceAsync(closed.NullStream(), p, host) },
-		"CopyToHost":        func() error { return cu.CopyToHost(closed, host, p) },
-		"CopyToHostAsync":   func() error { return cu.CopyToHostAsync(closed.NullStream(), host, p) },
-		"CopyDevice":        func() error { return cu.Copy(closed, p, p+64, 64) },
-		"Fill 8":            func() error { return cu.Fill(closed, p, uint8(1), 1) },
-		"Fill 16":           func() error { return cu.Fill(closed, p, uint16(1), 1) },
-		"Fill 32":           func() error { return cu.Fill(closed, p, uint32(1), 1) },
-		"Copy":              func() error { return cu.Copy(closed, p, p+64, 64) },
-		"CopyPeer":          func() error { return cu.CopyPeer(closed, p, open, p+64, open, 64) },
-		"CopyPeer to":       func() error { return cu.CopyPeer(open, p, closed, p+64, open, 64) },
-		"CopyPeer from":     func() error { return cu.CopyPeer(open, p, open, p+64, closed, 64) },
-		"Copy2D":            func() error { return cu.Copy2D(closed, side, cu.HostSide(host, 4), 4, 4) },
-		"Copy2DAsync":       func() error { return cu.Copy2DAsync(closed.NullStream(), side, cu.HostSide(host, 4), 4, 4) },
-		"Copy3D":            func() error { return cu.Copy3D(closed, side, cu.HostSide(host, 4), 4, 2, 2) },
-		"Copy3DAsync":       func() error { return cu.Copy3DAsync(closed.NullStream(), side, cu.HostSide(host, 4), 4, 2, 2) },
-		"Copy3D to":         func() error { return cu.Copy3D(open, far, cu.HostSide(host, 4), 4, 2, 2) },
-		"Copy3D from":       func() error { return cu.Copy3D(open, cu.HostSide(host, 4), far, 4, 2, 2) },
-		"Fill2D 8":          func() error { return cu.Fill2D(closed, p, 64, uint8(1), 1, 1) },
-		"Fill2D 16":         func() error { return cu.Fill2D(closed, p, 64, uint16(1), 1, 1) },
-		"Fill2D 32":         func() error { return cu.Fill2D(closed, p, 64, uint32(1), 1, 1) },
-		"CopyToDevice stream": func() error {
-			return errors.Join(cu.CopyToDeviceAsync(stream, p, host), stream.Synchronize(t.Context()))
-		},
+		"CopyToDevice":             func() error { return cu.CopyToDevice(closed, p, host) },
+		"CopyToDeviceAsync":        func() error { return cu.CopyToDeviceAsync(closed.NullStream(), p, host) },
+		"CopyToHost":               func() error { return cu.CopyToHost(closed, host, p) },
+		"CopyToHostAsync":          func() error { return cu.CopyToHostAsync(closed.NullStream(), host, p) },
+		"Fill 32":                  func() error { return cu.Fill(closed, p, uint32(1), 1) },
+		"Copy":                     func() error { return cu.Copy(closed, p, p+64, 64) },
+		"CopyPeer":                 func() error { return cu.CopyPeer(closed, p, open, p+64, open, 64) },
+		"CopyPeer to":              func() error { return cu.CopyPeer(open, p, closed, p+64, open, 64) },
+		"CopyPeer from":            func() error { return cu.CopyPeer(open, p, open, p+64, closed, 64) },
+		"Copy2D":                   func() error { return cu.Copy2D(closed, side, cu.HostSide(host, 4), 4, 4) },
+		"Copy3D":                   func() error { return cu.Copy3D(closed, side, cu.HostSide(host, 4), 4, 2, 2) },
+		"Copy3D to":                func() error { return cu.Copy3D(open, far, cu.HostSide(host, 4), 4, 2, 2) },
+		"Copy3D from":              func() error { return cu.Copy3D(open, cu.HostSide(host, 4), far, 4, 2, 2) },
+		"Fill2D 32":                func() error { return cu.Fill2D(closed, p, 64, uint32(1), 1, 1) },
 		"CopyToDeviceAsync stream": func() error { return cu.CopyToDeviceAsync(stream, p, host) },
-		"CopyToHost stream":        func() error { return errors.Join(cu.CopyToHostAsync(stream, host, p), stream.Synchronize(t.Context())) },
 		"CopyToHostAsync stream":   func() error { return cu.CopyToHostAsync(stream, host, p) },
-		"CopyDevice stream":        func() error { return cu.CopyAsync(stream, p, p+64, 64) },
 		"Fill stream":              func() error { return cu.FillAsync(stream, p, uint8(1), 1) },
 		"Fill2D stream":            func() error { return cu.Fill2DAsync(stream, p, 64, uint8(1), 1, 1) },
 		"Copy stream":              func() error { return cu.CopyAsync(stream, p, p+64, 64) },
 		"CopyPeer stream":          func() error { return cu.CopyPeerAsync(stream, p, open, p+64, open, 64) },
-		"Copy2D stream": func() error {
-			return errors.Join(cu.Copy2DAsync(stream, side, cu.HostSide(host, 4), 4, 4), stream.Synchronize(t.Context()))
-		},
-		"Copy3D stream": func() error {
-			return errors.Join(cu.Copy3DAsync(stream, side, cu.HostSide(host, 4), 4, 2, 2), stream.Synchronize(t.Context()))
-		},
-		"AddFill":        func() error { _, err := cu.AddFill(graph, p, uint8(1), 1); return err },
-		"GraphNode.Type": func() error { _, err := cu.GraphNode{}.Type(); return err },
-		"AddFill nil":    func() error { _, err := cu.AddFill(nil, p, uint8(1), 1); return err },
+		"AddFill":                  func() error { _, err := cu.AddFill(graph, p, uint8(1), 1); return err },
+		"GraphNode.Type":           func() error { _, err := cu.GraphNode{}.Type(); return err },
+		"AddFill nil":              func() error { _, err := cu.AddFill(nil, p, uint8(1), 1); return err },
 	} {
 		require.ErrorIs(t, call(), cu.ErrClosed, name)
 	}
@@ -114,40 +81,28 @@ func TestCopyWithClosedIsErrClosed(t *testing.T) {
 // primary context alive. FAULTS 12.
 func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	keep := cutest.Context(t, dev)
-	first, err := keep.NewStream() // for which a GPU's driver keeps memory
-	require.NoError(t, err)
+	first := ok(keep.NewStream())(t) // for which a GPU's driver keeps memory
 	require.NoError(t, first.Close())
-	free, _, err := keep.MemInfo()
-	require.NoError(t, err)
+	free := freeMemory(t, keep)
 
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	ctx := ok(dev.PrimaryContext())(t)
+	stream := ok(ctx.NewStream())(t)
 	require.Same(t, ctx, stream.Context())
 	require.Same(t, dev, ctx.Device())
-	event, err := ctx.NewEvent(cu.EventDefault)
-	require.NoError(t, err)
-	mem, err := ctx.Alloc(32 << 20)
-	require.NoError(t, err)
-	require.EqualValues(t, 32<<20, mem.Size())
-	now, _, err := keep.MemInfo()
-	require.NoError(t, err)
+	event := ok(ctx.NewEvent(cu.EventDefault))(t)
+	require.EqualValues(t, 32<<20, ok(ctx.Alloc(32<<20))(t).Size())
+	now := freeMemory(t, keep)
 	require.Less(t, now, free)
 
 	require.NoError(t, ctx.Close())
 	require.Equal(t, 2, s.count("cuStreamDestroy_v2"))
 	require.Equal(t, 1, s.count("cuMemFree_v2"))
 	require.Equal(t, 1, s.count("cuEventDestroy_v2"))
-	_, err = stream.Query()
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = event.Query()
-	require.ErrorIs(t, err, cu.ErrClosed)
-	now, _, err = keep.MemInfo()
-	require.NoError(t, err)
+	require.ErrorIs(t, errOf(stream.Query()), cu.ErrClosed)
+	require.ErrorIs(t, errOf(event.Query()), cu.ErrClosed)
+	now = freeMemory(t, keep)
 	require.Equal(t, free, now)
 }
 
@@ -155,16 +110,12 @@ func TestFault12_ContextClosesItsStreamsAndMemory(t *testing.T) {
 // from under it.
 func TestContextClosedByTwoAtOnceLeavesNothing(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	keep := cutest.Context(t, dev)
-	free, _, err := keep.MemInfo()
-	require.NoError(t, err)
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
+	free := freeMemory(t, keep)
+	ctx := ok(dev.PrimaryContext())(t)
 	for range 4 {
-		_, err := ctx.Alloc(1 << 20)
-		require.NoError(t, err)
+		require.NoError(t, errOf(ctx.Alloc(1<<20)))
 	}
 	var once sync.Once
 	s.Hook("cuMemFree", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
@@ -174,19 +125,16 @@ func TestContextClosedByTwoAtOnceLeavesNothing(t *testing.T) {
 	require.NoError(t, ctx.Close())
 	require.Equal(t, []string{"cuMemFree_v2", "cuMemFree_v2", "cuMemFree_v2", "cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2"},
 		s.sequence("cuMemFree_v2", "cuDevicePrimaryCtxRelease_v2"))
-	now, _, err := keep.MemInfo()
-	require.NoError(t, err)
+	now := freeMemory(t, keep)
 	require.Equal(t, free, now)
 }
 
 // Making and closing race: whatever was made is closed by one of the two.
 func TestContextClosedWhileThingsAreMadeInIt(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	keep := cutest.Context(t, dev)
 	for range 20 {
-		ctx, err := dev.PrimaryContext()
-		require.NoError(t, err)
+		ctx := ok(dev.PrimaryContext())(t)
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
@@ -214,9 +162,8 @@ func TestContextClosedWhileThingsAreMadeInIt(t *testing.T) {
 
 // Invariant 5: the context is released after the last call in it.
 func TestCloseWaitsForTheCallsInFlight(t *testing.T) {
-	s, drv := spied(t)
-	ctx, err := firstDevice(t, drv).PrimaryContext()
-	require.NoError(t, err)
+	s, _, dev := spied(t)
+	ctx := ok(dev.PrimaryContext())(t)
 	inside, goOn := make(chan struct{}), make(chan struct{})
 	s.Hook("cuMemGetInfo", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		close(inside)
@@ -225,8 +172,7 @@ func TestCloseWaitsForTheCallsInFlight(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		_, _, err := ctx.MemInfo()
-		require.NoError(t, err)
+		_ = freeMemory(t, ctx)
 	})
 	<-inside
 	wg.Go(func() { require.NoError(t, ctx.Close()) })
@@ -247,7 +193,5 @@ func TestMemInfo(t *testing.T) {
 	free, total, err := cutest.Context(t, dev).MemInfo()
 	require.NoError(t, err)
 	require.LessOrEqual(t, free, total)
-	all, err := dev.TotalMemory()
-	require.NoError(t, err)
-	require.InEpsilon(t, all, total, 0.05)
+	require.InEpsilon(t, ok(dev.TotalMemory())(t), total, 0.05)
 }

@@ -13,8 +13,7 @@ import (
 // there and back again, through one buffer to another on the device.
 func roundTrip[T comparable](t *testing.T, ctx *cu.Context, stream *cu.Stream, src []T, bytes uint64) {
 	t.Helper()
-	mem, err := ctx.Alloc(2 * max(bytes, 1))
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(2 * max(bytes, 1)))(t)
 	far := mem.Ptr().Add(bytes)
 	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(stream, mem.Ptr(), src), stream.Synchronize(t.Context())))
 	require.NoError(t, cu.CopyAsync(stream, far, mem.Ptr(), bytes))
@@ -58,8 +57,7 @@ func TestCopiesOfAllTypesAndSizes(t *testing.T) {
 // Pointers would come back as garbage that the garbage collector follows.
 func TestPointersAreNotCopied(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	mem, err := ctx.Alloc(64)
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(64))(t)
 	type node struct {
 		N    int32
 		Next *node
@@ -100,13 +98,10 @@ func TestFillSetsItsElementsAndNoOthers(t *testing.T) {
 
 // FAULTS 13: memory that was freed is not reached through its old owner.
 func TestFault13_FreedMemoryIsNotFreedAgain(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
-	old, err := ctx.Alloc(1 << 20)
-	require.NoError(t, err)
+	s, _, _, ctx := spiedContext(t)
+	old := ok(ctx.Alloc(1 << 20))(t)
 	require.NoError(t, old.Close())
-	again, err := ctx.Alloc(1 << 20) // most likely at the same address
-	require.NoError(t, err)
+	again := ok(ctx.Alloc(1 << 20))(t) // most likely at the same address
 	require.NoError(t, old.Close())
 	require.NoError(t, cu.Fill(ctx, again.Ptr(), uint8(1), again.Size()))
 	require.NoError(t, ctx.Synchronize(t.Context()))

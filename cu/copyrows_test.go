@@ -52,11 +52,9 @@ func areas(t testing.TB, ctx *cu.Context) map[string]area {
 	host("registered", registered(t, ctx, make([]byte, areaSize)).Bytes())
 	device("device", alloc(t, ctx, areaSize).Ptr(), cu.DeviceSide)
 	device("unified", alloc(t, ctx, areaSize).Ptr(), cu.UnifiedSide)
-	p, err := hostMemory(t, ctx, areaSize).DevicePtr()
-	require.NoError(t, err)
+	p := ok(hostMemory(t, ctx, areaSize).DevicePtr())(t)
 	device("pinned, unified", p, cu.UnifiedSide)
-	p, err = hostMemory(t, ctx, areaSize).DevicePtr()
-	require.NoError(t, err)
+	p = ok(hostMemory(t, ctx, areaSize).DevicePtr())(t)
 	device("pinned, by its device address", p, cu.DeviceSide)
 	g := granularity(t, ctx.Device())
 	two := twoMappings(t, ctx.Device())
@@ -67,8 +65,7 @@ func areas(t testing.TB, ctx *cu.Context) map[string]area {
 // alloc is device memory until the test ends.
 func alloc(t testing.TB, ctx *cu.Context, size uint64) *cu.Memory {
 	t.Helper()
-	m, err := ctx.Alloc(size)
-	require.NoError(t, err)
+	m := ok(ctx.Alloc(size))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
@@ -78,11 +75,9 @@ func alloc(t testing.TB, ctx *cu.Context, size uint64) *cu.Memory {
 func twoMappings(t testing.TB, dev *cu.Device) cu.DevicePtr {
 	t.Helper()
 	drv, g := dev.Driver(), granularity(t, dev)
-	p, err := drv.ReserveAddress(3*g, 0, 0) // nothing is ever mapped behind them
-	require.NoError(t, err)
+	p := ok(drv.ReserveAddress(3*g, 0, 0))(t) // nothing is ever mapped behind them
 	for at := range uint64(2) {
-		m, err := dev.CreateMemory(g, cu.HandleFD)
-		require.NoError(t, err)
+		m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
 		require.NoError(t, drv.Map(p.Add(at*g), g, 0, m))
 		require.NoError(t, m.Close())
 	}
@@ -99,12 +94,10 @@ func twoMappings(t testing.TB, dev *cu.Device) cu.DevicePtr {
 func holed(t testing.TB, dev *cu.Device) cu.DevicePtr {
 	t.Helper()
 	drv, g := dev.Driver(), granularity(t, dev)
-	p, err := drv.ReserveAddress(3*g, 0, 0)
-	require.NoError(t, err)
+	p := ok(drv.ReserveAddress(3*g, 0, 0))(t)
 	t.Cleanup(func() { require.NoError(t, drv.FreeAddress(p, 3*g)) })
 	for _, at := range []uint64{0, 2 * g} {
-		m, err := dev.CreateMemory(g, cu.HandleFD)
-		require.NoError(t, err)
+		m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
 		require.NoError(t, drv.Map(p.Add(at), g, 0, m))
 		require.NoError(t, m.Close())
 		require.NoError(t, drv.SetAccess(p.Add(at), g, cu.ReadWrite, dev))
@@ -213,8 +206,7 @@ func TestCopiesOfRowsReachTheEnd(t *testing.T) {
 
 // A copy that would leave its slice never reaches the driver.
 func TestCopyThatLeavesASliceIsRefused(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	p := alloc(t, ctx, 4096).Ptr()
 	before := s.calls()
 	for _, x := range []struct{ size, x, y, z, pitch, rows, width, height, depth uint64 }{
@@ -305,8 +297,7 @@ func TestPeerCopies(t *testing.T) {
 	src, got := randomBytes(r)[:4096], make([]byte, 4096)
 	for name, c := range map[string]*cu.Context{"near": near, "far": far} {
 		t.Run(name, func(t *testing.T) {
-			stream, err := c.NewStream()
-			require.NoError(t, err)
+			stream := ok(c.NewStream())(t)
 			require.NoError(t, cu.CopyToDevice(near, a, src))
 			require.NoError(t, cu.CopyPeerAsync(stream, b, far, a, near, 4096))
 			require.NoError(t, stream.Synchronize(t.Context()))
@@ -325,8 +316,7 @@ func TestPeerCopies(t *testing.T) {
 			require.NoError(t, stream.Close())
 		})
 	}
-	closed, err := devices[0].PrimaryContext()
-	require.NoError(t, err)
+	closed := ok(devices[0].PrimaryContext())(t)
 	require.NoError(t, closed.Close())
 	require.ErrorIs(t, cu.CopyPeer(near, a, closed, b, far, 1), cu.ErrClosed)
 	require.ErrorIs(t, cu.CopyPeer(near, a, near, b, closed, 1), cu.ErrClosed)
@@ -347,8 +337,7 @@ func TestPeerCopiesNameTheirContexts(t *testing.T) {
 	})
 	dev := cutest.Device(t, faults.Option())
 	near := cutest.Context(t, dev)
-	other, err := dev.NewContext(0)
-	require.NoError(t, err)
+	other := ok(dev.NewContext(0))(t)
 	require.NoError(t, cu.CopyPeer(near, 4096, other, 8192, near, 1))
 	require.Equal(t, [2]sys.CUcontext{other.Handle(), near.Handle()}, linear)
 	to := cu.DeviceSide(4096, 0)
@@ -358,7 +347,7 @@ func TestPeerCopiesNameTheirContexts(t *testing.T) {
 	require.EqualValues(t, []sys.CUdeviceptr{4096, 8192}, []sys.CUdeviceptr{box.DstDevice, box.SrcDevice})
 
 	foreign := cutest.Context(t, cutest.Device(t))
-	err = cu.CopyPeer(near, 4096, foreign, 8192, near, 1)
+	err := cu.CopyPeer(near, 4096, foreign, 8192, near, 1)
 	require.ErrorIs(t, err, cu.ErrInvalidHandle)
 	require.ErrorContains(t, err, "another driver")
 	require.ErrorIs(t, cu.CopyPeer(near, 4096, near, 8192, foreign, 1), cu.ErrInvalidHandle)

@@ -18,8 +18,7 @@ import (
 // newContext creates a context, destroyed when t ends.
 func newContext(t testing.TB, dev *cu.Device, flags cu.ContextFlags) *cu.Context {
 	t.Helper()
-	ctx, err := dev.NewContext(flags)
-	require.NoError(t, err)
+	ctx := ok(dev.NewContext(flags))(t)
 	t.Cleanup(func() { require.NoError(t, ctx.Close()) })
 	return ctx
 }
@@ -28,23 +27,16 @@ func newContext(t testing.TB, dev *cu.Device, flags cu.ContextFlags) *cu.Context
 // destroyed once.
 func TestContextOfItsOwn(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	primary := cutest.Context(t, dev)
-	free, _, err := primary.MemInfo()
-	require.NoError(t, err)
-	ctx, err := dev.NewContext(cu.SchedAuto)
-	require.NoError(t, err)
+	free := freeMemory(t, primary)
+	ctx := ok(dev.NewContext(cu.SchedAuto))(t)
 	require.Same(t, dev, ctx.Device())
 	require.NotEqual(t, primary.Handle(), ctx.Handle())
-	api, err := ctx.APIVersion()
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, api, 3010)
+	require.GreaterOrEqual(t, ok(ctx.APIVersion())(t), 3010)
 
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
-	mem, err := ctx.Alloc(4096)
-	require.NoError(t, err)
+	stream := ok(ctx.NewStream())(t)
+	mem := ok(ctx.Alloc(4096))(t)
 	require.NoError(t, cu.FillAsync(stream, mem.Ptr(), uint32(0xabcd), 1024))
 	got := make([]uint32, 1024)
 	require.NoError(t, errors.Join(cu.CopyToHostAsync(stream, got, mem.Ptr()), stream.Synchronize(t.Context())))
@@ -56,13 +48,10 @@ func TestContextOfItsOwn(t *testing.T) {
 	require.Equal(t, 1, s.count("cuCtxDestroy_v2"))
 	require.Zero(t, s.count("cuDevicePrimaryCtxRelease_v2"))
 	require.Equal(t, []string{"cuMemFree_v2", "cuCtxDestroy_v2"}, s.sequence("cuMemFree_v2", "cuCtxDestroy_v2"))
-	_, err = stream.Query()
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = ctx.Flags()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(stream.Query()), cu.ErrClosed)
+	require.ErrorIs(t, errOf(ctx.Flags()), cu.ErrClosed)
 	if cutest.Kind() == cu.Soft { // a GPU's driver keeps some
-		now, _, err := primary.MemInfo()
-		require.NoError(t, err)
+		now := freeMemory(t, primary)
 		require.Equal(t, free, now)
 	}
 }
@@ -89,7 +78,7 @@ func TestNewContextTakesTheABIThereIs(t *testing.T) {
 		newest = 1
 	}
 	for i := newest; i < len(abis); i++ {
-		s, drv := spied(t, without(t, abis[:i]...))
+		s, drv, _ := spied(t, without(t, abis[:i]...))
 		newContext(t, firstDevice(t, drv), cu.SchedAuto)
 		require.Equal(t, []string{abis[i]}, s.sequence(abis...))
 	}
@@ -102,10 +91,9 @@ func TestNewContextTakesTheABIThereIs(t *testing.T) {
 
 // A context that was created and lost is destroyed, unless memory is in it.
 func TestLostCreatedContextIsDestroyed(t *testing.T) {
-	s, drv := spied(t)
+	s, _, dev := spied(t)
 	func() {
-		_, err := firstDevice(t, drv).NewContext(cu.SchedAuto)
-		require.NoError(t, err)
+		require.NoError(t, errOf(dev.NewContext(cu.SchedAuto)))
 	}()
 	eventuallyCollected(t, func() bool { return s.count("cuCtxDestroy_v2") == 1 })
 }
@@ -114,22 +102,15 @@ func TestContextFlags(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)
 	ctx := newContext(t, dev, cu.SchedYield)
-	flags, err := ctx.Flags()
-	require.NoError(t, err)
-	require.Equal(t, cu.SchedYield, flags&^cu.ContextMapHost)
+	require.Equal(t, cu.SchedYield, ok(ctx.Flags())(t)&^cu.ContextMapHost)
 	if !orTooOld(t, drv, "cuCtxSetFlags", ctx.SetFlags(cu.SchedBlockingSync)) {
-		flags, err = ctx.Flags()
-		require.NoError(t, err)
-		require.Equal(t, cu.SchedBlockingSync, flags&^cu.ContextMapHost)
+		require.Equal(t, cu.SchedBlockingSync, ok(ctx.Flags())(t)&^cu.ContextMapHost)
 		require.ErrorIs(t, ctx.SetFlags(cu.SchedSpin|cu.SchedYield), cu.ErrInvalidValue)
 	}
 	for _, bad := range []cu.ContextFlags{cu.SchedSpin | cu.SchedYield, 1 << 20} {
-		_, err = dev.NewContext(bad)
-		require.ErrorIs(t, err, cu.ErrInvalidValue)
+		require.ErrorIs(t, errOf(dev.NewContext(bad)), cu.ErrInvalidValue)
 	}
-	primary, err := cutest.Context(t, dev).Flags()
-	require.NoError(t, err)
-	require.NotZero(t, primary&cu.ContextMapHost)
+	require.NotZero(t, ok(cutest.Context(t, dev).Flags())(t)&cu.ContextMapHost)
 
 	require.Equal(t, "SCHED_AUTO", cu.SchedAuto.String())
 	require.Equal(t, "SCHED_BLOCKING_SYNC|MAP_HOST|SYNC_MEMOPS", (cu.SchedBlockingSync | cu.ContextMapHost | cu.ContextSyncMemOps).String())
@@ -146,10 +127,8 @@ func TestContextID(t *testing.T) {
 	}
 	ids := map[uint64]bool{primary: true}
 	for range 2 {
-		ctx, err := dev.NewContext(cu.SchedAuto)
-		require.NoError(t, err)
-		id, err := ctx.ID()
-		require.NoError(t, err)
+		ctx := ok(dev.NewContext(cu.SchedAuto))(t)
+		id := ok(ctx.ID())(t)
 		require.False(t, ids[id])
 		ids[id] = true
 		require.NoError(t, ctx.Close())
@@ -158,8 +137,7 @@ func TestContextID(t *testing.T) {
 
 // Flags of the primary context are everybody's, and are set while it is there.
 func TestPrimaryFlags(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	before, active, err := dev.PrimaryState()
 	require.NoError(t, err)
 	require.True(t, active)
@@ -167,9 +145,7 @@ func TestPrimaryFlags(t *testing.T) {
 	now, _, err := dev.PrimaryState()
 	require.NoError(t, err)
 	require.Equal(t, cu.SchedSpin, now)
-	now, err = ctx.Flags()
-	require.NoError(t, err)
-	require.Equal(t, cu.SchedSpin|cu.ContextMapHost, now)
+	require.Equal(t, cu.SchedSpin|cu.ContextMapHost, ok(ctx.Flags())(t))
 	require.NoError(t, dev.SetPrimaryFlags(before))
 	require.ErrorIs(t, dev.SetPrimaryFlags(cu.SchedSpin|cu.SchedYield), cu.ErrInvalidValue)
 
@@ -183,10 +159,8 @@ func TestResetPrimary(t *testing.T) { runChild(t, "reset primary") }
 // Invariant 5: what others are closing is closed before the context goes. The
 // reset itself is left out, for the sake of the other tests.
 func TestResetWaitsForThoseWhoClose(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
+	s, _, dev := spied(t)
+	ctx := ok(dev.PrimaryContext())(t)
 	releasing, reset := make(chan struct{}), make(chan struct{})
 	s.Hook("cuDevicePrimaryCtxRelease", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		close(releasing)

@@ -18,29 +18,21 @@ import (
 func TestDevicesAreFoundByOrdinalAndUUID(t *testing.T) {
 	drv := cutest.Driver(t)
 	for i, want := range drv.Devices() {
-		dev, err := drv.Device(i)
-		require.NoError(t, err)
+		dev := ok(drv.Device(i))(t)
 		require.Same(t, want, dev)
 		require.Equal(t, i, dev.Ordinal())
 		require.NotEmpty(t, dev.Name())
 		require.NotEqual(t, cu.UUID{}, dev.UUID())
 
-		dev, err = drv.DeviceByUUID(want.UUID())
-		require.NoError(t, err)
-		require.Same(t, want, dev)
+		require.Same(t, want, ok(drv.DeviceByUUID(want.UUID()))(t))
 
-		id, err := cu.ParseUUID(want.UUID().String())
-		require.NoError(t, err)
+		id := ok(cu.ParseUUID(want.UUID().String()))(t)
 		require.Equal(t, want.UUID(), id)
 		for _, name := range []string{id.String(), strings.ToUpper(id.String()), id.String()[:len(id.String())-1]} {
-			dev, err = drv.FindDevice(name)
-			require.NoError(t, err)
-			require.Same(t, want, dev)
+			require.Same(t, want, ok(drv.FindDevice(name))(t))
 		}
 	}
-	dev, err := drv.FindDevice("0")
-	require.NoError(t, err)
-	require.Zero(t, dev.Ordinal())
+	require.Zero(t, ok(drv.FindDevice("0"))(t).Ordinal())
 }
 
 // FAULTS 39, 42: an unknown device is an error that says what there is.
@@ -54,10 +46,8 @@ func TestFault39and42_UnknownDeviceListsTheVisibleOnes(t *testing.T) {
 		require.Equal(t, name, none.Want)
 		require.ErrorContains(t, err, have)
 	}
-	_, err := drv.FindDevice("")
-	require.ErrorContains(t, err, `no device "" here`)
-	_, err = drv.DeviceByUUID(cu.UUID{})
-	require.ErrorContains(t, err, "GPU-00000000-0000-0000-0000-000000000000")
+	require.ErrorContains(t, errOf(drv.FindDevice("")), `no device "" here`)
+	require.ErrorContains(t, errOf(drv.DeviceByUUID(cu.UUID{})), "GPU-00000000-0000-0000-0000-000000000000")
 }
 
 func TestUUIDText(t *testing.T) {
@@ -65,41 +55,28 @@ func TestUUIDText(t *testing.T) {
 	text := "GPU-8f7d0102-0304-0506-0708-090a0b0c0dff"
 	require.Equal(t, text, u.String())
 	for _, s := range []string{text, "MIG" + text[3:], "GPU-8F7D0102-0304-0506-0708-090A0B0C0DFF"} {
-		got, err := cu.ParseUUID(s)
-		require.NoError(t, err)
-		require.Equal(t, u, got)
+		require.Equal(t, u, ok(cu.ParseUUID(s))(t))
 	}
 	for _, s := range []string{"", "GPU-", text[4:], text + "00", text[:len(text)-2], "CPU" + text[3:], strings.Replace(text, "f", "g", 1)} {
-		_, err := cu.ParseUUID(s)
-		require.Error(t, err, "%q", s)
+		require.Error(t, errOf(cu.ParseUUID(s)), "%q", s)
 	}
 }
 
 func TestDeviceTellsWhatItIs(t *testing.T) {
 	dev := cutest.Device(t)
-	total, err := dev.TotalMemory()
-	require.NoError(t, err)
-	require.Positive(t, total)
+	require.Positive(t, ok(dev.TotalMemory())(t))
 	major, _, err := dev.ComputeCapability()
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, major, 6)
-	vmm, err := dev.SupportsVMM()
-	require.NoError(t, err)
-	require.True(t, vmm)
-	fd, err := dev.SupportsFD()
-	require.NoError(t, err)
-	require.True(t, fd)
-	warp, err := dev.Attribute(cu.AttributeWarpSize)
-	require.NoError(t, err)
-	require.Equal(t, 32, warp)
-	_, err = dev.Attribute(cu.Attribute(1 << 20))
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.True(t, ok(dev.SupportsVMM())(t))
+	require.True(t, ok(dev.SupportsFD())(t))
+	require.Equal(t, 32, ok(dev.Attribute(cu.AttributeWarpSize))(t))
+	require.ErrorIs(t, errOf(dev.Attribute(cu.Attribute(1<<20))), cu.ErrInvalidValue)
 }
 
 // Every attribute that the driver knows, by what it is called in C.
 func TestAttributes(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	all, err := dev.Attributes()
 	require.NoError(t, err)
 	require.Equal(t, 32, all[cu.AttributeWarpSize])
@@ -129,20 +106,16 @@ func TestAttributes(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, all)
 	s.Fail("cuDeviceGetAttribute", cu.ErrDeinitialized)
-	_, err = dev.Attributes()
-	require.ErrorIs(t, err, cu.ErrDeinitialized)
+	require.ErrorIs(t, errOf(dev.Attributes()), cu.ErrDeinitialized)
 }
 
 func TestDeviceIsFoundByPCIAddress(t *testing.T) {
-	s, drv := spied(t)
+	s, drv, _ := spied(t)
 	for _, want := range drv.Devices() {
-		id, err := want.PCIBusID()
-		require.NoError(t, err)
+		id := ok(want.PCIBusID())(t)
 		require.Regexp(t, `^[0-9a-fA-F]{4,}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F]$`, id)
 		for _, name := range []string{id, strings.ToLower(id), strings.TrimSuffix(id, ".0")} {
-			dev, err := drv.DeviceByPCIBusID(name)
-			require.NoError(t, err, name)
-			require.Same(t, want, dev)
+			require.Same(t, want, ok(drv.DeviceByPCIBusID(name))(t, name))
 		}
 	}
 	for _, name := range []string{"ffff:ff:1f.0", "", "gpu0"} {
@@ -155,13 +128,11 @@ func TestDeviceIsFoundByPCIAddress(t *testing.T) {
 		require.ErrorContains(t, err, at+" "+drv.Devices()[0].String())
 	}
 	s.Fail("cuDeviceGetByPCIBusId", cu.ErrDeinitialized)
-	_, err := drv.DeviceByPCIBusID("0000:01:00.0")
-	require.ErrorIs(t, err, cu.ErrDeinitialized)
+	require.ErrorIs(t, errOf(drv.DeviceByPCIBusID("0000:01:00.0")), cu.ErrDeinitialized)
 }
 
 func TestComputeMode(t *testing.T) {
-	mode, err := cutest.Device(t).ComputeMode()
-	require.NoError(t, err)
+	mode := ok(cutest.Device(t).ComputeMode())(t)
 	require.Contains(t, []cu.ComputeMode{cu.ComputeModeDefault, cu.ComputeModeExclusiveProcess}, mode)
 	require.Equal(t, "CU_COMPUTEMODE_DEFAULT", cu.ComputeModeDefault.String())
 }
@@ -187,9 +158,7 @@ func TestMIGInstance(t *testing.T) {
 	require.Equal(t, whole.UUID(), mig.UUID())
 	id := strings.Replace(whole.UUID().String(), "GPU-", "MIG-", 1)
 	require.Contains(t, mig.String(), "("+id+")")
-	dev, err := drv.FindDevice(id)
-	require.NoError(t, err)
-	require.Same(t, mig, dev)
+	require.Same(t, mig, ok(drv.FindDevice(id))(t))
 
 	// With one of the functions it cannot be told.
 	for _, missing := range []string{"cuDeviceGetUuid", "cuDeviceGetUuid_v2"} {
@@ -199,8 +168,7 @@ func TestMIGInstance(t *testing.T) {
 
 // The driver is asked for each kind of handle once, if it answers.
 func TestGranularityIsRemembered(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	const call = "cuMemGetAllocationGranularity"
 	full := s.Fail(call, cu.ErrOutOfMemory)
 	_, _, err := dev.Granularity(cu.HandleFD)
@@ -216,15 +184,13 @@ func TestGranularityIsRemembered(t *testing.T) {
 }
 
 func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	require.NoError(t, dev.Synchronize(t.Context()))
 	if cutest.Kind() == cu.Soft { // on a GPU, cutest.Main keeps a context
 		require.Zero(t, s.count("cuCtxSynchronize"), "no context, no work to wait for")
 	}
 	ctx := cutest.Context(t, dev)
-	m, err := ctx.Alloc(1 << 20)
-	require.NoError(t, err)
+	m := ok(ctx.Alloc(1 << 20))(t)
 	require.NoError(t, cu.Fill(ctx, m.Ptr(), uint8(1), m.Size()))
 	before := s.count("cuCtxSynchronize")
 	require.NoError(t, dev.Synchronize(t.Context()))
@@ -238,8 +204,7 @@ func TestSynchronizeWaitsOnlyForAnActiveContext(t *testing.T) {
 func TestFault64_WaitForAnotherReferencesStreamIsGivenUp(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx, twin := cutest.Context(t, dev), cutest.Context(t, dev)
-	m, err := ctx.Alloc(4096)
-	require.NoError(t, err)
+	m := ok(ctx.Alloc(4096))(t)
 	require.NoError(t, cu.Fill(ctx, m.Ptr(), uint32(0), 1))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	waits, writes := newStream(t, ctx), newStream(t, ctx)

@@ -95,7 +95,7 @@ func Open(opts ...Option) (*Driver, error) {
 		return nil, c.err
 	}
 	if c.fallback != nil {
-		return openEither(c)
+		return openCUDAOrFallback(c)
 	}
 	return open(c)
 }

@@ -66,7 +66,7 @@ func TestFault43_OpenTellsABrokenDriverFromAnAbsentDevice(t *testing.T) {
 		result cu.Result
 		hint   string
 	}{
-		{cu.ErrNoDevice, "CUDA_VISIBLE_DEVICES"}, // D19
+		{cu.ErrNoDevice, "CUDA_VISIBLE_DEVICES"}, // D19 of docs/driver-facts.md
 		{cu.ErrSystemDriverMismatch, "reload the nvidia module"},
 		{cu.ErrStubLibrary, "LD_LIBRARY_PATH"},
 		{cu.ErrUnknown, "cuInit: CUDA_ERROR_UNKNOWN (999)"},
@@ -111,8 +111,7 @@ func (l *lines) String() string {
 func TestTraceShowsEveryCall(t *testing.T) {
 	out := &lines{}
 	dev := firstDevice(t, cutest.Driver(t, cu.WithTrace(out)))
-	_, err := dev.CreateMemory(1, cu.HandleFD)
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorIs(t, errOf(dev.CreateMemory(1, cu.HandleFD)), cu.ErrInvalidValue)
 	text := out.String()
 	require.Contains(t, text, "cuInit(0) = CUDA_SUCCESS <")
 	require.Regexp(t, `(?m)^cuMemCreate\(0x[0-9a-f]+, 1, 0x[0-9a-f]+, 0\) = CUDA_ERROR_INVALID_VALUE <[0-9.]+[µm]s>$`, text)
@@ -135,8 +134,7 @@ func TestHooksNest(t *testing.T) {
 	}
 	out := &lines{}
 	drv := cutest.Driver(t, hook("first", sys.CUDA_SUCCESS), hook("second", sys.CUDA_ERROR_UNKNOWN), hook("third", sys.CUDA_SUCCESS), cu.WithTrace(out))
-	_, err := drv.ReserveAddress(2<<20, 0, 0)
-	require.ErrorIs(t, err, cu.ErrUnknown)
+	require.ErrorIs(t, errOf(drv.ReserveAddress(2<<20, 0, 0)), cu.ErrUnknown)
 	require.Equal(t, []string{"first", "second"}, seen)
 	require.Contains(t, out.String(), ") = CUDA_ERROR_UNKNOWN <")
 }
@@ -155,17 +153,16 @@ func TestEnvironmentTracesOnStandardError(t *testing.T) {
 		require.NoError(t, readErr)
 		require.NoError(t, r.Close())
 		if err != nil {
-			cutest.NoGPU(t, err.Error())
+			cutest.SkipWithoutGPU(t, err.Error())
 		}
 		require.Equal(t, on, strings.Contains(string(out), "cuInit(0) = CUDA_SUCCESS"))
 	}
 }
 
 func TestSoftwareDriverIsKnownByItsMarker(t *testing.T) {
-	drv, err := cu.Open(cu.WithResolver(soft.Resolver))
-	require.NoError(t, err)
+	drv := ok(cu.Open(cu.WithResolver(soft.Resolver)))(t)
 	require.Equal(t, cu.Soft, drv.Kind())
-	drv, err = cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
+	drv, err := cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
 		if symbol == soft.Marker {
 			return 0, errHidden
 		}
@@ -178,22 +175,17 @@ func TestSoftwareDriverIsKnownByItsMarker(t *testing.T) {
 
 // Functions that this package does not wrap can be called raw, with the handles of its objects.
 func TestHandlesAreTheDrivers(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	call := ctx.Caller()
-	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
-	require.NoError(t, err)
+	m := ok(dev.CreateMemory(granularity(t, dev), cu.HandleFD))(t)
 	require.Equal(t, sys.CUDA_SUCCESS, call.CuMemGetAllocationPropertiesFromHandle(new(sys.CUmemAllocationProp), m.Handle()))
 	require.NoError(t, m.Close())
-	p, err := dev.NewPool(cu.PoolOptions{})
-	require.NoError(t, err)
+	p := ok(dev.NewPool(cu.PoolOptions{}))(t)
 	require.Equal(t, sys.CUDA_SUCCESS, call.CuMemPoolTrimTo(p.Handle(), 0))
 	require.NoError(t, p.Close())
-	g, err := ctx.NewGraph()
-	require.NoError(t, err)
+	g := ok(ctx.NewGraph())(t)
 	require.Equal(t, sys.CUDA_SUCCESS, call.CuGraphGetNodes(g.Handle(), nil, new(uintptr)))
-	e, err := g.Instantiate(0)
-	require.NoError(t, err)
+	e := ok(g.Instantiate(0))(t)
 	require.Equal(t, sys.CUDA_SUCCESS, call.CuGraphLaunch(e.Handle(), 0))
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.NoError(t, e.Close())

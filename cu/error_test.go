@@ -13,18 +13,16 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// D1 seen through an error: the call, the result's name and number, the
+// D1 of docs/driver-facts.md seen through an error: the call, the result's name and number, the
 // driver's words, what to do.
 func TestErrorNamesCallResultAndRemedy(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)
 	g := granularity(t, dev)
-	m, err := dev.CreateMemory(g, cu.HandleFD)
-	require.NoError(t, err)
-	p, err := drv.ReserveAddress(2*g, 0, 0)
-	require.NoError(t, err)
+	m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
+	p := ok(drv.ReserveAddress(2*g, 0, 0))(t)
 
-	err = drv.Map(p, 2*g, 0, m)
+	err := drv.Map(p, 2*g, 0, m)
 	require.ErrorIs(t, err, cu.ErrNotSupported)
 	require.NotErrorIs(t, err, cu.ErrInvalidValue)
 	var e *cu.Error
@@ -46,7 +44,7 @@ func TestErrorNamesCallResultAndRemedy(t *testing.T) {
 // Every result that the driver knows is an error with its name, its number and
 // the driver's own words.
 func TestEveryResultHasTheDriversWords(t *testing.T) {
-	s, drv := spied(t)
+	s, drv, _ := spied(t)
 	dev, raw := firstDevice(t, drv), drv.Caller()
 	named := 0
 	for r := sys.CUresult(1); r < 1000; r++ {
@@ -150,12 +148,9 @@ func TestFault43_MissingSymbolNamesItself(t *testing.T) {
 
 func TestOlderABIsStandInForMissingOnes(t *testing.T) {
 	want := cutest.Device(t).UUID()
-	drv := cutest.Driver(t, without(t, "cuDeviceGetUuid_v2", "cuDevicePrimaryCtxRelease_v2"))
-	dev := firstDevice(t, drv)
+	dev := cutest.Device(t, without(t, "cuDeviceGetUuid_v2", "cuDevicePrimaryCtxRelease_v2"))
 	require.Equal(t, want, dev.UUID())
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	require.NoError(t, ctx.Close())
+	require.NoError(t, ok(dev.PrimaryContext())(t).Close())
 }
 
 func TestMissingSymbolWithoutAnOlderABI(t *testing.T) {
@@ -185,8 +180,7 @@ func TestBindFailureIsToldApart(t *testing.T) {
 }
 
 func TestBindWithoutItsSymbol(t *testing.T) {
-	drv := cutest.Driver(t, without(t, "cuCtxSetCurrent"))
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, ctx := driverContext(t, without(t, "cuCtxSetCurrent"))
 	_, _, err := ctx.MemInfo()
 	var missing *cu.SymbolError
 	require.ErrorAs(t, err, &missing)
@@ -195,10 +189,10 @@ func TestBindWithoutItsSymbol(t *testing.T) {
 
 // The error has its number even where the driver has no words for it.
 func TestErrorWithoutTheDriversWords(t *testing.T) {
-	s, drv := spied(t)
+	s, _, dev := spied(t)
 	s.Fail("cuMemCreate", cu.ErrOutOfMemory)
 	s.Fail("cuGetErrorString", cu.ErrInvalidValue)
-	_, err := firstDevice(t, drv).CreateMemory(2<<20, cu.HandleFD)
+	_, err := dev.CreateMemory(2<<20, cu.HandleFD)
 	require.ErrorContains(t, err, "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY (2); the device does not have that much memory free")
 	require.False(t, errors.Is(err, cu.ErrUnknown))
 }

@@ -37,13 +37,9 @@ type eventHandle struct {
 // the device cannot share events with other processes.
 func (c *Context) NewEvent(flags EventFlags) (*Event, error) {
 	e := &Event{&eventHandle{}, c}
-	err := c.create("cuEventCreate", e.eventHandle, func(call sys.Caller) sys.CUresult {
+	return made(e, c.create("cuEventCreate", e.eventHandle, func(call sys.Caller) sys.CUresult {
 		return call.CuEventCreate(&e.event, uint32(flags))
-	})
-	if err != nil {
-		return nil, err
-	}
-	return e, nil
+	}))
 }
 
 // Context returns the event's context.

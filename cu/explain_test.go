@@ -34,8 +34,7 @@ func kernelsNamed(names ...string) []byte {
 // A kernel that is not there is named, and so are those that there are: of many
 // the first few, those that are most like it before the others.
 func TestMissingKernelNamesTheOthers(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	drv, _, ctx := driverContext(t)
 	many := make([]string, 30)
 	for i := range many {
 		many[i] = fmt.Sprintf("kern%d", i)
@@ -77,8 +76,7 @@ func TestMissingKernelNamesTheOthers(t *testing.T) {
 
 // Drivers before CUDA 12.4 cannot list kernels.
 func TestMissingKernelOfAnOldDriver(t *testing.T) {
-	drv := cutest.Driver(t, without(t, "cuModuleGetFunctionCount"))
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, ctx := driverContext(t, without(t, "cuModuleGetFunctionCount"))
 	_, err := load(t, ctx, various(t)).Function("no")
 	require.Equal(t, `there is no kernel "no"`, detail(t, err, cu.ErrNotFound))
 }
@@ -86,21 +84,16 @@ func TestMissingKernelOfAnOldDriver(t *testing.T) {
 // attribute is a number of the device's.
 func attribute(t testing.TB, dev *cu.Device, a cu.Attribute) uint32 {
 	t.Helper()
-	n, err := dev.Attribute(a)
-	require.NoError(t, err)
+	n := ok(dev.Attribute(a))(t)
 	return uint32(n)
 }
 
 // A launch that cannot be says which of its sizes is too large, and for whom.
 func TestLaunchNamesTheLimit(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
-	f, err := load(t, ctx, kernelsNamed("small")).Function("small")
-	require.NoError(t, err)
+	s, _, dev, ctx := spiedContext(t)
+	f := ok(load(t, ctx, kernelsNamed("small")).Function("small"))(t)
 	nothing := function(t, ctx, "nothing")
-	a, err := nothing.Attributes()
-	require.NoError(t, err)
+	a := ok(nothing.Attributes())(t)
 	most := func(a cu.Attribute) uint32 { return attribute(t, dev, a) }
 	threads, x := most(cu.AttributeMaxThreadsPerBlock), most(cu.AttributeMaxBlockDimX)
 	shared := uint32(a.MaxDynamicShared)
@@ -221,32 +214,26 @@ func TestCopySaysThatThereIsNoMemory(t *testing.T) {
 
 // The nodes of a graph name the memory that they cannot have, too.
 func TestNodeSaysWhatIsWrong(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, ctx := driverContext(t)
 	m := alloc(t, ctx, 1<<20)
-	g, err := ctx.NewGraph()
-	require.NoError(t, err)
+	g := ok(ctx.NewGraph())(t)
 	defer g.Close()
-	_, err = g.AddCopy(m.Ptr().Add(8), m.Ptr(), 1<<20)
+	_, err := g.AddCopy(m.Ptr().Add(8), m.Ptr(), 1<<20)
 	require.Contains(t, detail(t, err, cu.ErrInvalidValue), "the destination "+m.Ptr().Add(8).String()+"+1048576 ends 8 bytes past its allocation")
 	_, err = cu.AddFill(g, m.Ptr()+1, uint16(1), 1)
 	require.Equal(t, fmt.Sprintf("the destination %s is not a multiple of 2, the size of an element", m.Ptr()+1), detail(t, err, cu.ErrInvalidValue))
-	_, err = (*cu.Graph)(nil).AddCopy(m.Ptr(), m.Ptr(), 1)
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf((*cu.Graph)(nil).AddCopy(m.Ptr(), m.Ptr(), 1)), cu.ErrClosed)
 
-	other, err := ctx.NewGraph()
-	require.NoError(t, err)
+	other := ok(ctx.NewGraph())(t)
 	defer other.Close()
-	stranger, err := cu.AddFill(other, m.Ptr(), uint8(1), 1)
-	require.NoError(t, err)
+	stranger := ok(cu.AddFill(other, m.Ptr(), uint8(1), 1))(t)
 	_, err = g.AddCopy(m.Ptr(), m.Ptr().Add(8), 8, stranger)
 	require.Equal(t, "a node in after belongs to another graph", detail(t, err, cu.ErrInvalidValue))
 }
 
 // The driver is asked for reasons when it has refused something, and only then.
 func TestSuccessAsksForNoReasons(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	m, f := alloc(t, ctx, 64), function(t, ctx, "nothing")
 	l, err := f.Prepare(one)
 	require.NoError(t, err)

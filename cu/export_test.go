@@ -1,7 +1,7 @@
 package cu
 
-// NoGPU says why there is no GPU, if that is what err means.
-var NoGPU = noGPU
+// WhyNoGPU says why there is no GPU, if that is what err means.
+var WhyNoGPU = whyNoGPU
 
 // PendingCalls is how many functions of [Stream.Call] are kept.
 func PendingCalls() int {

@@ -9,24 +9,20 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// D20: the attribute says yes without an IMEX channel, so it is tried; and no
+// D20 of docs/driver-facts.md: the attribute says yes without an IMEX channel, so it is tried; and no
 // answer is given where trying fails otherwise.
 func TestSupportsFabricIsTried(t *testing.T) {
 	faults := cutest.NewFaults(t)
 	dev := cutest.Device(t, faults.Option())
 	for _, r := range []cu.Result{cu.ErrNotPermitted, cu.ErrNotSupported} {
 		refused := faults.Fail("cuMemCreate", r)
-		yes, err := dev.SupportsFabric()
-		require.NoError(t, err)
-		require.False(t, yes)
+		require.False(t, ok(dev.SupportsFabric())(t))
 		refused.Stop()
 	}
 	full := faults.Fail("cuMemCreate", cu.ErrOutOfMemory)
-	_, err := dev.SupportsFabric()
-	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.ErrorIs(t, errOf(dev.SupportsFabric()), cu.ErrOutOfMemory)
 	full.Stop()
-	_, err = dev.SupportsFabric()
-	require.NoError(t, err)
+	require.NoError(t, errOf(dev.SupportsFabric()))
 }
 
 // FAULTS 45: each call says what is missing.
@@ -36,14 +32,11 @@ func TestFault45_FabricHandlesWithoutIMEX(t *testing.T) {
 		require.NoError(t, err)
 		t.Skip("there is an IMEX channel here")
 	}
-	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
-	require.NoError(t, err)
-	_, err = m.ExportFabric()
-	require.ErrorIs(t, err, cu.ErrInvalidValue, "it was not made for that")
-	_, err = dev.Driver().ImportFabric(cu.FabricHandle{}, m.Size())
+	m := ok(dev.CreateMemory(granularity(t, dev), cu.HandleFD))(t)
+	require.ErrorIs(t, errOf(m.ExportFabric()), cu.ErrInvalidValue, "it was not made for that")
+	_, err := dev.Driver().ImportFabric(cu.FabricHandle{}, m.Size())
 	require.Error(t, err)
 	require.ErrorContains(t, err, "IMEX channel")
 	require.NoError(t, m.Close())
-	_, err = m.ExportFabric()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(m.ExportFabric()), cu.ErrClosed)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // SupportsFabric reports whether the device can create memory for fabric handles.
-// That needs an IMEX channel, which the attribute ignores (D20), so
+// That needs an IMEX channel, which the attribute ignores (D20 of docs/driver-facts.md), so
 // SupportsFabric tries with the least memory possible. It is false if the driver
 // says [ErrNotPermitted] or [ErrNotSupported]; it returns other errors.
 func (dev *Device) SupportsFabric() (bool, error) {

@@ -34,8 +34,8 @@ func WithFallback(r sys.Resolver) Option {
 	}
 }
 
-// openEither opens libcuda or the fallback.
-func openEither(c config) (*Driver, error) {
+// openCUDAOrFallback opens libcuda or the fallback.
+func openCUDAOrFallback(c config) (*Driver, error) {
 	switch choice := os.Getenv(driverEnv); choice {
 	case "cuda":
 		return open(c)
@@ -49,15 +49,15 @@ func openEither(c config) (*Driver, error) {
 	if err == nil {
 		return d, nil
 	}
-	if why := noGPU(err); why != "" {
+	if why := whyNoGPU(err); why != "" {
 		return openFallback(c, why, why+", and the fallback fails")
 	}
 	return nil, fmt.Errorf("the driver is installed but does not work: %w; repair it, or set %s=soft to do without a GPU", err, driverEnv)
 }
 
-// noGPU says why there is no GPU here, or returns "" if err, the failure to open
+// whyNoGPU says why there is no GPU here, or returns "" if err, the failure to open
 // libcuda, means something else.
-func noGPU(err error) (why string) {
+func whyNoGPU(err error) (why string) {
 	var unopened *sys.LibraryError
 	switch {
 	case errors.As(err, &unopened) && !unopened.Found:

@@ -85,8 +85,7 @@ func TestFault43_ChoiceOfDriver(t *testing.T) {
 }
 
 func TestFallbackThatIsNone(t *testing.T) {
-	_, err := cu.Open(cu.WithFallback(nil))
-	require.ErrorContains(t, err, "WithFallback: the resolver is nil")
+	require.ErrorContains(t, errOf(cu.Open(cu.WithFallback(nil))), "WithFallback: the resolver is nil")
 }
 
 // FAULTS 43. Of errors with which libcuda was not opened, two say that there is no GPU.
@@ -102,7 +101,7 @@ func TestFault43_WhatSaysThatThereIsNoGPU(t *testing.T) {
 		{&cu.SymbolError{Symbol: "cuInit"}, ""},
 		{errHidden, ""},
 	} {
-		require.Equal(t, c.why, cu.NoGPU(c.err), "%v", c.err)
+		require.Equal(t, c.why, cu.WhyNoGPU(c.err), "%v", c.err)
 	}
 }
 

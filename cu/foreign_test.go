@@ -12,8 +12,8 @@ import (
 // Invariant 5: a handle of one driver does not reach another, which might crash
 // on it.
 func TestHandlesOfAnotherDriverAreRefused(t *testing.T) {
-	s, drv := spied(t)
-	_, otherDrv := spied(t)
+	s, drv, _ := spied(t)
+	otherDrv := cutest.Driver(t)
 	dev, other := firstDevice(t, drv), firstDevice(t, otherDrv)
 	ctx, otherCtx := cutest.Context(t, dev), cutest.Context(t, other)
 	event, otherEvent, pool := newEvent(t, ctx, 0), newEvent(t, otherCtx, 0), newPool(t, other)

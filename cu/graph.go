@@ -36,11 +36,7 @@ func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.
 	graphs := &c.inner.dev.drv.graphs
 	graphs.Lock()
 	defer graphs.Unlock()
-	err := c.create(op, g.graphHandle, func(call sys.Caller) sys.CUresult { return create(call, &g.graph) })
-	if err != nil {
-		return nil, err
-	}
-	return g, nil
+	return made(g, c.create(op, g.graphHandle, func(call sys.Caller) sys.CUresult { return create(call, &g.graph) }))
 }
 
 // Context returns the graph's context.

@@ -20,8 +20,7 @@ import (
 // newGraph is an empty graph that goes when t ends.
 func newGraph(t testing.TB, ctx *cu.Context) *cu.Graph {
 	t.Helper()
-	g, err := ctx.NewGraph()
-	require.NoError(t, err)
+	g := ok(ctx.NewGraph())(t)
 	t.Cleanup(func() { require.NoError(t, g.Close()) })
 	return g
 }
@@ -29,16 +28,11 @@ func newGraph(t testing.TB, ctx *cu.Context) *cu.Graph {
 func TestGraphBuiltByHand(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
 	g := newGraph(t, d.ctx)
-	start, err := g.AddEmpty()
-	require.NoError(t, err)
-	one, err := cu.AddFill(g, d.at(0), uint8(1), 4, start)
-	require.NoError(t, err)
-	two, err := cu.AddFill(g, d.at(4), uint16(0x0202), 2, start)
-	require.NoError(t, err)
-	three, err := cu.AddFill(g, d.at(8), uint32(0x03030303), 1, start)
-	require.NoError(t, err)
-	_, err = g.AddCopy(d.at(12), d.at(0), 12, one, two, three)
-	require.NoError(t, err)
+	start := ok(g.AddEmpty())(t)
+	one := ok(cu.AddFill(g, d.at(0), uint8(1), 4, start))(t)
+	two := ok(cu.AddFill(g, d.at(4), uint16(0x0202), 2, start))(t)
+	three := ok(cu.AddFill(g, d.at(8), uint32(0x03030303), 1, start))(t)
+	require.NoError(t, errOf(g.AddCopy(d.at(12), d.at(0), 12, one, two, three)))
 	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeEmpty: 1, cu.NodeFill: 3, cu.NodeCopy: 1}, types(t, g))
 
 	exec := executable(t, g)
@@ -48,23 +42,18 @@ func TestGraphBuiltByHand(t *testing.T) {
 
 	// A child is as it was when it was added.
 	parent := newGraph(t, d.ctx)
-	clear, err := cu.AddFill(parent, d.at(0), uint8(0), 24)
-	require.NoError(t, err)
-	child, err := parent.AddChild(g, clear)
-	require.NoError(t, err)
-	typ, err := child.Type()
-	require.NoError(t, err)
-	require.Equal(t, cu.NodeChild, typ)
+	clear := ok(cu.AddFill(parent, d.at(0), uint8(0), 24))(t)
+	child := ok(parent.AddChild(g, clear))(t)
+	require.Equal(t, cu.NodeChild, ok(child.Type())(t))
 	require.NoError(t, g.Close())
 	outer := executable(t, parent)
 	require.NoError(t, d.fill(d.a, 23, 99))
 	require.NoError(t, outer.Launch(d.a))
 	require.Equal(t, append(half, half...), d.read(t, 24))
-	_, err = parent.AddEmpty(start)
+	_, err := parent.AddEmpty(start)
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
 	require.ErrorContains(t, err, "another graph")
-	_, err = parent.AddEmpty(cu.GraphNode{})
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorIs(t, errOf(parent.AddEmpty(cu.GraphNode{})), cu.ErrInvalidValue)
 	require.True(t, cu.GraphNode{}.IsZero())
 	require.False(t, child.IsZero())
 }
@@ -72,8 +61,7 @@ func TestGraphBuiltByHand(t *testing.T) {
 func TestGraphCloneIsItsOwn(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
 	g := d.captured(t, func() error { return d.fill(d.a, 0, 6) })
-	clone, err := g.Clone()
-	require.NoError(t, err)
+	clone := ok(g.Clone())(t)
 	require.NoError(t, g.Close())
 	require.Equal(t, map[cu.GraphNodeType]int{cu.NodeFill: 1}, types(t, clone))
 	require.NoError(t, executable(t, clone).Launch(d.a))
@@ -84,9 +72,7 @@ func TestGraphCloneIsItsOwn(t *testing.T) {
 func TestEmptyGraphRuns(t *testing.T) {
 	d := newDrawing(t, cutest.Device(t))
 	g := newGraph(t, d.ctx)
-	nodes, err := g.Nodes()
-	require.NoError(t, err)
-	require.Empty(t, nodes)
+	require.Empty(t, ok(g.Nodes())(t))
 	require.NoError(t, executable(t, g).Launch(d.a))
 	require.NoError(t, d.a.Synchronize(soon(t)))
 	require.Same(t, d.ctx, g.Context())
@@ -156,8 +142,7 @@ func TestGraphsOfOlderDrivers(t *testing.T) {
 	require.Equal(t, cu.UpdateNodeTypeChanged, refused.Reason)
 	require.ErrorIs(t, err, cu.ErrGraphExecUpdateFailure)
 
-	_, err = d.captured(t, func() error { return d.fill(d.a, 0, 1) }).Instantiate(1 << 40)
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorIs(t, errOf(d.captured(t, func() error { return d.fill(d.a, 0, 1) }).Instantiate(1<<40)), cu.ErrInvalidValue)
 
 	drv = cutest.Driver(t, without(t, "cuGraphInstantiateWithParams", "cuGraphInstantiateWithFlags"))
 	d = newDrawing(t, firstDevice(t, drv))
@@ -168,8 +153,8 @@ func TestGraphsOfOlderDrivers(t *testing.T) {
 
 // The error says what the driver knows.
 func TestInstantiateRefused(t *testing.T) {
-	s, drv := spied(t)
-	d := newDrawing(t, firstDevice(t, drv))
+	s, drv, dev := spied(t)
+	d := newDrawing(t, dev)
 	g := d.captured(t, func() error { return d.fill(d.a, 0, 1) })
 	full := s.Fail("cuGraphInstantiateWithParams", cu.ErrOutOfMemory)
 	_, err := g.Instantiate(0)
@@ -178,8 +163,7 @@ func TestInstantiateRefused(t *testing.T) {
 	require.False(t, errors.As(err, &refused), "the driver said nothing more")
 	full.Stop()
 
-	nodes, err := g.Nodes()
-	require.NoError(t, err)
+	nodes := ok(g.Nodes())(t)
 	loop := new(sys.CUgraphNode)
 	first, one := new(sys.CUgraphNode), new(uintptr)
 	*one = 1
@@ -207,39 +191,11 @@ func TestGraphWritesDOT(t *testing.T) {
 	g := d.captured(t, func() error { return errors.Join(d.fill(d.a, 0, 1), d.copy(d.a, 1, 0)) })
 	path := filepath.Join(t.TempDir(), "graph.dot")
 	require.NoError(t, g.WriteDOT(path))
-	text, err := os.ReadFile(path)
-	require.NoError(t, err)
+	text := ok(os.ReadFile(path))(t)
 	require.Contains(t, string(text), "digraph")
 	require.Contains(t, string(text), "->")
 	require.Contains(t, string(text), "MEMSET")
 	require.Error(t, g.WriteDOT(filepath.Join(path, "no directory")))
-}
-
-// Invariant 5, and 12: the context ends what was made in it, once.
-func TestContextClosesItsGraphs(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	cutest.Context(t, dev) // keeps the primary context
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	g, err := ctx.NewGraph()
-	require.NoError(t, err)
-	clone, err := g.Clone()
-	require.NoError(t, err)
-	exec, err := g.Instantiate(0)
-	require.NoError(t, err)
-	for range 2 {
-		require.NoError(t, clone.Close())
-	}
-	for range 2 {
-		require.NoError(t, ctx.Close())
-		require.NoError(t, g.Close())
-		require.NoError(t, exec.Close())
-	}
-	require.Equal(t, 2, s.count("cuGraphDestroy"))
-	require.Equal(t, 1, s.count("cuGraphExecDestroy"))
-	require.NoError(t, (*cu.Graph)(nil).Close())
-	require.NoError(t, (*cu.GraphExec)(nil).Close())
 }
 
 // Invariant 1: launches, updates and captures from many goroutines at once.
@@ -278,8 +234,8 @@ func TestGraphsFromManyGoroutines(t *testing.T) {
 // The driver does not guard a graph, or an executable, against two calls at
 // once, so there never are.
 func TestCallsOnAGraphDoNotOverlap(t *testing.T) {
-	s, drv := spied(t)
-	d := newDrawing(t, firstDevice(t, drv))
+	s, _, dev := spied(t)
+	d := newDrawing(t, dev)
 	g := d.captured(t, func() error { return d.fill(d.a, 0, 1) })
 	exec := executable(t, g)
 	var inGraph, inExec, overlaps atomic.Int32
@@ -374,7 +330,7 @@ func TestGraphOfAnotherDriver(t *testing.T) {
 
 // A stream of another context is refused before the driver sees it.
 func TestLaunchOnAStreamOfAnotherContext(t *testing.T) {
-	s, drv := spied(t)
+	s, drv, _ := spied(t)
 	a, b := cutest.TwoDevices(t, drv)
 	d, other := newDrawing(t, a), newDrawing(t, b)
 	exec := executable(t, d.captured(t, func() error { return d.fill(d.a, 0, 1) }))

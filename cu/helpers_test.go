@@ -30,7 +30,7 @@ func driverResolver(t testing.TB) sys.Resolver {
 	t.Helper()
 	r, err := kindsResolver()
 	if err != nil {
-		cutest.NoGPU(t, err.Error())
+		cutest.SkipWithoutGPU(t, err.Error())
 	}
 	return r
 }
@@ -69,11 +69,12 @@ type spy struct {
 	order  []string
 }
 
-// spied opens the driver with a spy around it.
-func spied(t testing.TB, opts ...cu.Option) (*spy, *cu.Driver) {
+// spied opens the driver with a spy around it, and returns its first device, too.
+func spied(t testing.TB, opts ...cu.Option) (*spy, *cu.Driver, *cu.Device) {
 	t.Helper()
 	s := &spy{Faults: cutest.NewFaults(t), counts: map[string]int{}}
-	return s, cutest.Driver(t, append(opts, s.Option(), cu.WithHook(s.hook))...)
+	drv := cutest.Driver(t, append(opts, s.Option(), cu.WithHook(s.hook))...)
+	return s, drv, firstDevice(t, drv)
 }
 
 func (s *spy) hook(call sys.Call, next func() sys.CUresult) sys.CUresult {
@@ -117,9 +118,37 @@ func (s *spy) sequence(symbols ...string) (seq []string) {
 // firstDevice is drv's first device.
 func firstDevice(t testing.TB, drv *cu.Driver) *cu.Device {
 	t.Helper()
-	dev, err := drv.Device(0)
+	return ok(drv.Device(0))(t)
+}
+
+// spiedContext is spied, with the first device and its primary context.
+func spiedContext(t testing.TB, opts ...cu.Option) (*spy, *cu.Driver, *cu.Device, *cu.Context) {
+	t.Helper()
+	s, drv, dev := spied(t, opts...)
+	return s, drv, dev, cutest.Context(t, dev)
+}
+
+// driverContext returns the driver, its first device and the primary context of that.
+func driverContext(t testing.TB, opts ...cu.Option) (*cu.Driver, *cu.Device, *cu.Context) {
+	t.Helper()
+	drv := cutest.Driver(t, opts...)
+	dev := firstDevice(t, drv)
+	return drv, dev, cutest.Context(t, dev)
+}
+
+// deviceContext returns the first device and its primary context.
+func deviceContext(t testing.TB) (*cu.Device, *cu.Context) {
+	t.Helper()
+	dev := cutest.Device(t)
+	return dev, cutest.Context(t, dev)
+}
+
+// freeMemory returns how much memory of the context's device is free.
+func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
+	t.Helper()
+	free, _, err := ctx.MemInfo()
 	require.NoError(t, err)
-	return dev
+	return free
 }
 
 // granularity is what sizes of shareable memory are multiples of.
@@ -156,6 +185,18 @@ func get[T any](v T, err error) T {
 	must(err)
 	return v
 }
+
+// ok returns what a call returned, and ends the test if that failed: ok(ctx.NewStream())(t).
+func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
+	return func(t testing.TB, about ...any) T {
+		t.Helper()
+		require.NoError(t, err, about...)
+		return v
+	}
+}
+
+// errOf returns the error of a call that returns something else, too.
+func errOf[T any](_ T, err error) error { return err }
 
 // runChild runs one of children to its end.
 func runChild(t testing.TB, name string) {

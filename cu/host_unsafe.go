@@ -55,18 +55,14 @@ type hostHandle struct {
 // bytes the memory has no address.
 func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
 	m := &HostMemory{new(hostHandle), c}
-	err := c.create("cuMemHostAlloc", m.hostHandle, func(call sys.Caller) sys.CUresult {
+	return made(m, c.create("cuMemHostAlloc", m.hostHandle, func(call sys.Caller) sys.CUresult {
 		p := new(unsafe.Pointer)
 		r := call.CuMemHostAlloc(p, uintptr(size), uint32(flags))
 		if r == sys.CUDA_SUCCESS {
 			m.bytes = unsafe.Slice((*byte)(*p), size)
 		}
 		return r
-	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	}))
 }
 
 // Bytes returns the memory itself, nil after Close. Do not use it, or a slice of
@@ -138,13 +134,9 @@ func (m *HostMemory) Close() error {
 // read-only memory without RegisterReadOnly, and flags that do not fit.
 func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration, error) {
 	m := &HostRegistration{&hostHandle{bytes: b, registered: true}, c}
-	err := c.create("cuMemHostRegister_v2", m.hostHandle, func(call sys.Caller) sys.CUresult {
+	return made(m, c.create("cuMemHostRegister_v2", m.hostHandle, func(call sys.Caller) sys.CUresult {
 		return call.CuMemHostRegister_v2(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), uint32(flags))
-	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	}))
 }
 
 // Bytes returns the memory, which is the caller's.

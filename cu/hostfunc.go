@@ -22,10 +22,7 @@ func (s *Stream) Call(f func()) error {
 	}
 	inner := s.ctx.inner
 	id := hostFuncs.add(f, inner.loss)
-	err := s.run("cuLaunchHostFunc", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		if r := inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
-			return r
-		}
+	err := s.runUncaptured("cuLaunchHostFunc", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuLaunchHostFunc(h, hostCallback(), id)
 	})
 	if err != nil || inner.loss.isLost() { // lost before add, or after

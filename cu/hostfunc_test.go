@@ -13,13 +13,10 @@ import (
 
 func TestStreamCallsInOrder(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := ok(ctx.NewStream())(t)
 	before := cu.PendingCalls()
-	host, err := ctx.AllocHost(4, 0)
-	require.NoError(t, err)
-	seen, err := cu.HostSlice[uint32](host)
-	require.NoError(t, err)
+	host := ok(ctx.AllocHost(4, 0))(t)
+	seen := ok(cu.HostSlice[uint32](host))(t)
 	mem := zeroed(t, ctx, 4)
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	var got []uint32
@@ -42,12 +39,10 @@ func TestStreamCallsInOrder(t *testing.T) {
 
 // Work given to a stream before it, or its context, was closed is done.
 func TestStreamCallsAfterClose(t *testing.T) {
-	ctx, err := cutest.Device(t).NewContext(cu.SchedAuto)
-	require.NoError(t, err)
+	ctx := ok(cutest.Device(t).NewContext(cu.SchedAuto))(t)
 	before, called := cu.PendingCalls(), make(chan bool, 2)
 	for range 2 {
-		s, err := ctx.NewStream()
-		require.NoError(t, err)
+		s := ok(ctx.NewStream())(t)
 		require.NoError(t, s.Call(func() { called <- true }))
 		require.NoError(t, s.Close())
 	}
@@ -55,23 +50,6 @@ func TestStreamCallsAfterClose(t *testing.T) {
 	<-called
 	<-called
 	require.Equal(t, before, cu.PendingCalls())
-}
-
-// A graph would call the function at every launch.
-func TestStreamCallIsNotCaptured(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	s := newStream(t, ctx)
-	before := cu.PendingCalls()
-	g, err := s.Capture(func() error {
-		require.ErrorIs(t, s.Call(func() { panic("called") }), cu.ErrStreamCaptureUnsupported)
-		return nil
-	})
-	require.NoError(t, err)
-	n, err := g.NodeCount()
-	require.NoError(t, err)
-	require.Zero(t, n)
-	require.Equal(t, before, cu.PendingCalls())
-	require.NoError(t, g.Close())
 }
 
 func TestStreamCallsOfLostContextsAreForgotten(t *testing.T) {
@@ -105,8 +83,7 @@ func childHostFunction() error {
 
 // A driver that refuses keeps nothing.
 func TestStreamCallThatIsRefused(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, _, _, ctx := spiedContext(t)
 	s := newStream(t, ctx)
 	spy.Fail("cuLaunchHostFunc", cu.ErrOutOfMemory)
 	before := cu.PendingCalls()

@@ -116,7 +116,7 @@ func (c *Context) OpenIPC(h IPCHandle) (*IPCMemory, error) {
 	raw := sys.CUipcMemHandle{Reserved: h}
 	const flags = uint32(sys.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) // there is no other
 	p := new(sys.CUdeviceptr)
-	err := c.create("cuIpcOpenMemHandle", m.ipcMemoryHandle, func(call sys.Caller) sys.CUresult {
+	return made(m, c.create("cuIpcOpenMemHandle", m.ipcMemoryHandle, func(call sys.Caller) sys.CUresult {
 		r := older(call.CuIpcOpenMemHandle_v2(p, raw, flags), func() sys.CUresult {
 			return call.CuIpcOpenMemHandle(p, raw, flags)
 		})
@@ -124,11 +124,7 @@ func (c *Context) OpenIPC(h IPCHandle) (*IPCMemory, error) {
 			m.ptr, m.size = DevicePtr(*p), extentOf(call, *p)
 		}
 		return r
-	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	}))
 }
 
 // extentOf returns the size of the memory that begins at p, or 0 if the driver

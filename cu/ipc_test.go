@@ -27,8 +27,7 @@ func byteOf(t testing.TB, ctx *cu.Context, p cu.DevicePtr) byte {
 // opened is memory of another process, closed when t ends.
 func opened(t testing.TB, ctx *cu.Context, h cu.IPCHandle) *cu.IPCMemory {
 	t.Helper()
-	m, err := ctx.OpenIPC(h)
-	require.NoError(t, err)
+	m := ok(ctx.OpenIPC(h))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
@@ -46,16 +45,12 @@ func TestIPCMemoryIsShared(t *testing.T) {
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.Equal(t, "true", peer.ask(t, "filled", 0, 9))
 
-	own, err := ctx.Alloc(4096)
-	require.NoError(t, err)
+	own := ok(ctx.Alloc(4096))(t)
 	require.NoError(t, cu.Fill(ctx, own.Ptr(), uint8(5), 4096))
 	require.NoError(t, ctx.Synchronize(soon(t)))
-	h, err := own.IPCHandle()
-	require.NoError(t, err)
+	h := ok(own.IPCHandle())(t)
 	require.Equal(t, "5", peer.ask(t, "open", h))
-	again, err := own.IPCHandle()
-	require.NoError(t, err)
-	require.Equal(t, h, again)
+	require.Equal(t, h, ok(own.IPCHandle())(t))
 	require.NoError(t, m.Close())
 	peer.end(t) // it closes first
 	require.NoError(t, own.Close())
@@ -79,17 +74,14 @@ func TestIPCHandleOfAnAddressInside(t *testing.T) {
 	peer.end(t)
 }
 
-// FAULTS 10, D16: opened again in the same context it is at the same address,
+// FAULTS 10, D16 of docs/driver-facts.md: opened again in the same context it is at the same address,
 // counted; a Close too many does nothing, and to the driver itself is an error.
 func TestFault10_OpenedTwiceClosedThrice(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	peer := newPeer(t, 0)
 	h := peer.memory(t, ipcSize, 7)
-	a, err := ctx.OpenIPC(h)
-	require.NoError(t, err)
-	b, err := ctx.OpenIPC(h)
-	require.NoError(t, err)
+	a := ok(ctx.OpenIPC(h))(t)
+	b := ok(ctx.OpenIPC(h))(t)
 	require.Equal(t, a.Ptr(), b.Ptr())
 
 	var wg sync.WaitGroup
@@ -115,29 +107,22 @@ func TestFault10_OpenedTwiceClosedThrice(t *testing.T) {
 // D16.
 func TestIPCHandleOfOnesOwn(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	m, err := ctx.Alloc(4096)
-	require.NoError(t, err)
-	h, err := m.IPCHandle()
-	require.NoError(t, err)
-	_, err = ctx.OpenIPC(h)
+	m := ok(ctx.Alloc(4096))(t)
+	h := ok(m.IPCHandle())(t)
+	_, err := ctx.OpenIPC(h)
 	require.ErrorIs(t, err, cu.ErrInvalidContext)
 	require.ErrorContains(t, err, "of this very process")
 	require.NoError(t, m.Close())
-	_, err = m.IPCHandle()
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = (*cu.Memory)(nil).IPCHandle()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(m.IPCHandle()), cu.ErrClosed)
+	require.ErrorIs(t, errOf((*cu.Memory)(nil).IPCHandle()), cu.ErrClosed)
 }
 
 // For memory that legacy IPC cannot share, the error says what kind it is.
 func TestIPCHandleOfOtherMemory(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	virtual, _ := mappedMemory(t, dev, granularity(t, dev))
-	pooled, err := newPool(t, dev).AllocAsync(ctx.NullStream(), 4096)
-	require.NoError(t, err)
-	pinned, err := hostMemory(t, ctx, 4096).DevicePtr()
-	require.NoError(t, err)
+	pooled := ok(newPool(t, dev).AllocAsync(ctx.NullStream(), 4096))(t)
+	pinned := ok(hostMemory(t, ctx, 4096).DevicePtr())(t)
 	peer := newPeer(t, 0)
 	theirs := opened(t, ctx, peer.memory(t, ipcSize, 1))
 	for want, p := range map[string]cu.DevicePtr{
@@ -172,10 +157,8 @@ func TestIPCHandleThatIsNone(t *testing.T) {
 	_, err := ctx.OpenIPC(cu.IPCHandle{})
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
 	require.ErrorContains(t, err, "not a handle")
-	_, err = ctx.OpenIPCEvent(cu.IPCEventHandle{})
-	require.ErrorIs(t, err, cu.ErrMapFailed)
-	_, err = ctx.OpenIPCEvent(cu.IPCEventHandle(good))
-	require.ErrorIs(t, err, cu.ErrMapFailed)
+	require.ErrorIs(t, errOf(ctx.OpenIPCEvent(cu.IPCEventHandle{})), cu.ErrMapFailed)
+	require.ErrorIs(t, errOf(ctx.OpenIPCEvent(cu.IPCEventHandle(good))), cu.ErrMapFailed)
 }
 
 func ones() (h cu.IPCHandle) {
@@ -188,23 +171,25 @@ func ones() (h cu.IPCHandle) {
 func TestIPCHandleText(t *testing.T) {
 	h := ones()
 	h[0] = 0x1a
-	b, err := json.Marshal(map[string]any{"memory": h, "event": cu.IPCEventHandle(h), "fabric": cu.FabricHandle(h)})
-	require.NoError(t, err)
+	b := ok(json.Marshal(map[string]any{"memory": h, "event": cu.IPCEventHandle(h), "fabric": cu.FabricHandle(h), "pool": cu.PoolPointer(h)}))(t)
 	require.Contains(t, string(b), `"1aff`)
 	require.Len(t, h.String(), 128)
 	var back struct {
 		Memory cu.IPCHandle
 		Event  cu.IPCEventHandle
 		Fabric cu.FabricHandle
+		Pool   cu.PoolPointer
 	}
 	require.NoError(t, json.Unmarshal(b, &back))
 	require.Equal(t, h, back.Memory)
 	require.Equal(t, h, cu.IPCHandle(back.Event))
 	require.Equal(t, h, cu.IPCHandle(back.Fabric))
+	require.Equal(t, h, cu.IPCHandle(back.Pool))
 	for _, bad := range []string{"", "1a", strings.Repeat("g", 128), strings.Repeat("1", 129)} {
 		require.Error(t, back.Memory.UnmarshalText([]byte(bad)))
 		require.Error(t, back.Event.UnmarshalText([]byte(bad)))
 		require.Error(t, back.Fabric.UnmarshalText([]byte(bad)))
+		require.Error(t, back.Pool.UnmarshalText([]byte(bad)))
 		require.Equal(t, h, back.Memory, "left alone")
 	}
 }
@@ -240,8 +225,7 @@ func TestFault13_OldIPCHandle(t *testing.T) {
 		h := peer.memory(t, 32*mib, 8)
 		require.NotEqual(t, old, h)
 		again = peer.ask(t, "address", i) == at
-		n, err := ctx.OpenIPC(h)
-		require.NoError(t, err)
+		n := ok(ctx.OpenIPC(h))(t)
 		require.NotEqual(t, m.Ptr(), n.Ptr())
 		require.EqualValues(t, 8, byteOf(t, ctx, n.Ptr()))
 		require.NoError(t, n.Close())
@@ -281,8 +265,7 @@ func TestIPCMemoryOfAnotherDevice(t *testing.T) {
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	peer := newPeer(t, 1)
 	m := opened(t, ctx, peer.memory(t, ipcSize, 7))
-	a, err := ctx.PointerAttributes(m.Ptr())
-	require.NoError(t, err)
+	a := ok(ctx.PointerAttributes(m.Ptr()))(t)
 	require.Equal(t, ctx.Device().Ordinal(), a.Device, "the device that has opened it")
 	require.NoError(t, cu.Fill(ctx, m.Ptr(), uint8(4), ipcSize)) // takes peer access, unlike a copy
 	require.NoError(t, ctx.Synchronize(soon(t)))
@@ -302,38 +285,31 @@ func TestIPCMemoryOfAHiddenDevice(t *testing.T) {
 
 // Invariants 3 and 5: a context closes what is open in it, once.
 func TestContextClosesIPCMemory(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
+	s, _, dev := spied(t)
+	ctx := ok(dev.PrimaryContext())(t)
 	peer := newPeer(t, 0)
 	h := peer.memory(t, ipcSize, 7)
-	m, err := ctx.OpenIPC(h)
-	require.NoError(t, err)
+	m := ok(ctx.OpenIPC(h))(t)
 	require.Equal(t, []cu.Unclosed{{Kind: "memory of another process", Handle: uintptr(m.Ptr()), Bytes: m.Size()}}, ctx.Unclosed())
 	require.NoError(t, ctx.Close())
 	require.Equal(t, 1, s.count("cuIpcCloseMemHandle"))
 	require.NoError(t, m.Close())
 	require.Equal(t, 1, s.count("cuIpcCloseMemHandle"))
-	_, err = ctx.OpenIPC(h)
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = ctx.OpenIPCEvent(cu.IPCEventHandle{})
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, _, err = ctx.IPCHandle(m.Ptr())
+	require.ErrorIs(t, errOf(ctx.OpenIPC(h)), cu.ErrClosed)
+	require.ErrorIs(t, errOf(ctx.OpenIPCEvent(cu.IPCEventHandle{})), cu.ErrClosed)
+	_, _, err := ctx.IPCHandle(m.Ptr())
 	require.ErrorIs(t, err, cu.ErrClosed)
 	peer.end(t)
 }
 
 // Drivers that have the first ABI only open with that.
 func TestOpenIPCWithTheFirstABI(t *testing.T) {
-	drv := cutest.Driver(t, without(t, "cuIpcOpenMemHandle_v2"))
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	_, _, ctx := driverContext(t, without(t, "cuIpcOpenMemHandle_v2"))
 	peer := newPeer(t, 0)
 	m := opened(t, ctx, peer.memory(t, ipcSize, 7))
 	require.EqualValues(t, 7, byteOf(t, ctx, m.Ptr()))
 	require.NoError(t, m.Close())
 	peer.end(t)
 	none := cutest.Driver(t, without(t, "cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle"))
-	_, err := cutest.Context(t, firstDevice(t, none)).OpenIPC(cu.IPCHandle{})
-	require.ErrorIs(t, err, cu.ErrSymbolMissing)
+	require.ErrorIs(t, errOf(cutest.Context(t, firstDevice(t, none)).OpenIPC(cu.IPCHandle{})), cu.ErrSymbolMissing)
 }

@@ -26,18 +26,14 @@ func (e *Event) IPCHandle() (IPCEventHandle, error) {
 // The driver does not notice that the owner has closed the event or was killed:
 // the event opens, and a wait for it ends at once or never. Ask the owner over
 // the connection that brought the handle. On a GPU the handle of another
-// container may open an unrelated event (D18).
+// container may open an unrelated event (D18 of docs/driver-facts.md).
 //
 // Errors: [ErrInvalidContext] for a handle of this process; [ErrMapFailed] for
 // bytes that are no handle, and between containers with a /dev/shm each (D18).
 func (c *Context) OpenIPCEvent(h IPCEventHandle) (*Event, error) {
 	e := &Event{&eventHandle{}, c}
 	raw := sys.CUipcEventHandle{Reserved: h}
-	err := c.create("cuIpcOpenEventHandle", e.eventHandle, func(call sys.Caller) sys.CUresult {
+	return made(e, c.create("cuIpcOpenEventHandle", e.eventHandle, func(call sys.Caller) sys.CUresult {
 		return call.CuIpcOpenEventHandle(&e.event, raw)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return e, nil
+	}))
 }

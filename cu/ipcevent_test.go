@@ -15,8 +15,7 @@ import (
 // openedEvent is an event of another process, closed when t ends.
 func openedEvent(t testing.TB, ctx *cu.Context, h cu.IPCEventHandle) *cu.Event {
 	t.Helper()
-	e, err := ctx.OpenIPCEvent(h)
-	require.NoError(t, err)
+	e := ok(ctx.OpenIPCEvent(h))(t)
 	t.Cleanup(func() { require.NoError(t, e.Close()) })
 	return e
 }
@@ -27,19 +26,13 @@ func TestIPCEventOrdersProcesses(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	s, peer := newStream(t, ctx), newPeer(t, 0)
 	e := openedEvent(t, ctx, peer.event(t))
-	done, err := e.Query()
-	require.NoError(t, err)
-	require.True(t, done, "never recorded")
+	require.True(t, ok(e.Query())(t), "never recorded")
 
 	peer.ask(t, "hold")
 	peer.ask(t, "record", 0)
-	done, err = e.Query()
-	require.NoError(t, err)
-	require.False(t, done)
+	require.False(t, ok(e.Query())(t))
 	require.NoError(t, s.WaitEvent(e))
-	done, err = s.Query()
-	require.NoError(t, err)
-	require.False(t, done)
+	require.False(t, ok(s.Query())(t))
 	short, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, e.Synchronize(short), context.Canceled)
@@ -50,8 +43,7 @@ func TestIPCEventOrdersProcesses(t *testing.T) {
 
 	require.NoError(t, e.Record(s)) // and the other way round
 	require.Equal(t, "happened", peer.ask(t, "wait", 0))
-	_, err = e.Elapsed(e)
-	require.ErrorIs(t, err, cu.ErrInvalidHandle)
+	require.ErrorIs(t, errOf(e.Elapsed(e)), cu.ErrInvalidHandle)
 	require.NoError(t, e.Close())
 	peer.end(t)
 }
@@ -65,8 +57,7 @@ func TestFault17_EventIsGone(t *testing.T) {
 	peer.ask(t, "drop", 0)
 	gone := func(h cu.IPCEventHandle) {
 		t.Helper()
-		e, err := ctx.OpenIPCEvent(h)
-		require.NoError(t, err)
+		e := ok(ctx.OpenIPCEvent(h))(t)
 		short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		if err := e.Synchronize(short); err != nil { // what it finds there is left open
@@ -97,26 +88,21 @@ func TestIPCEventOutlivesItsOwner(t *testing.T) {
 
 func TestIPCEventHandleErrors(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	plain, err := ctx.NewEvent(cu.EventDisableTiming)
-	require.NoError(t, err)
-	_, err = plain.IPCHandle()
+	plain := ok(ctx.NewEvent(cu.EventDisableTiming))(t)
+	_, err := plain.IPCHandle()
 	require.Error(t, err)
 	require.ErrorContains(t, err, "EventInterprocess")
-	shared, err := ctx.NewEvent(cu.EventInterprocess | cu.EventDisableTiming)
-	require.NoError(t, err)
-	h, err := shared.IPCHandle()
-	require.NoError(t, err)
+	shared := ok(ctx.NewEvent(cu.EventInterprocess | cu.EventDisableTiming))(t)
+	h := ok(shared.IPCHandle())(t)
 	_, err = ctx.OpenIPCEvent(h)
 	require.Error(t, err)
 	require.ErrorContains(t, err, "this very process")
 	require.NoError(t, errors.Join(plain.Close(), shared.Close()))
-	_, err = shared.IPCHandle()
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = (*cu.Event)(nil).IPCHandle()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(shared.IPCHandle()), cu.ErrClosed)
+	require.ErrorIs(t, errOf((*cu.Event)(nil).IPCHandle()), cu.ErrClosed)
 }
 
-// FAULTS 46, D18: between containers memory is shared; events are where both have
+// FAULTS 46, D18 of docs/driver-facts.md: between containers memory is shared; events are where both have
 // /dev/shm in common, and elsewhere the error says what to use instead.
 func TestFault46_IPCBetweenNamespaces(t *testing.T) {
 	t.Run("with a /dev/shm each", func(t *testing.T) {
@@ -142,9 +128,7 @@ func TestFault46_IPCBetweenNamespaces(t *testing.T) {
 		require.NoError(t, err)
 		peer.ask(t, "hold")
 		peer.ask(t, "record", 0)
-		done, err := e.Query()
-		require.NoError(t, err)
-		require.True(t, done, "of another event")
+		require.True(t, ok(e.Query())(t), "of another event")
 		peer.ask(t, "release")
 		require.NoError(t, e.Close())
 	})

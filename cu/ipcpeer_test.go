@@ -54,11 +54,8 @@ func isolatedPeer(t testing.TB, shm bool) *ipcPeer {
 func startPeer(t testing.TB, cmd *exec.Cmd) *ipcPeer {
 	t.Helper()
 	p := &ipcPeer{Cmd: cmd}
-	var err error
-	p.in, err = p.StdinPipe()
-	require.NoError(t, err)
-	out, err := p.StdoutPipe()
-	require.NoError(t, err)
+	p.in = ok(p.StdinPipe())(t)
+	out := ok(p.StdoutPipe())(t)
 	p.out, p.Stderr = bufio.NewReader(out), os.Stderr
 	require.NoError(t, p.Start())
 	t.Cleanup(p.kill)
@@ -68,10 +65,8 @@ func startPeer(t testing.TB, cmd *exec.Cmd) *ipcPeer {
 // ask tells the peer to do something and returns its answer.
 func (p *ipcPeer) ask(t testing.TB, what ...any) string {
 	t.Helper()
-	_, err := fmt.Fprintln(p.in, what...)
-	require.NoError(t, err)
-	line, err := p.out.ReadString('\n')
-	require.NoError(t, err, "the answer to %v", what)
+	require.NoError(t, errOf(fmt.Fprintln(p.in, what...)))
+	line := ok(p.out.ReadString('\n'))(t, "the answer to %v", what)
 	answer := strings.TrimSpace(line)
 	require.False(t, strings.HasPrefix(answer, "error"), "%v: %s", what, answer)
 	return answer

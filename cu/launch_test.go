@@ -72,15 +72,12 @@ func TestParams(t *testing.T) {
 		return
 	}
 	require.Equal(t, []cu.Param{{0, 8}, {8, 1}, {10, 2}, {12, 4}, {16, 8}, {24, 4}, {32, 8}, {40, 12}, {56, 16}}, p)
-	p, err = function(t, ctx, "nothing").Params()
-	require.NoError(t, err)
-	require.Empty(t, p)
+	require.Empty(t, ok(function(t, ctx, "nothing").Params())(t))
 }
 
 // Wrong arguments are refused, by name, before the driver sees them.
 func TestWrongArguments(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, drv, _, ctx := spiedContext(t)
 	f := function(t, ctx, "shared")
 	spy.Fail("cuLaunchKernel", cu.ErrInvalidValue)
 	closed := alloc(t, ctx, 4)
@@ -126,8 +123,7 @@ func TestWrongArguments(t *testing.T) {
 
 func TestPreparedLaunch(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := ok(ctx.NewStream())(t)
 	const n = 100
 	out := zeroed(t, ctx, 4*n)
 	cfg := one
@@ -164,11 +160,11 @@ func TestPreparedLaunchOfClosedMemory(t *testing.T) {
 	cfg := one
 	cfg.Shared = 64
 	mem, other := zeroed(t, ctx, 4), zeroed(t, ctx, 4)
-	l, err := function(t, ctx, "shared").Prepare(cfg, mem, uint32(0), uint32(5))
-	require.NoError(t, err)
+	m := load(t, ctx, various(t))
+	l := ok(ok(m.Function("shared"))(t).Prepare(cfg, mem, uint32(0), uint32(5)))(t)
 	require.NoError(t, l.Run(ctx.NullStream()))
 	require.NoError(t, mem.Close())
-	err = l.Run(ctx.NullStream())
+	err := l.Run(ctx.NullStream())
 	var wrong *cu.ArgumentError
 	require.ErrorAs(t, err, &wrong)
 	require.ErrorIs(t, err, cu.ErrClosed)
@@ -177,16 +173,16 @@ func TestPreparedLaunchOfClosedMemory(t *testing.T) {
 	require.NoError(t, l.Run(ctx.NullStream()))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.Equal(t, []uint32{5}, words(t, ctx, other.Ptr(), 1))
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, l.Run(ctx.NullStream()), cu.ErrClosed)
 }
 
 // Invariant 1.
 func TestPreparedLaunchFromManyGoroutines(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	m := load(t, ctx, various(t))
-	f, err := m.Function("count")
-	require.NoError(t, err)
-	l, err := f.Prepare(one, alloc(t, ctx, 4))
-	require.NoError(t, err)
+	f := ok(m.Function("count"))(t)
+	l := ok(f.Prepare(one, alloc(t, ctx, 4)))(t)
 	var wg sync.WaitGroup
 	errs := make(chan error, 8)
 	for range cap(errs) {
@@ -225,20 +221,16 @@ func TestLaunchIsRefusedAtOnce(t *testing.T) {
 		require.ErrorIs(t, f.Launch(ctx.NullStream(), cfg), cu.ErrInvalidValue, name)
 	}
 	require.NoError(t, f.Launch(ctx.NullStream(), cu.LaunchConfig{Grid: cu.Dim3{X: 2, Y: 2, Z: 2}, Block: cu.Dim3{X: 8, Y: 8, Z: 16}}))
-	other, err := ctx.Device().NewContext(cu.SchedAuto)
-	require.NoError(t, err)
+	other := ok(ctx.Device().NewContext(cu.SchedAuto))(t)
 	defer func() { require.NoError(t, other.Close()) }()
-	s, err := other.NewStream()
-	require.NoError(t, err)
-	require.ErrorIs(t, f.Launch(s, one), cu.ErrInvalidHandle)
+	require.ErrorIs(t, f.Launch(ok(other.NewStream())(t), one), cu.ErrInvalidHandle)
 	require.ErrorIs(t, (*cu.Function)(nil).Launch(ctx.NullStream(), one), cu.ErrClosed)
 }
 
 func TestCooperativeLaunch(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	m := load(t, ctx, various(t))
-	f, err := m.Function("count")
-	require.NoError(t, err)
+	f := ok(m.Function("count"))(t)
 	out := alloc(t, ctx, 4)
 	threads, blocks, err := f.SuggestedBlock(0, 0)
 	require.NoError(t, err)
@@ -264,8 +256,7 @@ func TestCooperativeLaunch(t *testing.T) {
 func TestLaunchAttributes(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	m := load(t, ctx, various(t))
-	f, err := m.Function("count")
-	require.NoError(t, err)
+	f := ok(m.Function("count"))(t)
 	out := alloc(t, ctx, 4)
 	cfg := one
 	cfg.Priority = -1
@@ -275,8 +266,7 @@ func TestLaunchAttributes(t *testing.T) {
 	cfg.Cooperative = true
 	require.NoError(t, f.Launch(ctx.NullStream(), cfg, out))
 	want := uint32(7 + 2)
-	clusters, err := ctx.Device().Attribute(cu.AttributeClusterLaunch)
-	require.NoError(t, err)
+	clusters := ok(ctx.Device().Attribute(cu.AttributeClusterLaunch))(t)
 	cfg = cu.LaunchConfig{Grid: cu.Dim3{X: 4}, Block: cu.Dim3{X: 1}, Cluster: cu.Dim3{X: 2}}
 	if err := f.Launch(ctx.NullStream(), cfg, out); clusters != 0 {
 		require.NoError(t, err)
@@ -299,19 +289,11 @@ func TestCapturedLaunch(t *testing.T) {
 	out := zeroed(t, ctx, 8)
 	cfg := one
 	cfg.Shared = 64
-	l, err := function(t, ctx, "shared").Prepare(cfg, out, uint32(0), uint32(11))
-	require.NoError(t, err)
+	l := ok(function(t, ctx, "shared").Prepare(cfg, out, uint32(0), uint32(11)))(t)
 	require.NoError(t, ctx.Synchronize(soon(t)))
-	g, err := s.Capture(func() error { return l.Run(s) })
-	require.NoError(t, err)
-	n, err := g.NodeCount()
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-	nodes, err := g.Nodes()
-	require.NoError(t, err)
-	typ, err := nodes[0].Type()
-	require.NoError(t, err)
-	require.Equal(t, cu.NodeKernel, typ)
+	g := ok(s.Capture(func() error { return l.Run(s) }))(t)
+	require.Equal(t, 1, ok(g.NodeCount())(t))
+	require.Equal(t, cu.NodeKernel, ok(ok(g.Nodes())(t)[0].Type())(t))
 	require.NoError(t, l.Set(0, out.Ptr().Add(4)))
 	require.NoError(t, l.Set(2, uint32(12)))
 	exec := executable(t, g)

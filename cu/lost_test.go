@@ -17,8 +17,7 @@ import (
 // that noticed it, and says so for ever: also through another Context that is
 // the same one to the driver. Nothing more reaches the driver.
 func TestLostContextSaysSoForEver(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	ctx, twin := cutest.Context(t, dev), cutest.Context(t, dev)
 	s.Fail("cuCtxSynchronize", cu.ErrIllegalAddress)
 	err := ctx.Synchronize(t.Context())
@@ -39,8 +38,7 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 		require.ErrorIs(t, err, cu.ErrContextLost)
 		require.ErrorIs(t, err, cu.ErrIllegalAddress)
 		require.EqualError(t, err, cause+", so cuMemGetInfo_v2 was not called\n"+below)
-		_, err = c.NewStream()
-		require.ErrorIs(t, err, cu.ErrContextLost)
+		require.ErrorIs(t, errOf(c.NewStream()), cu.ErrContextLost)
 	}
 	require.Equal(t, before, s.calls())
 }
@@ -48,27 +46,21 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 // A lost device stays lost: the driver makes no new context, and contexts that are left close
 // without a call that it would refuse, or crash in.
 func TestLossOutlivesTheContexts(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	apart, err := dev.NewContext(cu.SchedAuto)
-	require.NoError(t, err)
-	stream, err := apart.NewStream()
-	require.NoError(t, err)
-	mem, err := apart.Alloc(4096)
-	require.NoError(t, err)
+	s, _, dev := spied(t)
+	ctx := ok(dev.PrimaryContext())(t)
+	apart := ok(dev.NewContext(cu.SchedAuto))(t)
+	stream := ok(apart.NewStream())(t)
+	mem := ok(apart.Alloc(4096))(t)
 	s.Fail("cuCtxSynchronize", cu.ErrLaunchFailed)
 	require.ErrorIs(t, ctx.Synchronize(t.Context()), cu.ErrContextLost)
 
-	_, _, err = apart.MemInfo()
+	_, _, err := apart.MemInfo()
 	require.ErrorIs(t, err, cu.ErrContextLost, "contexts are lost together")
 	before := s.calls()
 	require.NoError(t, stream.Close())
 	require.NoError(t, mem.Close())
 	require.Equal(t, before, s.calls(), "they go with the context")
-	_, err = stream.Query()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(stream.Query()), cu.ErrClosed)
 	require.NoError(t, ctx.Close())
 	require.NoError(t, apart.Close())
 	require.Equal(t, []string{"cuDevicePrimaryCtxRelease_v2", "cuCtxDestroy_v2"},
@@ -92,8 +84,7 @@ func TestRefusalLosesNoContext(t *testing.T) {
 	_, err := ctx.Alloc(1 << 60)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.NotErrorIs(t, err, cu.ErrContextLost)
-	_, _, err = ctx.MemInfo()
-	require.NoError(t, err)
+	_ = freeMemory(t, ctx)
 }
 
 // The cause comes first, and fits a line with the calls, whatever they are.

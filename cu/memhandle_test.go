@@ -16,13 +16,11 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// D4: the driver dies of a handle that is given back twice; invariant 5.
+// D4 of docs/driver-facts.md: the driver dies of a handle that is given back twice; invariant 5.
 func TestMemHandleIsReleasedOnce(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, drv, dev := spied(t)
 	g := granularity(t, dev)
-	m, err := dev.CreateMemory(g, cu.HandleFD)
-	require.NoError(t, err)
+	m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
 	require.Equal(t, g, m.Size())
 	var wg sync.WaitGroup
 	for range 8 {
@@ -33,16 +31,12 @@ func TestMemHandleIsReleasedOnce(t *testing.T) {
 	require.Equal(t, 1, s.count("cuMemRelease"))
 
 	before := s.calls()
-	_, err = m.Export()
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = m.DeviceID()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(m.Export()), cu.ErrClosed)
+	require.ErrorIs(t, errOf(m.DeviceID()), cu.ErrClosed)
 	for _, m := range []*cu.MemHandle{m, nil} {
 		require.ErrorIs(t, drv.Map(0x10000, g, 0, m), cu.ErrClosed)
-		_, err = m.Export()
-		require.ErrorIs(t, err, cu.ErrClosed)
-		_, err = m.Properties()
-		require.ErrorIs(t, err, cu.ErrClosed)
+		require.ErrorIs(t, errOf(m.Export()), cu.ErrClosed)
+		require.ErrorIs(t, errOf(m.Properties()), cu.ErrClosed)
 	}
 	require.Equal(t, before, s.calls())
 }
@@ -50,15 +44,11 @@ func TestMemHandleIsReleasedOnce(t *testing.T) {
 // FAULTS 15, invariant 3: a lost handle gives its memory back.
 func TestLostMemHandleIsReleased(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	s, _, dev, ctx := spiedContext(t)
 	g := granularity(t, dev)
-	free, _, err := ctx.MemInfo()
-	require.NoError(t, err)
+	free := freeMemory(t, ctx)
 	func() {
-		_, err := dev.CreateMemory(g, cu.HandleFD)
-		require.NoError(t, err)
+		require.NoError(t, errOf(dev.CreateMemory(g, cu.HandleFD)))
 	}()
 	eventuallyCollected(t, func() bool {
 		now, _, err := ctx.MemInfo()
@@ -69,26 +59,16 @@ func TestLostMemHandleIsReleased(t *testing.T) {
 // D6, D7: an imported handle is the same memory, on the same device, and needs
 // no context. The descriptor stays the caller's.
 func TestImportedMemoryIsTheSame(t *testing.T) {
-	drv := cutest.Driver(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t)
 	g := granularity(t, dev)
-	own, err := dev.CreateMemory(g, cu.HandleFD)
-	require.NoError(t, err)
-	fd, err := own.Export()
-	require.NoError(t, err)
-	imported, err := drv.ImportMemory(fd, g)
-	require.NoError(t, err)
+	own := ok(dev.CreateMemory(g, cu.HandleFD))(t)
+	fd := ok(own.Export())(t)
+	imported := ok(drv.ImportMemory(fd, g))(t)
 	require.NoError(t, fd.Close(), "still open")
 
-	id, err := imported.DeviceID()
-	require.NoError(t, err)
-	want, err := own.DeviceID()
-	require.NoError(t, err)
-	require.Equal(t, want, id)
+	require.Equal(t, ok(own.DeviceID())(t), ok(imported.DeviceID())(t))
 
-	p, err := drv.ReserveAddress(2*g, 0, 0)
-	require.NoError(t, err)
+	p := ok(drv.ReserveAddress(2*g, 0, 0))(t)
 	require.NoError(t, drv.Map(p, g, 0, own))
 	require.NoError(t, drv.Map(p.Add(g), g, 0, imported))
 	require.NoError(t, drv.SetAccess(p, 2*g, cu.ReadWrite, dev))
@@ -96,9 +76,7 @@ func TestImportedMemoryIsTheSame(t *testing.T) {
 	got := make([]uint32, 1)
 	require.NoError(t, cu.CopyToHost(ctx, got, p.Add(g)))
 	require.EqualValues(t, 0xfeedface, got[0])
-	a, err := drv.AccessOf(p, dev)
-	require.NoError(t, err)
-	require.Equal(t, cu.ReadWrite, a)
+	require.Equal(t, cu.ReadWrite, ok(drv.AccessOf(p, dev))(t))
 
 	require.NoError(t, own.Close()) // D12: legal while mapped
 	require.NoError(t, cu.CopyToHost(ctx, got, p))
@@ -112,35 +90,26 @@ func TestImportedMemoryIsTheSame(t *testing.T) {
 func TestFault25_ImportOfForeignDescriptors(t *testing.T) {
 	drv := cutest.Driver(t)
 	for name, f := range foreignDescriptors(t) {
-		_, err := drv.ImportMemory(f, 2<<20)
-		require.ErrorIs(t, err, cu.ErrUnknown, name)
-		_, err = f.Stat()
-		require.NoError(t, err, "the descriptor stays the caller's")
+		require.ErrorIs(t, errOf(drv.ImportMemory(f, 2<<20)), cu.ErrUnknown, name)
+		require.NoError(t, errOf(f.Stat()), "the descriptor stays the caller's")
 		require.NoError(t, f.Close())
-		_, err = drv.ImportMemory(f, 2<<20)
-		require.ErrorIs(t, err, os.ErrClosed, name)
+		require.ErrorIs(t, errOf(drv.ImportMemory(f, 2<<20)), os.ErrClosed, name)
 	}
-	_, err := drv.ImportMemory(nil, 2<<20)
-	require.ErrorIs(t, err, os.ErrInvalid)
+	require.ErrorIs(t, errOf(drv.ImportMemory(nil, 2<<20)), os.ErrInvalid)
 }
 
 // foreignDescriptors are files of every other kind, to be closed.
 func foreignDescriptors(t *testing.T) map[string]*os.File {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	memfd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
-	require.NoError(t, err)
+	pair := ok(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	memfd := ok(unix.MemfdCreate("test", unix.MFD_CLOEXEC))(t)
 	require.NoError(t, unix.Ftruncate(memfd, 2<<20+4096))
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(path, make([]byte, 8192), 0o600))
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	require.NoError(t, err)
-	dir, err := os.Open(t.TempDir())
-	require.NoError(t, err)
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	require.NoError(t, err)
+	file := ok(os.OpenFile(path, os.O_RDWR, 0))(t)
+	dir := ok(os.Open(t.TempDir()))(t)
+	null := ok(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
 	all := map[string]*os.File{
 		"pipe, reading": r, "pipe, writing": w,
 		"socket": os.NewFile(uintptr(pair[0]), "socket"), "its peer": os.NewFile(uintptr(pair[1]), "socket"),
@@ -171,20 +140,17 @@ func childDescriptorZero() error {
 	return errors.Join(imported.Close(), zero.Close(), fd.Close(), own.Close())
 }
 
-func TestExportMakesADescriptorOfItsOwnEachTime(t *testing.T) {
+// FAULTS 16: each export is a descriptor of its own, which no child inherits.
+func TestExportedDescriptorsAreTheCallers(t *testing.T) {
 	dev := cutest.Device(t)
-	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
-	require.NoError(t, err)
-	a, err := m.Export()
-	require.NoError(t, err)
-	b, err := m.Export()
-	require.NoError(t, err)
-	require.NotEqual(t, a.Fd(), b.Fd())
-	for _, f := range []*os.File{a, b} {
-		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
-		require.NoError(t, err)
-		require.NotZero(t, flags&unix.FD_CLOEXEC, "FAULTS 16")
-		require.NoError(t, f.Close())
+	m := ok(dev.CreateMemory(granularity(t, dev), cu.HandleFD))(t)
+	for _, export := range []func() (*os.File, error){m.Export, newPool(t, dev).Export} {
+		a, b := ok(export())(t), ok(export())(t)
+		require.NotEqual(t, a.Fd(), b.Fd())
+		for _, f := range []*os.File{a, b} {
+			require.NotZero(t, ok(unix.FcntlInt(f.Fd(), unix.F_GETFD, 0))(t)&unix.FD_CLOEXEC)
+			require.NoError(t, f.Close())
+		}
 	}
 	require.NoError(t, m.Close())
 }
@@ -194,10 +160,8 @@ func TestExportMakesADescriptorOfItsOwnEachTime(t *testing.T) {
 // left. Where there is a channel the handle is made.
 func TestFault45_FabricWithoutIMEX(t *testing.T) {
 	cutest.Alone(t, "it counts the device's memory")
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	free, _, err := ctx.MemInfo()
-	require.NoError(t, err)
+	dev, ctx := deviceContext(t)
+	free := freeMemory(t, ctx)
 	for _, types := range []cu.HandleType{cu.HandleFabric, cu.HandleFD | cu.HandleFabric} {
 		m, err := dev.CreateMemory(granularity(t, dev), types)
 		if err == nil {
@@ -208,35 +172,26 @@ func TestFault45_FabricWithoutIMEX(t *testing.T) {
 		require.ErrorContains(t, err, "IMEX channel")
 		require.Nil(t, m)
 	}
-	after, _, err := ctx.MemInfo()
-	require.NoError(t, err)
+	after := freeMemory(t, ctx)
 	require.Equal(t, free, after)
 }
 
 // A handle that its owner closes is as any other, but nobody else closes it.
 func TestUncollectedMemHandle(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, drv, dev := spied(t)
 	g := granularity(t, dev)
-	m, err := dev.CreateMemory(g, cu.HandleFD)
-	require.NoError(t, err)
-	f, err := m.Export()
-	require.NoError(t, err)
-	own, err := drv.ImportUncollected(f, g)
-	require.NoError(t, err)
+	m := ok(dev.CreateMemory(g, cu.HandleFD))(t)
+	f := ok(m.Export())(t)
+	own := ok(drv.ImportUncollected(f, g))(t)
 	require.Equal(t, g, own.Size())
-	id, err := own.DeviceID()
-	require.NoError(t, err)
-	require.Equal(t, dev.Ordinal(), id)
+	require.Equal(t, dev.Ordinal(), ok(own.DeviceID())(t))
 	kept := own.Handle()
 	require.NoError(t, m.Close())
 	func() { // a lost handle of the other kind shows that cleanups have run
-		_, err := drv.ImportMemory(f, g)
-		require.NoError(t, err)
+		require.NoError(t, errOf(drv.ImportMemory(f, g)))
 	}()
 	eventuallyCollected(t, func() bool { return s.count("cuMemRelease") == 2 })
 	require.Equal(t, sys.CUDA_SUCCESS, drv.Caller().CuMemRelease(kept), "nobody has released it")
 	require.NoError(t, f.Close())
-	_, err = drv.ImportUncollected(f, g)
-	require.ErrorIs(t, err, os.ErrClosed)
+	require.ErrorIs(t, errOf(drv.ImportUncollected(f, g)), os.ErrClosed)
 }

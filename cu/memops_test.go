@@ -53,8 +53,7 @@ var conditions = []struct {
 
 func TestWaitConditions(t *testing.T) {
 	dev := cutest.Device(t)
-	nor, err := dev.SupportsWaitNOR()
-	require.NoError(t, err)
+	nor := ok(dev.SupportsWaitNOR())(t)
 	ctx := cutest.Context(t, dev)
 	p, s, writer := newWords(t, ctx, 1), newStream(t, ctx), newStream(t, ctx)
 	write := func(v uint64) {
@@ -177,12 +176,9 @@ func TestBarrierInABatch(t *testing.T) {
 // Drivers before CUDA 11.7 have the first ABI alone, which the software driver
 // lets be used then; an H200's of CUDA 13.0 has it and refuses it.
 func TestMemOpsInTheFirstABI(t *testing.T) {
-	drv := cutest.Driver(t, without(t, memOps2...))
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t, without(t, memOps2...))
 	p, a, b := newWords(t, ctx, 1), newStream(t, ctx), newStream(t, ctx)
-	supported, err := dev.SupportsMemOps()
-	require.NoError(t, err)
+	supported := ok(dev.SupportsMemOps())(t)
 	require.Equal(t, drv.Kind() == cu.Soft && drv.Version() < 11070, supported)
 	if !supported {
 		err := a.WriteValue32(p, 1, cu.WriteDefault)
@@ -191,8 +187,7 @@ func TestMemOpsInTheFirstABI(t *testing.T) {
 		return
 	}
 	for _, supports := range []func() (bool, error){dev.SupportsMemOps64, dev.SupportsWaitNOR} {
-		_, err := supports()
-		require.NoError(t, err)
+		require.NoError(t, errOf(supports()))
 	}
 	require.NoError(t, a.WaitValue32(p, 1, cu.WaitGEQ))
 	require.NoError(t, a.WaitValue64(p, 2, cu.WaitGEQ))
@@ -216,12 +211,8 @@ func TestMemOpsMissing(t *testing.T) {
 
 func TestSupportsMemOps(t *testing.T) {
 	dev := cutest.Device(t)
-	can, err := dev.SupportsMemOps()
-	require.NoError(t, err)
-	require.True(t, can)
-	wide, err := dev.SupportsMemOps64()
-	require.NoError(t, err)
-	require.True(t, wide)
+	require.True(t, ok(dev.SupportsMemOps())(t))
+	require.True(t, ok(dev.SupportsMemOps64())(t))
 	flush, err := dev.SupportsWaitFlush()
 	require.NoError(t, err)
 	ctx := cutest.Context(t, dev)
@@ -274,10 +265,8 @@ func childStream() (*cu.Context, *cu.Stream, *sharedWords) {
 func parentWords(t testing.TB) (*cu.Stream, *sharedWords, *os.File) {
 	t.Helper()
 	dev := cutest.Device(t)
-	mem, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
-	require.NoError(t, err)
-	fd, err := mem.Export()
-	require.NoError(t, err)
+	mem := ok(dev.CreateMemory(granularity(t, dev), cu.HandleFD))(t)
+	fd := ok(mem.Export())(t)
 	w := mapWords(dev, mem, cu.ReadWrite)
 	t.Cleanup(func() { require.NoError(t, errors.Join(fd.Close(), w.close())) })
 	ctx := cutest.Context(t, dev)
@@ -288,7 +277,7 @@ func parentWords(t testing.TB) (*cu.Stream, *sharedWords, *os.File) {
 
 const rounds = 50
 
-// D18: two processes take turns by words in the memory that they share.
+// D18 of docs/driver-facts.md: two processes take turns by words in the memory that they share.
 func TestTwoProcessesTakeTurns(t *testing.T) {
 	s, w, fd := parentWords(t)
 	child := cutest.Child(soon(t), "takes turns")
@@ -331,8 +320,7 @@ func TestCloseWithAWaitingStream(t *testing.T) {
 	child := cutest.Child(soon(t), "closes while it waits")
 	child.ExtraFiles = []*os.File{fd}
 	child.Stderr = os.Stderr
-	out, err := child.StdoutPipe()
-	require.NoError(t, err)
+	out := ok(child.StdoutPipe())(t)
 	require.NoError(t, child.Start())
 	lines := make(chan string)
 	go func() {

@@ -34,13 +34,9 @@ type memoryHandle struct {
 // (cuMemAlloc).
 func (c *Context) Alloc(size uint64) (*Memory, error) {
 	m := &Memory{&memoryHandle{size: size}, c}
-	err := c.create("cuMemAlloc_v2", m.memoryHandle, func(call sys.Caller) sys.CUresult {
+	return made(m, c.create("cuMemAlloc_v2", m.memoryHandle, func(call sys.Caller) sys.CUresult {
 		return call.CuMemAlloc_v2((*sys.CUdeviceptr)(&m.ptr), uintptr(size))
-	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	}))
 }
 
 // Ptr returns the memory's address, 0 after Close.

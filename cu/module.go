@@ -69,11 +69,7 @@ func (c *Context) LoadModuleFile(path string) (*Module, error) {
 // newModule makes the module that one driver call stores.
 func (c *Context) newModule(op string, j *jit, load func(sys.Caller, *sys.CUmodule) sys.CUresult) (*Module, error) {
 	m := &Module{&moduleHandle{jit: j}, c}
-	err := c.create(op, m.moduleHandle, func(call sys.Caller) sys.CUresult { return load(call, &m.module) })
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	return made(m, c.create(op, m.moduleHandle, func(call sys.Caller) sys.CUresult { return load(call, &m.module) }))
 }
 
 // Context returns the module's context.

@@ -20,16 +20,13 @@ const variousFile = "testdata/various.ptx"
 // various is the PTX of testdata.
 func various(t testing.TB) []byte {
 	t.Helper()
-	text, err := os.ReadFile(variousFile)
-	require.NoError(t, err)
-	return text
+	return ok(os.ReadFile(variousFile))(t)
 }
 
 // load loads PTX into ctx.
 func load(t testing.TB, ctx *cu.Context, text []byte) *cu.Module {
 	t.Helper()
-	m, err := ctx.LoadModule(text)
-	require.NoError(t, err)
+	m := ok(ctx.LoadModule(text))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return m
 }
@@ -37,9 +34,7 @@ func load(t testing.TB, ctx *cu.Context, text []byte) *cu.Module {
 // function is a kernel of testdata in ctx.
 func function(t testing.TB, ctx *cu.Context, name string) *cu.Function {
 	t.Helper()
-	f, err := load(t, ctx, various(t)).Function(name)
-	require.NoError(t, err)
-	return f
+	return ok(load(t, ctx, various(t)).Function(name))(t)
 }
 
 // one is a launch of one thread.
@@ -79,14 +74,12 @@ func TestModuleFromMemoryAndFromFile(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	out := alloc(t, ctx, 4)
 	text := various(t)
-	fromFile, err := ctx.LoadModuleFile(variousFile)
-	require.NoError(t, err)
+	fromFile := ok(ctx.LoadModuleFile(variousFile))(t)
 	for name, m := range map[string]*cu.Module{
 		"memory": load(t, ctx, append(text, "more"...)[:len(text)]), "with a zero": load(t, ctx, append(text, 0)), "file": fromFile,
 	} {
 		require.Equal(t, ctx, m.Context())
-		f, err := m.Function("count")
-		require.NoError(t, err, name)
+		f := ok(m.Function("count"))(t, name)
 		require.Equal(t, "count", f.Name())
 		require.NoError(t, f.Launch(ctx.NullStream(), one, out), name)
 		require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1), name)
@@ -116,22 +109,17 @@ func TestModuleListsItsFunctions(t *testing.T) {
 	require.ElementsMatch(t, []string{"store", "count", "nothing", "shared"}, names)
 	at := slices.Index(names, "nothing")
 	require.NoError(t, fs[at].Launch(ctx.NullStream(), one))
-	none, err := load(t, ctx, []byte(".version 7.4\n.target sm_75\n.address_size 64\n")).Functions()
-	require.NoError(t, err)
-	require.Empty(t, none)
+	require.Empty(t, ok(load(t, ctx, []byte(".version 7.4\n.target sm_75\n.address_size 64\n")).Functions())(t))
 }
 
 func TestModuleHasNoSuchThing(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	m := load(t, ctx, various(t))
-	_, err := m.Function("counter")
+	require.ErrorIs(t, errOf(m.Function("counter")), cu.ErrNotFound)
+	require.ErrorIs(t, errOf(m.Function("")), cu.ErrInvalidValue)
+	_, _, err := m.Global("none")
 	require.ErrorIs(t, err, cu.ErrNotFound)
-	_, err = m.Function("")
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
-	_, _, err = m.Global("none")
-	require.ErrorIs(t, err, cu.ErrNotFound)
-	_, err = ctx.LoadModuleFile(filepath.Join(t.TempDir(), "none.ptx"))
-	require.ErrorIs(t, err, cu.ErrFileNotFound)
+	require.ErrorIs(t, errOf(ctx.LoadModuleFile(filepath.Join(t.TempDir(), "none.ptx"))), cu.ErrFileNotFound)
 }
 
 // The driver would wait for what is no file.
@@ -152,8 +140,7 @@ func TestModuleFromWhatIsNoFile(t *testing.T) {
 
 // Names and paths with a zero are not those that C takes them for.
 func TestZeroInName(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, drv, _, ctx := spiedContext(t)
 	m := load(t, ctx, various(t))
 	g := newGraph(t, ctx)
 	dot := filepath.Join(t.TempDir(), "dot")
@@ -174,8 +161,7 @@ func TestZeroInName(t *testing.T) {
 		require.ErrorContains(t, err, "contains a zero byte", name)
 	}
 	require.NoFileExists(t, dot)
-	id, err := ctx.Device().PCIBusID()
-	require.NoError(t, err)
+	id := ok(ctx.Device().PCIBusID())(t)
 	_, err = drv.DeviceByPCIBusID(id + "\x00")
 	var none *cu.NoDeviceError
 	require.ErrorAs(t, err, &none)
@@ -198,8 +184,7 @@ func TestBuildErrorHasTheLog(t *testing.T) {
 	_, err = ctx.LoadModule([]byte(strings.Replace(string(various(t)), ".version 7.4", ".version 99.9", 1)))
 	require.ErrorIs(t, err, cu.ErrUnsupportedPTXVersion)
 	for _, text := range []string{"", " \n", "no PTX"} {
-		_, err = ctx.LoadModule([]byte(text))
-		require.ErrorIs(t, err, cu.ErrInvalidImage, "%q", text)
+		require.ErrorIs(t, errOf(ctx.LoadModule([]byte(text))), cu.ErrInvalidImage, "%q", text)
 	}
 }
 
@@ -216,11 +201,8 @@ func TestJITOptions(t *testing.T) {
 		"profiler":            {cu.JITLineInfo(), cu.JITVerboseLog()},
 		"cache":               {cu.JITCache(cu.JITCacheL2)},
 	} {
-		m, err := ctx.LoadModule(text, opts...)
-		require.NoError(t, err, name)
-		f, err := m.Function("count")
-		require.NoError(t, err)
-		require.NoError(t, f.Launch(ctx.NullStream(), one, alloc(t, ctx, 4)), name)
+		m := ok(ctx.LoadModule(text, opts...))(t, name)
+		require.NoError(t, ok(m.Function("count"))(t).Launch(ctx.NullStream(), one, alloc(t, ctx, 4)), name)
 		t.Logf("%s: %q", name, m.Log())
 		require.NoError(t, m.Close())
 	}
@@ -228,8 +210,7 @@ func TestJITOptions(t *testing.T) {
 
 // A truncated image is not given to the driver, which would read past its end.
 func TestImagesThatAreCutOff(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	spy, drv, _, ctx := spiedContext(t)
 	for _, function := range []string{"cuModuleLoadDataEx", "cuLibraryLoadData"} {
 		spy.Fail(function, cu.ErrOutOfMemory)
 	}
@@ -253,81 +234,24 @@ func TestImagesThatAreCutOff(t *testing.T) {
 		"section": elf, "header": elf[:150], "start": elf[:63], "magic": elf[:4],
 		"fatbin": fat, "overflow": far, "wrapper": wrapper,
 	} {
-		_, err := ctx.LoadModule(image)
-		require.ErrorIs(t, err, cu.ErrInvalidImage, name)
-		_, err = drv.LoadLibrary(image)
-		require.ErrorIs(t, err, cu.ErrInvalidImage, name)
+		require.ErrorIs(t, errOf(ctx.LoadModule(image)), cu.ErrInvalidImage, name)
+		require.ErrorIs(t, errOf(drv.LoadLibrary(image)), cu.ErrInvalidImage, name)
 	}
-	_, err := ctx.LoadModule(various(t))
-	require.ErrorIs(t, err, cu.ErrOutOfMemory, "now the driver saw it")
-	_, err = drv.LoadLibrary(various(t))
-	require.ErrorIs(t, err, cu.ErrOutOfMemory)
-}
-
-// Invariant 5.
-func TestModuleUseAfterClose(t *testing.T) {
-	spy, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
-	m := load(t, ctx, various(t))
-	f, err := m.Function("nothing")
-	require.NoError(t, err)
-	l, err := f.Prepare(one)
-	require.NoError(t, err)
-	require.NoError(t, l.Run(ctx.NullStream()))
-	require.NoError(t, ctx.Synchronize(soon(t)))
-	require.NoError(t, m.Close())
-	require.NoError(t, m.Close())
-	require.Equal(t, 1, spy.count("cuModuleUnload"))
-	before := spy.calls()
-	for name, err := range map[string]error{
-		"function":  second(m.Function("nothing")),
-		"functions": second(m.Functions()),
-		"attribute": second(f.Attribute(cu.FunctionRegisters)),
-		"launch":    f.Launch(ctx.NullStream(), one),
-		"run":       l.Run(ctx.NullStream()),
-		"nil":       (*cu.Module)(nil).Close(),
-	} {
-		if name == "nil" {
-			require.NoError(t, err)
-			continue
-		}
-		require.ErrorIs(t, err, cu.ErrClosed, name)
-	}
-	require.Equal(t, before, spy.calls())
-}
-
-func second[T any](_ T, err error) error { return err }
-
-// A context ends its modules, and they their functions.
-func TestContextEndsItsModules(t *testing.T) {
-	spy, drv := spied(t)
-	ctx, err := firstDevice(t, drv).PrimaryContext()
-	require.NoError(t, err)
-	m := load(t, ctx, various(t))
-	f, err := m.Function("nothing")
-	require.NoError(t, err)
-	require.NoError(t, ctx.Close())
-	require.Equal(t, []string{"cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"}, spy.sequence("cuModuleUnload", "cuDevicePrimaryCtxRelease_v2"))
-	require.ErrorIs(t, f.Launch(ctx.NullStream(), one), cu.ErrClosed)
-	require.NoError(t, m.Close())
-	require.Equal(t, 1, spy.count("cuModuleUnload"))
+	require.ErrorIs(t, errOf(ctx.LoadModule(various(t))), cu.ErrOutOfMemory, "now the driver saw it")
+	require.ErrorIs(t, errOf(drv.LoadLibrary(various(t))), cu.ErrOutOfMemory)
 }
 
 func TestFunctionAttributes(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	f := function(t, ctx, "store")
-	a, err := f.Attributes()
-	require.NoError(t, err)
+	a := ok(f.Attributes())(t)
 	require.Positive(t, a.MaxThreadsPerBlock)
 	require.Positive(t, a.Registers)
 	require.Zero(t, a.Shared)
 	require.Equal(t, 75, a.PTXVersion)
 	require.GreaterOrEqual(t, a.BinaryVersion, 75)
-	n, err := f.Attribute(cu.FunctionRegisters)
-	require.NoError(t, err)
-	require.Equal(t, a.Registers, n)
-	_, err = f.Attribute(1000)
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.Equal(t, a.Registers, ok(f.Attribute(cu.FunctionRegisters))(t))
+	require.ErrorIs(t, errOf(f.Attribute(1000)), cu.ErrInvalidValue)
 	require.ErrorIs(t, f.SetAttribute(cu.FunctionRegisters, 1), cu.ErrInvalidValue)
 	require.ErrorIs(t, f.SetAttribute(cu.FunctionMaxDynamicShared, 1<<32), cu.ErrInvalidValue)
 	require.NoError(t, f.SetCacheConfig(cu.CachePreferL1))
@@ -339,8 +263,7 @@ func TestDynamicSharedMemory(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	f := function(t, ctx, "shared")
 	out := alloc(t, ctx, 4)
-	most, err := ctx.Device().Attribute(cu.AttributeMaxSharedMemoryPerBlockOptin)
-	require.NoError(t, err)
+	most := ok(ctx.Device().Attribute(cu.AttributeMaxSharedMemoryPerBlockOptin))(t)
 	require.Greater(t, most, 48<<10)
 	cfg := one
 	cfg.Shared = 48 << 10
@@ -349,9 +272,7 @@ func TestDynamicSharedMemory(t *testing.T) {
 	cfg.Shared = uint32(most)
 	require.ErrorIs(t, f.Launch(ctx.NullStream(), cfg, out, cfg.Shared-4, uint32(6)), cu.ErrInvalidValue)
 	require.NoError(t, f.SetMaxDynamicShared(uint32(most)))
-	a, err := f.Attributes()
-	require.NoError(t, err)
-	require.Equal(t, most, a.MaxDynamicShared)
+	require.Equal(t, most, ok(f.Attributes())(t).MaxDynamicShared)
 	require.NoError(t, f.Launch(ctx.NullStream(), cfg, out, cfg.Shared-4, uint32(7)))
 	require.Equal(t, []uint32{7}, words(t, ctx, out.Ptr(), 1))
 	require.ErrorIs(t, f.SetMaxDynamicShared(uint32(most)+1), cu.ErrInvalidValue)
@@ -365,11 +286,9 @@ func TestOccupancy(t *testing.T) {
 	perSM, err2 := dev.Attribute(cu.AttributeMaxThreadsPerMultiprocessor)
 	require.NoError(t, err1)
 	require.NoError(t, err2)
-	n, err := f.MaxActiveBlocks(256, 0)
-	require.NoError(t, err)
+	n := ok(f.MaxActiveBlocks(256, 0))(t)
 	require.Equal(t, perSM/256, n)
-	less, err := f.MaxActiveBlocks(256, 40<<10)
-	require.NoError(t, err)
+	less := ok(f.MaxActiveBlocks(256, 40<<10))(t)
 	require.Less(t, less, n, "shared memory")
 	require.Positive(t, less)
 	threads, blocks, err := f.SuggestedBlock(0, 0)
@@ -379,33 +298,27 @@ func TestOccupancy(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, threads, 100)
 	for _, threads := range []int{0, 1<<32 + 256} {
-		_, err = f.MaxActiveBlocks(threads, 0)
-		require.ErrorIs(t, err, cu.ErrInvalidValue)
+		require.ErrorIs(t, errOf(f.MaxActiveBlocks(threads, 0)), cu.ErrInvalidValue)
 	}
 	_, _, err = f.SuggestedBlock(0, 1<<32)
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
 }
 
 func TestLibraryIsForAllContexts(t *testing.T) {
-	spy, drv := spied(t)
-	dev := firstDevice(t, drv)
+	spy, drv, dev := spied(t)
 	lib, err := drv.LoadLibrary(various(t))
 	if orTooOld(t, drv, "cuLibraryLoadData", err) {
 		return
 	}
-	k, err := lib.Kernel("count")
-	require.NoError(t, err)
+	k := ok(lib.Kernel("count"))(t)
 	require.Equal(t, "count", k.Name())
-	_, err = lib.Kernel("counter")
-	require.ErrorIs(t, err, cu.ErrNotFound)
+	require.ErrorIs(t, errOf(lib.Kernel("counter")), cu.ErrNotFound)
 
 	primary := cutest.Context(t, dev)
-	apart, err := dev.NewContext(cu.SchedAuto)
-	require.NoError(t, err)
+	apart := ok(dev.NewContext(cu.SchedAuto))(t)
 	defer func() { require.NoError(t, apart.Close()) }()
 	for _, ctx := range []*cu.Context{primary, apart} { // each has a counter of its own
-		f, err := k.Function(ctx)
-		require.NoError(t, err)
+		f := ok(k.Function(ctx))(t)
 		out := alloc(t, ctx, 4)
 		require.NoError(t, f.Launch(ctx.NullStream(), one, out))
 		require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1))
@@ -414,8 +327,7 @@ func TestLibraryIsForAllContexts(t *testing.T) {
 		require.EqualValues(t, 4, size)
 		require.Equal(t, []uint32{8}, words(t, ctx, p, 1))
 	}
-	f, err := k.Function(primary)
-	require.NoError(t, err)
+	f := ok(k.Function(primary))(t)
 	ks, err := lib.Kernels()
 	if !orTooOld(t, drv, "cuLibraryEnumerateKernels", err) {
 		require.Len(t, ks, 4)
@@ -426,10 +338,8 @@ func TestLibraryIsForAllContexts(t *testing.T) {
 	require.NoError(t, lib.Close())
 	require.Equal(t, 1, spy.count("cuLibraryUnload"))
 	require.ErrorIs(t, f.Launch(apart.NullStream(), one, cu.DevicePtr(0)), cu.ErrClosed)
-	_, err = k.Function(primary)
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, err = lib.Kernel("count")
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(k.Function(primary)), cu.ErrClosed)
+	require.ErrorIs(t, errOf(lib.Kernel("count")), cu.ErrClosed)
 }
 
 func TestLibraryFromFile(t *testing.T) {
@@ -438,23 +348,18 @@ func TestLibraryFromFile(t *testing.T) {
 	if orTooOld(t, drv, "cuLibraryLoadFromFile", err) {
 		return
 	}
-	k, err := lib.Kernel("nothing")
-	require.NoError(t, err)
+	k := ok(lib.Kernel("nothing"))(t)
 	ctx := cutest.Context(t, firstDevice(t, drv))
-	f, err := k.Function(ctx)
-	require.NoError(t, err)
-	require.NoError(t, f.Launch(ctx.NullStream(), one))
+	require.NoError(t, ok(k.Function(ctx))(t).Launch(ctx.NullStream(), one))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.NoError(t, lib.Close())
-	_, err = drv.LoadLibraryFile(filepath.Join(t.TempDir(), "none"))
-	require.ErrorIs(t, err, cu.ErrFileNotFound)
+	require.ErrorIs(t, errOf(drv.LoadLibraryFile(filepath.Join(t.TempDir(), "none"))), cu.ErrFileNotFound)
 }
 
 // The log of a library is that of its first kernel, if the driver compiles no
 // earlier.
 func TestLibraryBuildErrorHasTheLog(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	drv, _, ctx := driverContext(t)
 	lib, err := drv.LoadLibrary([]byte(strings.Replace(string(various(t)), "add.u32", "frobnicate.u32", 1)))
 	if err == nil {
 		defer func() { require.NoError(t, lib.Close()) }()
@@ -480,12 +385,9 @@ func TestModulesWithoutSymbols(t *testing.T) {
 	require.Equal(t, 12000, missing.Needs)
 	ctx := cutest.Context(t, firstDevice(t, drv))
 	m := load(t, ctx, various(t))
-	_, err = m.Functions()
-	require.ErrorIs(t, err, cu.ErrSymbolMissing)
-	f, err := m.Function("count")
-	require.NoError(t, err)
-	_, err = f.Params()
-	require.ErrorIs(t, err, cu.ErrSymbolMissing)
+	require.ErrorIs(t, errOf(m.Functions()), cu.ErrSymbolMissing)
+	f := ok(m.Function("count"))(t)
+	require.ErrorIs(t, errOf(f.Params()), cu.ErrSymbolMissing)
 	out := alloc(t, ctx, 4)
 	require.NoError(t, f.Launch(ctx.NullStream(), one, out), "unchecked")
 	require.Equal(t, []uint32{8}, words(t, ctx, out.Ptr(), 1))

@@ -17,8 +17,7 @@ import (
 func twoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 	t.Helper()
 	a, b = cutest.TwoDevices(t, drv)
-	can, err := a.CanAccessPeer(b)
-	require.NoError(t, err)
+	can := ok(a.CanAccessPeer(b))(t)
 	if !can {
 		t.Skip("the devices cannot access each other")
 	}
@@ -28,16 +27,13 @@ func twoDevices(t testing.TB, drv *cu.Driver) (a, b *cu.Device) {
 // A device is no peer of its own.
 func TestDeviceIsNotItsPeer(t *testing.T) {
 	dev := cutest.Device(t)
-	can, err := dev.CanAccessPeer(dev)
-	require.NoError(t, err)
-	require.False(t, can)
-	_, err = dev.P2PAttribute(cu.P2PAccessSupported, dev)
-	require.ErrorIs(t, err, cu.ErrInvalidDevice)
+	require.False(t, ok(dev.CanAccessPeer(dev))(t))
+	require.ErrorIs(t, errOf(dev.P2PAttribute(cu.P2PAccessSupported, dev)), cu.ErrInvalidDevice)
 	require.Equal(t, "CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED", cu.P2PAccessSupported.String())
 
 	ctx, apart := cutest.Context(t, dev), newContext(t, dev, cu.SchedAuto)
 	for _, peer := range []*cu.Context{ctx, apart} {
-		err = ctx.EnablePeerAccess(peer)
+		err := ctx.EnablePeerAccess(peer)
 		require.ErrorIs(t, err, cu.ErrPeerAccessUnsupported)
 		require.ErrorContains(t, err, "these are one device, or ")
 		require.ErrorIs(t, ctx.DisablePeerAccess(peer), cu.ErrPeerAccessNotEnabled)
@@ -46,11 +42,8 @@ func TestDeviceIsNotItsPeer(t *testing.T) {
 
 func TestPeerAccess(t *testing.T) {
 	a, b := twoDevices(t, cutest.Driver(t))
-	v, err := a.P2PAttribute(cu.P2PAccessSupported, b)
-	require.NoError(t, err)
-	require.Equal(t, 1, v)
-	_, err = a.P2PAttribute(cu.P2PAttribute(99), b)
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.Equal(t, 1, ok(a.P2PAttribute(cu.P2PAccessSupported, b))(t))
+	require.ErrorIs(t, errOf(a.P2PAttribute(cu.P2PAttribute(99), b)), cu.ErrInvalidValue)
 
 	ctx, peer := cutest.Context(t, a), cutest.Context(t, b)
 	require.ErrorIs(t, ctx.DisablePeerAccess(peer), cu.ErrPeerAccessNotEnabled)
@@ -64,11 +57,8 @@ func TestPeerAccess(t *testing.T) {
 // Invariant 5: a peer that is closed, lost or not there never reaches the
 // driver.
 func TestPeerThatIsNotThere(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
-	closed, err := dev.PrimaryContext()
-	require.NoError(t, err)
+	s, _, dev, ctx := spiedContext(t)
+	closed := ok(dev.PrimaryContext())(t)
 	require.NoError(t, closed.Close())
 	before := s.calls()
 	for _, peer := range []*cu.Context{nil, closed} {

@@ -15,18 +15,14 @@ type PitchedMemory struct {
 // [ErrInvalidValue].
 func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*PitchedMemory, error) {
 	m := &PitchedMemory{Memory{new(memoryHandle), c}, 0, width, height}
-	err := c.create("cuMemAllocPitch_v2", m.memoryHandle, func(call sys.Caller) sys.CUresult {
+	return made(m, c.create("cuMemAllocPitch_v2", m.memoryHandle, func(call sys.Caller) sys.CUresult {
 		p, pitch := new(sys.CUdeviceptr), new(uintptr)
 		r := call.CuMemAllocPitch_v2(p, pitch, uintptr(width), uintptr(height), elementSize)
 		if r == sys.CUDA_SUCCESS {
 			m.ptr, m.pitch, m.size = DevicePtr(*p), uint64(*pitch), uint64(*pitch)*height
 		}
 		return r
-	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	}))
 }
 
 // Pitch returns the bytes from the start of a row to that of the next.

@@ -11,15 +11,11 @@ import (
 
 // The driver knows whose memory an address is, and what a context may do there.
 func TestPointerAttributes(t *testing.T) {
-	drv := cutest.Driver(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t)
 	g := granularity(t, dev)
 	mem := alloc(t, ctx, 1000)
-	pinned, err := hostMemory(t, ctx, 5000).DevicePtr()
-	require.NoError(t, err)
-	pages, err := registered(t, ctx, pages(t, 8192)).DevicePtr()
-	require.NoError(t, err)
+	pinned := ok(hostMemory(t, ctx, 5000).DevicePtr())(t)
+	pages := ok(registered(t, ctx, pages(t, 8192)).DevicePtr())(t)
 	virtual, _ := mappedMemory(t, dev, g)
 	readable, _ := mappedMemory(t, dev, g)
 	require.NoError(t, drv.SetAccess(readable, g, cu.ReadOnly, dev))
@@ -55,8 +51,7 @@ func TestPointerAttributes(t *testing.T) {
 			Device: -2, RangeStart: hole, RangeSize: 3 * g, HostPtr: uintptr(hole.Add(g + 10)),
 		}},
 	} {
-		a, err := ctx.PointerAttributes(x.p.Add(10))
-		require.NoError(t, err, name)
+		a := ok(ctx.PointerAttributes(x.p.Add(10)))(t, name)
 		require.Equal(t, x.want.Mapped, a.BufferID != 0, name)
 		if x.want.Mapped && drv.Version() >= 11070 {
 			require.NotZero(t, a.BlockID, name)
@@ -68,8 +63,7 @@ func TestPointerAttributes(t *testing.T) {
 		require.Equal(t, x.want, a, name)
 
 		x.want.DevicePtr, x.want.Access = 0, 0
-		b, err := drv.PointerAttributes(x.p.Add(10))
-		require.NoError(t, err, name)
+		b := ok(drv.PointerAttributes(x.p.Add(10)))(t, name)
 		b.BufferID, b.BlockID, b.MappingStart, b.MappingSize, b.GPUDirectRDMA = 0, 0, 0, 0, false
 		require.Equal(t, x.want, b, name)
 	}
@@ -84,13 +78,10 @@ func TestAliasesAreOneBlock(t *testing.T) {
 	dev := firstDevice(t, drv)
 	g := granularity(t, dev)
 	p, m := mappedMemory(t, dev, g)
-	q, err := drv.ReserveAddress(2*g, 0, 0)
-	require.NoError(t, err)
+	q := ok(drv.ReserveAddress(2*g, 0, 0))(t)
 	require.NoError(t, drv.Map(q.Add(g), g, 0, m))
-	a, err := drv.PointerAttributes(p)
-	require.NoError(t, err)
-	b, err := drv.PointerAttributes(q.Add(2*g - 1))
-	require.NoError(t, err)
+	a := ok(drv.PointerAttributes(p))(t)
+	b := ok(drv.PointerAttributes(q.Add(2*g - 1)))(t)
 	require.Equal(t, a.BlockID, b.BlockID)
 	require.Equal(t, []cu.DevicePtr{q, q.Add(g)}, []cu.DevicePtr{b.RangeStart, b.MappingStart})
 	require.Equal(t, []uint64{2 * g, g}, []uint64{b.RangeSize, b.MappingSize})
@@ -99,20 +90,13 @@ func TestAliasesAreOneBlock(t *testing.T) {
 }
 
 func TestSyncMemops(t *testing.T) {
-	drv := cutest.Driver(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	drv, _, ctx := driverContext(t)
 	mem, other := alloc(t, ctx, 1000), alloc(t, ctx, 1000)
 	require.NoError(t, drv.SetSyncMemops(mem.Ptr(), true))
-	a, err := drv.PointerAttributes(mem.Ptr())
-	require.NoError(t, err)
-	require.True(t, a.SyncMemops)
-	a, err = drv.PointerAttributes(other.Ptr())
-	require.NoError(t, err)
-	require.False(t, a.SyncMemops)
+	require.True(t, ok(drv.PointerAttributes(mem.Ptr()))(t).SyncMemops)
+	require.False(t, ok(drv.PointerAttributes(other.Ptr()))(t).SyncMemops)
 	require.NoError(t, drv.SetSyncMemops(mem.Ptr(), false))
-	a, err = drv.PointerAttributes(mem.Ptr())
-	require.NoError(t, err)
-	require.False(t, a.SyncMemops)
+	require.False(t, ok(drv.PointerAttributes(mem.Ptr()))(t).SyncMemops)
 	require.ErrorIs(t, drv.SetSyncMemops(0, true), cu.ErrInvalidValue)
 	p, _ := mappedMemory(t, firstDevice(t, drv), granularity(t, firstDevice(t, drv)))
 	require.ErrorIs(t, drv.SetSyncMemops(p, true), cu.ErrNotSupported)

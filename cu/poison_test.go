@@ -41,7 +41,7 @@ func childLoseContexts() error {
 	return errors.Join(stillLost(dev), stillLost(devices[len(devices)-1]))
 }
 
-// poison writes a value through a mapping that is read-only (D20b), and returns
+// poison writes a value through a mapping that is read-only (D20b of docs/driver-facts.md), and returns
 // what gives the memory back.
 func poison(ctx *cu.Context) (free func() error) {
 	dev := ctx.Device()

@@ -27,8 +27,7 @@ const mib = 1 << 20
 // newPool makes a pool that can be shared, closed when t ends.
 func newPool(t testing.TB, dev *cu.Device) *cu.Pool {
 	t.Helper()
-	p, err := dev.NewPool(cu.PoolOptions{Types: cu.HandleFD})
-	require.NoError(t, err)
+	p := ok(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))(t)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
 }
@@ -36,9 +35,7 @@ func newPool(t testing.TB, dev *cu.Device) *cu.Pool {
 // stats asks for the pool's.
 func stats(t testing.TB, p *cu.Pool) cu.PoolStats {
 	t.Helper()
-	s, err := p.Stats()
-	require.NoError(t, err)
-	return s
+	return ok(p.Stats())(t)
 }
 
 // pattern is n bytes that are not those of another seed.
@@ -52,41 +49,32 @@ func pattern(n, seed int) []byte {
 
 func TestPoolAttributes(t *testing.T) {
 	p := newPool(t, cutest.Device(t))
-	n, err := p.ReleaseThreshold()
-	require.NoError(t, err)
-	require.Zero(t, n)
-	r, err := p.Reuse()
-	require.NoError(t, err)
+	require.Zero(t, ok(p.ReleaseThreshold())(t))
+	r := ok(p.Reuse())(t)
 	require.Equal(t, cu.PoolReuse{FollowEvents: true, Opportunistic: true, InternalDependencies: true}, r)
 	require.Equal(t, cu.PoolStats{}, stats(t, p))
 
 	for _, want := range []uint64{64 * mib, math.MaxUint64, 0} {
 		require.NoError(t, p.SetReleaseThreshold(want))
-		n, err = p.ReleaseThreshold()
-		require.NoError(t, err)
-		require.Equal(t, want, n)
+		require.Equal(t, want, ok(p.ReleaseThreshold())(t))
 	}
 	for _, want := range []cu.PoolReuse{{FollowEvents: true}, {Opportunistic: true}, {InternalDependencies: true}, {}} {
 		require.NoError(t, p.SetReuse(want))
-		r, err = p.Reuse()
-		require.NoError(t, err)
-		require.Equal(t, want, r)
+		require.Equal(t, want, ok(p.Reuse())(t))
 	}
 }
 
 // Memory of the current pool and of another, of a stream and of the null
 // stream, is memory like any other.
 func TestPoolMemoryHoldsBytes(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	p, s := newPool(t, dev), newStream(t, ctx)
 	for name, alloc := range map[string]func(*cu.Stream, uint64) (*cu.StreamMemory, error){
 		"Stream.AllocAsync": (*cu.Stream).AllocAsync,
 		"Pool.AllocAsync":   p.AllocAsync,
 	} {
 		for _, s := range []*cu.Stream{s, ctx.NullStream()} {
-			m, err := alloc(s, 3*mib+5)
-			require.NoError(t, err, name)
+			m := ok(alloc(s, 3*mib+5))(t, name)
 			require.EqualValues(t, 3*mib+5, m.Size())
 			want, got := pattern(3*mib+5, 1), make([]byte, 3*mib+5)
 			require.NoError(t, errors.Join(cu.CopyToDeviceAsync(s, m.Ptr(), want), s.Synchronize(t.Context())))
@@ -100,81 +88,30 @@ func TestPoolMemoryHoldsBytes(t *testing.T) {
 	require.Zero(t, stats(t, p).Reserved)
 }
 
-// Work queued before the free is done with the memory, what comes after has
-// memory of its own.
-func TestFreeIsInStreamOrder(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	p, s := newPool(t, dev), newStream(t, ctx)
-	const n = 8 * mib
-	sum, err := ctx.Alloc(4 * n)
-	require.NoError(t, err)
-	for i := range uint64(4) {
-		m, err := p.AllocAsync(s, n)
-		require.NoError(t, err)
-		require.NoError(t, cu.FillAsync(s, m.Ptr(), uint8(i+1), n))
-		require.NoError(t, cu.CopyAsync(s, sum.Ptr().Add(i*n), m.Ptr(), n))
-		require.NoError(t, m.FreeAsync(s))
-	}
-	got := make([]byte, 4*n)
-	require.NoError(t, errors.Join(cu.CopyToHostAsync(s, got, sum.Ptr()), s.Synchronize(t.Context())))
-	for i := range got {
-		if got[i] != byte(i/n+1) {
-			t.Fatalf("byte %d is %d", i, got[i])
-		}
-	}
-	require.NoError(t, sum.Close())
-}
-
-// A trim does not take memory that is in use.
-func TestTrimLeavesWhatIsInUse(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	p := newPool(t, dev)
-	m, err := p.AllocAsync(ctx.NullStream(), mib)
-	require.NoError(t, err)
-	want, got := pattern(mib, 2), make([]byte, mib)
-	require.NoError(t, cu.CopyToDevice(ctx, m.Ptr(), want))
-	require.NoError(t, p.Trim(0))
-	require.NoError(t, cu.CopyToHost(ctx, got, m.Ptr()))
-	require.True(t, string(want) == string(got))
-	require.NotZero(t, stats(t, p).Reserved)
-	require.NoError(t, m.Close())
-	require.NoError(t, ctx.Synchronize(t.Context()))
-}
-
 // FAULTS 11; invariant 5.
 func TestFault11_StreamMemoryIsFreedOnce(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
-	other, err := dev.PrimaryContext()
-	require.NoError(t, err)
+	s, _, dev, ctx := spiedContext(t)
+	other := ok(dev.PrimaryContext())(t)
 	p, stream := newPool(t, dev), newStream(t, ctx)
-	closed, err := ctx.NewStream()
-	require.NoError(t, err)
+	closed := ok(ctx.NewStream())(t)
 	require.NoError(t, closed.Close())
 
-	m, err := p.AllocAsync(stream, 4096)
-	require.NoError(t, err)
+	m := ok(p.AllocAsync(stream, 4096))(t)
 	require.ErrorIs(t, m.FreeAsync(closed), cu.ErrClosed, "and it remains")
 	require.NoError(t, m.FreeAsync(stream))
 	require.ErrorIs(t, m.FreeAsync(stream), cu.ErrClosed)
-	_, err = m.ExportPointer()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(m.ExportPointer()), cu.ErrClosed)
 	require.NoError(t, m.Close())
 	require.Equal(t, 1, s.count("cuMemFreeAsync"))
 
-	m, err = other.NullStream().AllocAsync(4096)
-	require.NoError(t, err)
+	m = ok(other.NullStream().AllocAsync(4096))(t)
 	for range 3 {
 		require.NoError(t, m.Close())
 	}
 	require.ErrorIs(t, m.FreeAsync(ctx.NullStream()), cu.ErrClosed)
 	require.Equal(t, 2, s.count("cuMemFreeAsync"))
 
-	m, err = p.AllocAsync(other.NullStream(), 4096)
-	require.NoError(t, err)
+	m = ok(p.AllocAsync(other.NullStream(), 4096))(t)
 	require.NoError(t, other.Close())
 	require.NoError(t, m.Close())
 	require.ErrorIs(t, m.FreeAsync(ctx.NullStream()), cu.ErrClosed)
@@ -189,19 +126,14 @@ func TestFault11_StreamMemoryIsFreedOnce(t *testing.T) {
 // A context frees what was made in it before it ends the streams that the
 // memory is freed in; what was made in a stream that is closed goes too.
 func TestContextFreesItsStreamMemory(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
+	s, _, dev := spied(t)
 	keep := cutest.Context(t, dev)
 	p := newPool(t, dev)
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	open, err := ctx.NewStream()
-	require.NoError(t, err)
-	gone, err := ctx.NewStream()
-	require.NoError(t, err)
+	ctx := ok(dev.PrimaryContext())(t)
+	open := ok(ctx.NewStream())(t)
+	gone := ok(ctx.NewStream())(t)
 	for _, stream := range []*cu.Stream{open, gone, ctx.NullStream()} {
-		_, err := p.AllocAsync(stream, mib)
-		require.NoError(t, err)
+		require.NoError(t, errOf(p.AllocAsync(stream, mib)))
 	}
 	require.NoError(t, gone.Close())
 	require.NoError(t, ctx.Close())
@@ -214,31 +146,23 @@ func TestContextFreesItsStreamMemory(t *testing.T) {
 // The pool that SetPool makes the current one is what AllocAsync takes from,
 // until it is closed.
 func TestCurrentPool(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
-	first, err := dev.DefaultPool()
-	require.NoError(t, err)
+	s, _, dev, ctx := spiedContext(t)
+	first := ok(dev.DefaultPool())(t)
 	require.NoError(t, first.Close())
-	_, err = first.ReleaseThreshold()
-	require.NoError(t, err, "it is not ours to close")
+	require.NoError(t, errOf(first.ReleaseThreshold()), "it is not ours to close")
 	require.Zero(t, s.count("cuMemPoolDestroy"))
 
-	p, err := dev.NewPool(cu.PoolOptions{})
-	require.NoError(t, err)
+	p := ok(dev.NewPool(cu.PoolOptions{}))(t)
 	require.NoError(t, dev.SetPool(p))
-	lent, err := dev.Pool()
-	require.NoError(t, err)
-	m, err := ctx.NullStream().AllocAsync(mib)
-	require.NoError(t, err)
+	lent := ok(dev.Pool())(t)
+	m := ok(ctx.NullStream().AllocAsync(mib))(t)
 	require.EqualValues(t, mib, stats(t, lent).Used)
 	require.NoError(t, lent.Close())
 	require.Equal(t, stats(t, p), stats(t, lent))
 
 	require.NoError(t, p.Close())
 	require.NoError(t, p.Close())
-	_, err = lent.Stats()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(lent.Stats()), cu.ErrClosed)
 	require.ErrorIs(t, dev.SetPool(p), cu.ErrClosed)
 	require.ErrorIs(t, dev.SetPool(nil), cu.ErrClosed)
 	require.NoError(t, (*cu.Pool)(nil).Close())
@@ -251,11 +175,9 @@ func TestCurrentPool(t *testing.T) {
 	require.NoError(t, m.Close())
 	require.Equal(t, 1, s.count("cuMemPoolDestroy"))
 
-	lent, err = dev.Pool()
-	require.NoError(t, err)
+	lent = ok(dev.Pool())(t)
 	used := stats(t, first).Used
-	m, err = ctx.NullStream().AllocAsync(mib)
-	require.NoError(t, err)
+	m = ok(ctx.NullStream().AllocAsync(mib))(t)
 	require.Equal(t, used+mib, stats(t, first).Used, "the default pool is current again")
 	require.Equal(t, stats(t, first), stats(t, lent))
 	require.NoError(t, m.Close())
@@ -275,11 +197,9 @@ func TestPoolClosedWhileItIsLent(t *testing.T) {
 		go func() { closed <- p.Close() }()
 		return r
 	})
-	lent, err := dev.Pool()
-	require.NoError(t, err)
+	lent := ok(dev.Pool())(t)
 	require.NoError(t, <-closed)
-	_, err = lent.Stats()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(lent.Stats()), cu.ErrClosed)
 }
 
 // The H200 breaks its own memory if a pool is destroyed before what was
@@ -292,25 +212,18 @@ func TestPoolIsDestroyedAfterItsMemory(t *testing.T) {
 		"Context.Close": func(_ *cu.StreamMemory, c *cu.Context) error { return c.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, drv := spied(t)
-			dev := firstDevice(t, drv)
+			s, _, dev := spied(t)
 			keep := cutest.Context(t, dev)
-			ctx, err := dev.PrimaryContext()
-			require.NoError(t, err)
-			p, err := dev.NewPool(cu.PoolOptions{})
-			require.NoError(t, err)
+			ctx := ok(dev.PrimaryContext())(t)
+			p := ok(dev.NewPool(cu.PoolOptions{}))(t)
 			require.NoError(t, dev.SetPool(p))
-			first, err := p.AllocAsync(ctx.NullStream(), mib)
-			require.NoError(t, err)
-			second, err := ctx.NullStream().AllocAsync(mib)
-			require.NoError(t, err)
+			first := ok(p.AllocAsync(ctx.NullStream(), mib))(t)
+			second := ok(ctx.NullStream().AllocAsync(mib))(t)
 			require.NoError(t, first.Close())
 			require.NoError(t, p.Close())
-			_, err = p.AllocAsync(ctx.NullStream(), mib)
-			require.ErrorIs(t, err, cu.ErrClosed)
+			require.ErrorIs(t, errOf(p.AllocAsync(ctx.NullStream(), mib)), cu.ErrClosed)
 
-			other, err := ctx.NullStream().AllocAsync(mib)
-			require.NoError(t, err, "from the default pool, which is current again")
+			other := ok(ctx.NullStream().AllocAsync(mib))(t, "from the default pool, which is current again")
 			require.Zero(t, s.count("cuMemPoolDestroy"))
 			require.NoError(t, free(second, ctx))
 			require.Equal(t, 1, s.count("cuMemPoolDestroy"))
@@ -327,8 +240,7 @@ func TestPoolSetWhileMemoryIsAllocated(t *testing.T) {
 	faults := cutest.NewFaults(t)
 	dev := cutest.Device(t, faults.Option())
 	ctx := cutest.Context(t, dev)
-	p, err := dev.NewPool(cu.PoolOptions{})
-	require.NoError(t, err)
+	p := ok(dev.NewPool(cu.PoolOptions{}))(t)
 	done := make(chan error, 1)
 	faults.Hook("cuMemAllocAsync", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
 		go func() { done <- dev.SetPool(p) }()
@@ -339,39 +251,29 @@ func TestPoolSetWhileMemoryIsAllocated(t *testing.T) {
 		}
 		return next()
 	})
-	m, err := ctx.NullStream().AllocAsync(mib)
-	require.NoError(t, err)
+	m := ok(ctx.NullStream().AllocAsync(mib))(t)
 	require.NoError(t, <-done)
-	stats, err := p.Stats()
-	require.NoError(t, err)
-	require.Zero(t, stats.Used)
+	require.Zero(t, ok(p.Stats())(t).Used)
 	require.NoError(t, p.Close())
 	require.NoError(t, m.Close())
 }
 
 func TestLostPoolIsDestroyed(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	first, err := dev.DefaultPool()
-	require.NoError(t, err)
+	s, _, dev := spied(t)
+	first := ok(dev.DefaultPool())(t)
 	make := func() *cu.Pool {
-		p, err := dev.NewPool(cu.PoolOptions{})
-		require.NoError(t, err)
-		return p
+		return ok(dev.NewPool(cu.PoolOptions{}))(t)
 	}
 	require.NoError(t, dev.SetPool(make()))
 	make()
 	eventuallyCollected(t, func() bool { return s.count("cuMemPoolDestroy") == 1 })
-	lent, err := dev.Pool()
-	require.NoError(t, err)
+	lent := ok(dev.Pool())(t)
 	require.NoError(t, dev.SetPool(lent))
 	for range 3 {
 		runtime.GC()
 	}
 	require.NoError(t, lent.SetReleaseThreshold(12345))
-	n, err := first.ReleaseThreshold()
-	require.NoError(t, err)
-	require.NotEqualValues(t, 12345, n)
+	require.NotEqualValues(t, 12345, ok(first.ReleaseThreshold())(t))
 	require.NoError(t, dev.SetPool(first))
 	eventuallyCollected(t, func() bool { return s.count("cuMemPoolDestroy") == 2 })
 }
@@ -381,14 +283,11 @@ func TestLostStreamMemoryIsTold(t *testing.T) {
 	told := make(chan cu.Leak, 1)
 	drv := cutest.Driver(t, cu.WithLeakHandler(func(l cu.Leak) { told <- l }))
 	dev := firstDevice(t, drv)
-	p, err := dev.NewPool(cu.PoolOptions{})
-	require.NoError(t, err)
+	p := ok(dev.NewPool(cu.PoolOptions{}))(t)
 	var ptr cu.DevicePtr
 	func() {
-		ctx, err := dev.PrimaryContext()
-		require.NoError(t, err)
-		m, err := p.AllocAsync(ctx.NullStream(), 12345)
-		require.NoError(t, err)
+		ctx := ok(dev.PrimaryContext())(t)
+		m := ok(p.AllocAsync(ctx.NullStream(), 12345))(t)
 		ptr = m.Ptr()
 	}()
 	eventuallyCollected(t, func() bool { return len(told) > 0 })
@@ -411,67 +310,29 @@ func TestPoolAccess(t *testing.T) {
 	p := newPool(t, dev)
 	require.NoError(t, p.SetAccess(cu.ReadWrite, dev))
 	require.Error(t, p.SetAccess(cu.NoAccess, dev))
-	a, err := p.AccessOf(dev)
-	require.NoError(t, err)
-	require.Equal(t, cu.ReadWrite, a)
+	require.Equal(t, cu.ReadWrite, ok(p.AccessOf(dev))(t))
 	_, peer := cutest.TwoDevices(t, drv) // for the rest
 	for _, want := range []cu.Access{cu.NoAccess, cu.ReadWrite, cu.NoAccess} {
 		require.NoError(t, p.SetAccess(want, peer))
-		a, err = p.AccessOf(peer)
-		require.NoError(t, err)
-		require.Equal(t, want, a)
+		require.Equal(t, want, ok(p.AccessOf(peer))(t))
 	}
 }
 
 func TestPoolWithAMaximum(t *testing.T) {
-	drv := cutest.Driver(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t)
 	p, err := dev.NewPool(cu.PoolOptions{MaxSize: 64 * mib})
 	if drv.Version() < 12020 {
 		require.ErrorIs(t, err, cu.ErrInvalidValue)
 		return
 	}
 	require.NoError(t, err)
-	m, err := p.AllocAsync(ctx.NullStream(), 32*mib)
-	require.NoError(t, err)
+	m := ok(p.AllocAsync(ctx.NullStream(), 32*mib))(t)
 	for _, n := range []uint64{48 * mib, 128 * mib} {
-		_, err = p.AllocAsync(ctx.NullStream(), n)
-		require.ErrorIs(t, err, cu.ErrOutOfMemory)
+		require.ErrorIs(t, errOf(p.AllocAsync(ctx.NullStream(), n)), cu.ErrOutOfMemory)
 	}
 	require.NoError(t, m.Close())
 	require.NoError(t, ctx.Synchronize(t.Context()))
 	require.NoError(t, p.Close())
-}
-
-func TestPoolPointerIsText(t *testing.T) {
-	var p, q cu.PoolPointer
-	for i := range p {
-		p[i] = byte(i * 5)
-	}
-	text, err := json.Marshal(p)
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &q))
-	require.Equal(t, p, q)
-	for _, bad := range []string{"", "00", string(text[1:128]) + "x", string(text[1:129]) + "00"} {
-		require.Error(t, q.UnmarshalText([]byte(bad)), bad)
-	}
-}
-
-func TestPoolDescriptors(t *testing.T) {
-	dev := cutest.Device(t)
-	p := newPool(t, dev)
-	a, err := p.Export()
-	require.NoError(t, err)
-	b, err := p.Export()
-	require.NoError(t, err)
-	require.NotEqual(t, a.Fd(), b.Fd())
-	for _, f := range []*os.File{a, b} {
-		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
-		require.NoError(t, err)
-		require.NotZero(t, flags&unix.FD_CLOEXEC)
-		require.NoError(t, f.Close())
-	}
 }
 
 // Importing a descriptor of anything but a pool, memory of cuMemCreate included, is an error and
@@ -480,20 +341,16 @@ func TestImportOfWhatIsNoPool(t *testing.T) {
 	drv := cutest.Driver(t)
 	all := foreignDescriptors(t)
 	dev := firstDevice(t, drv)
-	h, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
-	require.NoError(t, err)
-	all["memory"], err = h.Export()
-	require.NoError(t, err)
+	h := ok(dev.CreateMemory(granularity(t, dev), cu.HandleFD))(t)
+	all["memory"] = ok(h.Export())(t)
 	for name, f := range all {
 		_, err := drv.ImportPool(f)
 		var refused *cu.Error
 		require.ErrorAs(t, err, &refused, name)
-		_, err = f.Stat()
-		require.NoError(t, err, "the descriptor stays the caller's")
+		require.NoError(t, errOf(f.Stat()), "the descriptor stays the caller's")
 		require.NoError(t, f.Close())
 	}
-	_, err = drv.ImportPool(nil)
-	require.ErrorIs(t, err, os.ErrInvalid)
+	require.ErrorIs(t, errOf(drv.ImportPool(nil)), os.ErrInvalid)
 	require.NoError(t, h.Close())
 }
 
@@ -508,23 +365,18 @@ type pooled struct {
 
 // Two processes share memory of a pool, and what each writes the other reads.
 func TestPoolIsShared(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	p, s := newPool(t, dev), newStream(t, ctx)
-	fd, err := p.Export()
-	require.NoError(t, err)
+	fd := ok(p.Export())(t)
 	var all []*cu.StreamMemory
 	var say []pooled
 	for i, n := range []uint64{4096, 3*mib + 8} {
-		m, err := p.AllocAsync(s, n)
-		require.NoError(t, err)
+		m := ok(p.AllocAsync(s, n))(t)
 		require.NoError(t, errors.Join(cu.CopyToDeviceAsync(s, m.Ptr(), pattern(int(n), i)), s.Synchronize(t.Context())))
-		ptr, err := m.ExportPointer()
-		require.NoError(t, err)
+		ptr := ok(m.ExportPointer())(t)
 		all, say = append(all, m), append(say, pooled{ptr, n})
 	}
-	text, err := json.Marshal(say)
-	require.NoError(t, err)
+	text := ok(json.Marshal(say))(t)
 	cmd := cutest.Child(soon(t), "pool importer", poolEnv+"="+string(text))
 	cmd.ExtraFiles = []*os.File{fd}
 	out, err := cmd.CombinedOutput()
@@ -589,12 +441,10 @@ func limits(ctx *cu.Context, p *cu.Pool) error {
 }
 
 // An importer keeps what it has of a pool, and can import more, when the
-// exporter is killed (as D10).
+// exporter is killed (as D10 of docs/driver-facts.md).
 func TestPoolOutlivesItsExporter(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	dev, ctx := deviceContext(t)
+	pair := ok(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 	theirs := os.NewFile(uintptr(pair[1]), "theirs")
 	cmd := cutest.Child(soon(t), "pool exporter")
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -610,26 +460,21 @@ func TestPoolOutlivesItsExporter(t *testing.T) {
 	if n == 0 {
 		require.Fail(t, "the exporter failed", "%v\n%s", cmd.Wait(), &said)
 	}
-	messages, err := unix.ParseSocketControlMessage(rights[:rn])
-	require.NoError(t, err)
+	messages := ok(unix.ParseSocketControlMessage(rights[:rn]))(t)
 	require.Len(t, messages, 1)
-	fds, err := unix.ParseUnixRights(&messages[0])
-	require.NoError(t, err)
+	fds := ok(unix.ParseUnixRights(&messages[0]))(t)
 	fd := os.NewFile(uintptr(fds[0]), "pool")
-	p, err := dev.Driver().ImportPool(fd)
-	require.NoError(t, err)
+	p := ok(dev.Driver().ImportPool(fd))(t)
 	require.NoError(t, fd.Close())
 	var ptr cu.PoolPointer
 	require.NoError(t, ptr.UnmarshalText(text[:n]))
-	first, err := p.ImportPointer(ctx, ptr, mib)
-	require.NoError(t, err)
+	first := ok(p.ImportPointer(ctx, ptr, mib))(t)
 
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())
 	for _, m := range []*cu.StreamMemory{first, nil} {
 		if m == nil {
-			m, err = p.ImportPointer(ctx, ptr, mib)
-			require.NoError(t, err)
+			m = ok(p.ImportPointer(ctx, ptr, mib))(t)
 		}
 		got := make([]byte, mib)
 		require.NoError(t, cu.CopyToHost(ctx, got, m.Ptr()))
@@ -663,9 +508,7 @@ func childPoolExporter() error {
 
 // A driver without pools says which function it lacks.
 func TestPoolsOfADriverWithoutThem(t *testing.T) {
-	drv := cutest.Driver(t, without(t, "cuMemPoolCreate", "cuMemAllocAsync", "cuDeviceGetMemPool", "cuMemPoolImportFromShareableHandle"))
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t, without(t, "cuMemPoolCreate", "cuMemAllocAsync", "cuDeviceGetMemPool", "cuMemPoolImportFromShareableHandle"))
 	null, err := os.Open(os.DevNull)
 	require.NoError(t, err)
 	for symbol, call := range map[string]func() error{
@@ -685,12 +528,9 @@ func TestPoolsOfADriverWithoutThem(t *testing.T) {
 // Unused memory beyond the threshold goes back to the device once the host has synchronised; a
 // wait that can end only asks.
 func TestPoolGivesBackWhatIsUnused(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	p, s := newPool(t, dev), newStream(t, ctx)
-	m, err := p.AllocAsync(s, 32*mib)
-	require.NoError(t, err)
-	require.NoError(t, m.FreeAsync(s))
+	require.NoError(t, ok(p.AllocAsync(s, 32*mib))(t).FreeAsync(s))
 	require.NoError(t, s.Synchronize(soon(t)))
 	require.NotZero(t, stats(t, p).Reserved)
 	require.NoError(t, s.Synchronize(context.Background()))
@@ -699,4 +539,10 @@ func TestPoolGivesBackWhatIsUnused(t *testing.T) {
 	require.EqualValues(t, 32*mib, stats(t, p).UsedHigh)
 	require.NoError(t, p.ResetHighs())
 	require.Equal(t, cu.PoolStats{}, stats(t, p))
+
+	m := ok(p.AllocAsync(s, 32*mib))(t)
+	require.NoError(t, p.Trim(0))
+	require.NotZero(t, stats(t, p).Reserved, "in use")
+	require.NoError(t, errors.Join(m.FreeAsync(s), s.Synchronize(soon(t)), p.Trim(0)))
+	require.Zero(t, stats(t, p).Reserved)
 }

@@ -72,21 +72,14 @@ func (s *Stream) alloc(op string, p *Pool, size uint64, f func(sys.Caller, *sys.
 	if p != nil {
 		m.from = p.inner
 	}
-	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		if r := s.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
-			return r
-		}
+	return made(m, s.runUncaptured(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		r := f(call, (*sys.CUdeviceptr)(&m.ptr))
 		if r == sys.CUDA_SUCCESS {
 			m.from.hold()
 			s.ctx.inner.adopt(m.streamMemoryHandle)
 		}
 		return r
-	})
-	if err != nil {
-		return nil, err
-	}
-	return m, nil
+	}))
 }
 
 // Ptr returns the memory's address, 0 after FreeAsync or Close. Memory of 0 bytes

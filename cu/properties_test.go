@@ -14,10 +14,8 @@ import (
 func mappedMemory(t testing.TB, dev *cu.Device, size uint64) (cu.DevicePtr, *cu.MemHandle) {
 	t.Helper()
 	drv := dev.Driver()
-	m, err := dev.CreateMemory(size, cu.HandleFD)
-	require.NoError(t, err)
-	p, err := drv.ReserveAddress(size, 0, 0)
-	require.NoError(t, err)
+	m := ok(dev.CreateMemory(size, cu.HandleFD))(t)
+	p := ok(drv.ReserveAddress(size, 0, 0))(t)
 	require.NoError(t, drv.Map(p, size, 0, m))
 	t.Cleanup(func() {
 		require.NoError(t, drv.Unmap(p, size))
@@ -27,31 +25,26 @@ func mappedMemory(t testing.TB, dev *cu.Device, size uint64) (cu.DevicePtr, *cu.
 	return p, m
 }
 
-// The driver tells what memory was made as; D6 for what was imported.
+// The driver tells what memory was made as; D6 of docs/driver-facts.md for what was imported.
 func TestMemoryProperties(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)
 	g := granularity(t, dev)
 	for _, types := range []cu.HandleType{cu.HandleNone, cu.HandleFD} {
-		m, err := drv.CreateMemory(g, cu.MemProperties{Location: dev.Location(), HandleTypes: types})
-		require.NoError(t, err)
-		p, err := m.Properties()
-		require.NoError(t, err)
+		m := ok(drv.CreateMemory(g, cu.MemProperties{Location: dev.Location(), HandleTypes: types}))(t)
+		p := ok(m.Properties())(t)
 		require.Equal(t, cu.MemProperties{Type: cu.AllocationPinned, Location: dev.Location(), HandleTypes: types}, p)
 		require.NoError(t, m.Close())
-		_, err = m.Properties()
-		require.ErrorIs(t, err, cu.ErrClosed)
+		require.ErrorIs(t, errOf(m.Properties()), cu.ErrClosed)
 	}
 	minimum, recommended, err := drv.Granularity(cu.MemProperties{Location: dev.Location()})
 	require.NoError(t, err)
 	require.Equal(t, g, minimum)
 	require.GreaterOrEqual(t, recommended, minimum)
-	_, err = drv.CreateMemory(g, cu.MemProperties{})
-	require.ErrorIs(t, err, cu.ErrInvalidValue, "no place")
+	require.ErrorIs(t, errOf(drv.CreateMemory(g, cu.MemProperties{})), cu.ErrInvalidValue, "no place")
 	_, err = drv.CreateMemory(g, cu.MemProperties{Location: cu.Location{Type: cu.LocationDevice, ID: 99}})
 	require.ErrorIs(t, err, cu.ErrInvalidDevice)
-	_, err = drv.CreateMemory(g, cu.MemProperties{Type: 77, Location: dev.Location()})
-	require.Error(t, err)
+	require.Error(t, errOf(drv.CreateMemory(g, cu.MemProperties{Type: 77, Location: dev.Location()})))
 }
 
 // Properties are granted or refused, except compression and RDMA, which are wishes.
@@ -59,14 +52,11 @@ func TestMemoryWishes(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := firstDevice(t, drv)
 	can := func(a cu.Attribute) bool {
-		v, err := dev.Attribute(a)
-		require.NoError(t, err)
+		v := ok(dev.Attribute(a))(t)
 		return v != 0
 	}
-	m, err := drv.CreateMemory(granularity(t, dev), cu.MemProperties{Location: dev.Location(), Compressible: true, GPUDirectRDMA: true})
-	require.NoError(t, err)
-	p, err := m.Properties()
-	require.NoError(t, err)
+	m := ok(drv.CreateMemory(granularity(t, dev), cu.MemProperties{Location: dev.Location(), Compressible: true, GPUDirectRDMA: true}))(t)
+	p := ok(m.Properties())(t)
 	// An H200 has not always granted compression.
 	require.True(t, can(cu.AttributeGenericCompressionSupported) || !p.Compressible)
 	require.True(t, can(cu.AttributeGPUDirectRDMAWithCUDAVMMSupported) || !p.GPUDirectRDMA)
@@ -75,33 +65,23 @@ func TestMemoryWishes(t *testing.T) {
 
 // Memory of the host is there where the device says so, for the host too.
 func TestMemoryOnTheHost(t *testing.T) {
-	drv := cutest.Driver(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	drv, dev, ctx := driverContext(t)
 	can, err := dev.Attribute(cu.AttributeHostNUMAVirtualMemoryManagementSupported)
 	if can == 0 || err != nil {
-		_, err := drv.CreateMemory(granularity(t, dev), cu.MemProperties{Location: cu.HostNUMALocation(0)})
-		require.Error(t, err)
+		require.Error(t, errOf(drv.CreateMemory(granularity(t, dev), cu.MemProperties{Location: cu.HostNUMALocation(0)})))
 		return
 	}
-	node, err := dev.Attribute(cu.AttributeHostNUMAID)
-	require.NoError(t, err)
+	node := ok(dev.Attribute(cu.AttributeHostNUMAID))(t)
 	want := cu.MemProperties{Type: cu.AllocationPinned, Location: cu.HostNUMALocation(node), HandleTypes: cu.HandleFD}
 	g, _, err := drv.Granularity(want)
 	require.NoError(t, err)
-	m, err := drv.CreateMemory(g, want)
-	require.NoError(t, err)
-	have, err := m.Properties()
-	require.NoError(t, err)
-	require.Equal(t, want, have)
-	p, err := drv.ReserveAddress(g, 0, 0)
-	require.NoError(t, err)
+	m := ok(drv.CreateMemory(g, want))(t)
+	require.Equal(t, want, ok(m.Properties())(t))
+	p := ok(drv.ReserveAddress(g, 0, 0))(t)
 	require.NoError(t, drv.Map(p, g, 0, m))
 	require.NoError(t, drv.SetAccessEach(p, g, cu.LocationAccess{Location: dev.Location(), Access: cu.ReadWrite},
 		cu.LocationAccess{Location: want.Location, Access: cu.ReadWrite}))
-	a, err := drv.AccessAt(p, want.Location)
-	require.NoError(t, err)
-	require.Equal(t, cu.ReadWrite, a)
+	require.Equal(t, cu.ReadWrite, ok(drv.AccessAt(p, want.Location))(t))
 	require.NoError(t, cu.Fill(ctx, p, uint8(7), g))
 	got := make([]byte, 4)
 	require.NoError(t, cu.CopyToHost(ctx, got, p.Add(g-4)))
@@ -124,9 +104,7 @@ func TestAccessOfEach(t *testing.T) {
 	}
 	require.NoError(t, drv.SetAccessEach(p, g, rights...))
 	for _, r := range rights {
-		a, err := drv.AccessAt(p, r.Location)
-		require.NoError(t, err)
-		require.Equal(t, r.Access, a, r.Location.String())
+		require.Equal(t, r.Access, ok(drv.AccessAt(p, r.Location))(t), r.Location.String())
 	}
 	require.ErrorIs(t, drv.SetAccessEach(p, g), cu.ErrInvalidValue, "nobody")
 	require.ErrorIs(t, drv.SetAccessEach(p, g, cu.LocationAccess{Location: dev.Location(), Access: 2}), cu.ErrInvalidValue)
@@ -135,14 +113,11 @@ func TestAccessOfEach(t *testing.T) {
 // A handle that was retained by address is another for the same memory, of the
 // whole size, wherever the address lies in it; invariant 5.
 func TestRetainedMemoryIsTheSame(t *testing.T) {
-	s, drv := spied(t)
-	dev := firstDevice(t, drv)
-	ctx := cutest.Context(t, dev)
+	s, drv, dev, ctx := spiedContext(t)
 	g := granularity(t, dev)
 	p, own := mappedMemory(t, dev, 2*g)
 	require.NoError(t, drv.SetAccess(p, 2*g, cu.ReadWrite, dev))
-	again, err := drv.RetainMemory(p.Add(g + 12345))
-	require.NoError(t, err)
+	again := ok(drv.RetainMemory(p.Add(g + 12345)))(t)
 	if drv.Version() >= 11070 {
 		require.EqualValues(t, 2*g, again.Size())
 	} else {
@@ -151,8 +126,7 @@ func TestRetainedMemoryIsTheSame(t *testing.T) {
 	require.NoError(t, own.Close())
 	require.Equal(t, 1, s.count("cuMemRelease"))
 
-	q, err := drv.ReserveAddress(2*g, 0, 0)
-	require.NoError(t, err)
+	q := ok(drv.ReserveAddress(2*g, 0, 0))(t)
 	require.NoError(t, drv.Map(q, 2*g, 0, again))
 	require.NoError(t, drv.SetAccess(q, 2*g, cu.ReadOnly, dev))
 	require.NoError(t, cu.Fill(ctx, p.Add(g), uint32(0x12345678), 1))
@@ -167,19 +141,15 @@ func TestRetainedMemoryIsTheSame(t *testing.T) {
 	require.Equal(t, 2, s.count("cuMemRelease"))
 
 	hole := holed(t, dev)
-	part, err := drv.RetainMemory(hole.Add(2*g + 5))
-	require.NoError(t, err)
+	part := ok(drv.RetainMemory(hole.Add(2*g + 5)))(t)
 	if drv.Version() >= 11070 {
 		require.Equal(t, g, part.Size(), "not the reservation's")
 	}
 	require.NoError(t, part.Close())
-	_, err = drv.RetainMemory(hole.Add(g))
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorIs(t, errOf(drv.RetainMemory(hole.Add(g))), cu.ErrInvalidValue)
 	m := alloc(t, ctx, 4096)
-	_, err = drv.RetainMemory(m.Ptr())
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
-	_, err = drv.RetainMemory(4096)
-	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorIs(t, errOf(drv.RetainMemory(m.Ptr())), cu.ErrInvalidValue)
+	require.ErrorIs(t, errOf(drv.RetainMemory(4096)), cu.ErrInvalidValue)
 }
 
 // A dma-buf is there where the device says so, and nowhere else.
@@ -189,8 +159,7 @@ func TestDMABuf(t *testing.T) {
 	g := granularity(t, dev)
 	p, _ := mappedMemory(t, dev, g)
 	require.NoError(t, drv.SetAccess(p, g, cu.ReadWrite, dev))
-	can, err := dev.Attribute(cu.AttributeDMABufSupported)
-	require.NoError(t, err)
+	can := ok(dev.Attribute(cu.AttributeDMABufSupported))(t)
 	f, err := drv.DMABuf(p, g, 0)
 	if lacks(t, drv, "cuMemGetHandleForAddressRange", err) {
 		return

@@ -52,8 +52,7 @@ func TestArgumentsOfAnotherKind(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "heads.ptx")
 	require.NoError(t, os.WriteFile(file, ptx, 0o600))
-	fromFile, err := ctx.LoadModuleFile(file)
-	require.NoError(t, err)
+	fromFile := ok(ctx.LoadModuleFile(file))(t)
 	t.Cleanup(func() { require.NoError(t, fromFile.Close()) })
 	modules := map[string]interface {
 		Function(string) (*cu.Function, error)
@@ -65,8 +64,7 @@ func TestArgumentsOfAnotherKind(t *testing.T) {
 	}
 	type pair struct{ A, B int32 }
 	for name, m := range modules {
-		f, err := m.Function("scale")
-		require.NoError(t, err, name)
+		f := ok(m.Function("scale"))(t, name)
 		require.Equal(t, []string{"u64", "f32", "u32", "b32", ""}, f.ParamTypes(), name)
 		stream := ctx.NullStream()
 		require.NoError(t, f.Launch(stream, one, out, float32(2), int32(1), uint32(1), pair{}))
@@ -83,12 +81,10 @@ func TestArgumentsOfAnotherKind(t *testing.T) {
 			require.ErrorAs(t, err, &wrong, name)
 			require.Equal(t, i, wrong.Index, name)
 		}
-		l, err := f.Prepare(one, out, float32(2), int32(1), uint32(1), pair{})
-		require.NoError(t, err)
+		l := ok(f.Prepare(one, out, float32(2), int32(1), uint32(1), pair{}))(t)
 		require.ErrorContains(t, l.Set(1, int32(2)), "args[1]: int32 is of another kind: the parameter is a float (f32); pass a float32")
 		require.NoError(t, l.Set(1, float32(3)))
-		none, err := m.Function("none")
-		require.NoError(t, err)
+		none := ok(m.Function("none"))(t)
 		require.Empty(t, none.ParamTypes())
 		require.NotNil(t, none.ParamTypes())
 	}

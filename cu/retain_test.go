@@ -19,35 +19,28 @@ func TestRetain(t *testing.T) {
 		"created": func(dev *cu.Device) (*cu.Context, error) { return dev.NewContext(cu.SchedAuto) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			first, err := open(cutest.Device(t))
-			require.NoError(t, err)
-			second, err := first.Retain()
-			require.NoError(t, err)
+			first := ok(open(cutest.Device(t)))(t)
+			second := ok(first.Retain())(t)
 			require.Equal(t, first.Handle(), second.Handle())
-			s, err := first.NewStream()
-			require.NoError(t, err)
-			kept, err := second.NewEvent(cu.EventDisableTiming)
-			require.NoError(t, err)
+			s := ok(first.NewStream())(t)
+			kept := ok(second.NewEvent(cu.EventDisableTiming))(t)
 			require.NoError(t, kept.Record(s), "of the same context")
 			require.NoError(t, first.Close())
 			require.ErrorIs(t, s.Synchronize(soon(t)), cu.ErrClosed)
 			require.NoError(t, kept.Synchronize(soon(t)))
 			require.NoError(t, second.Synchronize(soon(t)))
-			_, err = first.Retain()
-			require.ErrorIs(t, err, cu.ErrClosed)
+			require.ErrorIs(t, errOf(first.Retain()), cu.ErrClosed)
 			require.NoError(t, second.Close())
 		})
 	}
-	_, err := (*cu.Context)(nil).Retain()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf((*cu.Context)(nil).Retain()), cu.ErrClosed)
 }
 
 // Retain of a context that is being closed returns a good reference or an error.
 func TestRetainWhileOthersClose(t *testing.T) {
 	dev := cutest.Device(t)
 	for range 50 {
-		ctx, err := dev.NewContext(cu.SchedAuto)
-		require.NoError(t, err)
+		ctx := ok(dev.NewContext(cu.SchedAuto))(t)
 		var all sync.WaitGroup
 		for range 3 {
 			all.Go(func() {

@@ -66,11 +66,7 @@ func (c *Context) NewStreamWith(o StreamOptions) (*Stream, error) {
 
 func (c *Context) newStream(op string, create func(sys.Caller, *sys.CUstream) sys.CUresult) (*Stream, error) {
 	s := &Stream{&streamHandle{}, c}
-	err := c.create(op, s.streamHandle, func(call sys.Caller) sys.CUresult { return create(call, &s.stream) })
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return made(s, c.create(op, s.streamHandle, func(call sys.Caller) sys.CUresult { return create(call, &s.stream) }))
 }
 
 // Context returns the stream's context.
@@ -154,10 +150,7 @@ func (s *streamHandle) closeIn(h *contextHandle) error {
 
 // Query reports whether all work in the stream is done (cuStreamQuery).
 func (s *Stream) Query() (done bool, err error) {
-	err = s.run("cuStreamQuery", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		if r := s.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
-			return r
-		}
+	err = s.runUncaptured("cuStreamQuery", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return answer(call.CuStreamQuery(h), &done)
 	})
 	return done, err
@@ -165,31 +158,21 @@ func (s *Stream) Query() (done bool, err error) {
 
 // Priority returns the stream's priority after clamping (cuStreamGetPriority).
 func (s *Stream) Priority() (int, error) {
-	p := new(int32)
-	err := s.run("cuStreamGetPriority", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return call.CuStreamGetPriority(h, p)
-	})
-	return int(*p), err
+	p, err := ask(s.run, "cuStreamGetPriority", sys.Caller.CuStreamGetPriority)
+	return int(p), err
 }
 
 // Blocking reports whether the stream and the null stream wait for each other
 // (cuStreamGetFlags).
 func (s *Stream) Blocking() (bool, error) {
-	flags := new(uint32)
-	err := s.run("cuStreamGetFlags", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return call.CuStreamGetFlags(h, flags)
-	})
-	return err == nil && *flags&uint32(sys.CU_STREAM_NON_BLOCKING) == 0, err
+	flags, err := ask(s.run, "cuStreamGetFlags", sys.Caller.CuStreamGetFlags)
+	return err == nil && flags&uint32(sys.CU_STREAM_NON_BLOCKING) == 0, err
 }
 
 // ID returns a number that no other stream of this process has or had
 // (cuStreamGetId, CUDA 12.0).
 func (s *Stream) ID() (uint64, error) {
-	id := new(uint64)
-	err := s.run("cuStreamGetId", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return call.CuStreamGetId(h, id)
-	})
-	return *id, err
+	return ask(s.run, "cuStreamGetId", sys.Caller.CuStreamGetId)
 }
 
 // WaitEvent makes later work on s wait for the latest record of e, in any stream,
@@ -225,26 +208,13 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 
 // wait waits for s in the driver.
 func (s *Stream) wait() error {
-	return s.run("cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		if r := s.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
-			return r
-		}
-		return call.CuStreamSynchronize(h)
-	})
-}
-
-// mayWait refuses a call that ends in wait while s is captured, before any of it
-// is captured.
-func (s *Stream) mayWait() error {
-	return s.run("cuStreamSynchronize", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return s.ctx.inner.refuseCaptured(call, h)
-	})
+	return s.runUncaptured("cuStreamSynchronize", sys.Caller.CuStreamSynchronize)
 }
 
 // waiting runs queue on c's null stream, and waits for that.
 func (c *Context) waiting(queue func(*Stream) error) error {
 	s := c.NullStream()
-	if err := s.mayWait(); err != nil {
+	if err := s.run("cuStreamSynchronize", s.refuseCaptured); err != nil { // before any of it is captured
 		return err
 	}
 	if err := queue(s); err != nil {

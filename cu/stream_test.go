@@ -15,19 +15,14 @@ import (
 )
 
 func TestStreamFinishesItsWork(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
-	mem, err := ctx.Alloc(1 << 20)
-	require.NoError(t, err)
+	ctx := cutest.Context(t, cutest.Device(t))
+	stream := ok(ctx.NewStream())(t)
+	mem := ok(ctx.Alloc(1 << 20))(t)
 	for i, wait := range []context.Context{context.Background(), soon(t)} {
 		v := uint32(0xabcd0000 + i)
 		require.NoError(t, cu.FillAsync(stream, mem.Ptr(), v, mem.Size()/4))
 		require.NoError(t, stream.Synchronize(wait))
-		done, err := stream.Query()
-		require.NoError(t, err)
-		require.True(t, done)
+		require.True(t, ok(stream.Query())(t))
 		got := make([]uint32, mem.Size()/4)
 		require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
 		require.Equal(t, []uint32{v, v, v}, []uint32{got[0], got[len(got)/2], got[len(got)-1]})
@@ -39,8 +34,7 @@ func TestStreamFinishesItsWork(t *testing.T) {
 // Close tells who asked for it while the stream still takes work, and once.
 func TestStreamOnClose(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	mem, err := ctx.Alloc(8)
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(8))(t)
 	defer mem.Close()
 	stream := newStream(t, ctx)
 	var told []string
@@ -68,11 +62,9 @@ func TestStreamOnClose(t *testing.T) {
 // the stream meanwhile. No function waits for another.
 func TestStreamIsClosedBehindOnClose(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	mem, err := ctx.Alloc(8)
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(8))(t)
 	defer mem.Close()
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	stream := ok(ctx.NewStream())(t)
 	a, b, closed := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	filled := errors.New("not called")
 	stream.OnClose("a", func() {
@@ -90,20 +82,18 @@ func TestStreamIsClosedBehindOnClose(t *testing.T) {
 	})
 	go func() { closed <- stream.Close() }()
 	select {
-	case err = <-closed:
+	case err := <-closed:
+		require.NoError(t, err)
 	case <-time.After(time.Minute):
 		require.FailNow(t, "one waits for the other")
 	}
-	require.NoError(t, err)
 	require.NoError(t, filled)
 }
 
 // A stream that has ended with its context takes no work, so nobody is called.
 func TestStreamOnCloseBehindItsContext(t *testing.T) {
-	ctx, err := cutest.Device(t).PrimaryContext()
-	require.NoError(t, err)
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	ctx := ok(cutest.Device(t).PrimaryContext())(t)
+	stream := ok(ctx.NewStream())(t)
 	called := false
 	require.True(t, stream.OnClose("a", func() { called = true }))
 	require.NoError(t, ctx.Close())
@@ -114,13 +104,10 @@ func TestStreamOnCloseBehindItsContext(t *testing.T) {
 // FAULTS 18, 64: a wait for work that never ends is given up, without a thread
 // left behind in the driver.
 func TestFault18and64_WaitIsGivenUp(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	stream := newStream(t, ctx)
 	s.Fail("cuStreamQuery", cu.ErrNotReady)
-	done, err := stream.Query()
-	require.NoError(t, err)
-	require.False(t, done)
+	require.False(t, ok(stream.Query())(t))
 
 	limited, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -144,8 +131,7 @@ func TestFault18and64_WaitIsGivenUp(t *testing.T) {
 }
 
 func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
-	s, drv := spied(t)
-	ctx := cutest.Context(t, firstDevice(t, drv))
+	s, _, _, ctx := spiedContext(t)
 	stream := newStream(t, ctx)
 	n := 0
 	s.Hook("cuStreamQuery", func(_ sys.Call, next func() sys.CUresult) sys.CUresult {
@@ -173,16 +159,14 @@ func TestWaitEndsWithWorkOrItsFailure(t *testing.T) {
 
 // Objects of one context work in its streams and in no other's.
 func TestStreamOfAnotherContextIsRefused(t *testing.T) {
-	s, drv := spied(t)
+	s, drv, _ := spied(t)
 	a, b := cutest.TwoDevices(t, drv)
 	ctx, other := cutest.Context(t, a), cutest.Context(t, b)
-	event, err := ctx.NewEvent(cu.EventDisableTiming)
-	require.NoError(t, err)
-	memory, err := ctx.NullStream().AllocAsync(4096)
-	require.NoError(t, err)
+	event := ok(ctx.NewEvent(cu.EventDisableTiming))(t)
+	memory := ok(ctx.NullStream().AllocAsync(4096))(t)
 	before := s.calls()
 	for name, call := range map[string]func(*cu.Stream) error{"Event.Record": event.Record, "StreamMemory.FreeAsync": memory.FreeAsync} {
-		err = call(other.NullStream())
+		err := call(other.NullStream())
 		require.ErrorIs(t, err, cu.ErrInvalidHandle, name)
 		require.ErrorContains(t, err, "another context", name)
 	}
@@ -203,8 +187,7 @@ func TestStreamServesEveryContextOfItsDevice(t *testing.T) {
 
 // Invariant 1: any goroutine, any time, no locked thread.
 func TestContextAndStreamFromManyGoroutines(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	ctx := cutest.Context(t, cutest.Device(t))
 	const workers, size = 8, 1024
 	stream, mem := newStream(t, ctx), alloc(t, ctx, workers*size)
 	errs := make(chan error, workers)
@@ -248,31 +231,22 @@ func TestStreamOptions(t *testing.T) {
 		{cu.StreamOptions{Priority: -1 << 40}, greatest},
 		{cu.StreamOptions{Priority: 1 << 40, Blocking: true}, least},
 	} {
-		s, err := ctx.NewStreamWith(c.o)
-		require.NoError(t, err)
-		p, err := s.Priority()
-		require.NoError(t, err)
-		require.EqualValues(t, c.want, p, "%+v", c.o)
-		b, err := s.Blocking()
-		require.NoError(t, err)
-		require.Equal(t, c.o.Blocking, b)
+		s := ok(ctx.NewStreamWith(c.o))(t)
+		require.EqualValues(t, c.want, ok(s.Priority())(t), "%+v", c.o)
+		require.Equal(t, c.o.Blocking, ok(s.Blocking())(t))
 		require.NotZero(t, s.Handle())
 		require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuStreamQuery(s.Handle()))
 		require.NoError(t, s.Close())
 	}
 	require.Zero(t, ctx.NullStream().Handle())
-	b, err := newStream(t, ctx).Blocking()
-	require.NoError(t, err)
-	require.False(t, b)
+	require.False(t, ok(newStream(t, ctx).Blocking())(t))
 }
 
 // The null stream and a blocking stream wait for each other; a non-blocking one waits for neither.
 func TestBlockingStreams(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	a, err := ctx.NewStreamWith(cu.StreamOptions{Blocking: true})
-	require.NoError(t, err)
-	b, err := ctx.NewStreamWith(cu.StreamOptions{Blocking: true})
-	require.NoError(t, err)
+	a := ok(ctx.NewStreamWith(cu.StreamOptions{Blocking: true}))(t)
+	b := ok(ctx.NewStreamWith(cu.StreamOptions{Blocking: true}))(t)
 	p, free, e := newWords(t, ctx, 3), newStream(t, ctx), newEvent(t, ctx, cu.EventDefault)
 	release := hold(t, a)
 	require.NoError(t, cu.FillAsync(ctx.NullStream(), p, uint32(1), 1))
@@ -290,12 +264,10 @@ func TestBlockingStreams(t *testing.T) {
 
 // A stream's number is its own and no other's after it.
 func TestStreamID(t *testing.T) {
-	dev := cutest.Device(t)
-	ctx := cutest.Context(t, dev)
+	dev, ctx := deviceContext(t)
 	seen := map[uint64]bool{}
 	for range 3 {
-		s, err := ctx.NewStream()
-		require.NoError(t, err)
+		s := ok(ctx.NewStream())(t)
 		id, err := s.ID()
 		if !dev.Driver().Caller().Library().Has("cuStreamGetId") {
 			require.ErrorIs(t, err, cu.ErrSymbolMissing)
@@ -315,11 +287,9 @@ func TestNullStream(t *testing.T) {
 	null := ctx.NullStream()
 	require.Same(t, null, ctx.NullStream())
 	require.NoError(t, errors.Join(null.Close(), null.Close()))
-	done, err := null.Query()
-	require.NoError(t, err)
-	require.True(t, done)
+	require.True(t, ok(null.Query())(t))
 	require.NoError(t, null.Synchronize(t.Context()))
-	_, err = null.Capture(func() error { return nil })
+	_, err := null.Capture(func() error { return nil })
 	require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
 
 	require.Nil(t, (*cu.Context)(nil).NullStream())

@@ -59,20 +59,16 @@ func TestFault18_IPCEventOfAKilledPeer(t *testing.T) {
 // A wait that cannot be queued, or marked, leaves nothing behind.
 func TestGuardErrors(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := ok(ctx.NewStream())(t)
 	bad := errors.New("no")
 	freed := 0
 	free := func() error { freed++; return nil }
 	met := func() error { return nil }
-	_, err = s.Guard(soon(t), func() error { return bad }, met, free)
-	require.ErrorIs(t, err, bad)
+	require.ErrorIs(t, errOf(s.Guard(soon(t), func() error { return bad }, met, free)), bad)
 	require.Zero(t, freed)
-	_, err = s.Guard(soon(t), s.Close, met, free)
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(s.Guard(soon(t), s.Close, met, free)), cu.ErrClosed)
 	require.Equal(t, 1, freed)
-	_, err = (*cu.Stream)(nil).Guard(soon(t), free, met, free)
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf((*cu.Stream)(nil).Guard(soon(t), free, met, free)), cu.ErrClosed)
 }
 
 // A graph waits for no other process: a stream that is being captured is refused, and
@@ -90,8 +86,7 @@ func TestCapturedStreamIsNotGuarded(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, d.a.NotCaptured())
-	exec, err := g.Instantiate(0)
-	require.NoError(t, err)
+	exec := ok(g.Instantiate(0))(t)
 	require.NoError(t, exec.Launch(d.a))
 	require.Equal(t, []byte{7}, d.read(t, 1))
 	require.NoError(t, errors.Join(exec.Close(), g.Close()))
@@ -102,8 +97,7 @@ func TestCapturedStreamIsNotGuarded(t *testing.T) {
 func TestGuardFreesAgain(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	s, helper := newStream(t, ctx), newStream(t, ctx)
-	word, err := ctx.Alloc(4)
-	require.NoError(t, err)
+	word := ok(ctx.Alloc(4))(t)
 	require.NoError(t, cu.Fill(ctx, word.Ptr(), uint32(0), 1))
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	wait := func() error { return s.WaitValue32(word.Ptr(), 1, cu.WaitGEQ) }
@@ -117,15 +111,12 @@ func TestGuardFreesAgain(t *testing.T) {
 		return helper.WriteValue32(word.Ptr(), 1, cu.WriteDefault)
 	}
 	limited, cancel := context.WithCancel(t.Context())
-	w, err := s.Guard(limited, wait, met, free)
-	require.NoError(t, err)
+	w := ok(s.Guard(limited, wait, met, free))(t)
 	cancel()
-	err = w.Result()
+	err := w.Result()
 	require.ErrorIs(t, err, cu.ErrGivenUp)
 	require.NotContains(t, err.Error(), "waits still")
 	require.GreaterOrEqual(t, freed, 2) // oftener, where the driver is slow to see it
-	w, err = s.Guard(soon(t), wait, met, free)
-	require.NoError(t, err)
-	require.ErrorIs(t, w.Result(), bad)
+	require.ErrorIs(t, ok(s.Guard(soon(t), wait, met, free))(t).Result(), bad)
 	require.NoError(t, errors.Join(s.Synchronize(soon(t)), helper.Synchronize(soon(t)), word.Close()))
 }

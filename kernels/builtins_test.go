@@ -22,19 +22,16 @@ var files embed.FS
 // The PTX is what nvcc made of the CUDA C beside it, but for that of digest.cu:
 // neither has been changed since scripts/kernels.sh ran.
 func TestPTXIsOfTheSource(t *testing.T) {
-	sums, err := files.ReadFile("kernels.sum")
-	require.NoError(t, err)
+	sums := ok(files.ReadFile("kernels.sum"))(t)
 	want := map[string]string{}
 	for line := range strings.Lines(string(sums)) {
 		sum, name, _ := strings.Cut(strings.TrimSpace(line), "  ")
 		want[name] = sum
 	}
 	have := map[string]string{}
-	names, err := fs.Glob(files, "*.[cp]*")
-	require.NoError(t, err)
+	names := ok(fs.Glob(files, "*.[cp]*"))(t)
 	for _, name := range append(names, "digest/digest.cu", "digest/digest.ptx") {
-		text, err := files.ReadFile(name)
-		require.NoError(t, err)
+		text := ok(files.ReadFile(name))(t)
 		sum := sha256.Sum256(text)
 		have[name] = hex.EncodeToString(sum[:])
 	}
@@ -69,11 +66,9 @@ func TestDriverKnowsTheBuiltins(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	size := map[string]uint64{"ptr": 8, "u64": 8, "u32": 4, "u8": 1, "f32": 4}
 	for _, b := range kernels.Builtins() {
-		m, err := ctx.LoadModule([]byte(b.PTX))
-		require.NoError(t, err)
+		m := ok(ctx.LoadModule([]byte(b.PTX)))(t)
 		for _, k := range b.Kernels {
-			f, err := m.Function(k.Name)
-			require.NoError(t, err)
+			f := ok(m.Function(k.Name))(t)
 			params, err := f.Params()
 			if !ctx.Device().Driver().Caller().Library().Has("cuFuncGetParamInfo") {
 				require.ErrorIs(t, err, cu.ErrSymbolMissing)

@@ -32,12 +32,9 @@ func TestFault15_MemoryLostWhileAKernelUsesIt(t *testing.T) {
 			dev := cutest.Device(t)
 			launchOnce(t, dev)
 			free := cutest.FreeMemory(t, dev)
-			ctx, err := dev.PrimaryContext()
-			require.NoError(t, err)
-			mod, err := ctx.LoadModule([]byte(kernels.Pattern))
-			require.NoError(t, err)
-			fill, err := mod.Function("pattern_fill")
-			require.NoError(t, err)
+			ctx := ok(dev.PrimaryContext())(t)
+			mod := ok(ctx.LoadModule([]byte(kernels.Pattern)))(t)
+			fill := ok(mod.Function("pattern_fill"))(t)
 			s, others, word := newStream(t, ctx), newStream(t, ctx), zeroed(t, ctx, 4)
 
 			require.NoError(t, fill.Launch(s, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}}, word, uint64(0), uint64(0), uint32(0))) // loads it
@@ -71,12 +68,9 @@ func TestFault15_MemoryLostWhileAKernelUsesIt(t *testing.T) {
 // driver keeps some memory for that, which is nobody's leak.
 func launchOnce(t *testing.T, dev *cu.Device) {
 	t.Helper()
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
-	mod, err := ctx.LoadModule([]byte(kernels.Pattern))
-	require.NoError(t, err)
-	fill, err := mod.Function("pattern_fill")
-	require.NoError(t, err)
+	ctx := ok(dev.PrimaryContext())(t)
+	mod := ok(ctx.LoadModule([]byte(kernels.Pattern)))(t)
+	fill := ok(mod.Function("pattern_fill"))(t)
 	s, p := newStream(t, ctx), zeroed(t, ctx, lostSize)
 	require.NoError(t, s.WriteValue32(p, 1, cu.WriteDefault))
 	require.NoError(t, s.WaitValue32(p, 1, cu.WaitEQ))
@@ -142,8 +136,7 @@ func collected(t *testing.T, gone <-chan struct{}) {
 // newStream is a stream that goes when t ends.
 func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 	t.Helper()
-	s, err := ctx.NewStream()
-	require.NoError(t, err)
+	s := ok(ctx.NewStream())(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -151,8 +144,7 @@ func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 // zeroed is memory of n zeros that ends with its context.
 func zeroed(t *testing.T, ctx *cu.Context, n uint64) cu.DevicePtr {
 	t.Helper()
-	m, err := ctx.Alloc(n)
-	require.NoError(t, err)
+	m := ok(ctx.Alloc(n))(t)
 	s := newStream(t, ctx)
 	require.NoError(t, cu.FillAsync(s, m.Ptr(), uint8(0), n))
 	require.NoError(t, s.Synchronize(soon(t)))

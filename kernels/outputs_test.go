@@ -34,11 +34,9 @@ func TestOutputs(t *testing.T) {
 	s := newStream(t, ctx)
 	var have strings.Builder
 	for _, b := range kernels.Builtins() {
-		mod, err := ctx.LoadModule([]byte(b.PTX))
-		require.NoError(t, err)
+		mod := ok(ctx.LoadModule([]byte(b.PTX)))(t)
 		for _, k := range b.Kernels {
-			f, err := mod.Function(k.Name)
-			require.NoError(t, err)
+			f := ok(mod.Function(k.Name))(t)
 			for n := range 2 * len(outputSizes) {
 				c := newOutputCase(k.Name, n)
 				fmt.Fprintf(&have, "%s: %x\n", c, sha256.Sum256(c.run(t, s, f)))
@@ -131,8 +129,7 @@ func (c *outputCase) spoil(n int) {
 func (c *outputCase) run(t *testing.T, s *cu.Stream, f *cu.Function) []byte {
 	t.Helper()
 	ctx := s.Context()
-	m, err := ctx.Alloc(uint64(len(c.memory)))
-	require.NoError(t, err)
+	m := ok(ctx.Alloc(uint64(len(c.memory))))(t)
 	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(s, m.Ptr(), c.memory), s.Synchronize(t.Context())))
 	cfg := cu.LaunchConfig{Grid: cu.Dim3{X: c.shape[0]}, Block: cu.Dim3{X: c.shape[1]}}
 	require.NoError(t, f.Launch(s, cfg, c.args(t, m.Ptr())...), c)

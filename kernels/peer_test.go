@@ -20,19 +20,13 @@ func mapPeer(t testing.TB, k bench, size uint64) (peer *cu.Device, mapped cu.Dev
 	if can, err := dev.CanAccessPeer(peer); err != nil || !can {
 		t.Skipf("takes two devices that reach each other: %v", err)
 	}
-	granularity, err := vmm.Granularity(peer)
-	require.NoError(t, err)
+	granularity := ok(vmm.Granularity(peer))(t)
 	size, _ = vmm.AlignUp(size, granularity)
-	made, err := vmm.Create(peer, size)
-	require.NoError(t, err)
-	file, err := made.Export()
-	require.NoError(t, err)
-	chunk, err := vmm.ImportAllocation(peer, file, size)
-	require.NoError(t, err)
-	room, err := vmm.Reserve(dev.Driver(), size)
-	require.NoError(t, err)
-	m, err := room.Map(0, chunk)
-	require.NoError(t, err)
+	made := ok(vmm.Create(peer, size))(t)
+	file := ok(made.Export())(t)
+	chunk := ok(vmm.ImportAllocation(peer, file, size))(t)
+	room := ok(vmm.Reserve(dev.Driver(), size))(t)
+	m := ok(room.Map(0, chunk))(t)
 	for _, closer := range []interface{ Close() error }{made, file, chunk} {
 		require.NoError(t, closer.Close())
 	}
@@ -48,9 +42,7 @@ func mapPeer(t testing.TB, k bench, size uint64) (peer *cu.Device, mapped cu.Dev
 func fillPeer(t testing.TB, k bench, mapped cu.DevicePtr, size uint64) {
 	t.Helper()
 	require.NoError(t, k.FillAsync(k.s, mapped, size, 0, 1))
-	m, err := k.Check(soon(t), k.s, mapped, size, 0, 1)
-	require.NoError(t, err)
-	require.Zero(t, m)
+	require.Zero(t, ok(k.Check(soon(t), k.s, mapped, size, 0, 1))(t))
 }
 
 // Kernels of one device work on the memory of another.
@@ -60,7 +52,5 @@ func TestPeersChunk(t *testing.T) {
 	_, mapped := mapPeer(t, k, size)
 	fillPeer(t, k, mapped, size)
 	require.NoError(t, k.CopyAsync(k.s, k.DevicePtr, mapped, size))
-	m, err := k.Check(soon(t), k.s, k.DevicePtr, size, 0, 1)
-	require.NoError(t, err)
-	require.Zero(t, m)
+	require.Zero(t, ok(k.Check(soon(t), k.s, k.DevicePtr, size, 0, 1))(t))
 }

@@ -28,11 +28,9 @@ type bench struct {
 func newBench(t testing.TB, size uint64) bench {
 	t.Helper()
 	ctx := cutest.Context(t, cutest.Device(t))
-	k, err := kernels.Load(ctx)
-	require.NoError(t, err)
+	k := ok(kernels.Load(ctx))(t)
 	t.Cleanup(func() { require.NoError(t, k.Close()) })
-	m, err := ctx.Alloc(size)
-	require.NoError(t, err)
+	m := ok(ctx.Alloc(size))(t)
 	t.Cleanup(func() { require.NoError(t, m.Close()) })
 	return bench{k, ctx, newStream(t, ctx), m.Ptr()}
 }
@@ -86,9 +84,7 @@ func TestFillWritesThePattern(t *testing.T) {
 			require.NoError(t, b.FillAsync(b.s, b.DevicePtr, uint64(size), first, 7))
 			pattern.Fill(want[:size], first, 7)
 			require.True(t, string(want) == string(b.read(t, b.DevicePtr, len(want))), "%d bytes from %d, and what follows them", size, first)
-			m, err := b.Check(soon(t), b.s, b.DevicePtr, uint64(size), first, 7)
-			require.NoError(t, err)
-			require.Zero(t, m, "%d bytes", size)
+			require.Zero(t, ok(b.Check(soon(t), b.s, b.DevicePtr, uint64(size), first, 7))(t), "%d bytes", size)
 		}
 	}
 }
@@ -105,8 +101,7 @@ func TestCheckFindsEverySingleFlippedBit(t *testing.T) {
 			b.flip(t, bit)
 			host := pattern.Check(b.read(t, b.DevicePtr, size), first, 3)
 			require.EqualValues(t, 1, host.Wrong)
-			m, err := b.Check(soon(t), b.s, b.DevicePtr, uint64(size), first, 3)
-			require.NoError(t, err)
+			m := ok(b.Check(soon(t), b.s, b.DevicePtr, uint64(size), first, 3))(t)
 			require.Equal(t, host, m, "bit %d of %d bytes", bit, size)
 			b.flip(t, bit)
 		}
@@ -121,26 +116,22 @@ func TestCheckFindsTheFirstOfMany(t *testing.T) {
 		for _, bit := range []uint64{n - 1, n / 2, n/2 + 32, n / 3, n - 25, 0} { // the first is found whichever is last
 			b.flip(t, bit)
 			host := pattern.Check(b.read(t, b.DevicePtr, size), 5, 9)
-			m, err := b.Check(soon(t), b.s, b.DevicePtr, uint64(size), 5, 9)
-			require.NoError(t, err)
+			m := ok(b.Check(soon(t), b.s, b.DevicePtr, uint64(size), 5, 9))(t)
 			require.Equal(t, host, m, "bit %d of %d bytes", bit, size)
 		}
 	}
 }
 
-// FAULTS 66, 67: data of an earlier run, or zeros (D9), is all wrong.
+// FAULTS 66, 67: data of an earlier run, or zeros (D9 of docs/driver-facts.md), is all wrong.
 func TestCheckOfOtherData(t *testing.T) {
 	b := newBench(t, room)
 	const size = 40007
 	require.NoError(t, b.FillBytesAsync(b.s, b.DevicePtr, size, 0))
-	m, err := b.Check(soon(t), b.s, b.DevicePtr, size, 0, 1)
-	require.NoError(t, err)
+	m := ok(b.Check(soon(t), b.s, b.DevicePtr, size, 0, 1))(t)
 	require.Equal(t, pattern.Check(make([]byte, size), 0, 1), m)
 	require.EqualValues(t, pattern.Count(size), m.Wrong)
 	require.NoError(t, b.FillAsync(b.s, b.DevicePtr, size, 0, 1))
-	m, err = b.Check(soon(t), b.s, b.DevicePtr, size, 0, 2)
-	require.NoError(t, err)
-	require.EqualValues(t, pattern.Count(size), m.Wrong)
+	require.EqualValues(t, pattern.Count(size), ok(b.Check(soon(t), b.s, b.DevicePtr, size, 0, 2))(t).Wrong)
 }
 
 func TestChecksumIsTheHosts(t *testing.T) {
@@ -148,14 +139,11 @@ func TestChecksumIsTheHosts(t *testing.T) {
 	for i, size := range sizes {
 		data := random(size, uint64(i))
 		b.write(t, b.DevicePtr, data)
-		sum, err := b.Checksum(soon(t), b.s, b.DevicePtr, uint64(size))
-		require.NoError(t, err)
+		sum := ok(b.Checksum(soon(t), b.s, b.DevicePtr, uint64(size)))(t)
 		require.Equal(t, kernels.Checksum(data), sum, "%d bytes", size)
 		if size > 0 {
 			b.flip(t, uint64(8*size-1))
-			other, err := b.Checksum(soon(t), b.s, b.DevicePtr, uint64(size))
-			require.NoError(t, err)
-			require.NotEqual(t, sum, other)
+			require.NotEqual(t, sum, ok(b.Checksum(soon(t), b.s, b.DevicePtr, uint64(size)))(t))
 		}
 	}
 	require.EqualValues(t, 0, kernels.Checksum(nil))
@@ -236,27 +224,21 @@ func TestMoreThan32BitsOfBytes(t *testing.T) {
 	const size = 5<<30 + 3
 	b := newBench(t, size+13)
 	require.NoError(t, b.FillAsync(b.s, b.DevicePtr, size, 1<<31, 5))
-	m, err := b.Check(soon(t), b.s, b.DevicePtr, size, 1<<31, 5)
-	require.NoError(t, err)
-	require.Zero(t, m)
+	require.Zero(t, ok(b.Check(soon(t), b.s, b.DevicePtr, size, 1<<31, 5))(t))
 	tail := make([]byte, 1<<20+3)
 	pattern.Fill(tail, 1<<31+(size-uint64(len(tail)))/4, 5)
 	require.True(t, string(tail) == string(b.read(t, b.Add(size-uint64(len(tail))), len(tail))))
 	for _, bit := range []uint64{8*size - 1, 8*(1<<32) + 5, 8*(1<<32) - 1, 8 << 31} {
 		b.flip(t, bit)
-		m, err := b.Check(soon(t), b.s, b.DevicePtr, size, 1<<31, 5)
-		require.NoError(t, err)
+		m := ok(b.Check(soon(t), b.s, b.DevicePtr, size, 1<<31, 5))(t)
 		require.EqualValues(t, 1, m.Wrong, "bit %d", bit)
 		require.EqualValues(t, 1<<31+bit/32, m.Index)
 		require.EqualValues(t, uint32(1)<<(bit%32), m.Want^m.Got)
 		b.flip(t, bit)
 	}
-	sum, err := b.Checksum(soon(t), b.s, b.DevicePtr, size)
-	require.NoError(t, err)
+	sum := ok(b.Checksum(soon(t), b.s, b.DevicePtr, size))(t)
 	b.flip(t, 8*(1<<32)+5)
-	other, err := b.Checksum(soon(t), b.s, b.DevicePtr, size)
-	require.NoError(t, err)
-	require.NotEqual(t, sum, other)
+	require.NotEqual(t, sum, ok(b.Checksum(soon(t), b.s, b.DevicePtr, size))(t))
 }
 
 func TestSetRefuses(t *testing.T) {
@@ -264,15 +246,14 @@ func TestSetRefuses(t *testing.T) {
 	for _, err := range []error{
 		b.FillAsync(b.s, b.Add(8), 8, 0, 0), b.CopyAsync(b.s, b.Add(16), b.Add(1), 8), b.CopyAsync(b.s, b.Add(1), b.DevicePtr, 8),
 		b.VectorAddAsync(b.s, b.DevicePtr, b.Add(2), b.DevicePtr, 1), b.SaxpyAsync(b.s, 1, b.DevicePtr, b.Add(1), 1),
-		second(b.Check(soon(t), b.s, b.Add(4), 8, 0, 0)), second(b.Checksum(soon(t), b.s, b.Add(4), 8)),
+		errOf(b.Check(soon(t), b.s, b.Add(4), 8, 0, 0)), errOf(b.Checksum(soon(t), b.s, b.Add(4), 8)),
 	} {
 		require.ErrorIs(t, err, kernels.ErrAlignment)
 	}
 	require.NoError(t, b.Close())
 	require.NoError(t, b.Close())
 	require.ErrorIs(t, b.FillAsync(b.s, b.DevicePtr, 8, 0, 0), cu.ErrClosed)
-	_, err := b.Check(soon(t), b.s, b.DevicePtr, 8, 0, 0)
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(b.Check(soon(t), b.s, b.DevicePtr, 8, 0, 0)), cu.ErrClosed)
 	require.NoError(t, (*kernels.Set)(nil).Close())
 }
 
@@ -283,8 +264,8 @@ func TestSetRefusesClosedMemory(t *testing.T) {
 	at := func(k *kernels.Set, there cu.DevicePtr, n uint64) map[string]error {
 		return map[string]error{
 			"FillAsync":       k.FillAsync(b.s, 0, n, 0, 0),
-			"Check":           second(k.Check(soon(t), b.s, 0, n, 0, 0)),
-			"Checksum":        second(k.Checksum(soon(t), b.s, 0, n)),
+			"Check":           errOf(k.Check(soon(t), b.s, 0, n, 0, 0)),
+			"Checksum":        errOf(k.Checksum(soon(t), b.s, 0, n)),
 			"FillBytesAsync":  k.FillBytesAsync(b.s, 0, n, 1),
 			"CopyAsync to":    k.CopyAsync(b.s, 0, there, n),
 			"CopyAsync from":  k.CopyAsync(b.s, there, 0, n),
@@ -308,10 +289,20 @@ func TestSetRefusesClosedMemory(t *testing.T) {
 		}
 		require.NoError(t, k.Close())
 	}
-	require.Error(t, second(kernels.Load(nil)))
+	require.Error(t, errOf(kernels.Load(nil)))
 }
 
-func second[T any](_ T, err error) error { return err }
+// ok returns what a call returned, and ends the test if that failed: ok(ctx.NewStream())(t).
+func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
+	return func(t testing.TB, about ...any) T {
+		t.Helper()
+		require.NoError(t, err, about...)
+		return v
+	}
+}
+
+// errOf returns the error of a call that returns something else, too.
+func errOf[T any](_ T, err error) error { return err }
 
 // A check that is given up leaves nothing that a later one could take for its
 // own.
@@ -332,12 +323,8 @@ func TestCheckThatIsGivenUp(t *testing.T) {
 	require.Equal(t, 3, all)
 	require.Zero(t, free, "their kernels are still to come")
 	other := newStream(t, b.ctx)
-	m, err := b.Check(soon(t), other, b.DevicePtr, size, 0, 1)
-	require.NoError(t, err)
-	require.Zero(t, m)
+	require.Zero(t, ok(b.Check(soon(t), other, b.DevicePtr, size, 0, 1))(t))
 	require.NoError(t, other.WriteValue32(word, 1, cu.WriteDefault))
 	require.NoError(t, b.s.Synchronize(soon(t)))
-	m, err = b.Check(soon(t), other, b.DevicePtr, size, 0, 1)
-	require.NoError(t, err)
-	require.Zero(t, m)
+	require.Zero(t, ok(b.Check(soon(t), other, b.DevicePtr, size, 0, 1))(t))
 }

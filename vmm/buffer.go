@@ -162,32 +162,40 @@ func (b *Buffer) create(n int) ([]*Allocation, error) {
 // smaller size changes nothing. Without room behind the buffer the error is
 // [ErrCapacity]; imported memory cannot grow.
 func (b *Buffer) Grow(size uint64) error {
+	return b.whileOpen(func() error {
+		if err := b.canGrow(size); err != nil || size <= b.size {
+			return err
+		}
+		n, err := chunkCount(size, b.chunk)
+		if err != nil {
+			return err
+		}
+		if n -= len(b.content.chunks); n > 0 {
+			if err := b.append(n); err != nil {
+				return err
+			}
+		}
+		b.size, b.generation = size, gpumem.NewGeneration()
+		return nil
+	})
+}
+
+// whileOpen calls f with the buffer locked, unless that is closed.
+func (b *Buffer) whileOpen(f func() error) error {
 	if b == nil || b.content == nil {
 		return cu.ErrClosed
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.canGrow(size); err != nil || size <= b.size {
-		return err
+	if b.closed {
+		return cu.ErrClosed
 	}
-	n, err := chunkCount(size, b.chunk)
-	if err != nil {
-		return err
-	}
-	if n -= len(b.content.chunks); n > 0 {
-		if err := b.append(n); err != nil {
-			return err
-		}
-	}
-	b.size, b.generation = size, gpumem.NewGeneration()
-	return nil
+	return f()
 }
 
 // canGrow says why the buffer cannot have size bytes.
 func (b *Buffer) canGrow(size uint64) error {
 	switch {
-	case b.closed:
-		return cu.ErrClosed
 	case size <= b.size:
 		return nil
 	case b.imported:
@@ -313,20 +321,13 @@ func (b *Buffer) describe() Descriptor {
 // counter, Close fails with [ErrInUse] and changes nothing. A second Close does
 // nothing; one that failed to unmap can be tried again.
 func (b *Buffer) Close() error {
-	if b == nil || b.content == nil {
+	return b.unused("close", func() error {
+		if err := errors.Join(b.content.close(), closeAll(b.content.chunks)); err != nil {
+			return err
+		}
+		b.lost.Stop()
 		return nil
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if users := b.users(); users != "" {
-		return fmt.Errorf("%w: cannot close the buffer at %s with %s", ErrInUse, b.content.ptr(), users)
-	}
-	b.closed = true
-	if err := errors.Join(b.content.close(), closeAll(b.content.chunks)); err != nil {
-		return err
-	}
-	b.lost.Stop()
-	return nil
+	})
 }
 
 // Unmap does the first half of Close: it unmaps the buffer and frees its address space, so
@@ -334,14 +335,19 @@ func (b *Buffer) Close() error {
 // longer where it was exported and can happen where nobody waits. Between the two, the buffer
 // counts as closed for everything else. Unmap fails as Close does, and can be tried again.
 func (b *Buffer) Unmap() error {
+	return b.unused("unmap", func() error { return b.content.close() })
+}
+
+// unused calls f with the buffer locked and marked as closed, unless that is in use.
+func (b *Buffer) unused(what string, f func() error) error {
 	if b == nil || b.content == nil {
 		return nil
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if users := b.users(); users != "" {
-		return fmt.Errorf("%w: cannot unmap the buffer at %s with %s", ErrInUse, b.content.ptr(), users)
+		return fmt.Errorf("%w: cannot %s the buffer at %s with %s", ErrInUse, what, b.content.ptr(), users)
 	}
 	b.closed = true
-	return b.content.close()
+	return f()
 }

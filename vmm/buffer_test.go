@@ -14,9 +14,7 @@ import (
 // Invariant 3, FAULTS 71: any size, in any number of chunks, holds what is
 // copied there, to the last byte and across the borders of chunks.
 func TestFault71_BufferOfAnySizeHoldsItsData(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	for _, c := range []struct {
 		size, chunk uint64
 		chunks      int
@@ -24,8 +22,7 @@ func TestFault71_BufferOfAnySizeHoldsItsData(t *testing.T) {
 		{1, 0, 1}, {g - 1, 0, 1}, {g, 0, 1}, {g + 1, 0, 1}, {3*g + 5, 0, 1},
 		{1, 1, 1}, {g, g, 1}, {g + 1, g, 2}, {3 * g, 1, 3}, {3*g + 5, 2 * g, 2}, {3 * g, g + 1, 2},
 	} {
-		buf, err := vmm.New(dev, c.size, vmm.WithChunkSize(c.chunk))
-		require.NoError(t, err)
+		buf := ok(vmm.New(dev, c.size, vmm.WithChunkSize(c.chunk)))(t)
 		d := buf.Describe()
 		require.Equal(t, c.chunks, d.Chunks, "%+v", c)
 		require.Equal(t, c.size, buf.Size())
@@ -48,16 +45,10 @@ func TestFault71_BufferOfAnySizeHoldsItsData(t *testing.T) {
 // Copies and fills that end, begin or lie across the border of two chunks, in the
 // mapping that wrote them, in another of the same memory, and in an import.
 func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	_, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
-	view, err := buf.NewView(cu.ReadOnly)
-	require.NoError(t, err)
-	_, files, err := buf.Export()
-	require.NoError(t, err)
-	imported, err := vmm.Import(dev, d, files)
-	closeFiles(t, files)
-	require.NoError(t, err)
+	view := ok(buf.NewView(cu.ReadOnly))(t)
+	imported := importFrom(t, dev, buf)
 	g := d.ChunkSize
 	want := noise(3*g-1, 4)
 	write(t, ctx, buf.Ptr(), want)
@@ -86,17 +77,14 @@ func TestFault71_AcrossTheBorderOfTwoChunks(t *testing.T) {
 }
 
 func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	for _, c := range []struct{ size, chunk, capacity uint64 }{
 		{0, 0, 0}, {0, g, 0},
 		{math.MaxUint64, 0, 0}, {math.MaxUint64, g, 0}, {1, math.MaxUint64, 0}, {1, 0, math.MaxUint64},
 		{vmm.MaxChunks*g + 1, g, 0}, // one chunk too many
 		{math.MaxUint64 - g, 1 << 63, 0},
 	} {
-		_, err := vmm.New(dev, c.size, vmm.WithChunkSize(c.chunk), vmm.WithCapacity(c.capacity))
-		require.ErrorIs(t, err, vmm.ErrSize, "%+v", c)
+		require.ErrorIs(t, errOf(vmm.New(dev, c.size, vmm.WithChunkSize(c.chunk), vmm.WithCapacity(c.capacity))), vmm.ErrSize, "%+v", c)
 	}
 	require.Zero(t, b.count("cuMemCreate"))
 	require.Zero(t, b.count("cuMemAddressReserve"))
@@ -104,9 +92,8 @@ func TestBadSizesAreRefusedBeforeAnythingIsMade(t *testing.T) {
 
 // FAULTS 61.
 func TestFault61_TooLargeForTheDeviceLeavesNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	_, err := vmm.New(dev, 4<<40) // D15
+	_, dev, _, _ := tidy(t)
+	_, err := vmm.New(dev, 4<<40) // D15 of docs/driver-facts.md
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorContains(t, err, "creating 4398046511104 bytes on device 0: ")
 }
@@ -129,13 +116,9 @@ func TestAlignUp(t *testing.T) {
 
 // FAULTS 11: close twice; use after close.
 func TestFault11_ClosedBufferIsClosed(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g))
-	require.NoError(t, err)
-	_, files, err := buf.Export()
-	require.NoError(t, err)
+	b, dev, _, g := tidy(t)
+	buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g)))(t)
+	_, files := export(t, buf)
 	closeFiles(t, files)
 	for range 3 {
 		require.NoError(t, buf.Close())
@@ -147,9 +130,8 @@ func TestFault11_ClosedBufferIsClosed(t *testing.T) {
 	require.NoError(t, (*vmm.Allocation)(nil).Close())
 
 	require.ErrorIs(t, buf.Grow(3*g), cu.ErrClosed)
-	_, err = buf.NewView(cu.ReadOnly)
-	require.ErrorIs(t, err, cu.ErrClosed)
-	_, _, err = buf.Export()
+	require.ErrorIs(t, errOf(buf.NewView(cu.ReadOnly)), cu.ErrClosed)
+	_, _, err := buf.Export()
 	require.ErrorIs(t, err, cu.ErrClosed)
 	require.Equal(t, 2, b.count("cuMemRelease"))
 }
@@ -158,11 +140,8 @@ func TestFault11_ClosedBufferIsClosed(t *testing.T) {
 func TestFailedCloseCanBeTriedAgain(t *testing.T) {
 	for _, symbol := range []string{"cuMemUnmap", "cuMemAddressFree"} {
 		t.Run(symbol, func(t *testing.T) {
-			b, dev := bookkept(t)
-			leavesNothing(t, b, dev)
-			g := granularity(t, dev)
-			buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
-			require.NoError(t, err)
+			b, dev, _, g := tidy(t)
+			buf := ok(vmm.New(dev, 3*g, vmm.WithChunkSize(g)))(t)
 			b.FailNth(symbol, 1, cu.ErrOutOfMemory)
 			require.ErrorIs(t, buf.Close(), cu.ErrOutOfMemory)
 			require.NotEqual(t, owesNothing, b.owed())
@@ -174,11 +153,8 @@ func TestFailedCloseCanBeTriedAgain(t *testing.T) {
 
 // One call unmaps many chunks, however many there are.
 func TestManyChunksAreUnmappedAtOnce(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 5*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	b, dev, _, g := tidy(t)
+	buf := ok(vmm.New(dev, 5*g, vmm.WithChunkSize(g)))(t)
 	require.Equal(t, 5, b.mappings())
 	require.NoError(t, buf.Close())
 	require.Equal(t, 1, b.count("cuMemUnmap"))
@@ -187,14 +163,10 @@ func TestManyChunksAreUnmappedAtOnce(t *testing.T) {
 
 // A buffer that is unmapped is closed for everything but Close, which releases its memory.
 func TestUnmap(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	b, dev, ctx, g := tidy(t)
+	buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g)))(t)
 	full := freeMemory(t, ctx)
-	hold, err := buf.Hold("somebody")
-	require.NoError(t, err)
+	hold := ok(buf.Hold("somebody"))(t)
 	require.ErrorIs(t, buf.Unmap(), vmm.ErrInUse)
 	require.NotZero(t, buf.Ptr())
 	require.NoError(t, hold.Close())
@@ -204,7 +176,7 @@ func TestUnmap(t *testing.T) {
 	require.NoError(t, buf.Unmap())
 	require.Zero(t, b.mappings())
 	require.Zero(t, buf.Ptr())
-	_, _, err = buf.Export()
+	_, _, err := buf.Export()
 	require.ErrorIs(t, err, cu.ErrClosed)
 	require.ErrorIs(t, buf.Grow(4*g), cu.ErrClosed)
 	require.Zero(t, b.count("cuMemRelease"))

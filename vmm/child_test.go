@@ -27,10 +27,8 @@ const (
 // runChild hands buf to a child process and waits for its end.
 func runChild(t *testing.T, buf *vmm.Buffer, name, do string) {
 	t.Helper()
-	d, files, err := buf.Export()
-	require.NoError(t, err)
-	text, err := json.Marshal(d)
-	require.NoError(t, err)
+	d, files := export(t, buf)
+	text := ok(json.Marshal(d))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := cutest.Child(ctx, name, descriptorEnv+"="+string(text), doEnv+"="+do)
@@ -58,7 +56,7 @@ func attach(a cu.Access) (*vmm.Buffer, *cu.Context, error) {
 	for i := range d.Chunks {
 		files = append(files, os.NewFile(uintptr(3+i), "inherited"))
 	}
-	buf, err := vmm.Import(dev, d, files, vmm.WithAccess(a)) // D7: before any context
+	buf, err := vmm.Import(dev, d, files, vmm.WithAccess(a)) // D7 of docs/driver-facts.md: before any context
 	for _, f := range files {
 		err = errors.Join(err, f.Close())
 	}
@@ -71,12 +69,9 @@ func attach(a cu.Access) (*vmm.Buffer, *cu.Context, error) {
 
 // The point of it all: the same bytes in two processes, without a copy.
 func TestChildSeesTheBytesAndWritesThem(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	for _, chunk := range []uint64{0, g} {
-		buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(chunk))
-		require.NoError(t, err)
+		buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(chunk)))(t)
 		write(t, ctx, buf.Ptr(), noise(2*g, 1))
 		runChild(t, buf, "reads and writes", "")
 		require.True(t, string(noise(2*g, 2)) == string(read(t, ctx, buf.Ptr(), 2*g)))
@@ -108,9 +103,7 @@ func childReadsAndWrites() error {
 //
 //fault:rows 70
 func TestReadOnlyChildCannotChangeTheBytes(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g)
 	want := noise(g, 3)
 	write(t, ctx, buf.Ptr(), want)

@@ -15,7 +15,7 @@
 // buffer is shared chunk by chunk. The default is one chunk.
 //
 // [Buffer.Load] reads files into a buffer with several goroutines, by way of pinned
-// memory, and [Buffer.Store] writes a buffer to files. Each takes a list of [Segment].
+// memory, and [Buffer.Store] writes a buffer to files. Each takes a list of [FileRange].
 //
 // # Ownership
 //

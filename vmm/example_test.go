@@ -110,13 +110,13 @@ func loadAndStore() (err error) {
 	}
 	defer func() { err = errors.Join(err, buf.Close()) }()
 
-	err = buf.Load(context.Background(), []vmm.Segment{{File: from, Size: size}}, vmm.TransferOptions{
+	err = buf.Load(context.Background(), []vmm.FileRange{{File: from, Size: size}}, vmm.TransferOptions{
 		OnProgress: func(done, total uint64) { fmt.Println(done, "of", total, "bytes") },
 	})
 	if err != nil {
 		return err
 	}
-	if err := buf.Store(context.Background(), []vmm.Segment{{File: to, Size: size}}, vmm.TransferOptions{}); err != nil {
+	if err := buf.Store(context.Background(), []vmm.FileRange{{File: to, Size: size}}, vmm.TransferOptions{}); err != nil {
 		return err
 	}
 	stored, err := os.ReadFile(to.Name())

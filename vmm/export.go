@@ -84,27 +84,21 @@ func whole(d Descriptor) (offset, size uint64) { return 0, d.Size }
 // export exports a part, all in one state of the buffer, and calls use with the
 // descriptors that the buffer keeps.
 func (b *Buffer) export(part func(Descriptor) (offset, size uint64), use func(Descriptor, []*os.File) error) error {
-	if b == nil || b.content == nil {
-		return cu.ErrClosed
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return cu.ErrClosed
-	}
-	d := b.describe()
-	offset, size := part(d)
-	if size == 0 || offset%d.ChunkSize != 0 || offset > d.Size || size > d.Size-offset {
-		return fmt.Errorf("%w: %d bytes at offset %d of a buffer of %d in chunks of %d",
-			ErrSize, size, offset, d.Size, d.ChunkSize)
-	}
-	first := int(offset / d.ChunkSize)
-	d.Size, d.Chunks = size, int((size-1)/d.ChunkSize+1)
-	files, err := lendAll(b.content.chunks[first : first+d.Chunks])
-	if err != nil {
-		return err
-	}
-	return use(d, files)
+	return b.whileOpen(func() error {
+		d := b.describe()
+		offset, size := part(d)
+		if size == 0 || offset%d.ChunkSize != 0 || offset > d.Size || size > d.Size-offset {
+			return fmt.Errorf("%w: %d bytes at offset %d of a buffer of %d in chunks of %d",
+				ErrSize, size, offset, d.Size, d.ChunkSize)
+		}
+		first := int(offset / d.ChunkSize)
+		d.Size, d.Chunks = size, int((size-1)/d.ChunkSize+1)
+		files, err := lendAll(b.content.chunks[first : first+d.Chunks])
+		if err != nil {
+			return err
+		}
+		return use(d, files)
+	})
 }
 
 // lendAll returns the descriptors that duplicates are made of.

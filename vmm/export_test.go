@@ -16,11 +16,8 @@ import (
 // FACTS §2: an export costs 600 to 900 µs each time, so it is made once per
 // chunk, however many ask, and however many at once.
 func TestExportAsksTheDriverOncePerChunk(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 3*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	b, dev, _, g := tidy(t)
+	buf := ok(vmm.New(dev, 3*g, vmm.WithChunkSize(g)))(t)
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
@@ -41,30 +38,24 @@ func TestExportAsksTheDriverOncePerChunk(t *testing.T) {
 // The lent descriptor is the one that duplicates are made of: it costs none, and
 // ends with the buffer.
 func TestLentDescriptorsAreTheBuffers(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	b, dev, ctx, g := tidy(t)
+	buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g)))(t)
 	want := noise(2*g, 4)
 	write(t, ctx, buf.Ptr(), want)
-	loan, err := buf.Lend()
-	require.NoError(t, err)
+	loan := ok(buf.Lend())(t)
 	require.Equal(t, buf.Describe(), loan.Descriptor)
 	require.Len(t, loan.Files, 2)
 	open := cutest.Descriptors()
-	again, err := buf.Lend()
-	require.NoError(t, err)
+	again := ok(buf.Lend())(t)
 	require.Same(t, loan.Files[0], again.Files[0])
 	require.Same(t, loan.Files[1], again.Files[1])
 	require.Equal(t, open, cutest.Descriptors())
 	require.Equal(t, 2, b.count("cuMemExportToShareableHandle"))
 
-	got, err := vmm.Import(dev, loan.Descriptor, loan.Files)
-	require.NoError(t, err)
+	got := ok(vmm.Import(dev, loan.Descriptor, loan.Files))(t)
 	require.True(t, string(want) == string(read(t, ctx, got.Ptr(), 2*g)))
-	_, err = got.Lend()
-	require.ErrorIs(t, err, vmm.ErrNotShareable)
+	require.ErrorIs(t, errOf(got.Lend()), vmm.ErrNotShareable)
+	require.ErrorContains(t, errOf(got.Lend()), "pass on the descriptor")
 	require.NoError(t, got.Close())
 
 	require.NoError(t, loan.Close())
@@ -81,17 +72,12 @@ func TestLentDescriptorsAreTheBuffers(t *testing.T) {
 //
 //fault:rows 78
 func TestLentBufferIsNotClosed(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
-	require.NoError(t, err)
+	_, dev, ctx, g := tidy(t)
+	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g)))(t)
 	want := noise(g, 7)
 	write(t, ctx, buf.Ptr(), want)
-	first, err := buf.Lend()
-	require.NoError(t, err)
-	second, err := buf.Lend()
-	require.NoError(t, err)
+	first := ok(buf.Lend())(t)
+	second := ok(buf.Lend())(t)
 	for _, l := range []*vmm.Loan{first, second} {
 		before := buf.Describe()
 		require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
@@ -99,8 +85,7 @@ func TestLentBufferIsNotClosed(t *testing.T) {
 		require.Equal(t, before, buf.Describe())
 		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), g)))
 		require.NoError(t, buf.Grow(2*g))
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		closeFiles(t, files)
 		require.Len(t, l.Files, 1, "what the buffer has grown by is not lent")
 		require.NoError(t, l.Close())
@@ -113,8 +98,7 @@ func TestLentBufferIsNotClosed(t *testing.T) {
 // FAULTS 16, 34: no descriptor of memory is inherited, or among the standard
 // ones.
 func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	buf := newBuffer(t, dev, 1)
 	_, first, err := buf.Export()
 	require.NoError(t, err)
@@ -122,43 +106,16 @@ func TestFault16and34_ExportedDescriptorsAreTheCallers(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, first[0].Fd(), second[0].Fd())
 	for _, f := range []*os.File{first[0], second[0]} {
-		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
-		require.NoError(t, err)
-		require.NotZero(t, flags&unix.FD_CLOEXEC)
+		require.NotZero(t, ok(unix.FcntlInt(f.Fd(), unix.F_GETFD, 0))(t)&unix.FD_CLOEXEC)
 		require.Greater(t, f.Fd(), uintptr(2))
 		require.NoError(t, f.Close())
 	}
 }
 
-// D11: the descriptor alone keeps the memory.
-func TestDescriptorOutlivesTheBuffer(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	free := freeMemory(t, ctx)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
-	want := noise(g, 5)
-	write(t, ctx, buf.Ptr(), want)
-	d, files, err := buf.Export()
-	require.NoError(t, err)
-	require.NoError(t, buf.Close())
-	require.Less(t, freeMemory(t, ctx), free)
-	got, err := vmm.Import(dev, d, files)
-	closeFiles(t, files)
-	require.NoError(t, err)
-	require.True(t, string(want) == string(read(t, ctx, got.Ptr(), g)))
-	require.NoError(t, got.Close())
-	require.Equal(t, free, freeMemory(t, ctx))
-}
-
 //fault:rows 38
 func TestPartsAreExportedByTheChunk(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, 4*g-3, vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	_, dev, ctx, g := tidy(t)
+	buf := ok(vmm.New(dev, 4*g-3, vmm.WithChunkSize(g)))(t)
 	data := noise(4*g-3, 6)
 	write(t, ctx, buf.Ptr(), data)
 	for _, c := range []struct{ offset, size, chunks uint64 }{
@@ -168,9 +125,8 @@ func TestPartsAreExportedByTheChunk(t *testing.T) {
 		require.NoError(t, err, "%+v", c)
 		require.Equal(t, c.size, d.Size)
 		require.EqualValues(t, c.chunks, d.Chunks)
-		part, err := vmm.Import(dev, d, files)
+		part := ok(vmm.Import(dev, d, files))(t, "%+v", c)
 		closeFiles(t, files)
-		require.NoError(t, err, "%+v", c)
 		require.True(t, string(data[c.offset:c.offset+c.size]) == string(read(t, ctx, part.Ptr(), c.size)), "%+v", c)
 		require.NoError(t, part.Close())
 	}
@@ -185,41 +141,19 @@ func TestPartsAreExportedByTheChunk(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// D6: imported memory cannot be exported; its descriptor can be passed on.
-func TestImportedMemoryCannotBeExported(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	buf := newBuffer(t, dev, 1)
-	d, files, err := buf.Export()
-	require.NoError(t, err)
-	got, err := vmm.Import(dev, d, files)
-	closeFiles(t, files)
-	require.NoError(t, err)
-	_, _, err = got.Export()
-	require.ErrorIs(t, err, vmm.ErrNotShareable)
-	require.ErrorContains(t, err, "pass on the descriptor")
-	require.NoError(t, got.Close())
-}
-
 func TestAllocationExportsDuplicates(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	a, err := vmm.Create(dev, g)
-	require.NoError(t, err)
+	b, dev, _, g := tidy(t)
+	a := ok(vmm.Create(dev, g))(t)
 	for range 5 {
-		f, err := a.Export()
-		require.NoError(t, err)
-		h, err := dev.Driver().ImportMemory(f, g)
-		require.NoError(t, err)
+		f := ok(a.Export())(t)
+		h := ok(dev.Driver().ImportMemory(f, g))(t)
 		require.NoError(t, f.Close())
 		require.NoError(t, h.Close())
 	}
 	require.Equal(t, 1, b.count("cuMemExportToShareableHandle"))
 	require.NoError(t, a.Close())
 	require.NoError(t, a.Close())
-	_, err = a.Export()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(a.Export()), cu.ErrClosed)
 }
 
 // The parts of an export belong together, whatever the buffer does meanwhile.
@@ -227,8 +161,7 @@ func TestExportIsOfOneState(t *testing.T) {
 	dev := cutest.Device(t)
 	g := granularity(t, dev)
 	const most = 16
-	buf, err := vmm.New(dev, g, vmm.WithCapacity(most*g))
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g, vmm.WithCapacity(most*g)))(t)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for n := uint64(2); n <= most; n++ {
@@ -239,8 +172,7 @@ func TestExportIsOfOneState(t *testing.T) {
 	})
 	var last vmm.Descriptor
 	for done := false; !done; {
-		d, files, err := buf.Export()
-		require.NoError(t, err)
+		d, files := export(t, buf)
 		closeFiles(t, files)
 		require.Equal(t, d.Size/g, uint64(len(files)))
 		require.Equal(t, d.Size > last.Size, d.Generation > last.Generation, "generation and size go up together")

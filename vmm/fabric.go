@@ -8,7 +8,7 @@ import (
 
 // WithFabric makes the buffer's memory for fabric handles as well as descriptors:
 // see [Buffer.ExportFabric]. Without an IMEX channel [New] fails with
-// [cu.ErrNotPermitted], which says what is missing (D20).
+// [cu.ErrNotPermitted], which says what is missing (D20 of docs/driver-facts.md).
 // [cu.Device.SupportsFabric] tells beforehand.
 func WithFabric() NewOption { return newOption(func(o *options) { o.types |= cu.HandleFabric }) }
 

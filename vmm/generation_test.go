@@ -42,8 +42,7 @@ func TestFault67_GenerationsGoOnInTheNextProcess(t *testing.T) {
 		out, err := cutest.Child(ctx, "tells its generation").Output()
 		cancel()
 		require.NoError(t, err)
-		theirs, err := strconv.ParseUint(strings.TrimSpace(string(out)), 10, 64)
-		require.NoError(t, err)
+		theirs := ok(strconv.ParseUint(strings.TrimSpace(string(out)), 10, 64))(t)
 		require.Greater(t, theirs, last)
 		last = newBuffer(t, dev, 1).Describe().Generation
 		require.Greater(t, last, theirs)

@@ -13,17 +13,13 @@ import (
 // Growth moves nothing and loses nothing; who attached before keeps what they
 // have and can tell by the generation.
 func TestGrowKeepsAddressAndData(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g))
 	p, want := buf.Ptr(), noise(g, 1)
 	write(t, ctx, p, want)
-	d, files, err := buf.Export()
-	require.NoError(t, err)
-	peer, err := vmm.Import(dev, d, files)
+	d, files := export(t, buf)
+	peer := ok(vmm.Import(dev, d, files))(t)
 	closeFiles(t, files)
-	require.NoError(t, err)
 
 	require.NoError(t, buf.Grow(2*g+1))
 	require.Equal(t, p, buf.Ptr())
@@ -43,9 +39,7 @@ func TestGrowKeepsAddressAndData(t *testing.T) {
 }
 
 func TestGrowWithinTheLastChunkMakesNone(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	buf := newBuffer(t, dev, 1, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
 	first := buf.Describe().Generation
 	require.NoError(t, buf.Grow(g))
@@ -61,30 +55,23 @@ func TestGrowWithinTheLastChunkMakesNone(t *testing.T) {
 }
 
 func TestGrowStopsAtTheCapacity(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g-1))
-	require.NoError(t, err)
+	_, dev, _, g := tidy(t)
+	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g-1)))(t)
 	require.ErrorIs(t, buf.Grow(2*g+1), vmm.ErrCapacity)
 	require.NoError(t, buf.Grow(2*g), "the capacity is rounded up")
 	require.ErrorIs(t, buf.Grow(2*g+1), vmm.ErrCapacity)
 	require.Equal(t, 2*g, buf.Size())
 	require.NoError(t, buf.Close())
 
-	tight, err := vmm.New(dev, g)
-	require.NoError(t, err)
+	tight := ok(vmm.New(dev, g))(t)
 	require.ErrorIs(t, tight.Grow(g+1), vmm.ErrCapacity)
 	require.NoError(t, tight.Close())
 }
 
 // Invariant 4.
 func TestFailedGrowLeavesTheBufferAsItWas(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g))
-	require.NoError(t, err)
+	b, dev, ctx, g := tidy(t)
+	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(4*g)))(t)
 	want, before, owed := noise(g, 3), buf.Describe(), b.owed()
 	write(t, ctx, buf.Ptr(), want)
 	free := freeMemory(t, ctx)
@@ -112,11 +99,8 @@ func TestFailedGrowLeavesTheBufferAsItWas(t *testing.T) {
 }
 
 func TestGrowFromManyGoroutines(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(8*g))
-	require.NoError(t, err)
+	b, dev, _, g := tidy(t)
+	buf := ok(vmm.New(dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(8*g)))(t)
 	var wg sync.WaitGroup
 	for i := range uint64(8) {
 		wg.Go(func() {

@@ -127,6 +127,22 @@ func leavesNothing(t testing.TB, b *books, dev *cu.Device) (ctx *cu.Context) {
 	return ctx
 }
 
+// tidy opens the driver with books of it. It returns them, the first device, its context and its
+// granularity, and fails t as leavesNothing does.
+func tidy(t testing.TB) (b *books, dev *cu.Device, ctx *cu.Context, g uint64) {
+	t.Helper()
+	b, dev = bookkept(t)
+	return b, dev, leavesNothing(t, b, dev), granularity(t, dev)
+}
+
+// export exports the whole of b.
+func export(t testing.TB, b *vmm.Buffer) (vmm.Descriptor, []*os.File) {
+	t.Helper()
+	d, files, err := b.Export()
+	require.NoError(t, err)
+	return d, files
+}
+
 func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
 	t.Helper()
 	free, _, err := ctx.MemInfo()
@@ -136,16 +152,13 @@ func freeMemory(t testing.TB, ctx *cu.Context) uint64 {
 
 func granularity(t testing.TB, dev *cu.Device) uint64 {
 	t.Helper()
-	g, err := vmm.Granularity(dev)
-	require.NoError(t, err)
-	return g
+	return ok(vmm.Granularity(dev))(t)
 }
 
 // newBuffer is a buffer that is closed when t ends.
 func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.NewOption) *vmm.Buffer {
 	t.Helper()
-	b, err := vmm.New(dev, size, opts...)
-	require.NoError(t, err)
+	b := ok(vmm.New(dev, size, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }
@@ -153,13 +166,24 @@ func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.NewOption)
 // importFrom imports what of offers.
 func importFrom(t testing.TB, dev *cu.Device, of *vmm.Buffer, opts ...vmm.ImportOption) *vmm.Buffer {
 	t.Helper()
-	d, files, err := of.Export()
-	require.NoError(t, err)
+	d, files := export(t, of)
 	got, err := vmm.Import(dev, d, files, opts...)
 	closeFiles(t, files)
 	require.NoError(t, err)
 	return got
 }
+
+// ok returns what a call returned, and ends the test if that failed: ok(vmm.New(dev, size))(t).
+func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
+	return func(t testing.TB, about ...any) T {
+		t.Helper()
+		require.NoError(t, err, about...)
+		return v
+	}
+}
+
+// errOf returns the error of a call that returns something else, too.
+func errOf[T any](_ T, err error) error { return err }
 
 // noise is n bytes that are no others'.
 func noise(n uint64, seed int) []byte {

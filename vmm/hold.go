@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
@@ -20,16 +19,11 @@ type Hold struct {
 // Hold keeps the buffer from being closed. by names the holder in the error of
 // the buffer's Close: "counter 1".
 func (b *Buffer) Hold(by string) (*Hold, error) {
-	if b == nil || b.content == nil {
-		return nil, cu.ErrClosed
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, cu.ErrClosed
-	}
 	h := &Hold{b, by}
-	b.holds = append(b.holds, h)
+	err := b.whileOpen(func() error { b.holds = append(b.holds, h); return nil })
+	if err != nil {
+		return nil, err
+	}
 	return h, nil
 }
 

@@ -14,19 +14,13 @@ import (
 //
 //fault:rows 79
 func TestHeldBufferIsNotClosed(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g, vmm.WithCapacity(2*g), vmm.WithChunkSize(g))
-	require.NoError(t, err)
+	_, dev, ctx, g := tidy(t)
+	buf := ok(vmm.New(dev, g, vmm.WithCapacity(2*g), vmm.WithChunkSize(g)))(t)
 	want := noise(g, 7)
 	write(t, ctx, buf.Ptr(), want)
-	first, err := buf.Hold("the first")
-	require.NoError(t, err)
-	second, err := buf.Hold("the second")
-	require.NoError(t, err)
-	loan, err := buf.Lend()
-	require.NoError(t, err)
+	first := ok(buf.Hold("the first"))(t)
+	second := ok(buf.Hold("the second"))(t)
+	loan := ok(buf.Lend())(t)
 	requireOpen := func(says ...string) {
 		err := buf.Close()
 		require.ErrorIs(t, err, vmm.ErrInUse)
@@ -44,24 +38,6 @@ func TestHeldBufferIsNotClosed(t *testing.T) {
 	requireOpen()
 	require.NoError(t, second.Close())
 	require.NoError(t, buf.Close())
-	_, err = buf.Hold("too late")
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(buf.Hold("too late")), cu.ErrClosed)
 	require.NoError(t, second.Close())
-}
-
-// Imported memory is held as one's own.
-func TestHeldImportIsNotClosed(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	own := newBuffer(t, dev, 1)
-	d, files, err := own.Export()
-	require.NoError(t, err)
-	buf, err := vmm.Import(dev, d, files)
-	require.NoError(t, err)
-	closeFiles(t, files)
-	h, err := buf.Hold("its user")
-	require.NoError(t, err)
-	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
-	require.NoError(t, h.Close())
-	require.NoError(t, buf.Close())
 }

@@ -28,8 +28,7 @@ func exported(t *testing.T, dev *cu.Device) (*vmm.Buffer, vmm.Descriptor) {
 // A wrong description is found before the driver is asked,
 // and the descriptors that came along stay the caller's.
 func TestImportRefusesWhatCannotBe(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	b, dev, _, _ := tidy(t)
 	buf, good := exported(t, dev)
 	g := good.ChunkSize
 	for name, c := range map[string]struct {
@@ -60,9 +59,8 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := good
 			c.change(&d)
-			_, files, err := buf.Export()
-			require.NoError(t, err)
-			_, err = vmm.Import(dev, d, files)
+			_, files := export(t, buf)
+			_, err := vmm.Import(dev, d, files)
 			closeFiles(t, files)
 			if c.field == "other device" {
 				require.ErrorIs(t, err, vmm.ErrDevice)
@@ -82,20 +80,16 @@ func TestImportRefusesWhatCannotBe(t *testing.T) {
 	require.Zero(t, b.count("cuMemImportFromShareableHandle"))
 }
 
-// FAULTS 36, D1: the driver cannot be asked for the size, and finds a lie out
+// FAULTS 36, D1 of docs/driver-facts.md: the driver cannot be asked for the size, and finds a lie out
 // when mapping.
 func TestFault36_ImportFindsOutALieAboutTheSize(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	for _, c := range []struct{ is, says uint64 }{{g, 2 * g}, {2 * g, g}, {4 * g, 3 * g}, {g, 64 * g}} {
-		buf, err := vmm.New(dev, c.is)
-		require.NoError(t, err)
-		d, files, err := buf.Export()
-		require.NoError(t, err)
+		buf := ok(vmm.New(dev, c.is))(t)
+		d, files := export(t, buf)
 		d.Size, d.ChunkSize = c.says, c.says
 		owed := b.owed()
-		_, err = vmm.Import(dev, d, files)
+		_, err := vmm.Import(dev, d, files)
 		require.True(t, isSizeLie(err), "%+v: %v", c, err)
 		require.ErrorIs(t, err, vmm.ErrDescriptor)
 		require.Equal(t, owed, b.owed())
@@ -111,14 +105,11 @@ func isSizeLie(err error) bool {
 
 // FAULTS 26: among the chunks is one of another allocation, of other size.
 func TestFault26_ImportOfAnotherAllocation(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	b, dev, _, _ := tidy(t)
 	buf, d := exported(t, dev)
-	other, err := vmm.New(dev, 2*d.ChunkSize)
-	require.NoError(t, err)
+	other := ok(vmm.New(dev, 2*d.ChunkSize))(t)
 	for i := range 3 {
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		_, wrong, err := other.Export()
 		require.NoError(t, err)
 		require.NoError(t, files[i].Close())
@@ -134,12 +125,10 @@ func TestFault26_ImportOfAnotherAllocation(t *testing.T) {
 
 // FAULTS 25.
 func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	b, dev, _, _ := tidy(t)
 	buf, d := exported(t, dev)
 	for i := range 3 {
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		r, w, err := os.Pipe()
 		require.NoError(t, err)
 		require.NoError(t, files[i].Close())
@@ -152,9 +141,8 @@ func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 		closeFiles(t, files)
 		require.NoError(t, w.Close())
 	}
-	_, files, err := buf.Export()
-	require.NoError(t, err)
-	_, err = vmm.Import(dev, d, []*os.File{files[0], nil, files[2]})
+	_, files := export(t, buf)
+	_, err := vmm.Import(dev, d, []*os.File{files[0], nil, files[2]})
 	closeFiles(t, files)
 	require.ErrorIs(t, err, os.ErrInvalid)
 }
@@ -162,51 +150,36 @@ func TestFault25_ImportOfWhatIsNoMemory(t *testing.T) {
 // A single allocation is imported and mapped by hand; its descriptor is the
 // caller's, who may close it at once.
 func TestImportAllocation(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	made, err := vmm.Create(dev, g)
-	require.NoError(t, err)
-	f, err := made.Export()
-	require.NoError(t, err)
-	a, err := vmm.ImportAllocation(dev, f, g)
-	require.NoError(t, err)
+	_, dev, _, g := tidy(t)
+	made := ok(vmm.Create(dev, g))(t)
+	f := ok(made.Export())(t)
+	a := ok(vmm.ImportAllocation(dev, f, g))(t)
 	require.NoError(t, f.Close())
 	require.NoError(t, made.Close())
 	require.Equal(t, g, a.Size())
 	require.Equal(t, dev, a.Device())
-	_, err = a.Export()
-	require.ErrorIs(t, err, vmm.ErrNotShareable)
-	res, err := vmm.Reserve(dev.Driver(), 2*g)
-	require.NoError(t, err)
-	m, err := res.Map(g, a)
-	require.NoError(t, err)
+	require.ErrorIs(t, errOf(a.Export()), vmm.ErrNotShareable)
+	res := ok(vmm.Reserve(dev.Driver(), 2*g))(t)
+	m := ok(res.Map(g, a))(t)
 	require.NoError(t, m.SetAccess(cu.ReadWrite))
 	require.NoError(t, a.Close())
 	require.Equal(t, res.Ptr().Add(g), m.Ptr())
 	require.NoError(t, m.Close())
 	require.NoError(t, res.Close())
 
-	_, err = vmm.ImportAllocation(dev, f, g)
-	require.ErrorIs(t, err, os.ErrClosed)
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
-	_, err = vmm.ImportAllocation(dev, null, g)
-	require.ErrorIs(t, err, cu.ErrUnknown)
+	require.ErrorIs(t, errOf(vmm.ImportAllocation(dev, f, g)), os.ErrClosed)
+	null := ok(os.Open(os.DevNull))(t)
+	require.ErrorIs(t, errOf(vmm.ImportAllocation(dev, null, g)), cu.ErrUnknown)
 	require.NoError(t, null.Close())
 }
 
 // Memory of another device than its exporter says is refused.
 func TestImportAllocationOfAnotherDevice(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	_, other := cutest.TwoDevices(t, dev.Driver())
-	made, err := vmm.Create(other, granularity(t, other))
-	require.NoError(t, err)
-	f, err := made.Export()
-	require.NoError(t, err)
-	_, err = vmm.ImportAllocation(dev, f, made.Size())
-	require.ErrorIs(t, err, vmm.ErrDescriptor)
+	made := ok(vmm.Create(other, granularity(t, other)))(t)
+	f := ok(made.Export())(t)
+	require.ErrorIs(t, errOf(vmm.ImportAllocation(dev, f, made.Size())), vmm.ErrDescriptor)
 	require.NoError(t, f.Close())
 	require.NoError(t, made.Close())
 }
@@ -216,15 +189,13 @@ func TestImportAllocationOfAnotherDevice(t *testing.T) {
 // file closed; what else opens and closes files meanwhile never gets in between,
 // though its descriptors have the same numbers.
 func TestFault63_SameFileManyGoroutines(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	b, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
 	want := noise(4096, 8)
 	write(t, ctx, buf.Ptr(), want)
 	stop := reuseDescriptors(t)
 	for range 10 {
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		var begun, imported atomic.Int32
 		var wg sync.WaitGroup
 		mapped := make(chan struct{})
@@ -297,8 +268,7 @@ func reuseDescriptors(t *testing.T) (stop func()) {
 
 // FAULTS 63: the same memory, with files for each.
 func TestFault63_SameMemoryManyGoroutines(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	b, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
 	want := noise(4096, 8)
 	write(t, ctx, buf.Ptr(), want)
@@ -332,23 +302,14 @@ func TestFault63_SameMemoryManyGoroutines(t *testing.T) {
 }
 
 func TestImportedBufferIsReadOnlyUnlessAsked(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	_, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
-	_, files, err := buf.Export()
-	require.NoError(t, err)
-	ro, err := vmm.Import(dev, d, files)
-	closeFiles(t, files)
-	require.NoError(t, err)
+	ro := importFrom(t, dev, buf)
 	require.Equal(t, cu.ReadOnly, ro.Access())
 	require.ErrorIs(t, cu.CopyToDevice(ctx, ro.Ptr(), make([]byte, 8)), cu.ErrInvalidValue)
 	require.Equal(t, d, ro.Describe())
 
-	_, files, err = buf.Export()
-	require.NoError(t, err)
-	rw, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
-	closeFiles(t, files)
-	require.NoError(t, err)
+	rw := importFrom(t, dev, buf, vmm.WithAccess(cu.ReadWrite))
 	want := noise(3*d.ChunkSize-1, 7)
 	write(t, ctx, rw.Ptr(), want)
 	require.True(t, string(want) == string(read(t, ctx, ro.Ptr(), d.Size)))

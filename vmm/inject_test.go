@@ -35,9 +35,7 @@ func failEach(t *testing.T, b *books, ctx *cu.Context, f func() (io.Closer, erro
 }
 
 func TestFailedNewLeavesNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	hits := failEach(t, b, ctx, func() (io.Closer, error) { return vmm.New(dev, 2*g, vmm.WithChunkSize(g)) })
 	require.Equal(t, []string{
 		"cuMemCreate", "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemMap", "cuMemSetAccess",
@@ -46,9 +44,7 @@ func TestFailedNewLeavesNothing(t *testing.T) {
 
 // A reservation that was given is given back, whatever fails.
 func TestFailedNewInAReservationLeavesNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	hits := failEach(t, b, ctx, func() (io.Closer, error) {
 		r, err := vmm.Reserve(dev.Driver(), 2*g)
 		if err != nil {
@@ -62,20 +58,16 @@ func TestFailedNewInAReservationLeavesNothing(t *testing.T) {
 }
 
 func TestFailedImportInAReservationLeavesNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g)
-	loan, err := buf.Lend() // the driver is asked now, and not again
-	require.NoError(t, err)
+	loan := ok(buf.Lend())(t) // the driver is asked now, and not again
 	require.NoError(t, loan.Close())
 	hits := failEach(t, b, ctx, func() (io.Closer, error) {
 		r, err := vmm.Reserve(dev.Driver(), g)
 		if err != nil {
 			return nil, err
 		}
-		d, files, err := buf.Export()
-		require.NoError(t, err)
+		d, files := export(t, buf)
 		imported, err := vmm.Import(dev, d, files, vmm.WithReservation(r))
 		closeFiles(t, files)
 		return imported, err
@@ -87,17 +79,14 @@ func TestFailedImportInAReservationLeavesNothing(t *testing.T) {
 }
 
 func TestFailedImportLeavesNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g))
 	d, files, err := buf.Export() // the driver is asked now, and not again
 	require.NoError(t, err)
 	require.NoError(t, files[0].Close())
 	require.NoError(t, files[1].Close())
 	hits := failEach(t, b, ctx, func() (io.Closer, error) {
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		imported, err := vmm.Import(dev, d, files)
 		closeFiles(t, files)
 		return imported, err
@@ -110,18 +99,14 @@ func TestFailedImportLeavesNothing(t *testing.T) {
 }
 
 func TestFailedViewLeavesNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g))
 	hits := failEach(t, b, ctx, func() (io.Closer, error) { return buf.NewView(cu.ReadOnly) })
 	require.Equal(t, []string{"cuMemAddressReserve", "cuMemMap", "cuMemMap", "cuMemSetAccess"}, hits)
 }
 
 func TestFailedExportHandsOutNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	buf := newBuffer(t, dev, 3*g, vmm.WithChunkSize(g))
 	b.FailNth("cuMemExportToShareableHandle", 3, cu.ErrOutOfMemory)
 	loan, err := buf.Lend()
@@ -131,8 +116,7 @@ func TestFailedExportHandsOutNothing(t *testing.T) {
 	_, files, err := buf.Export()
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.Empty(t, files)
-	_, files, err = buf.Export()
-	require.NoError(t, err)
+	_, files = export(t, buf)
 	closeFiles(t, files)
 	require.Equal(t, 3, b.count("cuMemExportToShareableHandle"), "what was exported is remembered")
 }

@@ -22,10 +22,8 @@ func makings(t *testing.T, dev *cu.Device) map[string]func(opts ...vmm.Option) (
 			return vmm.New(dev, g-1, some...)
 		},
 		"import": func(opts ...vmm.Option) (*vmm.Buffer, error) {
-			buf, err := vmm.New(dev, g-1)
-			require.NoError(t, err)
-			d, files, err := buf.Export()
-			require.NoError(t, err)
+			buf := ok(vmm.New(dev, g-1))(t)
+			d, files := export(t, buf)
 			require.NoError(t, buf.Close())
 			some := []vmm.ImportOption{vmm.WithAccess(cu.ReadWrite)}
 			for _, o := range opts {
@@ -40,17 +38,13 @@ func makings(t *testing.T, dev *cu.Device) map[string]func(opts ...vmm.Option) (
 
 func reserve(t *testing.T, dev *cu.Device, size uint64) *vmm.Reservation {
 	t.Helper()
-	r, err := vmm.Reserve(dev.Driver(), size)
-	require.NoError(t, err)
-	return r
+	return ok(vmm.Reserve(dev.Driver(), size))(t)
 }
 
 // A reservation that was given becomes the buffer's, and goes with it; what is
 // left of it is not used.
 func TestBufferInAReservation(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	for name, create := range makings(t, dev) {
 		for _, size := range []uint64{g, 3 * g} {
 			r := reserve(t, dev, size)
@@ -58,8 +52,7 @@ func TestBufferInAReservation(t *testing.T) {
 			if name == "import" {
 				reserved++ // of the buffer that is imported
 			}
-			buf, err := create(vmm.WithReservation(r))
-			require.NoError(t, err, name)
+			buf := ok(create(vmm.WithReservation(r)))(t, name)
 			require.Equal(t, r.Ptr(), buf.Ptr())
 			require.Equal(t, g, buf.Mapped())
 			require.Equal(t, reserved, b.count("cuMemAddressReserve"))
@@ -78,27 +71,22 @@ func TestBufferInAReservation(t *testing.T) {
 // A reservation that was lent stays its owner's, whatever comes of it, and one buffer
 // after the other is mapped at its address.
 func TestBuffersInALentReservation(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	r := reserve(t, dev, g)
 	owed := b.owed()
 	for name, create := range makings(t, dev) {
 		for seed := range 2 {
-			buf, err := create(vmm.WithLentReservation(r))
-			require.NoError(t, err, name)
+			buf := ok(create(vmm.WithLentReservation(r)))(t, name)
 			require.Equal(t, r.Ptr(), buf.Ptr())
 			write(t, ctx, buf.Ptr(), noise(g, seed))
 			require.ErrorIs(t, r.Close(), vmm.ErrMapped)
-			_, err = create(vmm.WithLentReservation(r))
-			require.ErrorIs(t, err, vmm.ErrOccupied)
+			require.ErrorIs(t, errOf(create(vmm.WithLentReservation(r))), vmm.ErrOccupied)
 			require.True(t, string(noise(g, seed)) == string(read(t, ctx, buf.Ptr(), g)))
 			require.NoError(t, buf.Close())
 			require.Equal(t, owed, b.owed())
 		}
 	}
-	_, err := vmm.New(dev, 2*g, vmm.WithLentReservation(r))
-	require.ErrorIs(t, err, vmm.ErrCapacity)
+	require.ErrorIs(t, errOf(vmm.New(dev, 2*g, vmm.WithLentReservation(r))), vmm.ErrCapacity)
 	require.Equal(t, owed, b.owed())
 	require.NoError(t, r.Close())
 	require.Equal(t, owesNothing, b.owed())
@@ -106,9 +94,7 @@ func TestBuffersInALentReservation(t *testing.T) {
 
 // One that was reserved for growth is grown into.
 func TestBufferGrowsInAReservation(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, _, g := tidy(t)
 	r := reserve(t, dev, 3*g)
 	buf := newBuffer(t, dev, g, vmm.WithCapacity(3*g), vmm.WithReservation(r))
 	require.NoError(t, buf.Grow(3*g))
@@ -116,29 +102,22 @@ func TestBufferGrowsInAReservation(t *testing.T) {
 }
 
 func TestReservationOfNothingIsNone(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	for name, create := range makings(t, dev) {
-		buf, err := create(vmm.WithReservation(nil))
-		require.NoError(t, err, name)
-		require.NoError(t, buf.Close())
+		require.NoError(t, ok(create(vmm.WithReservation(nil)))(t, name).Close())
 	}
 }
 
 // Whatever keeps the buffer from being made, the reservation is not left behind.
 func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	importing := func(change func(d *vmm.Descriptor, files *[]*os.File)) func(vmm.Option) error {
 		return func(given vmm.Option) error {
-			buf, err := vmm.New(dev, 2*g)
-			require.NoError(t, err)
-			d, files, err := buf.Export()
-			require.NoError(t, err)
+			buf := ok(vmm.New(dev, 2*g))(t)
+			d, files := export(t, buf)
 			all := files
 			change(&d, &files)
-			_, err = vmm.Import(dev, d, files, given)
+			_, err := vmm.Import(dev, d, files, given)
 			closeFiles(t, all)
 			require.NoError(t, buf.Close())
 			return err
@@ -170,21 +149,16 @@ func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
 
 // A reservation that somebody else has is left to them.
 func TestReservationIsGivenOnce(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	for name, create := range makings(t, dev) {
 		given := vmm.WithReservation(reserve(t, dev, g))
-		buf, err := create(given)
-		require.NoError(t, err, name)
+		buf := ok(create(given))(t, name)
 		write(t, ctx, buf.Ptr(), noise(g, 2))
-		_, err = create(given)
-		require.ErrorIs(t, err, vmm.ErrOccupied, name)
+		require.ErrorIs(t, errOf(create(given)), vmm.ErrOccupied, name)
 		require.True(t, string(noise(g, 2)) == string(read(t, ctx, buf.Ptr(), g)))
 		require.NoError(t, buf.Close())
 		require.Equal(t, owesNothing, b.owed())
-		_, err = create(given)
-		require.ErrorIs(t, err, cu.ErrClosed, name)
+		require.ErrorIs(t, errOf(create(given)), cu.ErrClosed, name)
 		require.Equal(t, owesNothing, b.owed())
 	}
 }

@@ -27,12 +27,10 @@ func launches(k *kernels.Set, s *cu.Stream, p cu.DevicePtr) map[string]func() er
 }
 
 // TestFault70_KernelWritesThroughAReadOnlyMapping: a consumer's kernels read what
-// is mapped read-only, and one that writes there faults (D5): the consumer's
+// is mapped read-only, and one that writes there faults (D5 of docs/driver-facts.md): the consumer's
 // context is lost, and neither the producer's nor its bytes suffer.
 func TestFault70_KernelWritesThroughAReadOnlyMapping(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g)
 	want := noise(g, 4)
 	write(t, ctx, buf.Ptr(), want)
@@ -76,23 +74,15 @@ func childLaunchesAWriter() error {
 
 // Memory that has been closed is no argument of a kernel, prepared or not.
 func TestClosedMemoryIsNoArgument(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	mod, err := ctx.LoadModule([]byte(kernels.Memory))
-	require.NoError(t, err)
-	f, err := mod.Function("fill_bytes")
-	require.NoError(t, err)
+	_, dev, ctx, _ := tidy(t)
+	mod := ok(ctx.LoadModule([]byte(kernels.Memory)))(t)
+	f := ok(mod.Function("fill_bytes"))(t)
 	g := granularity(t, dev)
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
-	view, err := buf.NewView(cu.ReadWrite)
-	require.NoError(t, err)
-	room, err := vmm.Reserve(dev.Driver(), g)
-	require.NoError(t, err)
-	alloc, err := vmm.Create(dev, g)
-	require.NoError(t, err)
-	mapping, err := room.Map(0, alloc)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g))(t)
+	view := ok(buf.NewView(cu.ReadWrite))(t)
+	room := ok(vmm.Reserve(dev.Driver(), g))(t)
+	alloc := ok(vmm.Create(dev, g))(t)
+	mapping := ok(room.Map(0, alloc))(t)
 	require.NoError(t, mapping.SetAccess(cu.ReadWrite))
 	one := cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 1}}
 	for _, c := range []struct {

@@ -13,38 +13,30 @@ import (
 )
 
 // A planted leak: what is lost while mapped is reported with the stack that
-// made it, and stays mapped, as a kernel may still use it (D13). That the
+// made it, and stays mapped, as a kernel may still use it (D13 of docs/driver-facts.md). That the
 // suite fails on such a report proves nothing unless one comes.
 func TestLostMappingIsReportedAndStays(t *testing.T) {
 	for name, plant := range map[string]func(*testing.T, *cu.Device, uint64) (cu.DevicePtr, uint64){
 		"buffer": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
-			buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
-			require.NoError(t, err)
+			buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g)))(t)
 			return buf.Ptr(), 2 * g
 		},
 		"view": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
-			buf, err := vmm.New(dev, g)
-			require.NoError(t, err)
-			view, err := buf.NewView(cu.ReadWrite)
-			require.NoError(t, err)
+			buf := ok(vmm.New(dev, g))(t)
+			view := ok(buf.NewView(cu.ReadWrite))(t)
 			require.NoError(t, buf.Close())
 			return view.Ptr(), g
 		},
 		"mapping": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
-			r, err := vmm.Reserve(dev.Driver(), g)
-			require.NoError(t, err)
-			a, err := vmm.Create(dev, g)
-			require.NoError(t, err)
-			m, err := r.Map(0, a)
-			require.NoError(t, err)
+			r := ok(vmm.Reserve(dev.Driver(), g))(t)
+			a := ok(vmm.Create(dev, g))(t)
+			m := ok(r.Map(0, a))(t)
 			require.NoError(t, m.SetAccess(cu.ReadWrite))
 			return m.Ptr(), g
 		},
 		"buffer in a given reservation": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
-			r, err := vmm.Reserve(dev.Driver(), g)
-			require.NoError(t, err)
-			buf, err := vmm.New(dev, g, vmm.WithReservation(r))
-			require.NoError(t, err)
+			r := ok(vmm.Reserve(dev.Driver(), g))(t)
+			buf := ok(vmm.New(dev, g, vmm.WithReservation(r)))(t)
 			return buf.Ptr(), g
 		},
 		"imported buffer": func(t *testing.T, dev *cu.Device, g uint64) (cu.DevicePtr, uint64) {
@@ -58,8 +50,7 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Empty(t, cutest.TakeLeaks())
-			b, dev := bookkept(t)
-			ctx := leavesNothing(t, b, dev)
+			b, dev, ctx, _ := tidy(t)
 			p, size := plant(t, dev, granularity(t, dev))
 			unmapped := b.count("cuMemUnmap")
 			var leaks []cu.Leak
@@ -88,35 +79,24 @@ func TestLostMappingIsReportedAndStays(t *testing.T) {
 
 // lostImport imports memory and loses it.
 func lostImport(t *testing.T, dev *cu.Device, g uint64, opts ...vmm.ImportOption) (cu.DevicePtr, uint64) {
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
-	d, files, err := buf.Export()
-	require.NoError(t, err)
-	got, err := vmm.Import(dev, d, files, append(opts, vmm.WithAccess(cu.ReadWrite))...)
-	closeFiles(t, files)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g))(t)
+	got := importFrom(t, dev, buf, append(opts, vmm.WithAccess(cu.ReadWrite))...)
 	require.NoError(t, buf.Close())
 	return got.Ptr(), g
 }
 
 // A closed mapping is not reported.
 func TestClosedMappingIsNotReported(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, _, g := tidy(t)
 	func() {
 		for range 8 {
-			buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g))
-			require.NoError(t, err)
-			view, err := buf.NewView(cu.ReadOnly)
-			require.NoError(t, err)
-			require.NoError(t, view.Close())
+			buf := ok(vmm.New(dev, 2*g, vmm.WithChunkSize(g)))(t)
+			require.NoError(t, ok(buf.NewView(cu.ReadOnly))(t).Close())
 			require.NoError(t, buf.Close())
 		}
 	}()
 	func() { // a lost allocation shows that cleanups have run
-		_, err := vmm.Create(dev, g)
-		require.NoError(t, err)
+		require.NoError(t, errOf(vmm.Create(dev, g)))
 	}()
 	eventuallyCollected(t, func() bool { return b.owed() == owesNothing })
 	require.Empty(t, cutest.TakeLeaks())
@@ -125,11 +105,9 @@ func TestClosedMappingIsNotReported(t *testing.T) {
 // Exported descriptors say who made them, the driver or a duplicate.
 func TestExportedDescriptorsTellTheirMaker(t *testing.T) {
 	_, dev := bookkept(t)
-	a, err := vmm.Create(dev, granularity(t, dev))
-	require.NoError(t, err)
+	a := ok(vmm.Create(dev, granularity(t, dev)))(t)
 	before := leak.OpenFDs()
-	f, err := a.Export()
-	require.NoError(t, err)
+	f := ok(a.Export())(t)
 	left := strings.Join(leak.OpenFDs().Since(before), "")
 	require.Contains(t, left, "github.com/gpufd/gpufd/cu.(*MemHandle).Export")
 	require.Contains(t, left, "github.com/gpufd/gpufd/vmm.dup")

@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
-// Load reads files into the buffer by way of pinned memory, each segment in one
+// Load reads files into the buffer by way of pinned memory, each range in one
 // or more pieces. When it returns without an error, all of it has arrived, and
 // later work on the device sees it. Load has streams of its own: finish work that
 // reads or writes those parts of the buffer before.
@@ -18,25 +18,25 @@ import (
 // that.
 //
 // ctx ends Load, after the reads that are under way. Then, and after any failure,
-// some of the segments' bytes in the buffer are new and some are as before;
+// some of the ranges' bytes in the buffer are new and some are as before;
 // nothing else is left behind. While Load runs, the buffer cannot be closed
 // ([ErrInUse]). Load uses the primary context of the buffer's device. The driver
 // frees pinned memory when all work in that context is done (cuMemFreeHost), so
 // none of its streams may wait for something that comes only after Load.
 //
-// Errors: [ErrSize] for a segment that reaches beyond the buffer or overlaps with
+// Errors: [ErrSize] for a range that reaches beyond the buffer or overlaps with
 // another there; [ErrFile] for a directory or a pipe; [io.ErrUnexpectedEOF] for a
 // file that is too short, also if it shrinks meanwhile; [ErrAccess] for a buffer
 // that is mapped read-only; those of [cu.Context.AllocHost]. Errors of files name
 // the file and the offset.
-func (b *Buffer) Load(ctx context.Context, segments []Segment, o TransferOptions) error {
+func (b *Buffer) Load(ctx context.Context, ranges []FileRange, o TransferOptions) error {
 	if err := b.canTransfer(ctx, "loading"); err != nil {
 		return err
 	}
-	if err := b.loadable(segments); err != nil {
+	if err := b.loadable(ranges); err != nil {
 		return err
 	}
-	return b.transfer(ctx, &transfer{options: o, doing: "loading", work: load}, segments)
+	return b.transfer(ctx, &transfer{options: o, doing: "loading", work: load}, ranges)
 }
 
 // canTransfer refuses a buffer that is closed, and a missing context.

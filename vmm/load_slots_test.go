@@ -28,10 +28,10 @@ func TestSlotsOverlap(t *testing.T) {
 		return next()
 	}))
 	buf := newBuffer(t, dev, 1<<16)
-	segments := []vmm.Segment{{File: fileOf(t, noise(4*8192, 1)), Size: 4 * 8192}}
-	for _, transfer := range []func(context.Context, []vmm.Segment, vmm.TransferOptions) error{buf.Load, buf.Store} {
+	ranges := []vmm.FileRange{{File: fileOf(t, noise(4*8192, 1)), Size: 4 * 8192}}
+	for _, transfer := range []func(context.Context, []vmm.FileRange, vmm.TransferOptions) error{buf.Load, buf.Store} {
 		calls = nil
-		require.NoError(t, transfer(t.Context(), segments, small(1)))
+		require.NoError(t, transfer(t.Context(), ranges, small(1)))
 		require.Equal(t, []string{"copy", "copy", "ask", "copy", "ask", "copy", "ask"}, calls)
 	}
 }
@@ -63,12 +63,12 @@ func TestFirstFailureEndsAllWorkers(t *testing.T) {
 		return next()
 	}))
 	buf := newBuffer(t, dev, pieces*8192)
-	segments := []vmm.Segment{{File: fileOf(t, noise(pieces*8192, 1)), Size: pieces * 8192}}
-	for _, transfer := range []func(context.Context, []vmm.Segment, vmm.TransferOptions) error{buf.Load, buf.Store} {
+	ranges := []vmm.FileRange{{File: fileOf(t, noise(pieces*8192, 1)), Size: pieces * 8192}}
+	for _, transfer := range []func(context.Context, []vmm.FileRange, vmm.TransferOptions) error{buf.Load, buf.Store} {
 		copies.Store(0)
 		frees.Store(0)
 		freeing, freed = make(chan struct{}), make(chan struct{})
-		require.ErrorIs(t, transfer(t.Context(), segments, small(workers)), cu.ErrOutOfMemory)
+		require.ErrorIs(t, transfer(t.Context(), ranges, small(workers)), cu.ErrOutOfMemory)
 		require.LessOrEqual(t, copies.Load(), int64(3+2*workers))
 	}
 }

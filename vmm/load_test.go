@@ -23,11 +23,9 @@ import (
 // fileOf is an open file with what is in b.
 func fileOf(t testing.TB, b []byte) *os.File {
 	t.Helper()
-	f, err := os.CreateTemp(t.TempDir(), "")
-	require.NoError(t, err)
+	f := ok(os.CreateTemp(t.TempDir(), ""))(t)
 	t.Cleanup(func() { _ = f.Close() })
-	_, err = f.Write(b)
-	require.NoError(t, err)
+	require.NoError(t, errOf(f.Write(b)))
 	return f
 }
 
@@ -43,7 +41,7 @@ func warmUp(t *testing.T, dev *cu.Device) {
 	cutest.Context(t, dev)
 	buf := newBuffer(t, dev, 1<<16)
 	f := fileOf(t, noise(1<<16, 1))
-	require.NoError(t, buf.Load(t.Context(), []vmm.Segment{{File: f, Size: 1 << 16}}, small(4)))
+	require.NoError(t, buf.Load(t.Context(), []vmm.FileRange{{File: f, Size: 1 << 16}}, small(4)))
 	require.NoError(t, buf.Close())
 }
 
@@ -52,7 +50,7 @@ func TestLoadAndStore(t *testing.T) {
 	ctx := cutest.Context(t, dev)
 	a, b := noise(100_003, 1), noise(40_000, 2)
 	fa, fb := fileOf(t, a), fileOf(t, b)
-	segments := []vmm.Segment{
+	ranges := []vmm.FileRange{
 		{File: fa, At: 0, Offset: 7, Size: 1},
 		{File: fb, At: 4095, Offset: 1000, Size: 8194},
 		{File: fa, At: 8193, Offset: 50_000, Size: 100_003 - 8193}, // to its end
@@ -71,7 +69,7 @@ func TestLoadAndStore(t *testing.T) {
 			}
 			last = done
 		}
-		require.NoError(t, buf.Load(t.Context(), segments, o))
+		require.NoError(t, buf.Load(t.Context(), ranges, o))
 		require.EqualValues(t, total, last)
 		want := before
 		copy(want[7:], a[:1])
@@ -82,7 +80,7 @@ func TestLoadAndStore(t *testing.T) {
 
 		out := fileOf(t, nil)
 		last = 0
-		back := []vmm.Segment{
+		back := []vmm.FileRange{
 			{File: out, At: 11, Offset: 7, Size: 1}, {File: out, At: 8194, Offset: 1000, Size: 8194},
 			{File: out, At: 20_000, Offset: 50_000, Size: 100_003 - 8193}, {File: out, At: 12, Offset: 8, Size: 900},
 		}
@@ -92,9 +90,7 @@ func TestLoadAndStore(t *testing.T) {
 		copy(stored[8194:], b[4095:4095+8194])
 		copy(stored[20_000:], a[8193:])
 		copy(stored[12:], b[17:917])
-		got, err := os.ReadFile(out.Name())
-		require.NoError(t, err)
-		require.True(t, string(stored) == string(got), "%+v", o)
+		require.True(t, string(stored) == string(ok(os.ReadFile(out.Name()))(t)), "%+v", o)
 	}
 }
 
@@ -109,8 +105,8 @@ func TestLoadsSideBySide(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range uint64(4) {
 		wg.Go(func() {
-			s := vmm.Segment{File: f, At: i * part, Offset: i * part, Size: part}
-			if err := buf.Load(t.Context(), []vmm.Segment{s}, small(2)); err != nil {
+			s := vmm.FileRange{File: f, At: i * part, Offset: i * part, Size: part}
+			if err := buf.Load(t.Context(), []vmm.FileRange{s}, small(2)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -124,51 +120,48 @@ func TestTransferRefuses(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
-	dir, err := os.Open(t.TempDir())
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
+	dir := ok(os.Open(t.TempDir()))(t)
 	defer dir.Close()
 	pipe, w, err := os.Pipe()
 	require.NoError(t, err)
 	defer pipe.Close()
 	defer w.Close()
-	zero, err := os.Open("/dev/zero")
-	require.NoError(t, err)
+	zero := ok(os.Open("/dev/zero"))(t)
 	defer zero.Close()
 	f, gone := fileOf(t, noise(1000, 1)), fileOf(t, nil)
 	require.NoError(t, gone.Close())
 	for name, c := range map[string]struct {
-		segments []vmm.Segment
-		load     error
-		store    error
-		words    string
+		ranges []vmm.FileRange
+		load   error
+		store  error
+		words  string
 	}{
-		"no file":         {[]vmm.Segment{{Size: 1}}, os.ErrInvalid, os.ErrInvalid, "without a file"},
-		"a closed file":   {[]vmm.Segment{{File: gone, Size: 1}}, os.ErrClosed, os.ErrClosed, gone.Name()},
-		"a directory":     {[]vmm.Segment{{File: dir, Size: 1}}, vmm.ErrFile, vmm.ErrFile, dir.Name() + " is a directory"},
-		"a pipe":          {[]vmm.Segment{{File: pipe, Size: 1}}, vmm.ErrFile, vmm.ErrFile, "is a pipe"},
-		"a device":        {[]vmm.Segment{{File: zero, Size: 1}}, vmm.ErrFile, vmm.ErrFile, "/dev/zero is a device"},
-		"too short":       {[]vmm.Segment{{File: f, At: 1, Size: 1000}}, io.ErrUnexpectedEOF, nil, f.Name() + " has 1000 bytes; 1000 are needed from offset 1 on"},
-		"behind its end":  {[]vmm.Segment{{File: f, At: 1001, Size: 0}}, io.ErrUnexpectedEOF, nil, f.Name()},
-		"beyond":          {[]vmm.Segment{{File: f, Offset: 1 << 16, Size: 1}}, vmm.ErrSize, vmm.ErrSize, "do not fit at 65536 into a buffer of 65536"},
-		"far beyond":      {[]vmm.Segment{{File: f, Offset: math.MaxUint64, Size: 2}}, vmm.ErrSize, vmm.ErrSize, f.Name()},
-		"no file's place": {[]vmm.Segment{{File: f, At: math.MaxInt64, Size: 1}}, vmm.ErrSize, vmm.ErrSize, "no file is so large"},
-		"overlap": {[]vmm.Segment{{File: f, At: 4, Offset: 9, Size: 5}, {File: f, At: 0, Offset: 5, Size: 5}}, vmm.ErrSize, vmm.ErrSize,
-			"two segments overlap in "},
+		"no file":         {[]vmm.FileRange{{Size: 1}}, os.ErrInvalid, os.ErrInvalid, "of no file"},
+		"a closed file":   {[]vmm.FileRange{{File: gone, Size: 1}}, os.ErrClosed, os.ErrClosed, gone.Name()},
+		"a directory":     {[]vmm.FileRange{{File: dir, Size: 1}}, vmm.ErrFile, vmm.ErrFile, dir.Name() + " is a directory"},
+		"a pipe":          {[]vmm.FileRange{{File: pipe, Size: 1}}, vmm.ErrFile, vmm.ErrFile, "is a pipe"},
+		"a device":        {[]vmm.FileRange{{File: zero, Size: 1}}, vmm.ErrFile, vmm.ErrFile, "/dev/zero is a device"},
+		"too short":       {[]vmm.FileRange{{File: f, At: 1, Size: 1000}}, io.ErrUnexpectedEOF, nil, f.Name() + " has 1000 bytes; 1000 are needed from offset 1 on"},
+		"behind its end":  {[]vmm.FileRange{{File: f, At: 1001, Size: 0}}, io.ErrUnexpectedEOF, nil, f.Name()},
+		"beyond":          {[]vmm.FileRange{{File: f, Offset: 1 << 16, Size: 1}}, vmm.ErrSize, vmm.ErrSize, "do not fit at 65536 into a buffer of 65536"},
+		"far beyond":      {[]vmm.FileRange{{File: f, Offset: math.MaxUint64, Size: 2}}, vmm.ErrSize, vmm.ErrSize, f.Name()},
+		"no file's place": {[]vmm.FileRange{{File: f, At: math.MaxInt64, Size: 1}}, vmm.ErrSize, vmm.ErrSize, "no file is so large"},
+		"overlap": {[]vmm.FileRange{{File: f, At: 4, Offset: 9, Size: 5}, {File: f, At: 0, Offset: 5, Size: 5}}, vmm.ErrSize, vmm.ErrSize,
+			"two ranges overlap in "},
 	} {
 		calls := b.calls
-		err := buf.Load(t.Context(), c.segments, vmm.TransferOptions{})
+		err := buf.Load(t.Context(), c.ranges, vmm.TransferOptions{})
 		require.ErrorIs(t, err, c.load, name)
 		require.ErrorContains(t, err, c.words, name)
 		require.Equal(t, calls, b.calls, name)
 		if c.store != nil {
-			err = buf.Store(t.Context(), c.segments, vmm.TransferOptions{})
+			err = buf.Store(t.Context(), c.ranges, vmm.TransferOptions{})
 			require.ErrorIs(t, err, c.store, name)
 			require.ErrorContains(t, err, c.words, name)
 		}
 	}
-	whole := []vmm.Segment{{File: f, Size: 1000}}
+	whole := []vmm.FileRange{{File: f, Size: 1000}}
 	for _, o := range []vmm.TransferOptions{{Workers: -1}, {Workers: 129}, {Slot: 1}, {Slot: 1 << 30}, {Workers: math.MaxInt, Slot: 1 << 29}} {
 		require.ErrorIs(t, buf.Load(t.Context(), whole, o), vmm.ErrSize, "%+v", o)
 	}
@@ -188,10 +181,9 @@ func TestTransferRefuses(t *testing.T) {
 func TestStoreToAFileThatCannotBeWritten(t *testing.T) {
 	dev := cutest.Device(t)
 	buf := newBuffer(t, dev, 1<<16)
-	f, err := os.Open(fileOf(t, nil).Name())
-	require.NoError(t, err)
+	f := ok(os.Open(fileOf(t, nil).Name()))(t)
 	defer f.Close()
-	err = buf.Store(t.Context(), []vmm.Segment{{File: f, At: 5, Size: 9000}}, small(1))
+	err := buf.Store(t.Context(), []vmm.FileRange{{File: f, At: 5, Size: 9000}}, small(1))
 	require.ErrorIs(t, err, syscall.EBADF)
 	require.EqualError(t, err, "vmm: storing to "+f.Name()+" at offset 5: bad file descriptor")
 }
@@ -200,13 +192,12 @@ func TestLoadOfAFileThatShrinks(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
 	f := fileOf(t, noise(50_000, 1))
 	o := small(1)
 	var truncated error
 	o.OnProgress = func(uint64, uint64) { truncated = f.Truncate(20_001) }
-	err = buf.Load(t.Context(), []vmm.Segment{{File: f, Size: 50_000}}, o)
+	err := buf.Load(t.Context(), []vmm.FileRange{{File: f, Size: 50_000}}, o)
 	require.NoError(t, truncated)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	require.ErrorContains(t, err, f.Name()+" has 20001 bytes; 8192 are needed from offset 16384 on")
@@ -219,13 +210,12 @@ func TestTransferEndsWithItsContext(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
 	f := fileOf(t, noise(1<<16, 1))
-	segments := []vmm.Segment{{File: f, Size: 1 << 16}} // 8 pieces
+	ranges := []vmm.FileRange{{File: f, Size: 1 << 16}} // 8 pieces
 	why := errors.New("no longer wanted")
 	for after := range 8 {
-		for _, transfer := range []func(context.Context, []vmm.Segment, vmm.TransferOptions) error{buf.Load, buf.Store} {
+		for _, transfer := range []func(context.Context, []vmm.FileRange, vmm.TransferOptions) error{buf.Load, buf.Store} {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			o, seen, closed := small(1+after%3), 0, vmm.ErrInUse
 			o.OnProgress = func(uint64, uint64) {
@@ -237,7 +227,7 @@ func TestTransferEndsWithItsContext(t *testing.T) {
 			if after == 0 {
 				cancel(why)
 			}
-			err := transfer(ctx, segments, o)
+			err := transfer(ctx, ranges, o)
 			cancel(nil)
 			require.ErrorIs(t, closed, vmm.ErrInUse)
 			if err == nil { // other workers were done by then
@@ -260,14 +250,13 @@ func TestLoadGivesUpACopyThatHangs(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	hangs := b.Hook("cuStreamQuery", func(sys.Call, func() sys.CUresult) sys.CUresult {
 		cancel()
 		return sys.CUDA_ERROR_NOT_READY
 	})
-	err = buf.Load(ctx, []vmm.Segment{{File: fileOf(t, noise(1<<16, 1)), Size: 1 << 16}}, small(2))
+	err := buf.Load(ctx, []vmm.FileRange{{File: fileOf(t, noise(1<<16, 1)), Size: 1 << 16}}, small(2))
 	require.ErrorIs(t, err, context.Canceled)
 	hangs.Stop()
 	require.NoError(t, buf.Close())
@@ -278,25 +267,24 @@ func TestFailedTransferLeavesNothing(t *testing.T) {
 	b, dev := bookkept(t)
 	warmUp(t, dev)
 	leavesNothing(t, b, dev)
-	buf, err := vmm.New(dev, 1<<16)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 1<<16))(t)
 	f := fileOf(t, noise(1<<16, 1))
-	segments := []vmm.Segment{{File: f, Size: 1 << 16}}
+	ranges := []vmm.FileRange{{File: f, Size: 1 << 16}}
 	for _, workers := range []int{1, 4} {
 		for function, most := range map[string]int{"cuDevicePrimaryCtxRetain": 1, "cuMemHostAlloc": workers, "cuStreamCreate": 2 * workers, "cuMemcpyHtoDAsync": 8, "cuStreamQuery": 8} {
 			for n := 1; n <= most; n++ {
 				b.FailNth(function, n, cu.ErrOutOfMemory)
-				err := buf.Load(t.Context(), segments, small(workers))
+				err := buf.Load(t.Context(), ranges, small(workers))
 				require.ErrorIs(t, err, cu.ErrOutOfMemory, "%s, call %d", function, n)
 				require.ErrorContains(t, err, function)
 			}
 		}
 		for n := range 8 {
 			b.FailNth("cuMemcpyDtoHAsync", n+1, cu.ErrOutOfMemory)
-			require.ErrorIs(t, buf.Store(t.Context(), segments, small(workers)), cu.ErrOutOfMemory)
+			require.ErrorIs(t, buf.Store(t.Context(), ranges, small(workers)), cu.ErrOutOfMemory)
 		}
 	}
-	require.NoError(t, buf.Load(t.Context(), segments, small(2)))
+	require.NoError(t, buf.Load(t.Context(), ranges, small(2)))
 	require.NoError(t, buf.Close())
 }
 
@@ -311,7 +299,7 @@ func TestLoadOfAColdFile(t *testing.T) {
 	f, fds := fileOf(t, data), cutest.Descriptors()
 	require.NoError(t, f.Sync())
 	require.NoError(t, unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED))
-	require.NoError(t, buf.Load(t.Context(), []vmm.Segment{{File: f, At: 5, Size: size - 5}}, vmm.TransferOptions{}))
+	require.NoError(t, buf.Load(t.Context(), []vmm.FileRange{{File: f, At: 5, Size: size - 5}}, vmm.TransferOptions{}))
 	require.Equal(t, fds, cutest.Descriptors())
 	require.True(t, string(data[5:]) == string(read(t, ctx, buf.Ptr(), size-5)))
 	require.NoError(t, f.Close())
@@ -323,13 +311,11 @@ func TestLoadFromMemory(t *testing.T) {
 	ctx := cutest.Context(t, dev)
 	const size = 1 << 20
 	buf := newBuffer(t, dev, size)
-	f, err := os.Create(filepath.Join("/dev/shm", "gpufd-"+filepath.Base(t.TempDir())+t.Name()))
-	require.NoError(t, err)
+	f := ok(os.Create(filepath.Join("/dev/shm", "gpufd-"+filepath.Base(t.TempDir())+t.Name())))(t)
 	defer f.Close()
 	require.NoError(t, os.Remove(f.Name()))
 	data := noise(size, 4)
-	_, err = f.Write(data)
-	require.NoError(t, err)
-	require.NoError(t, buf.Load(t.Context(), []vmm.Segment{{File: f, Size: size}}, vmm.TransferOptions{}))
+	require.NoError(t, errOf(f.Write(data)))
+	require.NoError(t, buf.Load(t.Context(), []vmm.FileRange{{File: f, Size: size}}, vmm.TransferOptions{}))
 	require.True(t, string(data) == string(read(t, ctx, buf.Ptr(), size)))
 }

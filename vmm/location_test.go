@@ -22,17 +22,13 @@ func TestImportOfHostMemoryIsRefused(t *testing.T) {
 		return r
 	})
 	dev := cutest.Device(t, faults.Option())
-	m, err := dev.CreateMemory(granularity(t, dev), cu.HandleFD)
-	require.NoError(t, err)
-	id, err := m.DeviceID()
-	require.NoError(t, err)
-	require.Equal(t, -1, id)
+	m := ok(dev.CreateMemory(granularity(t, dev), cu.HandleFD))(t)
+	require.Equal(t, -1, ok(m.DeviceID())(t))
 	require.NoError(t, m.Close())
 
 	buf, d := exported(t, dev)
-	_, files, err := buf.Export()
-	require.NoError(t, err)
-	_, err = vmm.Import(dev, d, files)
+	_, files := export(t, buf)
+	_, err := vmm.Import(dev, d, files)
 	closeFiles(t, files)
 	var bad *vmm.DescriptorError
 	require.ErrorAs(t, err, &bad)

@@ -16,8 +16,7 @@ import (
 // Memory goes on from one importer to the next, as it was, also when those before are
 // closed. The driver is asked for descriptors by its owner alone.
 func TestImportedMemoryGoesOn(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	b, dev, ctx, _ := tidy(t)
 	first, d := exported(t, dev)
 	write(t, ctx, first.Ptr(), noise(d.Size, 1))
 	before := first
@@ -39,18 +38,15 @@ func TestImportedMemoryGoesOn(t *testing.T) {
 	closeFiles(t, files)
 	require.Equal(t, d.Chunks, b.count("cuMemExportToShareableHandle"))
 	require.NoError(t, before.Close())
-	_, err = before.Lend()
-	require.ErrorIs(t, err, cu.ErrClosed)
+	require.ErrorIs(t, errOf(before.Lend()), cu.ErrClosed)
 }
 
 // A loan of imported memory gives on no more than the importer has.
 func TestLoanSaysHowMuchMayBeGivenOn(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	_, dev, _, _ := tidy(t)
 	buf, _ := exported(t, dev)
 	lends := func(buf *vmm.Buffer, most cu.Access) {
-		loan, err := buf.Lend()
-		require.NoError(t, err)
+		loan := ok(buf.Lend())(t)
 		require.Equal(t, most, loan.Access)
 		require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
 		require.NoError(t, loan.Close())
@@ -63,8 +59,7 @@ func TestLoanSaysHowMuchMayBeGivenOn(t *testing.T) {
 
 // The next process gets from an importer what the owner would have given it.
 func TestChildGetsImportedMemory(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	_, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
 	write(t, ctx, buf.Ptr(), noise(d.Size, 1))
 	got := importFrom(t, dev, buf, vmm.WithReexport(), vmm.WithAccess(cu.ReadWrite))
@@ -75,26 +70,22 @@ func TestChildGetsImportedMemory(t *testing.T) {
 }
 
 func TestFailedImportWithReexportLeavesNothing(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
+	b, dev, ctx, _ := tidy(t)
 	buf, d := exported(t, dev)
-	loan, err := buf.Lend() // the driver is asked now, and not again
-	require.NoError(t, err)
+	loan := ok(buf.Lend())(t) // the driver is asked now, and not again
 	require.NoError(t, loan.Close())
 	hits := failEach(t, b, ctx, func() (io.Closer, error) {
-		_, files, err := buf.Export()
-		require.NoError(t, err)
+		_, files := export(t, buf)
 		got, err := vmm.Import(dev, d, files, vmm.WithReexport())
 		closeFiles(t, files)
 		return got, err
 	})
 	require.Len(t, hits, 2*d.Chunks+1+d.Chunks+1)
 
-	_, files, err := buf.Export()
-	require.NoError(t, err)
+	_, files := export(t, buf)
 	d.ChunkSize *= 2 // a lie that is found out when all is imported
 	d.Size, d.Granularity = 3*d.ChunkSize, d.ChunkSize
-	_, err = vmm.Import(dev, d, files, vmm.WithReexport())
+	_, err := vmm.Import(dev, d, files, vmm.WithReexport())
 	require.True(t, isSizeLie(err), "%v", err)
 	closeFiles(t, files)
 }
@@ -116,8 +107,7 @@ func TestDescriptorThatCannotBeKept(t *testing.T) {
 	leavesNothing(t, b, dev)
 	buf, d := exported(t, dev)
 	var err error
-	_, files, err = buf.Export()
-	require.NoError(t, err)
+	_, files = export(t, buf)
 	owed := b.owed()
 	got, err := vmm.Import(dev, d, files, vmm.WithReexport())
 	require.Nil(t, got)
@@ -130,11 +120,9 @@ func TestDescriptorThatCannotBeKept(t *testing.T) {
 
 // Fabric handles are no descriptors, and there is nothing to be kept.
 func TestNoReexportOfFabricMemory(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	r, err := vmm.Reserve(dev.Driver(), granularity(t, dev))
-	require.NoError(t, err)
+	_, dev, _, _ := tidy(t)
+	r := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
 	buf := newBuffer(t, dev, 1)
-	_, err = vmm.ImportFabric(dev, buf.Describe(), make([]cu.FabricHandle, 1), vmm.WithReexport(), vmm.WithReservation(r))
+	_, err := vmm.ImportFabric(dev, buf.Describe(), make([]cu.FabricHandle, 1), vmm.WithReexport(), vmm.WithReservation(r))
 	require.ErrorIs(t, err, vmm.ErrNotShareable)
 }

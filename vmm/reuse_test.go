@@ -13,39 +13,29 @@ import (
 // descriptors of it, reaches the old memory and nothing else; the generation tells
 // which is which.
 func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
-	r, err := vmm.Reserve(dev.Driver(), 2*g)
-	require.NoError(t, err)
-	old, err := vmm.New(dev, g, vmm.WithReservation(r))
-	require.NoError(t, err)
+	_, dev, ctx, g := tidy(t)
+	r := ok(vmm.Reserve(dev.Driver(), 2*g))(t)
+	old := ok(vmm.New(dev, g, vmm.WithReservation(r)))(t)
 	p := old.Ptr()
 	write(t, ctx, p, noise(g, 1))
-	d, files, err := old.Export()
-	require.NoError(t, err)
-	peer, err := vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite))
+	d, files := export(t, old)
+	peer := ok(vmm.Import(dev, d, files, vmm.WithAccess(cu.ReadWrite)))(t)
 	closeFiles(t, files)
-	require.NoError(t, err)
 	_, kept, err := old.Export()
 	require.NoError(t, err)
 
-	a, err := vmm.Create(dev, g)
-	require.NoError(t, err)
-	beside, err := r.Map(g, a) // keeps the driver from giving the address to others
-	require.NoError(t, err)
+	a := ok(vmm.Create(dev, g))(t)
+	beside := ok(r.Map(g, a))(t) // keeps the driver from giving the address to others
 	require.ErrorIs(t, old.Close(), vmm.ErrMapped)
 	_, _, err = old.Export()
 	require.ErrorIs(t, err, cu.ErrClosed)
-	fresh, err := vmm.New(dev, g, vmm.WithReservation(r))
-	require.NoError(t, err)
+	fresh := ok(vmm.New(dev, g, vmm.WithReservation(r)))(t)
 	require.Equal(t, p, fresh.Ptr())
 	require.Equal(t, make([]byte, g), read(t, ctx, p, g))
 	write(t, ctx, p, noise(g, 2))
 
-	late, err := vmm.Import(dev, d, kept)
+	late := ok(vmm.Import(dev, d, kept))(t)
 	closeFiles(t, kept)
-	require.NoError(t, err)
 	for _, of := range []*vmm.Buffer{peer, late} {
 		require.True(t, string(noise(g, 1)) == string(read(t, ctx, of.Ptr(), g)))
 		require.Less(t, of.Describe().Generation, fresh.Describe().Generation)

@@ -11,18 +11,18 @@ import (
 // memory before. Store does not truncate the files and does not wait for the
 // disk: use os.File.Truncate and Sync.
 //
-// If it fails, some of the segments have been written and some not. Errors:
-// [ErrSize] for segments that reach beyond the buffer, or overlap in a file;
+// If it fails, some of the ranges have been written and some not. Errors:
+// [ErrSize] for ranges that reach beyond the buffer, or overlap in a file;
 // [ErrFile]; else those of writing, such as ENOSPC, which name the file and the
 // offset. ctx ends Store as it ends Load, and Store waits for work as Load does.
-func (b *Buffer) Store(ctx context.Context, segments []Segment, o TransferOptions) error {
+func (b *Buffer) Store(ctx context.Context, ranges []FileRange, o TransferOptions) error {
 	if err := b.canTransfer(ctx, "storing"); err != nil {
 		return err
 	}
-	if err := b.storable(segments); err != nil {
+	if err := b.storable(ranges); err != nil {
 		return err
 	}
-	return b.transfer(ctx, &transfer{options: o, doing: "storing", work: store}, segments)
+	return b.transfer(ctx, &transfer{options: o, doing: "storing", work: store}, ranges)
 }
 
 // store writes one slot to its file while the other is copied.

@@ -57,9 +57,9 @@ func (o *TransferOptions) settle() error {
 	return nil
 }
 
-// A piece is a part of one segment that fits a slot.
+// A piece is a part of one range that fits a slot.
 type piece struct {
-	Segment
+	FileRange
 	src *source
 }
 
@@ -73,18 +73,18 @@ type transfer struct {
 	work    func(context.Context, *worker) error
 
 	mu      sync.Mutex
-	left    []Segment
+	left    []FileRange
 	sources map[*os.File]*source
 	done    uint64
 	total   uint64
 }
 
-// transfer runs t for segments that have been checked.
-func (b *Buffer) transfer(ctx context.Context, t *transfer, segments []Segment) (err error) {
+// transfer runs t for ranges that have been checked.
+func (b *Buffer) transfer(ctx context.Context, t *transfer, ranges []FileRange) (err error) {
 	if err := t.options.settle(); err != nil {
 		return err
 	}
-	t.plan(segments)
+	t.plan(ranges)
 	if t.total == 0 {
 		return nil
 	}
@@ -103,9 +103,9 @@ func (b *Buffer) transfer(ctx context.Context, t *transfer, segments []Segment) 
 }
 
 // plan lists the pieces.
-func (t *transfer) plan(segments []Segment) {
+func (t *transfer) plan(ranges []FileRange) {
 	t.sources = map[*os.File]*source{}
-	for _, s := range segments {
+	for _, s := range ranges {
 		if s.Size == 0 {
 			continue
 		}

@@ -9,16 +9,12 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// D2: the same memory at several addresses.
+// D2 of docs/driver-facts.md: the same memory at several addresses.
 func TestViewsShareTheirBytes(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, 2*g, vmm.WithChunkSize(g))
-	ro, err := buf.NewView(cu.ReadOnly)
-	require.NoError(t, err)
-	rw, err := buf.NewView(cu.ReadWrite)
-	require.NoError(t, err)
+	ro := ok(buf.NewView(cu.ReadOnly))(t)
+	rw := ok(buf.NewView(cu.ReadWrite))(t)
 	require.NotEqual(t, buf.Ptr(), ro.Ptr())
 	require.NotEqual(t, rw.Ptr(), ro.Ptr())
 	require.Equal(t, 2*g, ro.Mapped())
@@ -39,17 +35,13 @@ func TestViewsShareTheirBytes(t *testing.T) {
 
 // D5, invariant 7: read-only is enforced, and costs the context nothing.
 func TestReadOnlyViewCannotBeCopiedTo(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g)
 	want := noise(g, 9)
 	write(t, ctx, buf.Ptr(), want)
-	ro, err := buf.NewView(cu.ReadOnly)
-	require.NoError(t, err)
+	ro := ok(buf.NewView(cu.ReadOnly))(t)
 	require.ErrorIs(t, cu.CopyToDevice(ctx, ro.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
-	none, err := buf.NewView(cu.NoAccess)
-	require.NoError(t, err)
+	none := ok(buf.NewView(cu.NoAccess))(t)
 	require.ErrorIs(t, cu.CopyToDevice(ctx, none.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
 	require.ErrorIs(t, cu.CopyToHost(ctx, make([]byte, 64), none.Ptr()), cu.ErrInvalidValue)
 	require.True(t, string(want) == string(read(t, ctx, ro.Ptr(), g)))
@@ -59,9 +51,7 @@ func TestReadOnlyViewCannotBeCopiedTo(t *testing.T) {
 }
 
 func TestReadOnlyBuffer(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	buf := newBuffer(t, dev, g, vmm.WithAccess(cu.ReadOnly))
 	require.ErrorIs(t, cu.CopyToDevice(ctx, buf.Ptr(), make([]byte, 64)), cu.ErrInvalidValue)
 	require.Equal(t, make([]byte, 64), read(t, ctx, buf.Ptr(), 64))
@@ -71,16 +61,12 @@ func TestReadOnlyBuffer(t *testing.T) {
 //
 //fault:rows 9
 func TestFault12_ViewOutlivesItsBuffer(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, ctx, g := tidy(t)
 	free := freeMemory(t, ctx)
-	buf, err := vmm.New(dev, g)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, g))(t)
 	want := noise(g, 4)
 	write(t, ctx, buf.Ptr(), want)
-	view, err := buf.NewView(cu.ReadOnly)
-	require.NoError(t, err)
+	view := ok(buf.NewView(cu.ReadOnly))(t)
 	require.NoError(t, buf.Close())
 	require.Less(t, freeMemory(t, ctx), free)
 	require.True(t, string(want) == string(read(t, ctx, view.Ptr(), g)))
@@ -89,15 +75,11 @@ func TestFault12_ViewOutlivesItsBuffer(t *testing.T) {
 }
 
 func TestViewIsOfTheBufferAsItWas(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	_, dev, _, g := tidy(t)
 	buf := newBuffer(t, dev, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
-	old, err := buf.NewView(cu.ReadOnly)
-	require.NoError(t, err)
+	old := ok(buf.NewView(cu.ReadOnly))(t)
 	require.NoError(t, buf.Grow(2*g))
-	grown, err := buf.NewView(cu.ReadOnly)
-	require.NoError(t, err)
+	grown := ok(buf.NewView(cu.ReadOnly))(t)
 	require.Equal(t, g, old.Mapped())
 	require.Equal(t, 2*g, grown.Mapped())
 	require.NoError(t, grown.Close())
@@ -106,10 +88,8 @@ func TestViewIsOfTheBufferAsItWas(t *testing.T) {
 
 // FAULTS 12: mappings go after the context (D13).
 func TestFault12_BufferIsClosedAfterItsContext(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
-	ctx, err := dev.PrimaryContext()
-	require.NoError(t, err)
+	_, dev, _, _ := tidy(t)
+	ctx := ok(dev.PrimaryContext())(t)
 	buf := newBuffer(t, dev, granularity(t, dev))
 	write(t, ctx, buf.Ptr(), noise(64, 1))
 	require.NoError(t, ctx.Close())

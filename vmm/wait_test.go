@@ -82,8 +82,7 @@ func TestWaitEndsWhenThereIsMemory(t *testing.T) {
 			}
 			return room
 		}
-		buf, err := vmm.NewWait(soon(t), dev, 3*g, vmm.WithChunkSize(g))
-		require.NoError(t, err)
+		buf := ok(vmm.NewWait(soon(t), dev, 3*g, vmm.WithChunkSize(g)))(t)
 		require.Equal(t, times, s.refused)
 		require.NoError(t, buf.Close())
 	}
@@ -121,8 +120,7 @@ func TestWaitIsGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, dev := short(t, 2)
 			g := granularity(t, dev)
-			r, err := vmm.Reserve(dev.Driver(), 3*g)
-			require.NoError(t, err)
+			r := ok(vmm.Reserve(dev.Driver(), 3*g))(t)
 			ctx, cancel := c.ctx() // which must not have ended before the wait begins
 			defer cancel()
 			buf, err := vmm.NewWait(ctx, dev, 3*g, vmm.WithChunkSize(g), vmm.WithReservation(r))
@@ -147,16 +145,13 @@ func TestWaitIsCancelledWhileItSleeps(t *testing.T) {
 		}
 		return 0
 	}
-	_, err := vmm.NewWait(ctx, dev, 1)
-	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, errOf(vmm.NewWait(ctx, dev, 1)), context.Canceled)
 	require.Equal(t, 2, s.refused)
 }
 
 // An error that waiting cannot mend is not waited for.
 func TestWaitIsForMemoryAlone(t *testing.T) {
-	b, dev := bookkept(t)
-	ctx := leavesNothing(t, b, dev)
-	g := granularity(t, dev)
+	b, dev, ctx, g := tidy(t)
 	for _, symbol := range []string{"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
 		b.FailNth(symbol, 1, cu.ErrOutOfMemory)
 		_, err := vmm.NewWait(soon(t), dev, g)
@@ -170,8 +165,7 @@ func TestWaitIsForMemoryAlone(t *testing.T) {
 	_, err = vmm.NewWait(soon(t), dev, total+g)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "after %s", time.Since(began))
-	_, err = vmm.NewWait(soon(t), dev, 0)
-	require.ErrorIs(t, err, vmm.ErrSize)
+	require.ErrorIs(t, errOf(vmm.NewWait(soon(t), dev, 0)), vmm.ErrSize)
 }
 
 // Two that wait for the same memory do not keep half of it each.
@@ -206,8 +200,7 @@ func TestTwoThatWaitGetTheirTurns(t *testing.T) {
 // TestFault61_WaitsForAKilledProcess: one process has the memory, another waits
 // for it. When the first is killed, the other gets it.
 func TestFault61_WaitsForAKilledProcess(t *testing.T) {
-	b, dev := bookkept(t)
-	leavesNothing(t, b, dev)
+	tidy(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const small = "GPUFD_SOFT_MEMORY=64MiB"
@@ -226,8 +219,7 @@ func TestFault61_WaitsForAKilledProcess(t *testing.T) {
 // startChild starts cmd and returns what it prints.
 func startChild(t *testing.T, cmd *exec.Cmd) *bufio.Scanner {
 	t.Helper()
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	out := ok(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

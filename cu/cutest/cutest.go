@@ -52,14 +52,14 @@ func Driver(t testing.TB, opts ...cu.Option) *cu.Driver {
 	t.Helper()
 	d, err := Open(opts...)
 	if err != nil {
-		NoGPU(t, fmt.Sprintf("GPUFD_DRIVER=%s: %v", Kind(), err))
+		SkipWithoutGPU(t, fmt.Sprintf("GPUFD_DRIVER=%s: %v", Kind(), err))
 	}
 	return d
 }
 
-// NoGPU skips t because there is no GPU. It fails t instead if GPUFD_REQUIRE lists gpu, and on
+// SkipWithoutGPU skips t because there is no GPU. It fails t instead if GPUFD_REQUIRE lists gpu, and on
 // the software driver, which is always there.
-func NoGPU(t testing.TB, why string) {
+func SkipWithoutGPU(t testing.TB, why string) {
 	t.Helper()
 	if Kind() == cu.Soft {
 		t.Fatal(why)

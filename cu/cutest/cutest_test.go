@@ -105,7 +105,7 @@ func TestWantOfAGPU(t *testing.T) {
 	}{{"cuda", "", false}, {"cuda", "gpu", true}, {"soft", "", true}, {"soft", "gpu", true}} {
 		t.Setenv("GPUFD_DRIVER", c.driver)
 		t.Setenv("GPUFD_REQUIRE", c.require)
-		got := record(t, func(t testing.TB) { NoGPU(t, "why") })
+		got := record(t, func(t testing.TB) { SkipWithoutGPU(t, "why") })
 		require.Equal(t, c.fails, got.Failed(), "%+v", c)
 		require.Equal(t, !c.fails, got.Skipped())
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/gpufd/gpufd/internal/testenv"
 )
 
-// noGPU skips the test, or fails it where a GPU was promised.
-func noGPU(t *testing.T, format string, args ...any) {
+// skipWithoutGPU skips the test, or fails it where a GPU was promised.
+func skipWithoutGPU(t *testing.T, format string, args ...any) {
 	t.Helper()
 	testenv.Need(t, testenv.GPU, false, fmt.Sprintf(format, args...))
 }
@@ -19,12 +19,12 @@ func noGPU(t *testing.T, format string, args ...any) {
 func TestResolveAllOnCUDA(t *testing.T) {
 	r, name, err := OpenCUDA()
 	if err != nil {
-		noGPU(t, "no libcuda here: %v", err)
+		skipWithoutGPU(t, "no libcuda here: %v", err)
 	}
 	l := NewLibrary(r)
 	c := l.Caller()
 	if r := c.CuInit(0); r == CUDA_ERROR_NO_DEVICE {
-		noGPU(t, "no device here: cuInit of %s: %v", name, r)
+		skipWithoutGPU(t, "no device here: cuInit of %s: %v", name, r)
 	} else {
 		require.Equal(t, CUDA_SUCCESS, r)
 	}

@@ -2,7 +2,6 @@ package sys
 
 import (
 	"fmt"
-	"math"
 	"reflect"
 	"runtime"
 	"strings"
@@ -195,33 +194,5 @@ func TestLibcReadsTheStruct(t *testing.T) {
 		p := newPlaced()
 		p.placeValue(unsafe.Pointer(&address), 4)
 		require.Equal(t, want, c.callPlaced(p, someFunction), function)
-	}
-}
-
-func TestFloatsOfTheDriver(t *testing.T) {
-	word, float := reflect.TypeFor[uintptr](), reflect.TypeFor[float32]()
-	var got []any
-	record := func(params ...reflect.Type) uintptr {
-		return newCFunc(t, params, func(args []reflect.Value) uintptr {
-			got = nil
-			for _, a := range args {
-				got = append(got, a.Interface())
-			}
-			return 0
-		})
-	}
-	c := library(map[string]uintptr{
-		"cuParamSetf":                 record(word, word, float),
-		"cuTexRefSetMipmapLevelBias":  record(word, float),
-		"cuTexRefSetMipmapLevelClamp": record(word, float, float),
-	}).Caller()
-
-	for _, x := range []float32{0, 1.5, -math.MaxFloat32, math.SmallestNonzeroFloat32, float32(math.Inf(-1))} {
-		require.Zero(t, c.CuParamSetf(0xf00, 16, x))
-		require.Equal(t, []any{uintptr(0xf00), uintptr(16), x}, got)
-		require.Zero(t, c.CuTexRefSetMipmapLevelBias(0xf01, x))
-		require.Equal(t, []any{uintptr(0xf01), x}, got)
-		require.Zero(t, c.CuTexRefSetMipmapLevelClamp(0xf02, x, -x))
-		require.Equal(t, []any{uintptr(0xf02), x, -x}, got)
 	}
 }

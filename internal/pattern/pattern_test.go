@@ -123,7 +123,7 @@ func TestTheFirstOfManyIsNamedAndAllAreCounted(t *testing.T) {
 	require.Equal(t, m.Want^0x800000, m.Got)
 }
 
-// FAULTS 67: data of an earlier run, or zeros (D9), is all wrong.
+// FAULTS 67: data of an earlier run, or zeros (D9 of docs/driver-facts.md), is all wrong.
 func TestFault67_OtherDataIsAllWrong(t *testing.T) {
 	b := make([]byte, 4098)
 	require.EqualValues(t, 1025, Check(b, 0, 0).Wrong)

@@ -19,7 +19,7 @@ import (
 // owns it.
 type Model struct {
 	Table    Table
-	segments []vmm.Segment
+	segments []vmm.FileRange
 	files    []*os.File
 	before   []fs.FileInfo     // what the files were when they were opened
 	in       map[string]string // the file that each tensor is in
@@ -76,7 +76,7 @@ func newModel() *Model {
 
 // Segments returns what to load into a buffer of Table.Size bytes. The segments
 // are valid until Close; after it there are none.
-func (m *Model) Segments() []vmm.Segment {
+func (m *Model) Segments() []vmm.FileRange {
 	if m == nil {
 		return nil
 	}
@@ -218,7 +218,7 @@ func (m *Model) plan(path string, f *os.File, h *header, counts func(Tensor) boo
 		if err != nil {
 			return err
 		}
-		s := vmm.Segment{File: f, At: h.dataAt + x.Offset, Offset: at, Size: x.Bytes}
+		s := vmm.FileRange{File: f, At: h.dataAt + x.Offset, Offset: at, Size: x.Bytes}
 		if n := len(m.segments); n > 0 && follows(m.segments[n-1], s) {
 			m.segments[n-1].Size += s.Size
 		} else if s.Size > 0 {
@@ -240,7 +240,7 @@ func (m *Model) merge(more map[string]string) {
 	maps.DeleteFunc(m.Table.Metadata, func(key, _ string) bool { return m.disputed[key] })
 }
 
-func follows(a, b vmm.Segment) bool {
+func follows(a, b vmm.FileRange) bool {
 	return a.File == b.File && a.At+a.Size == b.At && a.Offset+a.Size == b.Offset
 }
 

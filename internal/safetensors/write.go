@@ -44,7 +44,7 @@ func (t Table) Write(ctx context.Context, f *os.File, buf *vmm.Buffer, o vmm.Tra
 
 // Layout returns how the file begins that [Table.Write] makes of a buffer of size bytes, and
 // what follows in it, in that order: segments that have no File yet.
-func (t Table) Layout(size uint64) (head []byte, segments []vmm.Segment, err error) {
+func (t Table) Layout(size uint64) (head []byte, segments []vmm.FileRange, err error) {
 	if err := t.Check(); err != nil {
 		return nil, nil, err
 	}
@@ -62,7 +62,7 @@ func (t Table) Layout(size uint64) (head []byte, segments []vmm.Segment, err err
 	at := uint64(len(head))
 	for _, x := range tensors {
 		if x.Bytes > 0 {
-			segments = append(segments, vmm.Segment{At: at, Offset: x.Offset, Size: x.Bytes})
+			segments = append(segments, vmm.FileRange{At: at, Offset: x.Offset, Size: x.Bytes})
 		}
 		at += x.Bytes
 	}

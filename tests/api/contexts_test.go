@@ -187,7 +187,7 @@ func calls(t *testing.T) map[string]call {
 	require.NoError(t, err)
 	require.NoError(t, file.Truncate(4096))
 	closing(file)
-	segments := []vmm.Segment{{File: file, Size: 4096}}
+	segments := []vmm.FileRange{{File: file, Size: 4096}}
 
 	// A server with an offer, a lease and its end here.
 	srv, err := share.Listen(path("share"))

@@ -164,7 +164,7 @@ func TestRingSizes(t *testing.T) {
 	programs.Parallel(t)
 	for _, c := range []struct{ procs, size uint64 }{{2, 2*programs.GiB + 1}, {2, 4*programs.GiB + 3}, {3, 5 * programs.GiB}, {1, 20 * programs.GiB}} {
 		t.Run(fmt.Sprintf("fault 69: %d with %d", c.procs, c.size), func(t *testing.T) {
-			programs.NeedGPU(t, "the software driver's memory is the host's, and it is slow")
+			programs.SkipOnSoft(t, "the software driver's memory is the host's, and it is slow")
 			ring(t, nil, "-procs", programs.Decimal(c.procs), "-size", programs.Decimal(c.size)).Succeeds()
 		})
 	}

@@ -153,7 +153,7 @@ func unopened(t testing.TB) sys.Caller {
 	if cutest.Kind() == cu.CUDA {
 		var err error
 		if r, _, err = sys.OpenCUDA(); err != nil {
-			cutest.NoGPU(t, err.Error())
+			cutest.SkipWithoutGPU(t, err.Error())
 		}
 	}
 	return sys.NewLibrary(r).Caller()
@@ -167,7 +167,7 @@ func raw(t testing.TB) sys.Caller {
 	t.Helper()
 	d, err := driver()
 	if err != nil {
-		cutest.NoGPU(t, err.Error())
+		cutest.SkipWithoutGPU(t, err.Error())
 	}
 	return d.Caller()
 }

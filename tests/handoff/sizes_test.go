@@ -44,7 +44,7 @@ func TestSizes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			programs.Parallel(t)
 			if c.needsGPU {
-				programs.NeedGPU(t, "the software driver's memory is the host's, and it is slow")
+				programs.SkipOnSoft(t, "the software driver's memory is the host's, and it is slow")
 			} else if c.size <= 4*programs.KiB || c.size == 2*programs.MiB {
 				cutest.ProvenOnSoft(t)
 			}

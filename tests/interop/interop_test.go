@@ -200,7 +200,7 @@ func TestInterop(t *testing.T) {
 // of theirs, as arrays over it without a copy; ours and plain copies do on the other side.
 func TestInteropLibraries(t *testing.T) {
 	programs.Parallel(t)
-	programs.NeedGPU(t, "CuPy and PyTorch take memory of one")
+	programs.SkipOnSoft(t, "CuPy and PyTorch take memory of one")
 	for _, library := range args("cupy", "torch") {
 		eachPair(t, []pair{
 			{goProducer, pyConsumer.with(library)},
@@ -222,7 +222,7 @@ func TestInteropLibraries(t *testing.T) {
 // CuPy's runtime API, and under a tensor of PyTorch.
 func TestInteropLegacy(t *testing.T) {
 	programs.Parallel(t)
-	programs.NeedGPU(t, "a legacy handle of the software driver is for its own processes")
+	programs.SkipOnSoft(t, "a legacy handle of the software driver is for its own processes")
 	all := []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {pyProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, cConsumer}}
 	for _, library := range args("cupy", "torch") {
 		all = append(all, pair{goProducer, pyConsumer.with(library)}, pair{pyProducer.with(library), goConsumer},
@@ -254,7 +254,7 @@ func TestInteropLegacy(t *testing.T) {
 // TestInteropLegacyKilled: whoever dies, the other ends clearly.
 func TestInteropLegacyKilled(t *testing.T) {
 	programs.Parallel(t)
-	programs.NeedGPU(t, "a legacy handle of the software driver is for its own processes")
+	programs.SkipOnSoft(t, "a legacy handle of the software driver is for its own processes")
 	eachPair(t, []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {goProducer, cConsumer}}, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer, "-handle", "legacy")
@@ -503,7 +503,7 @@ func TestInteropOtherUser(t *testing.T) {
 // TestInteropLegacyRaw: programs that know nothing of us but the 64 bytes and an offset.
 func TestInteropLegacyRaw(t *testing.T) {
 	programs.Parallel(t)
-	programs.NeedGPU(t, "a legacy handle of the software driver is for its own processes")
+	programs.SkipOnSoft(t, "a legacy handle of the software driver is for its own processes")
 	raw := func(t *testing.T, more ...string) *exec.Cmd {
 		return exec.Command(programs.Python(t, "cupy"), append(args("-B", filepath.Join(programs.PythonDir, "legacy_raw.py")), more...)...)
 	}

@@ -254,7 +254,7 @@ func TestInteropIPCEventSoftware(t *testing.T) {
 // the other waits for on the host.
 func TestInteropIPCEvent(t *testing.T) {
 	programs.Parallel(t)
-	programs.NeedGPU(t, "an IPC event of the software driver is for its own processes")
+	programs.SkipOnSoft(t, "an IPC event of the software driver is for its own processes")
 	pyTurns.command(t)
 	s := programs.Meeting(t)
 	ctx := cutest.Context(t, cutest.Device(t))

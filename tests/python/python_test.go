@@ -71,14 +71,14 @@ func onGPU(t *testing.T, file string) {
 // TestPythonFrameworks: PyTorch, CuPy, numba and JAX take memory of the programs here. It shows what
 // each does with the flag that it is read-only.
 func TestPythonFrameworks(t *testing.T) {
-	programs.NeedGPU(t, "frameworks take memory of one")
+	programs.SkipOnSoft(t, "frameworks take memory of one")
 	cutest.Alone(t, "it looks at how much of the device's memory is free")
 	onGPU(t, "gpu.py")
 }
 
 // TestPythonTransformers follows the recipes of docs/python-keeper.md, with a model of transformers.
 func TestPythonTransformers(t *testing.T) {
-	programs.NeedGPU(t, "models lie in memory of one")
+	programs.SkipOnSoft(t, "models lie in memory of one")
 	cutest.Alone(t, "it looks at how much of the device's memory PyTorch has")
 	onGPU(t, "gpu_transformers.py")
 }
@@ -86,14 +86,14 @@ func TestPythonTransformers(t *testing.T) {
 // TestPythonChannels has streams of PyTorch and CuPy write and read frames, beside the programs here
 // and the reader in C.
 func TestPythonChannels(t *testing.T) {
-	programs.NeedGPU(t, "streams of frameworks write and read frames")
+	programs.SkipOnSoft(t, "streams of frameworks write and read frames")
 	onGPU(t, "gpu_channel.py")
 }
 
 // TestPythonBroadcast has the keepers of two GPUs broadcast by NCCL, over NVLink and over sockets,
 // and kills a rank at each step.
 func TestPythonBroadcast(t *testing.T) {
-	programs.NeedGPU(t, "NCCL moves memory of GPUs")
+	programs.SkipOnSoft(t, "NCCL moves memory of GPUs")
 	cutest.TwoDevices(t, cutest.Driver(t))
 	cutest.Alone(t, "it looks at how much of the devices' memory is in use")
 	onGPU(t, "gpu_broadcast.py")

@@ -18,7 +18,7 @@ import (
 type load struct {
 	size      uint64
 	table     json.RawMessage
-	segments  []vmm.Segment
+	segments  []vmm.FileRange
 	unchanged func() error // fails if a file has changed since it was opened
 	close     func() error
 }
@@ -173,7 +173,7 @@ func bytesLoad(files []*os.File) (*load, error) {
 			continue
 		}
 		t.Files = append(t.Files, fileEntry{filepath.Base(f.Name()), l.size, size})
-		l.segments = append(l.segments, vmm.Segment{File: f, Offset: l.size, Size: size})
+		l.segments = append(l.segments, vmm.FileRange{File: f, Offset: l.size, Size: size})
 		l.size += size
 	}
 	var err error

@@ -116,7 +116,7 @@ func (p *program) writePart(ctx context.Context, part *keeper.Attached, path str
 	if t.Format == formatTensors && t.Tensors != nil {
 		err = t.Tensors.Write(ctx, f, buf, o)
 	} else {
-		err = buf.Store(ctx, []vmm.Segment{{File: f, Size: buf.Size()}}, o)
+		err = buf.Store(ctx, []vmm.FileRange{{File: f, Size: buf.Size()}}, o)
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), path)
@@ -149,7 +149,7 @@ func (p *program) stream(ctx context.Context, part *keeper.Attached) (err error)
 	}
 	out := newAsideWriter(p.data)
 	defer out.end()
-	buf, segments := part.Buffer(), []vmm.Segment{{Size: part.Size()}}
+	buf, segments := part.Buffer(), []vmm.FileRange{{Size: part.Size()}}
 	if t.Format == formatTensors && t.Tensors != nil {
 		var head []byte
 		if head, segments, err = t.Tensors.Layout(buf.Size()); err != nil {

@@ -109,9 +109,9 @@ func Parallel(t *testing.T) {
 	}
 }
 
-// NeedGPU skips t on the software driver, or fails it where a GPU was promised
+// SkipOnSoft skips t on the software driver, or fails it where a GPU was promised
 // and nobody chose the software driver.
-func NeedGPU(t testing.TB, why string) {
+func SkipOnSoft(t testing.TB, why string) {
 	t.Helper()
 	testenv.Need(t, testenv.GPU, cutest.Kind() == cu.CUDA, why)
 }

@@ -12,22 +12,22 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// A Segment is a range of a file, and where it belongs in a buffer.
-type Segment struct {
+// A FileRange is a part of a file, and its place in a buffer.
+type FileRange struct {
 	File   *os.File // a regular file, which stays the caller's
 	At     uint64   // where in the file they begin, in bytes
 	Offset uint64   // where in the buffer they begin, in bytes
 	Size   uint64   // bytes
 }
 
-func (s Segment) at() uint64     { return s.At }
-func (s Segment) offset() uint64 { return s.Offset }
+func (s FileRange) at() uint64     { return s.At }
+func (s FileRange) offset() uint64 { return s.Offset }
 
 // check finds what is wrong with s for a buffer of size bytes, and returns the size of
 // its file.
-func (s Segment) check(size uint64) (fileSize uint64, err error) {
+func (s FileRange) check(size uint64) (fileSize uint64, err error) {
 	if s.File == nil {
-		return 0, fmt.Errorf("vmm: a segment without a file: %w", os.ErrInvalid)
+		return 0, fmt.Errorf("vmm: a range of no file: %w", os.ErrInvalid)
 	}
 	info, err := s.File.Stat()
 	if err != nil {
@@ -59,24 +59,24 @@ func kindOf(m fs.FileMode) string {
 	return "a device"
 }
 
-// disjoint refuses segments that overlap; begin says where each begins.
-func disjoint(segments []Segment, where string, begin func(Segment) uint64) error {
-	sorted := slices.DeleteFunc(slices.Clone(segments), func(s Segment) bool { return s.Size == 0 })
-	slices.SortFunc(sorted, func(a, b Segment) int { return cmp.Compare(begin(a), begin(b)) })
+// disjoint refuses ranges that overlap; begin says where each begins.
+func disjoint(ranges []FileRange, where string, begin func(FileRange) uint64) error {
+	sorted := slices.DeleteFunc(slices.Clone(ranges), func(s FileRange) bool { return s.Size == 0 })
+	slices.SortFunc(sorted, func(a, b FileRange) int { return cmp.Compare(begin(a), begin(b)) })
 	for i := 1; i < len(sorted); i++ {
 		a, b := sorted[i-1], sorted[i]
 		if begin(b)-begin(a) < a.Size {
-			return fmt.Errorf("%w: two segments overlap in %s: %d bytes at %d, and %d at %d",
+			return fmt.Errorf("%w: two ranges overlap in %s: %d bytes at %d, and %d at %d",
 				ErrSize, where, a.Size, begin(a), b.Size, begin(b))
 		}
 	}
 	return nil
 }
 
-// loadable finds what is wrong with segments to be loaded into b.
-func (b *Buffer) loadable(segments []Segment) error {
+// loadable finds what is wrong with ranges to be loaded into b.
+func (b *Buffer) loadable(ranges []FileRange) error {
 	size := b.Size()
-	for _, s := range segments {
+	for _, s := range ranges {
 		has, err := s.check(size)
 		if err != nil {
 			return err
@@ -88,13 +88,13 @@ func (b *Buffer) loadable(segments []Segment) error {
 	if b.Access() != cu.ReadWrite {
 		return fmt.Errorf("%w: Load needs a buffer that is mapped read-write", ErrAccess)
 	}
-	return disjoint(segments, "the buffer", Segment.offset)
+	return disjoint(ranges, "the buffer", FileRange.offset)
 }
 
-// storable finds what is wrong with segments to be stored from b.
-func (b *Buffer) storable(segments []Segment) error {
-	size, of := b.Size(), map[*os.File][]Segment{}
-	for _, s := range segments {
+// storable finds what is wrong with ranges to be stored from b.
+func (b *Buffer) storable(ranges []FileRange) error {
+	size, of := b.Size(), map[*os.File][]FileRange{}
+	for _, s := range ranges {
 		if _, err := s.check(size); err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (b *Buffer) storable(segments []Segment) error {
 		return fmt.Errorf("%w: Store needs a buffer that is mapped for reading", ErrAccess)
 	}
 	for f, s := range of {
-		if err := disjoint(s, f.Name(), Segment.at); err != nil {
+		if err := disjoint(s, f.Name(), FileRange.at); err != nil {
 			return err
 		}
 	}
