@@ -7,7 +7,7 @@ type relation func(a, b uint64) bool
 func relationOf(name string, t typ) (relation, bool) {
 	switch {
 	case t.small():
-		return floatRelation(name, t.layout().value)
+		return floatRelation(name, t.format().value)
 	case t.size == 1 || t.kind > predicate:
 		return nil, false
 	case t == tf32:
@@ -83,7 +83,7 @@ func (o *opcode) comparison(n int) (c comparison) {
 	o.refuseIf(!ok, ".%s of .%s", name, c.typ)
 	o.take(name)
 	c.join, _ = oneOf(o, joins)
-	if l := c.typ.layout(); (l == single || l == half) && o.take("ftz") {
+	if l := c.typ.format(); (l == single || l == half) && o.take("ftz") {
 		is := c.is
 		c.is = func(a, b uint64) bool { return is(l.flush(a), l.flush(b)) }
 	}
@@ -195,13 +195,13 @@ func (c comparison) pairs(t *thread, i *inst, not bool) (low, high bool) {
 func setValue(to, from typ) (yes uint64, ok bool) {
 	switch {
 	case from.pair() && to == from:
-		return to.layout().one(), true
+		return to.format().one(), true
 	case from.pair():
 		return 0xffff, to == tu32 || to == ts32
 	case to.pair():
 		return 0, false
 	case to.small(), to == tf32 && !from.small():
-		return to.layout().one(), true
+		return to.format().one(), true
 	}
 	return to.mask(), to.integer() && (to.size == 4 || to.size == 2 && from.small())
 }

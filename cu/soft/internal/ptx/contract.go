@@ -221,7 +221,7 @@ func fusedRun(l loose, minusProduct, minusOther bool) run {
 
 // bitwiseFused is fusedRun for 16 bits, for pairs of them, and for what saturates.
 func (l loose) bitwiseFused(minusProduct, minusOther bool) run {
-	of := l.typ.layout()
+	of := l.typ.format()
 	fma := operations["fma"].rounded(of, toEven, l.flushes)
 	if l.saturates {
 		fma = fma.saturated(of)

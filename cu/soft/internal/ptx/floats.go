@@ -1,20 +1,20 @@
 package ptx
 
-// An operation is one on floats that takes n operands, of any layout.
+// An operation is one on floats that takes n operands, of any format.
 type operation struct {
 	n int
-	f func(l *layout, a, b, c uint64, r rounding) uint64
+	f func(l *floatFormat, a, b, c uint64, r rounding) uint64
 }
 
 var operations = map[string]operation{
-	"add":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.add(a, b, r) }},
-	"sub":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.sub(a, b, r) }},
-	"mul":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.mul(a, b, r) }},
-	"fma":  {3, (*layout).fma},
-	"mad":  {3, (*layout).fma},
-	"div":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.div(a, b, r) }},
-	"rcp":  {1, func(l *layout, a, _, _ uint64, r rounding) uint64 { return l.div(l.one(), a, r) }},
-	"sqrt": {1, func(l *layout, a, _, _ uint64, r rounding) uint64 { return l.sqrt(a, r) }},
+	"add":  {2, func(l *floatFormat, a, b, _ uint64, r rounding) uint64 { return l.add(a, b, r) }},
+	"sub":  {2, func(l *floatFormat, a, b, _ uint64, r rounding) uint64 { return l.sub(a, b, r) }},
+	"mul":  {2, func(l *floatFormat, a, b, _ uint64, r rounding) uint64 { return l.mul(a, b, r) }},
+	"fma":  {3, (*floatFormat).fma},
+	"mad":  {3, (*floatFormat).fma},
+	"div":  {2, func(l *floatFormat, a, b, _ uint64, r rounding) uint64 { return l.div(a, b, r) }},
+	"rcp":  {1, func(l *floatFormat, a, _, _ uint64, r rounding) uint64 { return l.div(l.one(), a, r) }},
+	"sqrt": {1, func(l *floatFormat, a, _, _ uint64, r rounding) uint64 { return l.sqrt(a, r) }},
 }
 
 // arithmetic builds an operation: what the CPU cannot do itself, and leaves the
@@ -22,7 +22,7 @@ var operations = map[string]operation{
 func arithmetic(other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
-		l := t.layout()
+		l := t.format()
 		switch {
 		case l == nil:
 			other(b, o)
@@ -44,21 +44,9 @@ func arithmetic(other build) build {
 	}
 }
 
-// has reports whether one of the modifiers is there, and leaves it.
-func (o *opcode) has(names ...string) bool {
-	for _, n := range names {
-		for _, m := range o.mods {
-			if m == n {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// rounded is the operation for a layout. With .ftz subnormal operands and results
+// rounded is the operation for a format. With .ftz subnormal operands and results
 // are zeros.
-func (op operation) rounded(l *layout, r rounding, ftz bool) pure {
+func (op operation) rounded(l *floatFormat, r rounding, ftz bool) pure {
 	if !ftz {
 		return func(a, b, c uint64) uint64 { return op.f(l, a, b, c, r) }
 	}
@@ -69,7 +57,7 @@ func (op operation) rounded(l *layout, r rounding, ftz bool) pure {
 // directed emits an operation that is not rounded to the nearest.
 func (b *builder) directed(o *opcode, t typ) {
 	r, _ := oneOf(o, roundingNames)
-	op, l := operations[o.name], t.layout()
+	op, l := operations[o.name], t.format()
 	f := op.rounded(l, r, o.take("ftz"))
 	if t == tf64 {
 		f = f.keepNaN(op.n)
@@ -96,16 +84,16 @@ func (f pure) keepNaN(n int) pure {
 }
 
 // flushed takes subnormal operands and results for zeros.
-func (f pure) flushed(l *layout) pure {
+func (f pure) flushed(l *floatFormat) pure {
 	return func(a, b, c uint64) uint64 { return l.flush(f(l.flush(a), l.flush(b), l.flush(c))) }
 }
 
 // saturated clamps to 0 … 1, and makes 0 of NaN.
-func (f pure) saturated(l *layout) pure {
+func (f pure) saturated(l *floatFormat) pure {
 	return func(a, b, c uint64) uint64 { return l.saturate(f(a, b, c)) }
 }
 
-func (l *layout) saturate(v uint64) uint64 {
+func (l *floatFormat) saturate(v uint64) uint64 {
 	switch {
 	case v&l.sign() != 0, l.isNaN(v):
 		return 0
@@ -116,11 +104,11 @@ func (l *layout) saturate(v uint64) uint64 {
 }
 
 // rectified replaces negative results by 0.
-func (f pure) rectified(l *layout) pure {
+func (f pure) rectified(l *floatFormat) pure {
 	return func(a, b, c uint64) uint64 { return l.relu(f(a, b, c)) }
 }
 
-func (l *layout) relu(v uint64) uint64 {
+func (l *floatFormat) relu(v uint64) uint64 {
 	switch {
 	case l.isNaN(v):
 		return l.nan
@@ -133,7 +121,7 @@ func (l *layout) relu(v uint64) uint64 {
 // smallArithmetic emits add, sub, mul and fma of 16 bits, which are always rounded to the
 // nearest.
 func (b *builder) smallArithmetic(o *opcode, t typ) {
-	op, l := operations[o.name], t.layout()
+	op, l := operations[o.name], t.format()
 	o.refuseIf(o.name == "mad" || o.name == "div" || op.n == 1, "not with .%s", o.text)
 	o.refuseIf(!o.take("rn") && o.name == "fma", "without a rounding")
 	f := op.rounded(l, toEven, l == half && o.take("ftz"))
@@ -147,7 +135,7 @@ func (b *builder) smallArithmetic(o *opcode, t typ) {
 }
 
 // value is a number as a double, which holds all of 32 bits and less.
-func (l *layout) value(v uint64) float64 {
+func (l *floatFormat) value(v uint64) float64 {
 	switch l {
 	case single:
 		return float64(f32(v))
@@ -168,7 +156,7 @@ func (l *layout) value(v uint64) float64 {
 func extremum(larger bool, other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
-		l := t.layout()
+		l := t.format()
 		o.refuseIf(l != nil && o.has("rn", "sat"), "nothing is rounded or clamped")
 		if t == ts32 && o.take("relu") {
 			b.emitPure(intRelu(larger), t, 2)
@@ -211,7 +199,7 @@ func (o *opcode) takePair(first, second string) bool {
 // extremum is min or max: of a number and NaN the number, unless NaN is to win;
 // of signed zeros -0 is less. xorsign compares without signs, and gives that of
 // both multiplied.
-func (l *layout) extremum(larger, nan, xorsign bool) pure {
+func (l *floatFormat) extremum(larger, nan, xorsign bool) pure {
 	pick := minNum
 	if larger {
 		pick = maxNum
@@ -241,7 +229,7 @@ func (l *layout) extremum(larger, nan, xorsign bool) pure {
 func signs(f func(v, sign uint64) uint64, other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
-		l := t.layout()
+		l := t.format()
 		o.refuseIf(l != nil && o.has("rn", "sat"), "nothing is rounded or clamped")
 		if l == nil || t == tf64 || t == tf32 {
 			other(b, o)
@@ -266,7 +254,7 @@ func cleared(v, sign uint64) uint64 { return v &^ sign }
 // copySign builds copysign: the sign of a, and the rest of b.
 func copySign(b *builder, o *opcode) {
 	t := o.only(tf32, tf64)
-	sign := t.layout().sign()
+	sign := t.format().sign()
 	b.emitPure(func(a, b, _ uint64) uint64 { return a&sign | b&^sign }, t, 2)
 }
 
@@ -275,15 +263,15 @@ func testNumber(b *builder, o *opcode) {
 	t := o.typ(0)
 	is, ok := oneOf(o, tests)
 	o.refuseIf(!ok || t != tf32 && t != tf64, "not with .%s", t)
-	l := t.layout()
+	l := t.format()
 	b.emitTyped(pure(func(a, _, _ uint64) uint64 { return boolBits(is(l, a)) }).run(), tpred, t)
 }
 
-var tests = map[string]func(l *layout, v uint64) bool{
-	"finite":     func(l *layout, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) },
-	"infinite":   (*layout).isInf,
-	"number":     func(l *layout, v uint64) bool { return !l.isNaN(v) },
-	"notanumber": (*layout).isNaN,
-	"normal":     func(l *layout, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) && !l.isSubnormal(v) }, // zero as well
-	"subnormal":  (*layout).isSubnormal,
+var tests = map[string]func(l *floatFormat, v uint64) bool{
+	"finite":     func(l *floatFormat, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) },
+	"infinite":   (*floatFormat).isInf,
+	"number":     func(l *floatFormat, v uint64) bool { return !l.isNaN(v) },
+	"notanumber": (*floatFormat).isNaN,
+	"normal":     func(l *floatFormat, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) && !l.isSubnormal(v) }, // zero as well
+	"subnormal":  (*floatFormat).isSubnormal,
 }

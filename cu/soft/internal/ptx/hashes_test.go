@@ -276,7 +276,7 @@ func ulps(t string, a, b uint64) uint64 {
 		one := strings.TrimSuffix(t, "x2")
 		return max(ulps(one, a&0xffff, b&0xffff), ulps(one, a>>16, b>>16))
 	}
-	l := map[string]*layout{"f16": half, "bf16": brain, "f32": single, "f64": double}[t]
+	l := map[string]*floatFormat{"f16": half, "bf16": brain, "f32": single, "f64": double}[t]
 	if a == b {
 		return 0
 	}

@@ -85,11 +85,7 @@ func video(b *builder, o *opcode) {
 	f := o.videoFunction(types)
 	v := videoMode{name: o.name, dt: types[0], at: types[1], bt: types[2], f: f}
 	v.sat = o.name != "vset" && o.take("sat")
-	for _, n := range []string{"add", "min", "max"} {
-		if v.merge == "" && o.take(n) {
-			v.merge = n
-		}
-	}
+	v.merge = o.takeOne("add", "min", "max")
 	o.refuseIf((v.merge == "min" || v.merge == "max") && !v.tried(), "with .%s and these types: what a GPU gives is not known", v.merge)
 	b.videoOperands(o, v)
 }
