@@ -487,28 +487,6 @@ func TestImportDamagedPoolMemory(t *testing.T) {
 	ok(t, c.CuCtxSynchronize())
 }
 
-// A pool's file has no data, all other memory has.
-func TestTrailerKinds(t *testing.T) {
-	for _, c := range []struct {
-		trailer
-		ok bool
-	}{
-		{trailer{kind: kindControl}, true}, {trailer{kind: kindControl, size: 4096}, false},
-		{trailer{kind: kindBlock, size: 4096}, true}, {trailer{kind: kindBlock}, false}, {trailer{kind: kindGeneric}, false},
-	} {
-		fd, err := unix.MemfdCreate("trailer", unix.MFD_CLOEXEC)
-		require.NoError(t, err)
-		require.NoError(t, allocate(fd, c.size+trailerSize))
-		require.NoError(t, c.write(fd))
-		got, ok := readTrailer(fd)
-		require.Equal(t, c.ok, ok, "%+v", c)
-		if ok {
-			require.Equal(t, c.trailer, *got)
-		}
-		require.NoError(t, unix.Close(fd))
-	}
-}
-
 // Pools and memory of cuMemCreate are not taken for each other, nor anything
 // else for a pool.
 func TestImportOthersAsPool(t *testing.T) {

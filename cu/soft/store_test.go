@@ -183,18 +183,6 @@ func TestStoreGone(t *testing.T) {
 	require.Error(t, err)
 }
 
-func TestTrailer(t *testing.T) {
-	s := newStore(t)
-	tr := &trailer{kind: kindLinear, ordinal: 3, size: 8192, uuid: s.uuid(3)}
-	fd, err := s.create(tr, 1<<20)
-	require.NoError(t, err)
-	defer unix.Close(fd)
-	got, ok := readTrailer(fd)
-	require.True(t, ok)
-	require.Equal(t, tr, got)
-	require.EqualValues(t, 8192, sizeInName(tr.name()))
-}
-
 // Whatever bytes stand there, reading a trailer does not fail in another way.
 func FuzzTrailer(f *testing.F) {
 	f.Add([]byte(trailerMagic), uint64(4096))
