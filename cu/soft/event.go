@@ -62,8 +62,7 @@ func (m *machine) cuEventCreate(out *sys.CUevent, flags uint32) sys.CUresult {
 				return r
 			}
 		}
-		*out = m.addEvent(e)
-		return sys.CUDA_SUCCESS
+		return set(out, m.addEvent(e))
 	})
 }
 
@@ -155,7 +154,6 @@ func (m *machine) cuEventElapsedTime(out *float32, hStart, hEnd sys.CUevent) sys
 		case !start.last.finished() || !end.last.finished():
 			return sys.CUDA_ERROR_NOT_READY
 		}
-		*out = float32(end.last.at.Sub(start.last.at)) / float32(time.Millisecond)
-		return sys.CUDA_SUCCESS
+		return set(out, float32(end.last.at.Sub(start.last.at))/float32(time.Millisecond))
 	})
 }

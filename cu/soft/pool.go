@@ -113,8 +113,7 @@ func (m *machine) cuMemPoolCreate(out *sys.CUmemoryPool, props *sys.CUmemPoolPro
 		if props.MaxSize != 0 {
 			p.limit = uint64(props.MaxSize)
 		}
-		*out = p.handle
-		return sys.CUDA_SUCCESS
+		return set(out, p.handle)
 	})
 }
 
