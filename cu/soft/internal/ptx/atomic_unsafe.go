@@ -82,36 +82,18 @@ func buildAtomic(b *builder, o *opcode) {
 		b.policy(o)
 		return
 	}
-	i := inst{d: b.atomicTarget(o, t)}
-	operands := 1
-	if name == "cas" {
-		operands = 2
-	}
-	b.atomic(i, access{space: s, typ: t, count: 1}, f, operands)
-	b.policy(o)
-}
-
-// atomicTarget is where the old value goes, for red nowhere.
-func (b *builder) atomicTarget(o *opcode, t typ) int32 {
-	if o.name == "red" {
-		return b.newSlot()
-	}
-	slot := b.target(b.p.operand(b), t)
-	b.p.expect(",")
-	return slot
-}
-
-// atomic takes the address and one or two operands, and emits the instruction.
-func (b *builder) atomic(i inst, a access, f pure, operands int) {
-	args := b.arguments(1 + operands)
+	a := access{space: s, typ: t, count: 1}
+	i := inst{d: b.oldValues(o, a)[0]}
+	args := b.arguments(2)
 	var address inst
 	b.locate(args[0], &a, &address)
-	i.c, i.imm = address.a, address.imm
-	for k, s := range []*int32{&i.a, &i.b}[:operands] {
-		*s = b.source(args[1+k], a.typ)
+	i.c, i.imm, i.a = address.a, address.imm, b.source(args[1], t)
+	if name == "cas" {
+		i.b = b.comma(t)
 	}
-	i.run = atomically(a.space, a.typ, f)
+	i.run = atomically(a.space, t, f)
 	b.emit(i)
+	b.policy(o)
 }
 
 // atomicVector takes the operands of several sums side by side, each of which is

@@ -57,7 +57,10 @@ var videoOps = map[string]func(a, b int64) int64{
 	"vabsdiff": func(a, b int64) int64 { return max(a-b, b-a) },
 	"vmin":     func(a, b int64) int64 { return min(a, b) },
 	"vmax":     func(a, b int64) int64 { return max(a, b) },
-	"vavrg":    nil, // of vectors only
+	"vavrg": func(a, b int64) int64 { // of vectors only; halves are rounded away from zero
+		s := a + b
+		return (s + int64(boolBits(s >= 0))) >> 1
+	},
 }
 
 // intTypes takes n types of 32 bits.
