@@ -1,6 +1,10 @@
 package soft
 
-import "github.com/gpufd/gpufd/cu/sys"
+import (
+	"slices"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
 
 func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice) sys.CUresult {
 	return with(m, m.device, dev, func(d *device) sys.CUresult {
@@ -121,8 +125,16 @@ func (m *machine) dropContext(ctx *context) {
 			m.dropEvent(e.shared)
 		}
 	}
-	m.unloadAll(ctx)
-	m.freeLinear(ctx)
+	for _, mod := range m.modules {
+		if mod.ctx == ctx {
+			m.unload(mod)
+		}
+	}
+	for _, v := range slices.Clone(m.space.reservations) {
+		if v.linear == ctx && !v.freed { // what a stream frees, of another context maybe, goes with its work
+			m.freeReservation(v)
+		}
+	}
 	m.host.freeAll(ctx)
 	if m.contexts[ctx.handle] == ctx { // and not a primary context since
 		delete(m.contexts, ctx.handle)

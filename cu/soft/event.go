@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -94,7 +95,8 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 		case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		if e.capturedRecord(s) {
+		e.captured = captured{s.captured.in, slices.Clone(s.captured.after)}
+		if s.captured.in != nil {
 			return sys.CUDA_SUCCESS
 		}
 		if flags != 0 {

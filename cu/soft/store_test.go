@@ -62,18 +62,6 @@ func TestLedger(t *testing.T) {
 	require.ErrorIs(t, err, errFull)
 }
 
-// Nobody else is in the directory while files come and go.
-func TestStoreLock(t *testing.T) {
-	s := newStore(t)
-	require.NoError(t, s.locked(func(*ledger) error {
-		fd, err := openFile(filepath.Join(s.dir, lockName), unix.O_RDWR)
-		require.NoError(t, err)
-		defer unix.Close(fd)
-		require.ErrorIs(t, flock(fd, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
-		return nil
-	}))
-}
-
 // Reclaiming keeps what somebody else still holds.
 func TestReclaim(t *testing.T) {
 	s := newStore(t)

@@ -265,19 +265,16 @@ func plusClamped(f run) run {
 	}
 }
 
-// fused builds fma, which rounds once.
+// fused builds fma, which rounds once. A NaN in b takes precedence over one in a.
 func fused(b *builder, o *opcode) {
 	f, t := o.form(rows{f32: fma32, f64: math.FMA})
 	if t == tf64 {
-		f = runFused64
+		f = func(t *thread, i *inst) {
+			a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
+			t.r[i.d] = number64(math.FMA(f64(a), f64(b), f64(c)), b, a, c)
+		}
 	}
 	b.emitTyped(f, t, t, t, t)
-}
-
-// A NaN in b takes precedence over one in a.
-func runFused64(t *thread, i *inst) {
-	a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
-	t.r[i.d] = number64(math.FMA(f64(a), f64(b), f64(c)), b, a, c)
 }
 
 // fma32 is a b + c rounded once. The product is exact as a double; the sum is

@@ -1,5 +1,7 @@
 package ptx
 
+import "cmp"
+
 // A comparison's result for operands of a type, as it is in the registers.
 type relation func(a, b uint64) bool
 
@@ -17,7 +19,7 @@ func relationOf(name string, t typ) (relation, bool) {
 	case t.kind == signed:
 		return intRelation(name, t.signed64)
 	case t.kind == unsigned:
-		name = unsignedName(name)
+		name = cmp.Or(unsignedNames[name], name)
 	case t.kind == bitsKind && name != "eq" && name != "ne":
 		return nil, false
 	}
@@ -34,13 +36,8 @@ func intRelation[T int64 | uint64](name string, get func(uint64) T) (relation, b
 	return f, ok
 }
 
-// unsignedName gives lo, ls, hi and hs their usual names.
-func unsignedName(name string) string {
-	if n, ok := map[string]string{"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}[name]; ok {
-		return n
-	}
-	return name
-}
+// unsignedNames gives lo, ls, hi and hs their usual names.
+var unsignedNames = map[string]string{"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
 // Comparisons whose names end in u hold as well if there is a NaN.
 func floatRelation(name string, get func(uint64) float64) (relation, bool) {

@@ -27,7 +27,8 @@ func arithmetic(other build) build {
 		case l == nil:
 			other(b, o)
 		case t.small():
-			b.smallArithmetic(o, t)
+			o.refuseIf(o.name == "mad" || o.name == "div" || operations[o.name].n == 1, "not with .%s", o.text)
+			b.byBits(o, t)
 		case o.has("approx", "full"):
 			approximate(b, o)
 		case o.name != "add" && o.name != "sub" && o.name != "mul" && !o.has("rn", "rz", "rm", "rp"):
@@ -37,7 +38,7 @@ func arithmetic(other build) build {
 		case o.has("sat") && operations[o.name].n == 1 || o.has("sat") && o.name == "div":
 			panic(o.refuse(".sat"))
 		case o.has("rz", "rm", "rp"):
-			b.directed(o, t)
+			b.byBits(o, t)
 		default:
 			other(b, o)
 		}
@@ -54,16 +55,20 @@ func (op operation) rounded(l *floatFormat, r rounding, ftz bool) pure {
 	return func(a, b, c uint64) uint64 { return op.f(zeros, l.flush(a), l.flush(b), l.flush(c), r) }
 }
 
-// directed emits an operation that is not rounded to the nearest.
-func (b *builder) directed(o *opcode, t typ) {
-	r, _ := oneOf(o, roundingNames)
+// byBits emits an operation that is not rounded to the nearest, or one of 16 bits, which
+// always is.
+func (b *builder) byBits(o *opcode, t typ) {
+	r, rounded := oneOf(o, roundingNames)
 	op, l := operations[o.name], t.format()
-	f := op.rounded(l, r, o.take("ftz"))
-	if t == tf64 {
+	o.refuseIf(t.small() && (r != toEven || !rounded && o.name == "fma"), "rounded like this")
+	f := op.rounded(l, r, l != brain && o.take("ftz"))
+	switch {
+	case t == tf64:
 		f = f.keepNaN(op.n)
-	}
-	if o.take("sat") {
+	case l != brain && o.take("sat"):
 		f = f.saturated(l)
+	case t.small() && o.name == "fma" && o.take("relu"):
+		f = f.rectified(l)
 	}
 	b.emitPure(f, t, op.n)
 }
@@ -116,22 +121,6 @@ func (l *floatFormat) relu(v uint64) uint64 {
 		return 0
 	}
 	return v
-}
-
-// smallArithmetic emits add, sub, mul and fma of 16 bits, which are always rounded to the
-// nearest.
-func (b *builder) smallArithmetic(o *opcode, t typ) {
-	op, l := operations[o.name], t.format()
-	o.refuseIf(o.name == "mad" || o.name == "div" || op.n == 1, "not with .%s", o.text)
-	o.refuseIf(!o.take("rn") && o.name == "fma", "without a rounding")
-	f := op.rounded(l, toEven, l == half && o.take("ftz"))
-	switch {
-	case l == half && o.take("sat"):
-		f = f.saturated(l)
-	case o.name == "fma" && o.take("relu"):
-		f = f.rectified(l)
-	}
-	b.emitPure(f, t, op.n)
 }
 
 // value is a number as a double, which holds all of 32 bits and less.

@@ -132,7 +132,7 @@ func (p *printer) verb(d directive, text string) {
 		p.out = append(p.out, '%')
 	case 'd', 'i':
 		v := typ{signed, d.size}.signed64(p.whole(d))
-		p.integer(d, strconv.FormatUint(magnitude(v), 10), sign(d, v < 0))
+		p.integer(d, strconv.FormatUint(uint64(max(v, -v)), 10), sign(d, v < 0))
 	case 'u':
 		p.integer(d, strconv.FormatUint(p.whole(d), 10), "")
 	case 'x', 'X', 'o':
@@ -156,13 +156,6 @@ func (p *printer) verb(d directive, text string) {
 	default:
 		p.out = append(p.out, text...)
 	}
-}
-
-func magnitude(v int64) uint64 {
-	if v < 0 {
-		return -uint64(v)
-	}
-	return uint64(v)
 }
 
 // sign is what stands before a number.

@@ -227,12 +227,8 @@ func matchAny(here []*thread) {
 	for _, t := range here {
 		groups[t.r[t.inst.a]] |= 1 << t.lane()
 	}
-	values := make([]uint64, len(here)) // d may be a
-	for k, t := range here {
-		values[k] = groups[t.r[t.inst.a]]
-	}
-	for k, t := range here {
-		t.r[t.inst.d] = values[k]
+	for _, t := range here {
+		t.r[t.inst.d] = groups[t.r[t.inst.a]]
 	}
 }
 
