@@ -2,7 +2,6 @@ package soft
 
 import (
 	"math/bits"
-	"slices"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -106,16 +105,6 @@ func (m *machine) freeReservation(v *reservation) {
 		m.space.remember(v, p.base, p.size, "freed")
 	}
 	m.space.remove(v)
-}
-
-// freeLinear frees all memory of cuMemAlloc that a context owns. Memory freed in
-// a stream, perhaps of another context, goes with that stream's work.
-func (m *machine) freeLinear(ctx *context) {
-	for _, v := range slices.Clone(m.space.reservations) {
-		if v.linear == ctx && !v.freed {
-			m.freeReservation(v)
-		}
-	}
 }
 
 // cuMemGetInfo_v2 counts what all processes use. Either result may be left out.

@@ -25,13 +25,6 @@ type captured struct {
 	after []*node
 }
 
-// beginCapture captures the stream, which must not be captured yet.
-func (m *machine) beginCapture(s *stream, mode sys.CUstreamCaptureMode) {
-	c := &capture{id: uint64(m.serial) + 1, graph: m.newGraph(), mode: mode, thread: threadID()}
-	m.captures[c] = true
-	c.join(s, nil)
-}
-
 // join makes a stream part of the capture.
 func (c *capture) join(s *stream, after []*node) {
 	c.streams = append(c.streams, s)
@@ -137,13 +130,6 @@ func (m *machine) refuseUnsafe() sys.CUresult {
 	return r
 }
 
-// capturedRecord records where an event was recorded, and reports whether that was
-// in a capture.
-func (e *event) capturedRecord(s *stream) bool {
-	e.captured = captured{s.captured.in, slices.Clone(s.captured.after)}
-	return s.captured.in != nil
-}
-
 // capturedWait makes a stream wait for an event if one of the two is captured: so
 // a stream joins the event's capture. It reports whether one is.
 func (m *machine) capturedWait(s *stream, e *event) (mine bool, r sys.CUresult) {
@@ -201,7 +187,9 @@ func (m *machine) cuStreamBeginCapture_v2(h sys.CUstream, mode sys.CUstreamCaptu
 		case s.captured.in != nil:
 			return sys.CUDA_ERROR_ILLEGAL_STATE
 		}
-		m.beginCapture(s, mode)
+		c := &capture{id: uint64(m.serial) + 1, graph: m.newGraph(), mode: mode, thread: threadID()}
+		m.captures[c] = true
+		c.join(s, nil)
 		return sys.CUDA_SUCCESS
 	})
 }

@@ -1,6 +1,8 @@
 package soft
 
 import (
+	"math"
+
 	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -293,7 +295,7 @@ func (m *machine) await(ctx *context, work []*op) sys.CUresult {
 	ctx.prints.flush()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.shrinkAll(ctx.dev)
+	m.shrinkAll(ctx.dev, math.MaxUint64)
 	return ctx.sticky
 }
 

@@ -24,8 +24,7 @@ func (m *machine) create(out *sys.CUcontext, flags uint32, dev sys.CUdevice, api
 		ctx.attached, ctx.api = 1, api
 		t := m.thread()
 		t.stack = append(t.stack, ctx.handle)
-		*out = ctx.handle
-		return sys.CUDA_SUCCESS
+		return set(out, ctx.handle)
 	})
 }
 
@@ -59,16 +58,13 @@ func (m *machine) cuCtxDestroy(h sys.CUcontext) sys.CUresult {
 	if h == 0 {
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	m.mu.Lock()
-	ctx, r := m.findCreated(h)
-	if r != sys.CUDA_SUCCESS {
-		m.mu.Unlock()
-		return r
-	}
-	if t := m.thread(); m.currentHandle() == h {
-		t.stack = t.stack[:len(t.stack)-1]
-	}
-	return m.destroy(ctx)
+	return m.destroy(func() (*context, sys.CUresult) {
+		ctx, r := m.findCreated(h)
+		if t := m.thread(); r == sys.CUDA_SUCCESS && m.currentHandle() == h {
+			t.stack = t.stack[:len(t.stack)-1]
+		}
+		return ctx, r
+	})
 }
 
 // findCreated returns a context of cuCtxCreate, lost or not. Given anything but a
@@ -97,8 +93,7 @@ func (m *machine) cuCtxAttach(out *sys.CUcontext, flags uint32) sys.CUresult {
 		if !ctx.primary() {
 			ctx.attached++
 		}
-		*out = ctx.handle
-		return sys.CUDA_SUCCESS
+		return set(out, ctx.handle)
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/stretchr/testify/require"
 )
 
 // newContext creates a context, destroyed when the test ends.
@@ -17,18 +16,10 @@ func newContext(t testing.TB, dev sys.CUdevice) sys.Caller {
 	return c.With(ctx)
 }
 
-func TestCreateArguments(t *testing.T) {
-	c := initialised(t)
-	ctx := new(sys.CUcontext)
-	for _, flags := range []uint32{3, 5, 256, 1 << 20} {
-		want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuCtxCreate_v2(ctx, flags, 0))
-	}
-	affinity := new(sys.CUexecAffinityParam)
-	want(t, sys.CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY, c.CuCtxCreate_v3(ctx, affinity, 1, 0, 0))
-	want(t, sys.CUDA_ERROR_INVALID_VALUE, c.CuCtxCreate_v3(ctx, nil, 1, 0, 0))
+// There are no companions of graphics contexts.
+func TestNoGraphicsContext(t *testing.T) {
 	want(t, sys.CUDA_ERROR_NOT_SUPPORTED,
-		c.CuCtxCreate_v4(ctx, &sys.CUctxCreateParams{CigParams: new(sys.CUctxCigParam)}, 0, 0))
-	require.Zero(t, *ctx)
+		initialised(t).CuCtxCreate_v4(new(sys.CUcontext), &sys.CUctxCreateParams{CigParams: new(sys.CUctxCigParam)}, 0, 0))
 }
 
 // Contexts are lost together, for ever, those of other devices too.

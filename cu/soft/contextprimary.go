@@ -1,6 +1,10 @@
 package soft
 
-import "github.com/gpufd/gpufd/cu/sys"
+import (
+	"slices"
+
+	"github.com/gpufd/gpufd/cu/sys"
+)
 
 func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice) sys.CUresult {
 	return with(m, m.device, dev, func(d *device) sys.CUresult {
@@ -14,8 +18,7 @@ func (m *machine) cuDevicePrimaryCtxRetain(out *sys.CUcontext, dev sys.CUdevice)
 			d.primary = m.newPrimary(d)
 		}
 		d.retains++
-		*out = d.primary.handle
-		return sys.CUDA_SUCCESS
+		return set(out, d.primary.handle)
 	})
 }
 
@@ -57,50 +60,49 @@ func (m *machine) addContext(h sys.CUcontext, d *device, flags uint32) *context 
 }
 
 func (m *machine) cuDevicePrimaryCtxRelease(dev sys.CUdevice) sys.CUresult {
-	m.mu.Lock()
-	d, r := m.device(dev)
-	if r == sys.CUDA_SUCCESS && d.retains == 0 {
-		r = sys.CUDA_ERROR_INVALID_CONTEXT
-	}
-	if r != sys.CUDA_SUCCESS {
-		m.mu.Unlock()
-		return r
-	}
-	if d.retains--; d.retains == 0 {
-		return m.destroyPrimary(d)
-	}
-	m.mu.Unlock()
-	return sys.CUDA_SUCCESS
+	return m.destroy(func() (*context, sys.CUresult) {
+		d, r := m.device(dev)
+		switch {
+		case r != sys.CUDA_SUCCESS:
+			return nil, r
+		case d.retains == 0:
+			return nil, sys.CUDA_ERROR_INVALID_CONTEXT
+		}
+		if d.retains--; d.retains > 0 {
+			return nil, r
+		}
+		return d.endPrimary(), r
+	})
 }
 
 // cuDevicePrimaryCtxReset destroys the context but not the references to it:
 // each must still be released.
 func (m *machine) cuDevicePrimaryCtxReset(dev sys.CUdevice) sys.CUresult {
+	return m.destroy(func() (*context, sys.CUresult) {
+		d, r := m.device(dev)
+		if r != sys.CUDA_SUCCESS {
+			return nil, r
+		}
+		return d.endPrimary(), r
+	})
+}
+
+// endPrimary forgets a device's primary context, which it returns, or nil, and its flags.
+func (d *device) endPrimary() (ctx *context) {
+	ctx, d.primary, d.flags = d.primary, nil, 0
+	return ctx
+}
+
+// destroy ends the context that find returns, if any. No new work gets in from the
+// first moment; then it waits for the present work, forever if a stream waits
+// forever (D20b).
+func (m *machine) destroy(find func() (*context, sys.CUresult)) sys.CUresult {
 	m.mu.Lock()
-	d, r := m.device(dev)
-	if r != sys.CUDA_SUCCESS {
+	ctx, r := find()
+	if ctx == nil || r != sys.CUDA_SUCCESS {
 		m.mu.Unlock()
 		return r
 	}
-	return m.destroyPrimary(d)
-}
-
-// destroyPrimary ends a device's primary context, if it has one, and its flags,
-// and unlocks the machine.
-func (m *machine) destroyPrimary(d *device) sys.CUresult {
-	ctx := d.primary
-	d.primary, d.flags = nil, 0
-	if ctx == nil {
-		m.mu.Unlock()
-		return sys.CUDA_SUCCESS
-	}
-	return m.destroy(ctx)
-}
-
-// destroy ends a context and unlocks the machine. No new work gets in from the
-// first moment; then it waits for the present work, forever if a stream waits
-// forever (D20b).
-func (m *machine) destroy(ctx *context) sys.CUresult {
 	ctx.destroyed = true
 	work := ctx.tails(everyStream)
 	m.mu.Unlock()
@@ -123,8 +125,16 @@ func (m *machine) dropContext(ctx *context) {
 			m.dropEvent(e.shared)
 		}
 	}
-	m.unloadAll(ctx)
-	m.freeLinear(ctx)
+	for _, mod := range m.modules {
+		if mod.ctx == ctx {
+			m.unload(mod)
+		}
+	}
+	for _, v := range slices.Clone(m.space.reservations) {
+		if v.linear == ctx && !v.freed { // what a stream frees, of another context maybe, goes with its work
+			m.freeReservation(v)
+		}
+	}
 	m.host.freeAll(ctx)
 	if m.contexts[ctx.handle] == ctx { // and not a primary context since
 		delete(m.contexts, ctx.handle)

@@ -64,23 +64,6 @@ func TestRowsAcrossBorder(t *testing.T) { // fault 71
 	}
 }
 
-// Rows that follow on each other are one.
-func TestJoinedRows(t *testing.T) {
-	for _, x := range []struct {
-		have operand
-		want extent
-	}{
-		{operand{extent: extent{10, 4, 3}, pitch: 10, stride: 40}, extent{120, 1, 1}},
-		{operand{extent: extent{10, 4, 3}, pitch: 10, stride: 41}, extent{40, 1, 3}},
-		{operand{extent: extent{10, 4, 3}, pitch: 11, stride: 44}, extent{10, 4, 3}},
-		{operand{extent: extent{10, 1, 3}, pitch: 99, stride: 10}, extent{30, 1, 1}},
-		{operand{extent: line(10)}, line(10)},
-	} {
-		x.have.join()
-		require.Equal(t, x.want, x.have.extent)
-	}
-}
-
 // cuMemcpyPeer comes after what both contexts have, but for streams that do not
 // block.
 func TestPeerCopyWaitsForBothContexts(t *testing.T) {

@@ -1,7 +1,7 @@
 package soft
 
 import (
-	"encoding/hex"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -84,8 +84,7 @@ func findDevice(all []*device, entry string) *device {
 
 // uuidText spells a UUID as nvidia-smi does, without the "GPU-".
 func uuidText(u [16]byte) string {
-	h := hex.EncodeToString(u[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }
 
 // device returns the visible device d.

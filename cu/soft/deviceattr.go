@@ -69,19 +69,13 @@ func (m *machine) cuDeviceGetAttribute(value *int32, a sys.CUdevice_attribute, d
 		case m.conf.vmm == 0 && takesVMM(a):
 			return set(value, 0)
 		case a == sys.CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
-			return m.ipcAttribute(value)
+			if m.conf.version < 12000 { // drivers before do not have it
+				return sys.CUDA_ERROR_INVALID_VALUE
+			}
+			return set(value, int32(m.conf.ipc))
 		case a >= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 && a <= sys.CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1 && m.conf.version < memOps2:
 			return set(value, 1)
 		}
 		return set(value, attributes[a])
 	})
-}
-
-// ipcAttribute answers for legacy IPC, an attribute that drivers before CUDA 12
-// do not have.
-func (m *machine) ipcAttribute(value *int32) sys.CUresult {
-	if m.conf.version < 12000 {
-		return sys.CUDA_ERROR_INVALID_VALUE
-	}
-	return set(value, int32(m.conf.ipc))
 }

@@ -7,22 +7,16 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A cStrings makes each C string once: callers keep the addresses for ever.
-type cStrings struct {
-	mu sync.Mutex
-	of map[string]*byte
-}
+// cStrings holds the C strings that were given out: callers keep the addresses for ever.
+var cStrings sync.Map
 
-var errorStrings = cStrings{of: make(map[string]*byte)}
-
-// get returns s as a C string.
-func (c *cStrings) get(s string) *byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of[s] == nil {
-		c.of[s] = sys.CString(s)
+// cString returns s as a C string, the same each time.
+func cString(s string) *byte {
+	p, ok := cStrings.Load(s)
+	if !ok {
+		p, _ = cStrings.LoadOrStore(s, sys.CString(s))
 	}
-	return c.of[s]
+	return p.(*byte)
 }
 
 // cuGetErrorName needs no cuInit. For a number that is not a result it stores a
@@ -48,8 +42,7 @@ func errorText(r sys.CUresult, out **byte, text string) sys.CUresult {
 		*out = nil
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
-	*out = errorStrings.get(text)
-	return sys.CUDA_SUCCESS
+	return set(out, cString(text))
 }
 
 // errorTexts says what each result of this driver means. The others are described

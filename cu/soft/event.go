@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -62,8 +63,7 @@ func (m *machine) cuEventCreate(out *sys.CUevent, flags uint32) sys.CUresult {
 				return r
 			}
 		}
-		*out = m.addEvent(e)
-		return sys.CUDA_SUCCESS
+		return set(out, m.addEvent(e))
 	})
 }
 
@@ -95,7 +95,8 @@ func (m *machine) cuEventRecordWithFlags(h sys.CUevent, hStream sys.CUstream, fl
 		case flags&^uint32(sys.CU_EVENT_RECORD_EXTERNAL) != 0:
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		if e.capturedRecord(s) {
+		e.captured = captured{s.captured.in, slices.Clone(s.captured.after)}
+		if s.captured.in != nil {
 			return sys.CUDA_SUCCESS
 		}
 		if flags != 0 {
@@ -155,7 +156,6 @@ func (m *machine) cuEventElapsedTime(out *float32, hStart, hEnd sys.CUevent) sys
 		case !start.last.finished() || !end.last.finished():
 			return sys.CUDA_ERROR_NOT_READY
 		}
-		*out = float32(end.last.at.Sub(start.last.at)) / float32(time.Millisecond)
-		return sys.CUDA_SUCCESS
+		return set(out, float32(end.last.at.Sub(start.last.at))/float32(time.Millisecond))
 	})
 }

@@ -24,8 +24,7 @@ func (m *machine) cuMemExportToShareableHandle(out *int32, h sys.CUmemGenericAll
 		if err != nil {
 			return sys.CUDA_ERROR_OPERATING_SYSTEM
 		}
-		*out = int32(fd)
-		return sys.CUDA_SUCCESS
+		return set(out, int32(fd))
 	})
 }
 
@@ -123,10 +122,8 @@ func (m *machine) cuMemRetainAllocationHandle(out *sys.CUmemGenericAllocationHan
 		}
 		if a := m.handles[p.phys.handle]; a != nil {
 			a.refs++
-			*out = p.phys.handle
-			return sys.CUDA_SUCCESS
+			return set(out, p.phys.handle)
 		}
-		*out = m.newAllocation(p.phys)
-		return sys.CUDA_SUCCESS
+		return set(out, m.newAllocation(p.phys))
 	})
 }

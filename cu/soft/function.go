@@ -15,9 +15,6 @@ type function struct {
 	attrs  *funcAttributes
 }
 
-// kernelNames are the C strings of names that callers keep.
-var kernelNames = cStrings{of: make(map[string]*byte)}
-
 // A block's shared memory: without asking for more, with asking, and what the
 // system takes of it.
 const (
@@ -166,7 +163,7 @@ func paramInfo(k *ptx.Kernel, index uintptr, offset, size *uintptr) sys.CUresult
 }
 
 func (m *machine) cuFuncGetName(out **byte, h sys.CUfunction) sys.CUresult {
-	return value(m, m.findFunction, h, out, func(f *function) *byte { return kernelNames.get(f.Name) })
+	return value(m, m.findFunction, h, out, func(f *function) *byte { return cString(f.Name) })
 }
 
 func (m *machine) cuFuncGetModule(out *sys.CUmodule, h sys.CUfunction) sys.CUresult {

@@ -148,8 +148,7 @@ func (m *machine) cuGraphCreate(out *sys.CUgraph, flags uint32) sys.CUresult {
 		if out == nil || flags != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		*out = m.newGraph().handle
-		return sys.CUDA_SUCCESS
+		return set(out, m.newGraph().handle)
 	})
 }
 
@@ -172,8 +171,7 @@ func (m *machine) cuGraphClone(out *sys.CUgraph, h sys.CUgraph) sys.CUresult {
 		if out == nil {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
-		*out = m.cloneGraph(g).handle
-		return sys.CUDA_SUCCESS
+		return set(out, m.cloneGraph(g).handle)
 	})
 }
 

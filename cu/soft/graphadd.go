@@ -20,8 +20,7 @@ func (m *machine) add(out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode
 		if r != sys.CUDA_SUCCESS {
 			return r
 		}
-		*out = m.addNode(g, w, after).handle
-		return sys.CUDA_SUCCESS
+		return set(out, m.addNode(g, w, after).handle)
 	})
 }
 

@@ -11,18 +11,15 @@ import (
 // cuGraphDebugDotPrint writes the graph for Graphviz, in the same words
 // whatever the flags.
 func (m *machine) cuGraphDebugDotPrint(h sys.CUgraph, path *byte, _ uint32) sys.CUresult {
-	m.mu.Lock()
-	g, r := m.findGraph(h)
-	if r != sys.CUDA_SUCCESS || path == nil {
-		m.mu.Unlock()
-		return firstError(r, sys.CUDA_ERROR_INVALID_VALUE)
+	var text string
+	r := with(m, m.findGraph, h, func(g *graph) sys.CUresult {
+		text = g.dot()
+		return valid(path != nil)
+	})
+	if r == sys.CUDA_SUCCESS && os.WriteFile(sys.GoString(path, 4096), []byte(text), 0o666) != nil {
+		r = sys.CUDA_ERROR_OPERATING_SYSTEM
 	}
-	text := g.dot()
-	m.mu.Unlock()
-	if os.WriteFile(sys.GoString(path, 4096), []byte(text), 0o666) != nil {
-		return sys.CUDA_ERROR_OPERATING_SYSTEM
-	}
-	return sys.CUDA_SUCCESS
+	return r
 }
 
 // dot describes the graph in Graphviz' language.

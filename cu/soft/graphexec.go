@@ -59,8 +59,7 @@ func (m *machine) cuGraphInstantiateWithParams(out *sys.CUgraphExec, h sys.CUgra
 		e.take(g)
 		m.execs[e.handle] = e
 		p.Result_out = sys.CUDA_GRAPH_INSTANTIATE_SUCCESS
-		*out = e.handle
-		return sys.CUDA_SUCCESS
+		return set(out, e.handle)
 	})
 }
 

@@ -105,8 +105,7 @@ func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.C
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 		if size == 0 {
-			*out = 0
-			return sys.CUDA_SUCCESS
+			return set(out, 0)
 		}
 		base, err := mapHost(size)
 		if err != nil {
@@ -114,8 +113,7 @@ func (m *machine) cuMemHostAlloc(out *uintptr, size uintptr, flags uint32) sys.C
 		}
 		flags |= sys.CU_MEMHOSTALLOC_DEVICEMAP
 		m.host.add(&hostBlock{ctx: ctx, base: base, size: size, flags: flags, id: m.newBufferID()})
-		*out = base
-		return sys.CUDA_SUCCESS
+		return set(out, base)
 	})
 }
 

@@ -146,8 +146,7 @@ func (m *machine) cuIpcOpenMemHandle_v2(out *sys.CUdeviceptr, handle sys.CUipcMe
 			}
 		}
 		v.opened.count++
-		*out = sys.CUdeviceptr(v.base)
-		return sys.CUDA_SUCCESS
+		return set(out, sys.CUdeviceptr(v.base))
 	})
 }
 

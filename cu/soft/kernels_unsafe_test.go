@@ -31,9 +31,6 @@ func arguments(values ...any) *callArguments {
 
 func (a *callArguments) list() *unsafe.Pointer { return unsafe.SliceData(a.pointers) }
 
-// forget overwrites the arguments.
-func (a *callArguments) forget() { clear(a.values) }
-
 // extraArguments are arguments in one buffer.
 type extraArguments struct {
 	buffer []byte

@@ -233,7 +233,9 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	m.mu.Lock()
 	memory := &kernelMemory{m: m, ctx: mod.ctx, dev: m.number(mod.ctx.dev)}
 	stack := int(mod.ctx.limits[sys.CU_LIMIT_STACK_SIZE])
-	heap := mod.ctx.kernelHeap()
+	if mod.ctx.heap == nil {
+		mod.ctx.heap = ptx.NewHeap(uint64(mod.ctx.limits[sys.CU_LIMIT_MALLOC_HEAP_SIZE]))
+	}
 	mod.ctx.prints.limit(int(mod.ctx.limits[sys.CU_LIMIT_PRINTF_FIFO_SIZE]))
 	lost, forget := mod.ctx.sticky, mod.ctx.onLoss(cancel)
 	m.mu.Unlock()
@@ -243,7 +245,7 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	err := mod.code.Run(stop, l.f.Name, ptx.Launch{
 		Grid: l.grid, Block: l.block, Shared: int(l.shared), Params: l.params,
 		Stack: stack, Memory: memory, Address: mod.address, Touch: touch, Cooperative: l.cooperative,
-		Stdout: &mod.ctx.prints, Stderr: os.Stderr, Heap: heap,
+		Stdout: &mod.ctx.prints, Stderr: os.Stderr, Heap: mod.ctx.heap,
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -273,13 +275,4 @@ func faultResult(f *ptx.Fault) sys.CUresult {
 		return sys.CUDA_ERROR_ASSERT
 	}
 	return sys.CUDA_ERROR_LAUNCH_FAILED
-}
-
-// kernelHeap returns the memory for the malloc of the context's kernels. The
-// machine is locked.
-func (ctx *context) kernelHeap() *ptx.Heap {
-	if ctx.heap == nil {
-		ctx.heap = ptx.NewHeap(uint64(ctx.limits[sys.CU_LIMIT_MALLOC_HEAP_SIZE]))
-	}
-	return ctx.heap
 }

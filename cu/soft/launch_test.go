@@ -2,22 +2,11 @@ package soft
 
 import (
 	"encoding/binary"
-	"math"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/stretchr/testify/require"
 )
-
-// kernelText returns one of the project's modules.
-func kernelText(t testing.TB, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../../kernels", name+".ptx"))
-	require.NoError(t, err)
-	return string(text)
-}
 
 // loaded returns a module of PTX, unloaded when the test ends.
 func loaded(t testing.TB, c sys.Caller, text string) sys.CUmodule {
@@ -84,32 +73,6 @@ again:
 	ret;
 }
 `
-
-// Every kernel of the project's runs, with the bytes that it should make.
-func TestLaunch(t *testing.T) { // faults 15, 66
-	c := inContext(t, 0)
-	mod := loaded(t, c, kernelText(t, "vector"))
-	const n = 1000
-	p, _ := buffer(t, 2*MiB, 0)
-	x, y, z := p, p+4*n, p+8*n
-	host := make([]byte, 8*n)
-	for i := range n {
-		binary.LittleEndian.PutUint32(host[4*i:], math.Float32bits(float32(i)*1.1))
-		binary.LittleEndian.PutUint32(host[4*(n+i):], math.Float32bits(float32(i)/3))
-	}
-	s := newStream(t, c, nonBlocking)
-	ok(t, c.CuMemcpyHtoDAsync_v2(p, at(host), 8*n, s))
-	args := arguments(uint64(x), uint64(y), uint64(z), uint64(n))
-	ok(t, c.CuLaunchKernel(functionOf(t, c, mod, "vector_add"), 3, 1, 1, 64, 1, 1, 0, s, args.list(), nil))
-	args.forget() // they were copied
-	got := make([]byte, 4*n)
-	ok(t, c.CuMemcpyDtoHAsync_v2(at(got), z, 4*n, s))
-	ok(t, c.CuStreamSynchronize(s))
-	for i := range n {
-		sum := float32(float32(i)*1.1) + float32(i)/3 // converted, or arm64 fuses
-		require.Equal(t, sum, math.Float32frombits(binary.LittleEndian.Uint32(got[4*i:])), i)
-	}
-}
 
 // A launch happens later and in order, and what it works on stays though it is
 // unmapped meanwhile.
@@ -257,17 +220,6 @@ func TestEndlessKernelEnds(t *testing.T) {
 	<-spinning.done
 	want(t, sys.CUDA_ERROR_LAUNCH_FAILED, spinning.result)
 	require.ErrorContains(t, LastFault(), "kernel die") // and not the one that was ended
-	driver.heal()
-}
-
-// Memory whose file somebody cut short is an illegal address, and the process lives.
-func TestKernelOnACutFile(t *testing.T) {
-	c := inContext(t, 0)
-	fn := functionOf(t, c, loaded(t, c, probes), "store")
-	p, h := buffer(t, 2*MiB, 0)
-	require.NoError(t, exported(t, h).Truncate(0))
-	ok(t, c.CuLaunchKernel(fn, 8, 1, 1, 32, 1, 1, 0, 0, arguments(uint64(p), uint32(1)).list(), nil))
-	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuCtxSynchronize())
 	driver.heal()
 }
 

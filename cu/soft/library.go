@@ -215,7 +215,7 @@ func (m *machine) cuKernelGetLibrary(out *sys.CUlibrary, h sys.CUkernel) sys.CUr
 }
 
 func (m *machine) cuKernelGetName(out **byte, h sys.CUkernel) sys.CUresult {
-	return value(m, m.findKernel, h, out, func(k *kernel) *byte { return kernelNames.get(k.Name) })
+	return value(m, m.findKernel, h, out, func(k *kernel) *byte { return cString(k.Name) })
 }
 
 func (m *machine) cuKernelGetParamInfo(h sys.CUkernel, index uintptr, offset, size *uintptr) sys.CUresult {

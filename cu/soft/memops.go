@@ -152,10 +152,8 @@ func (m *machine) memOps(h sys.CUstream, ops ...memOp) sys.CUresult {
 				return r
 			}
 		}
-		for _, o := range ops {
-			if o.where.block != nil {
-				o.where.block.pin()
-			}
+		for i := range ops {
+			ops[i].where.pin()
 		}
 		m.enqueue(s, &op{
 			traits:  traits{kind: sys.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, shape: memOpForm(ops)},
@@ -176,10 +174,8 @@ func memOpForm(ops []memOp) (form string) {
 
 // endMemOps unpins host memory. The machine is locked.
 func endMemOps(ops []memOp) {
-	for _, o := range ops {
-		if o.where.block != nil {
-			o.where.block.unpin()
-		}
+	for i := range ops {
+		ops[i].where.unpin()
 	}
 }
 

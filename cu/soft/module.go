@@ -1,9 +1,10 @@
 package soft
 
 import (
+	"runtime/debug"
+
 	"github.com/gpufd/gpufd/cu/soft/internal/ptx"
 	"github.com/gpufd/gpufd/cu/sys"
-	"runtime/debug"
 )
 
 // A module is PTX loaded into a context, which owns it, with the memory of its
@@ -91,15 +92,6 @@ func (m *machine) unload(mod *module) {
 	delete(m.modules, mod.handle)
 	if mod.library != nil {
 		delete(mod.library.modules, mod.ctx)
-	}
-}
-
-// unloadAll ends the modules of a context.
-func (m *machine) unloadAll(ctx *context) {
-	for _, mod := range m.modules {
-		if mod.ctx == ctx {
-			m.unload(mod)
-		}
 	}
 }
 

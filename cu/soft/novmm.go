@@ -4,20 +4,10 @@ import "github.com/gpufd/gpufd/cu/sys"
 
 // vmmFunctions are the functions of virtual memory management. With GPUFD_SOFT_VMM=0
 // none of them works.
-var vmmFunctions = map[string]bool{
-	"cuMemAddressFree":                       true,
-	"cuMemAddressReserve":                    true,
-	"cuMemCreate":                            true,
-	"cuMemExportToShareableHandle":           true,
-	"cuMemGetAccess":                         true,
-	"cuMemGetAllocationGranularity":          true,
-	"cuMemGetAllocationPropertiesFromHandle": true,
-	"cuMemImportFromShareableHandle":         true,
-	"cuMemMap":                               true,
-	"cuMemRelease":                           true,
-	"cuMemRetainAllocationHandle":            true,
-	"cuMemSetAccess":                         true,
-	"cuMemUnmap":                             true,
+var vmmFunctions = []string{
+	"cuMemAddressFree", "cuMemAddressReserve", "cuMemCreate", "cuMemExportToShareableHandle", "cuMemGetAccess",
+	"cuMemGetAllocationGranularity", "cuMemGetAllocationPropertiesFromHandle", "cuMemImportFromShareableHandle", "cuMemMap",
+	"cuMemRelease", "cuMemRetainAllocationHandle", "cuMemSetAccess", "cuMemUnmap",
 }
 
 // vmmDisabled replaces all of them. C does not mind that it takes no arguments.

@@ -16,7 +16,7 @@ func init() { children["no vmm"] = childNoVMM }
 // after, and says what the device has.
 func childNoVMM() {
 	all := func() (results []string) {
-		for symbol := range vmmFunctions {
+		for _, symbol := range vmmFunctions {
 			method := reflect.ValueOf(caller).MethodByName("C" + symbol[1:])
 			zeros := make([]reflect.Value, method.Type().NumIn())
 			for i := range zeros {
@@ -44,7 +44,7 @@ func childNoVMM() {
 
 // GPUFD_SOFT_VMM=0 is a device without virtual memory management, and with legacy IPC.
 func TestNoVMM(t *testing.T) {
-	for symbol := range vmmFunctions {
+	for _, symbol := range vmmFunctions {
 		require.Contains(t, calls(), symbol)
 	}
 	times := func(word string) string { return strings.TrimSpace(strings.Repeat(word+" ", len(vmmFunctions))) }

@@ -29,6 +29,19 @@ type operand struct {
 	staged        []byte     // the bytes of pageable memory, copied out
 }
 
+// pin keeps the operand's memory, if it is pinned memory; unpin ends that.
+func (o *operand) pin() {
+	if o.block != nil {
+		o.block.pin()
+	}
+}
+
+func (o *operand) unpin() {
+	if o.block != nil {
+		o.block.unpin()
+	}
+}
+
 // rows are the addresses of the operand's rows, of which a line has one.
 func (o *operand) rows(yield func(addr uintptr) bool) {
 	for z := range o.depth {

@@ -46,11 +46,14 @@ func (m *machine) allocate(d *device, kind uint32, size uint64) (*physical, sys.
 // up what they do not use.
 func (m *machine) allocateAs(d *device, t trailer) (*physical, sys.CUresult) {
 	fd, err := m.store.create(&t, d.memory)
-	if errors.Is(err, errFull) && m.squeeze(d) {
+	if errors.Is(err, errFull) && m.shrinkAll(d, 0) > 0 {
 		fd, err = m.store.create(&t, d.memory)
 	}
-	if err != nil {
-		return nil, resultOf(err)
+	switch {
+	case errors.Is(err, errFull):
+		return nil, sys.CUDA_ERROR_OUT_OF_MEMORY
+	case err != nil: // a store that does not work
+		return nil, sys.CUDA_ERROR_OPERATING_SYSTEM
 	}
 	p, r := m.adopt(fd, t, d)
 	unix.Close(fd)
@@ -78,14 +81,6 @@ func (m *machine) adoptOpened(fd int, t trailer, d *device, other sys.CUresult) 
 		return nil, other
 	}
 	return m.adopt(fd, t, d)
-}
-
-// resultOf tells a full device from a store that does not work.
-func resultOf(err error) sys.CUresult {
-	if errors.Is(err, errFull) {
-		return sys.CUDA_ERROR_OUT_OF_MEMORY
-	}
-	return sys.CUDA_ERROR_OPERATING_SYSTEM
 }
 
 // hold adds a reference.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 // An attribute takes as many bytes as C says and no more.
@@ -28,37 +27,6 @@ func TestAttributesKeepTheirWidth(t *testing.T) {
 		}
 		require.Equal(t, ^uint64(0), w[1], a)
 	}
-}
-
-// Registered memory must be there, all of it.
-func TestRegisteredMemoryIsThere(t *testing.T) {
-	c := inContext(t, 0)
-	page := unix.Getpagesize()
-	b, err := unix.Mmap(-1, 0, 4*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, unix.Munmap(b)) })
-	require.NoError(t, unix.Mprotect(b[2*page:3*page], unix.PROT_READ))
-	size := func(n int) uintptr { return uintptr(n) }
-	register := func(from, to int, flags uint32) sys.CUresult {
-		r := c.CuMemHostRegister_v2(at(b[from:]), size(to-from), flags)
-		if r == sys.CUDA_SUCCESS {
-			ok(t, c.CuMemHostUnregister(at(b[from:])))
-		}
-		return r
-	}
-	invalid := sys.CUDA_ERROR_INVALID_VALUE
-	ok(t, register(0, 2*page, 0))
-	ok(t, register(page-1, page+1, 0))
-	want(t, invalid, register(0, 2*page+1, 0))
-	want(t, invalid, register(2*page, 2*page+1, 0))
-	ok(t, register(0, 4*page, sys.CU_MEMHOSTREGISTER_READ_ONLY))
-	require.NoError(t, unix.Mprotect(b[2*page:3*page], unix.PROT_NONE))
-	want(t, invalid, register(0, 4*page, sys.CU_MEMHOSTREGISTER_READ_ONLY))
-	ok(t, register(3*page, 4*page, 0))
-	want(t, invalid, c.CuMemHostRegister_v2(wild(), 4096, 0))
-	want(t, invalid, c.CuMemHostRegister_v2(pointer(uintptr(linear(t, c, 4096))), 4096, 0))
-	want(t, sys.CUDA_ERROR_OUT_OF_MEMORY, c.CuMemHostRegister_v2(at(b), 1<<45, 0))
-	want(t, invalid, c.CuMemHostRegister_v2(at(b), ^uintptr(0), 0))
 }
 
 // A range is covered by maps with the rights that follow on each other.

@@ -113,8 +113,7 @@ func (m *machine) cuMemPoolCreate(out *sys.CUmemoryPool, props *sys.CUmemPoolPro
 		if props.MaxSize != 0 {
 			p.limit = uint64(props.MaxSize)
 		}
-		*out = p.handle
-		return sys.CUDA_SUCCESS
+		return set(out, p.handle)
 	})
 }
 
@@ -182,22 +181,12 @@ func (m *machine) shrink(p *pool, keep uint64) (released uint64) {
 	return released
 }
 
-// shrinkAll makes the device's pools give back what they hold beyond their
-// thresholds, as somebody has synchronised.
-func (m *machine) shrinkAll(d *device) {
+// shrinkAll makes the device's pools give back what they hold beyond most, or their
+// threshold if that is less. It returns how many bytes went.
+func (m *machine) shrinkAll(d *device, most uint64) (released uint64) {
 	for _, p := range m.pools {
 		if p.dev == d {
-			m.shrink(p, p.threshold)
-		}
-	}
-}
-
-// squeeze makes the device's pools give back all unused memory, because memory
-// is short. It reports whether there was any.
-func (m *machine) squeeze(d *device) (released bool) {
-	for _, p := range m.pools {
-		if p.dev == d && m.shrink(p, 0) > 0 {
-			released = true
+			released += m.shrink(p, min(p.threshold, most))
 		}
 	}
 	return released

@@ -168,6 +168,7 @@ func TestDestroyedPool(t *testing.T) {
 	ok(t, caller.CuMemPoolCreate(p, poolProps(0)))
 	ok(t, setPoolValue(*p, sys.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, math.MaxUint64))
 	a, b := pooled(t, c, *p, MiB, 0), pooled(t, c, *p, MiB, 0)
+	files := len(poolFiles(t))
 	ok(t, c.CuMemFreeAsync(a, 0))
 	ok(t, c.CuCtxSynchronize())
 	require.Equal(t, before-2*MiB, freeMemory(t, c))
@@ -175,10 +176,12 @@ func TestDestroyedPool(t *testing.T) {
 	misused(t, 1)
 	require.Equal(t, before-MiB, freeMemory(t, c))
 	want(t, sys.CUDA_ERROR_INVALID_VALUE, caller.CuMemPoolDestroy(*p))
+	require.Len(t, poolFiles(t), files-1, "the pool's own stays: what its lock keeps is the memory")
 	ok(t, c.CuMemsetD8_v2(b, 1, MiB))
 	ok(t, c.CuMemFreeAsync(b, 0))
 	ok(t, c.CuStreamSynchronize(0))
 	require.Equal(t, before, freeMemory(t, c))
+	require.Len(t, poolFiles(t), files-3)
 }
 
 // The real driver crashes on what was never a pool.
@@ -487,28 +490,6 @@ func TestImportDamagedPoolMemory(t *testing.T) {
 	ok(t, c.CuCtxSynchronize())
 }
 
-// A pool's file has no data, all other memory has.
-func TestTrailerKinds(t *testing.T) {
-	for _, c := range []struct {
-		trailer
-		ok bool
-	}{
-		{trailer{kind: kindControl}, true}, {trailer{kind: kindControl, size: 4096}, false},
-		{trailer{kind: kindBlock, size: 4096}, true}, {trailer{kind: kindBlock}, false}, {trailer{kind: kindGeneric}, false},
-	} {
-		fd, err := unix.MemfdCreate("trailer", unix.MFD_CLOEXEC)
-		require.NoError(t, err)
-		require.NoError(t, allocate(fd, c.size+trailerSize))
-		require.NoError(t, c.write(fd))
-		got, ok := readTrailer(fd)
-		require.Equal(t, c.ok, ok, "%+v", c)
-		if ok {
-			require.Equal(t, c.trailer, *got)
-		}
-		require.NoError(t, unix.Close(fd))
-	}
-}
-
 // Pools and memory of cuMemCreate are not taken for each other, nor anything
 // else for a pool.
 func TestImportOthersAsPool(t *testing.T) {
@@ -602,23 +583,6 @@ func TestFreeLinearAsyncOutlivesTheContext(t *testing.T) {
 	ok(t, caller.CuCtxDestroy_v2(*owner))
 	open()
 	ok(t, c.CuStreamSynchronize(s))
-}
-
-// A pool that was destroyed has its file until its memory is freed: what the
-// file's lock keeps is that memory.
-func TestDestroyedPoolKeepsItsFileForItsMemory(t *testing.T) {
-	c := inContext(t, 0)
-	before := len(poolFiles(t))
-	p := new(sys.CUmemoryPool)
-	ok(t, caller.CuMemPoolCreate(p, poolProps(0)))
-	q := pooled(t, c, *p, MiB, 0)
-	require.Len(t, poolFiles(t), before+2)
-	ok(t, caller.CuMemPoolDestroy(*p))
-	misused(t, 1)
-	require.Len(t, poolFiles(t), before+2)
-	ok(t, c.CuMemFreeAsync(q, 0))
-	ok(t, c.CuCtxSynchronize())
-	require.Len(t, poolFiles(t), before)
 }
 
 // A small allocation does not take a large block that the pool has idle.

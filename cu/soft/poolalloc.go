@@ -23,8 +23,7 @@ func (m *machine) allocPooled(out *sys.CUdeviceptr, size uintptr, p *pool, s *st
 		return sys.CUDA_ERROR_INVALID_VALUE
 	}
 	if size == 0 {
-		*out = 0
-		return sys.CUDA_SUCCESS
+		return set(out, 0)
 	}
 	if uint64(size) > p.limit || uint64(size) > p.dev.memory {
 		return sys.CUDA_ERROR_OUT_OF_MEMORY

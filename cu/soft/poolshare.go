@@ -154,8 +154,7 @@ func (m *machine) cuMemPoolImportPointer(out *sys.CUdeviceptr, h sys.CUmemoryPoo
 			}
 			p.imports[e.Block] = v
 		}
-		*out = sys.CUdeviceptr(v.base)
-		return sys.CUDA_SUCCESS
+		return set(out, sys.CUdeviceptr(v.base))
 	})
 }
 

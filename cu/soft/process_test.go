@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -275,35 +273,4 @@ func TestTruncatedStillCounts(t *testing.T) {
 	h := create(t, 4*MiB, 0)
 	require.NoError(t, exported(t, h).Truncate(0))
 	require.Equal(t, before-4*MiB, freeMemory(t, c))
-}
-
-// 64 goroutines import, map, use and give back the same fd.
-func TestConcurrentImports(t *testing.T) { // fault 63, invariant 1
-	c := inContext(t, 0)
-	p, h := buffer(t, 2*MiB, 0)
-	ok(t, c.CuMemsetD8_v2(p, 3, 2*MiB))
-	ok(t, c.CuCtxSynchronize())
-	f := exported(t, h)
-	results := make(chan string, 64)
-	var wg sync.WaitGroup
-	for range 64 {
-		wg.Go(func() { results <- importOnce(c, f.Fd()) })
-	}
-	wg.Wait()
-	for range 64 {
-		require.Equal(t, "3 CUDA_SUCCESS", <-results)
-	}
-}
-
-// importOnce returns the first byte and the first result that is no success.
-func importOnce(c sys.Caller, fd uintptr) string {
-	var h sys.CUmemGenericAllocationHandle
-	var p sys.CUdeviceptr
-	b := make([]byte, 1)
-	r := firstError(
-		c.CuMemImportFromShareableHandle(&h, fd, posixFD), c.CuMemAddressReserve(&p, 2*MiB, 0, 0, 0),
-		c.CuMemMap(p, 2*MiB, 0, h, 0), c.CuMemSetAccess(p, 2*MiB, accessTo(0, readOnly), 1),
-		c.CuMemcpyDtoH_v2(at(b), p, 1),
-		c.CuMemUnmap(p, 2*MiB), c.CuMemRelease(h), c.CuMemAddressFree(p, 2*MiB))
-	return strings.TrimSpace(fmt.Sprint(b[0], " ", r))
 }

@@ -65,7 +65,7 @@ func Resolver(symbol string) (address uintptr, err error) {
 		return 0, fmt.Errorf("symbol %s not in the software driver at CUDA %s: new in %s",
 			symbol, sys.Version(v), sys.Version(since))
 	}
-	if driver.config().vmm == 0 && vmmFunctions[symbol] {
+	if driver.config().vmm == 0 && slices.Contains(vmmFunctions, symbol) {
 		return callback("no VMM", driver.vmmDisabled), nil
 	}
 	if symbol == "cuInit" {

@@ -62,18 +62,6 @@ func TestLedger(t *testing.T) {
 	require.ErrorIs(t, err, errFull)
 }
 
-// Nobody else is in the directory while files come and go.
-func TestStoreLock(t *testing.T) {
-	s := newStore(t)
-	require.NoError(t, s.locked(func(*ledger) error {
-		fd, err := openFile(filepath.Join(s.dir, lockName), unix.O_RDWR)
-		require.NoError(t, err)
-		defer unix.Close(fd)
-		require.ErrorIs(t, flock(fd, unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
-		return nil
-	}))
-}
-
 // Reclaiming keeps what somebody else still holds.
 func TestReclaim(t *testing.T) {
 	s := newStore(t)
@@ -181,18 +169,6 @@ func TestStoreGone(t *testing.T) {
 	require.False(t, errors.Is(err, errFull))
 	_, err = s.reopen(tr)
 	require.Error(t, err)
-}
-
-func TestTrailer(t *testing.T) {
-	s := newStore(t)
-	tr := &trailer{kind: kindLinear, ordinal: 3, size: 8192, uuid: s.uuid(3)}
-	fd, err := s.create(tr, 1<<20)
-	require.NoError(t, err)
-	defer unix.Close(fd)
-	got, ok := readTrailer(fd)
-	require.True(t, ok)
-	require.Equal(t, tr, got)
-	require.EqualValues(t, 8192, sizeInName(tr.name()))
 }
 
 // Whatever bytes stand there, reading a trailer does not fail in another way.

@@ -100,8 +100,7 @@ func (m *machine) cuStreamCreateWithPriority(out *sys.CUstream, flags uint32, pr
 		s := ctx.newStream(h)
 		s.flags, s.priority = flags, clampPriority(priority)
 		m.streams[h] = s
-		*out = h
-		return sys.CUDA_SUCCESS
+		return set(out, h)
 	})
 }
 

@@ -39,7 +39,6 @@ type transfer struct {
 	n        uintptr // bytes in all
 	to, from operand
 	staging  bool
-	pins     []*hostBlock
 }
 
 // transfer checks, orders and, if need be, waits for a transfer.
@@ -92,12 +91,8 @@ func (m *machine) locate(t *transfer, ctx *context) sys.CUresult {
 // begin pins, and makes the transfer a synchronous one where it must not touch
 // the caller's memory later. A captured one does at every launch.
 func (m *machine) begin(t *transfer, captured bool) {
-	for _, o := range []operand{t.to, t.from} {
-		if o.block != nil {
-			o.block.pin()
-			t.pins = append(t.pins, o.block)
-		}
-	}
+	t.to.pin()
+	t.from.pin()
 	if t.to.place == placePageable {
 		t.wait = true
 	}
@@ -114,9 +109,8 @@ func (m *machine) begin(t *transfer, captured bool) {
 
 // endTransfer undoes begin. The machine is locked.
 func (m *machine) endTransfer(t *transfer) {
-	for _, b := range t.pins {
-		b.unpin()
-	}
+	t.to.unpin()
+	t.from.unpin()
 	if t.staging {
 		m.staged -= uint64(t.n)
 	}

@@ -84,8 +84,7 @@ func (m *machine) cuMemCreate(out *sys.CUmemGenericAllocationHandle, size uintpt
 		return r
 	}
 	p.types = prop.RequestedHandleTypes & (sys.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | sys.CU_MEM_HANDLE_TYPE_FABRIC)
-	*out = m.newAllocation(p)
-	return sys.CUDA_SUCCESS
+	return set(out, m.newAllocation(p))
 }
 
 // validTypes checks the ways that memory is to be shared in.
@@ -135,8 +134,7 @@ func (m *machine) cuMemAddressReserve(out *sys.CUdeviceptr, size, align uintptr,
 		if err != nil {
 			return sys.CUDA_ERROR_OUT_OF_MEMORY
 		}
-		*out = sys.CUdeviceptr(v.base)
-		return sys.CUDA_SUCCESS
+		return set(out, sys.CUdeviceptr(v.base))
 	})
 }
 

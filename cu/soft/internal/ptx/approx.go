@@ -56,7 +56,7 @@ func approximate(b *builder, o *opcode) {
 	case o.name != "ex2" && o.name != "tanh" || !t.small():
 		panic(o.refuse("not with .%s", t))
 	}
-	l := t.layout()
+	l := t.format()
 	g := pure(func(a, b, _ uint64) uint64 { return l.nearest(f(l.value(a), l.value(b))) })
 	if (l == single || l == brain && o.name == "ex2") && o.take("ftz") {
 		g = g.flushed(l)
@@ -65,7 +65,7 @@ func approximate(b *builder, o *opcode) {
 }
 
 // nearest gives the bits of a double's value.
-func (l *layout) nearest(v float64) uint64 {
+func (l *floatFormat) nearest(v float64) uint64 {
 	switch {
 	case v != v:
 		return l.nan

@@ -8,93 +8,52 @@ import (
 // Integer operands are taken from a register of 64 bits, of which the low ones
 // count, and put back with the rest zero.
 
-type unsignedInt interface{ ~uint16 | ~uint32 | ~uint64 }
+var (
+	bitTypes    = []typ{tb16, tb32, tb64}
+	signedTypes = []typ{ts16, ts32, ts64}
+	intTypes    = []typ{tu16, tu32, tu64, ts16, ts32, ts64}
+)
 
-type signedInt interface{ ~int16 | ~int32 | ~int64 }
-
-// u2 is an instruction of two unsigned operands, u1 of one.
-func u2[T unsignedInt](f func(a, b T) T) run {
-	return func(t *thread, i *inst) { t.r[i.d] = uint64(f(T(t.r[i.a]), T(t.r[i.b]))) }
-}
-
-func u1[T unsignedInt](f func(a T) T) run {
-	return func(t *thread, i *inst) { t.r[i.d] = uint64(f(T(t.r[i.a]))) }
-}
-
-// s2 is an instruction of two signed operands, kept as the unsigned type U.
-func s2[T signedInt, U unsignedInt](f func(a, b T) T) run {
-	return func(t *thread, i *inst) { t.r[i.d] = uint64(U(f(T(t.r[i.a]), T(t.r[i.b])))) }
-}
-
-func s1[T signedInt, U unsignedInt](f func(a T) T) run {
-	return func(t *thread, i *inst) { t.r[i.d] = uint64(U(f(T(t.r[i.a])))) }
-}
-
-// alike is a table for what does not care for signs.
-func alike(w, d, q run) map[typ]run {
-	return map[typ]run{tu16: w, ts16: w, tu32: d, ts32: d, tu64: q, ts64: q}
-}
-
-// onBits is a table for what takes bits.
-func onBits(w, d, q run) map[typ]run { return map[typ]run{tb16: w, tb32: d, tb64: q} }
-
-// apart is a table for what does.
-func apart(uw, ud, uq, sw, sd, sq run) map[typ]run {
-	return map[typ]run{tu16: uw, tu32: ud, tu64: uq, ts16: sw, ts32: sd, ts64: sq}
-}
-
-func add[T unsignedInt](a, b T) T { return a + b }
-func sub[T unsignedInt](a, b T) T { return a - b }
-func mul[T unsignedInt](a, b T) T { return a * b }
-func and[T unsignedInt](a, b T) T { return a & b }
-func or[T unsignedInt](a, b T) T  { return a | b }
-func xor[T unsignedInt](a, b T) T { return a ^ b }
-func not[T unsignedInt](a T) T    { return ^a }
-func neg[T unsignedInt](a T) T    { return -a }
-func abs[T signedInt](a T) T      { return max(a, -a) }
-func cnot[T unsignedInt](a T) T {
-	if a == 0 {
-		return 1
+// byMask is a table for an operation whose low bits depend on those of the operands
+// alone. The run is made for each type: to call another function would take as long as
+// the operation.
+func byMask(types []typ, f func(mask uint64) run) map[typ]run {
+	table := map[typ]run{}
+	for _, t := range types {
+		table[t] = f(t.mask())
 	}
-	return 0
+	return table
 }
 
-func minU[T unsignedInt](a, b T) T { return min(a, b) }
-func maxU[T unsignedInt](a, b T) T { return max(a, b) }
-func minS[T signedInt](a, b T) T   { return min(a, b) }
-func maxS[T signedInt](a, b T) T   { return max(a, b) }
+// onInts is a table for an operation on integers, without signs and with them.
+func onInts(u func(a, b uint64) uint64, s func(a, b int64) int64, types ...typ) map[typ]run {
+	table := map[typ]run{}
+	for _, t := range types {
+		mask, up := t.mask(), 64-8*t.size
+		table[t] = func(th *thread, i *inst) { th.r[i.d] = u(th.r[i.a]&mask, th.r[i.b]&mask) & mask }
+		if t.kind == signed {
+			table[t] = func(th *thread, i *inst) {
+				th.r[i.d] = uint64(s(int64(th.r[i.a]<<up)>>up, int64(th.r[i.b]<<up)>>up)) & mask
+			}
+		}
+	}
+	return table
+}
+
+func smaller[T int64 | uint64](a, b T) T { return min(a, b) }
+func larger[T int64 | uint64](a, b T) T  { return max(a, b) }
 
 // PTX leaves the result of a division by zero open.
-func divU[T unsignedInt](a, b T) T {
+func quotient[T int64 | uint64](a, b T) T {
 	if b == 0 {
-		return ^T(0)
+		return ^b
 	}
 	return a / b
 }
 
-func divS[T signedInt](a, b T) T {
-	switch b {
-	case 0:
-		return -1
-	case -1:
-		return -a
-	}
-	return a / b
-}
-
-func remU[T unsignedInt](a, b T) T {
+func remainder[T int64 | uint64](a, b T) T {
 	if b == 0 {
 		return a
-	}
-	return a % b
-}
-
-func remS[T signedInt](a, b T) T {
-	switch b {
-	case 0:
-		return a
-	case -1:
-		return 0
 	}
 	return a % b
 }
@@ -122,45 +81,49 @@ func maxNum(a, b float64) float64 {
 
 var (
 	addRows = rows{
-		ints: alike(u2(add[uint16]), u2(add[uint32]), u2(add[uint64])),
-		f32:  func(a, b, _ float32) float32 { return a + b },
-		f64:  func(a, b, _ float64) float64 { return a + b },
+		ints: byMask(intTypes, func(mask uint64) run {
+			return func(t *thread, i *inst) { t.r[i.d] = (t.r[i.a] + t.r[i.b]) & mask }
+		}),
+		f32: func(a, b, _ float32) float32 { return a + b },
+		f64: func(a, b, _ float64) float64 { return a + b },
 	}
 	subRows = rows{
-		ints: alike(u2(sub[uint16]), u2(sub[uint32]), u2(sub[uint64])),
-		f32:  func(a, b, _ float32) float32 { return a - b },
-		f64:  func(a, b, _ float64) float64 { return a - b },
+		ints: byMask(intTypes, func(mask uint64) run {
+			return func(t *thread, i *inst) { t.r[i.d] = (t.r[i.a] - t.r[i.b]) & mask }
+		}),
+		f32: func(a, b, _ float32) float32 { return a - b },
+		f64: func(a, b, _ float64) float64 { return a - b },
 	}
 	mulRows = rows{
-		ints: alike(u2(mul[uint16]), u2(mul[uint32]), u2(mul[uint64])), // .lo
-		f32:  func(a, b, _ float32) float32 { return a * b },
-		f64:  func(a, b, _ float64) float64 { return a * b },
+		ints: byMask(intTypes, func(mask uint64) run {
+			return func(t *thread, i *inst) { t.r[i.d] = (t.r[i.a] * t.r[i.b]) & mask }
+		}), // .lo
+		f32: func(a, b, _ float32) float32 { return a * b },
+		f64: func(a, b, _ float64) float64 { return a * b },
 	}
 	divRows = rows{
-		ints: apart(u2(divU[uint16]), u2(divU[uint32]), u2(divU[uint64]),
-			s2[int16, uint16](divS), s2[int32, uint32](divS), s2[int64, uint64](divS)),
-		f32: func(a, b, _ float32) float32 { return a / b },
-		f64: func(a, b, _ float64) float64 { return a / b },
+		ints: onInts(quotient[uint64], quotient[int64], intTypes...),
+		f32:  func(a, b, _ float32) float32 { return a / b },
+		f64:  func(a, b, _ float64) float64 { return a / b },
 	}
-	remRows = rows{ints: apart(u2(remU[uint16]), u2(remU[uint32]), u2(remU[uint64]),
-		s2[int16, uint16](remS), s2[int32, uint32](remS), s2[int64, uint64](remS))}
+	remRows = rows{ints: onInts(remainder[uint64], remainder[int64], intTypes...)}
 	minRows = rows{
-		ints: apart(u2(minU[uint16]), u2(minU[uint32]), u2(minU[uint64]),
-			s2[int16, uint16](minS), s2[int32, uint32](minS), s2[int64, uint64](minS)),
-		f64: func(a, b, _ float64) float64 { return minNum(a, b) },
+		ints: onInts(smaller[uint64], smaller[int64], intTypes...),
+		f64:  func(a, b, _ float64) float64 { return minNum(a, b) },
 	}
 	maxRows = rows{
-		ints: apart(u2(maxU[uint16]), u2(maxU[uint32]), u2(maxU[uint64]),
-			s2[int16, uint16](maxS), s2[int32, uint32](maxS), s2[int64, uint64](maxS)),
-		f64: func(a, b, _ float64) float64 { return maxNum(a, b) },
+		ints: onInts(larger[uint64], larger[int64], intTypes...),
+		f64:  func(a, b, _ float64) float64 { return maxNum(a, b) },
 	}
 	negRows = rows{
-		ints: map[typ]run{ts16: u1(neg[uint16]), ts32: u1(neg[uint32]), ts64: u1(neg[uint64])},
-		f32:  func(a, _, _ float32) float32 { return -a },
-		f64:  func(a, _, _ float64) float64 { return -a },
+		ints: byMask(signedTypes, func(mask uint64) run {
+			return func(t *thread, i *inst) { t.r[i.d] = -t.r[i.a] & mask }
+		}),
+		f32: func(a, _, _ float32) float32 { return -a },
+		f64: func(a, _, _ float64) float64 { return -a },
 	}
 	absRows = rows{
-		ints: map[typ]run{ts16: s1[int16, uint16](abs), ts32: s1[int32, uint32](abs), ts64: s1[int64, uint64](abs)},
+		ints: onInts(nil, func(a, _ int64) int64 { return max(a, -a) }, signedTypes...),
 		f32:  func(a, _, _ float32) float32 { return math.Float32frombits(math.Float32bits(a) &^ (1 << 31)) },
 		f64:  func(a, _, _ float64) float64 { return math.Abs(a) },
 	}
@@ -173,48 +136,52 @@ var (
 		f64: func(a, _, _ float64) float64 { return 1 / a },
 	}
 
-	andRows  = rows{ints: bitwise(and[uint16], and[uint32], and[uint64])}
-	orRows   = rows{ints: bitwise(or[uint16], or[uint32], or[uint64])}
-	xorRows  = rows{ints: bitwise(xor[uint16], xor[uint32], xor[uint64])}
-	notRows  = rows{ints: withPredicate(onBits(u1(not[uint16]), u1(not[uint32]), u1(not[uint64])), runNotPredicate)}
-	cnotRows = rows{ints: onBits(u1(cnot[uint16]), u1(cnot[uint32]), u1(cnot[uint64]))}
-	brevRows = rows{ints: map[typ]run{tb32: u1(bits.Reverse32), tb64: u1(bits.Reverse64)}}
+	andRows = onBits(func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] & t.r[i.b] })
+	orRows  = onBits(func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] | t.r[i.b] })
+	xorRows = onBits(func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] ^ t.r[i.b] })
+	notRows = rows{ints: byMask(append(bitTypes, tpred), func(mask uint64) run {
+		return func(t *thread, i *inst) { t.r[i.d] = ^t.r[i.a] & mask }
+	})}
+	cnotRows = rows{ints: onInts(func(a, _ uint64) uint64 { return boolBits(a == 0) }, nil, bitTypes...)}
+	popcRows = rows{ints: onInts(func(a, _ uint64) uint64 { return uint64(bits.OnesCount64(a)) }, nil, tb32, tb64)}
+	clzRows  = byWord(
+		func(a uint32) uint32 { return uint32(bits.LeadingZeros32(a)) },
+		func(a uint64) uint64 { return uint64(bits.LeadingZeros64(a)) })
+	brevRows = byWord(bits.Reverse32, bits.Reverse64)
 
-	popcRows = rows{ints: map[typ]run{
-		tb32: u1(func(a uint32) uint32 { return uint32(bits.OnesCount32(a)) }),
-		tb64: u1(func(a uint64) uint64 { return uint64(bits.OnesCount64(a)) }),
-	}}
-	clzRows = rows{ints: map[typ]run{
-		tb32: u1(func(a uint32) uint32 { return uint32(bits.LeadingZeros32(a)) }),
-		tb64: u1(func(a uint64) uint64 { return uint64(bits.LeadingZeros64(a)) }),
-	}}
-
-	shlRows = rows{ints: onBits(shifted(shl[uint16]), shifted(shl[uint32]), shifted(shl[uint64]))}
-	shrRows = rows{ints: map[typ]run{
-		tb16: shifted(shr[uint16]), tb32: shifted(shr[uint32]), tb64: shifted(shr[uint64]),
-		tu16: shifted(shr[uint16]), tu32: shifted(shr[uint32]), tu64: shifted(shr[uint64]),
-		ts16: shifted(sar[int16, uint16]), ts32: shifted(sar[int32, uint32]), ts64: shifted(sar[int64, uint64]),
-	}}
+	shlRows = rows{ints: byMask(bitTypes, func(mask uint64) run {
+		return func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] << uint32(t.r[i.b]) & mask }
+	})}
+	shrRows = rows{ints: shiftsRight(append(intTypes, bitTypes...))}
 )
 
-// bitwise is a table for operations on bits, predicates among them.
-func bitwise(w func(a, b uint16) uint16, d func(a, b uint32) uint32, q func(a, b uint64) uint64) map[typ]run {
-	return withPredicate(onBits(u2(w), u2(d), u2(q)), u2(q))
+// onBits is a table for an operation on bits that makes none of zeros, predicates among
+// them.
+func onBits(r run) rows {
+	return rows{ints: map[typ]run{tb16: r, tb32: r, tb64: r, tpred: r}}
 }
 
-func withPredicate(m map[typ]run, r run) map[typ]run {
-	m[tpred] = r
-	return m
+// byWord is a table for words of 32 and of 64 bits.
+func byWord(f func(uint32) uint32, g func(uint64) uint64) rows {
+	return rows{ints: map[typ]run{
+		tb32: func(t *thread, i *inst) { t.r[i.d] = uint64(f(uint32(t.r[i.a]))) },
+		tb64: func(t *thread, i *inst) { t.r[i.d] = g(t.r[i.a]) },
+	}}
 }
-
-func runNotPredicate(t *thread, i *inst) { t.r[i.d] = t.r[i.a] ^ 1 }
 
 // Shifts by more than the width leave nothing but signs; Go's do the same.
-func shl[T unsignedInt](a T, n uint32) T              { return a << n }
-func shr[T unsignedInt](a T, n uint32) T              { return a >> n }
-func sar[S signedInt, T unsignedInt](a T, n uint32) T { return T(S(a) >> n) }
-func shifted[T unsignedInt](f func(a T, n uint32) T) run {
-	return func(t *thread, i *inst) { t.r[i.d] = uint64(f(T(t.r[i.a]), uint32(t.r[i.b]))) }
+func shiftsRight(types []typ) map[typ]run {
+	table := map[typ]run{}
+	for _, t := range types {
+		mask, up := t.mask(), 64-8*t.size
+		table[t] = func(th *thread, i *inst) { th.r[i.d] = th.r[i.a] & mask >> uint32(th.r[i.b]) }
+		if t.kind == signed {
+			table[t] = func(th *thread, i *inst) {
+				th.r[i.d] = uint64(int64(th.r[i.a]<<up)>>up>>uint32(th.r[i.b])) & mask
+			}
+		}
+	}
+	return table
 }
 
 // shift builds d = f(a, n); n is always 32 bits wide.
@@ -260,23 +227,23 @@ var wideRows = map[typ]run{
 }
 
 var highRows = map[typ]run{
-	tu16: u2(func(a, b uint16) uint16 { return uint16(uint32(a) * uint32(b) >> 16) }),
-	ts16: s2[int16, uint16](func(a, b int16) int16 { return int16(int32(a) * int32(b) >> 16) }),
-	tu32: u2(func(a, b uint32) uint32 { return uint32(uint64(a) * uint64(b) >> 32) }),
-	ts32: s2[int32, uint32](func(a, b int32) int32 { return int32(int64(a) * int64(b) >> 32) }),
-	tu64: u2(func(a, b uint64) uint64 { h, _ := bits.Mul64(a, b); return h }),
-	ts64: s2[int64, uint64](mulHigh64),
+	tu16: pure(func(a, b, _ uint64) uint64 { return a & 0xffff * (b & 0xffff) >> 16 }).run(),
+	ts16: pure(func(a, b, _ uint64) uint64 { return uint64(uint16(int32(int16(a)) * int32(int16(b)) >> 16)) }).run(),
+	tu32: pure(func(a, b, _ uint64) uint64 { return a & 0xffffffff * (b & 0xffffffff) >> 32 }).run(),
+	ts32: pure(func(a, b, _ uint64) uint64 { return uint64(int64(int32(a))*int64(int32(b))) >> 32 }).run(),
+	tu64: pure(func(a, b, _ uint64) uint64 { h, _ := bits.Mul64(a, b); return h }).run(),
+	ts64: pure(mulHigh64).run(),
 }
 
-func mulHigh64(a, b int64) int64 {
-	h, _ := bits.Mul64(uint64(a), uint64(b))
-	if a < 0 {
-		h -= uint64(b)
+func mulHigh64(a, b, _ uint64) uint64 {
+	h, _ := bits.Mul64(a, b)
+	if int64(a) < 0 {
+		h -= b
 	}
-	if b < 0 {
-		h -= uint64(a)
+	if int64(b) < 0 {
+		h -= a
 	}
-	return int64(h)
+	return h
 }
 
 // plus adds c to what f gives.
@@ -298,19 +265,16 @@ func plusClamped(f run) run {
 	}
 }
 
-// fused builds fma, which rounds once.
+// fused builds fma, which rounds once. A NaN in b takes precedence over one in a.
 func fused(b *builder, o *opcode) {
 	f, t := o.form(rows{f32: fma32, f64: math.FMA})
 	if t == tf64 {
-		f = runFused64
+		f = func(t *thread, i *inst) {
+			a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
+			t.r[i.d] = number64(math.FMA(f64(a), f64(b), f64(c)), b, a, c)
+		}
 	}
 	b.emitTyped(f, t, t, t, t)
-}
-
-// A NaN in b takes precedence over one in a.
-func runFused64(t *thread, i *inst) {
-	a, b, c := t.r[i.a], t.r[i.b], t.r[i.c]
-	t.r[i.d] = number64(math.FMA(f64(a), f64(b), f64(c)), b, a, c)
 }
 
 // fma32 is a b + c rounded once. The product is exact as a double; the sum is
@@ -334,14 +298,12 @@ func fma32(a, b, c float32) float32 {
 
 // saturating builds add.sat.s32 and sub.sat.s32.
 func saturating(b *builder, o *opcode) {
-	var f run
-	switch t := o.typ(0); {
-	case t == ts32 && o.name == "add":
-		f = func(t *thread, i *inst) { t.r[i.d] = clamp32(int64(int32(t.r[i.a])) + int64(int32(t.r[i.b]))) }
-	case t == ts32 && o.name == "sub":
-		f = func(t *thread, i *inst) { t.r[i.d] = clamp32(int64(int32(t.r[i.a])) - int64(int32(t.r[i.b]))) }
-	default:
-		panic(o.refuse(".sat"))
+	o.refuseIf(o.typ(0) != ts32 || o.name != "add" && o.name != "sub", ".sat")
+	sign := int64(1)
+	if o.name == "sub" {
+		sign = -1
 	}
-	b.emitTyped(f, ts32, ts32, ts32)
+	b.emitTyped(func(t *thread, i *inst) {
+		t.r[i.d] = clamp32(int64(int32(t.r[i.a])) + sign*int64(int32(t.r[i.b])))
+	}, ts32, ts32, ts32)
 }

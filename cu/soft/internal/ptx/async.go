@@ -114,9 +114,9 @@ func mbarrier(b *builder, o *opcode) {
 	a := access{space: s, typ: tb64, count: 1}
 	switch {
 	case o.take("init"):
-		b.mbarrierSet(a, true)
+		b.mbarrierInit(a)
 	case o.take("inval"):
-		b.mbarrierSet(a, false)
+		b.onMbarrier(b.p.operand(b), a, inst{}, func(*thread, *inst, mbarrierWord) mbarrierWord { return 0 })
 	case o.take("arrive"):
 		o.take("noComplete")
 		b.mbarrierArrive(a, false)
@@ -144,13 +144,9 @@ func (b *builder) onMbarrier(address operand, a access, i inst, f func(t *thread
 	b.emit(i)
 }
 
-// mbarrierSet takes an address, and an initial count.
-func (b *builder) mbarrierSet(a access, counts bool) {
+// mbarrierInit takes an address, and an initial count.
+func (b *builder) mbarrierInit(a access) {
 	address := b.p.operand(b)
-	if !counts {
-		b.onMbarrier(address, a, inst{}, func(*thread, *inst, mbarrierWord) mbarrierWord { return 0 })
-		return
-	}
 	n := b.comma(tu32)
 	b.onMbarrier(address, a, inst{b: n}, func(t *thread, i *inst, _ mbarrierWord) mbarrierWord {
 		n := t.r[i.b] & (1<<mbarrierBits - 1)
@@ -203,7 +199,7 @@ func (b *builder) copyArrives(o *opcode) {
 	}
 	counted := o.take("noinc")
 	s, _ := oneOf(o, spaceNames)
-	o.refuseIf(o.typ(0) != tb64, "without .b64")
+	o.refuseIf(o.typ(0) != tb64 || s != generic && s != shared, "without .b64, or in this space")
 	address := b.p.operand(b)
 	b.onMbarrier(address, access{space: s, typ: tb64, count: 1}, inst{}, func(_ *thread, _ *inst, w mbarrierWord) mbarrierWord {
 		if counted {

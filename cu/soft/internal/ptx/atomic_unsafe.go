@@ -2,16 +2,13 @@ package ptx
 
 import (
 	"slices"
-	"strings"
 	"sync/atomic"
 	"unsafe"
 )
 
-// An update returns what an atomic writes, given the old value and its operands.
-type update func(old, a, b uint64) uint64
-
-// updateOf finds an atomic by its name, for a type.
-func updateOf(name string, t typ) update {
+// updateOf finds an atomic by its name, for a type: a function of the old value and of
+// its operands.
+func updateOf(name string, t typ) pure {
 	mask := t.mask()
 	less := func(a, b uint64) bool { return a < b }
 	if t.kind == signed {
@@ -56,28 +53,26 @@ func pick(first bool, a, b uint64) uint64 {
 }
 
 // update finds what an atomic does, and on what registers.
-func (o *opcode) update(name string) (update, typ) {
-	if h, ok := halfTypes[o.text[strings.LastIndexByte(o.text, '.')+1:]]; ok && name == "add" {
-		o.refuseIf(!o.takeHalf(), "without .noftz")
-		return h.add, typ{bitsKind, h.size}
-	}
+func (o *opcode) update(name string) (pure, typ) {
 	t := o.typ(0)
-	return updateOf(name, t), t
-}
-
-// atomicNames are what the modifiers may say.
-var atomicNames = map[string]string{
-	"add": "add", "min": "min", "max": "max", "inc": "inc", "dec": "dec",
-	"and": "and", "or": "or", "xor": "xor", "exch": "exch", "cas": "cas",
+	if name != "add" || !t.small() {
+		return updateOf(name, t), t
+	}
+	o.refuseIf(!o.take("noftz"), "without .noftz")
+	add := pure(func(old, a, _ uint64) uint64 { return t.format().add(old, a, toEven) })
+	if t.pair() {
+		add = add.halves()
+	}
+	return add, typ{bitsKind, t.size}
 }
 
 // buildAtomic builds atom, and red, which has no result.
 func buildAtomic(b *builder, o *opcode) {
 	s, _ := oneOf(o, spaceNames)
 	o.takeOrder()
-	name, ok := oneOf(o, atomicNames)
+	name := o.takeOne("add", "min", "max", "inc", "dec", "and", "or", "xor", "exch", "cas")
 	f, t := o.update(name)
-	if !ok || f == nil || t.size < 4 && t != tb16 || t == tb16 && name != "cas" && name != "exch" && name != "add" || o.name == "red" && (name == "exch" || name == "cas") {
+	if f == nil || t.size < 4 && t != tb16 || t == tb16 && name != "cas" && name != "exch" && name != "add" || o.name == "red" && (name == "exch" || name == "cas") {
 		panic(o.refuse("with .%s", t))
 	}
 	o.refuseIf(s != generic && s != global && s != shared, "in this space")
@@ -87,41 +82,23 @@ func buildAtomic(b *builder, o *opcode) {
 		b.policy(o)
 		return
 	}
-	i := inst{d: b.atomicTarget(o, t)}
-	operands := 1
-	if name == "cas" {
-		operands = 2
-	}
-	b.atomic(i, access{space: s, typ: t, count: 1}, f, operands)
-	b.policy(o)
-}
-
-// atomicTarget is where the old value goes, for red nowhere.
-func (b *builder) atomicTarget(o *opcode, t typ) int32 {
-	if o.name == "red" {
-		return b.newSlot()
-	}
-	slot := b.target(b.p.operand(b), t)
-	b.p.expect(",")
-	return slot
-}
-
-// atomic takes the address and one or two operands, and emits the instruction.
-func (b *builder) atomic(i inst, a access, f update, operands int) {
-	args := b.arguments(1 + operands)
+	a := access{space: s, typ: t, count: 1}
+	i := inst{d: b.oldValues(o, a)[0]}
+	args := b.arguments(2)
 	var address inst
 	b.locate(args[0], &a, &address)
-	i.c, i.imm = address.a, address.imm
-	for k, s := range []*int32{&i.a, &i.b}[:operands] {
-		*s = b.source(args[1+k], a.typ)
+	i.c, i.imm, i.a = address.a, address.imm, b.source(args[1], t)
+	if name == "cas" {
+		i.b = b.comma(t)
 	}
-	i.run = atomically(a.space, a.typ, f)
+	i.run = atomically(a.space, t, f)
 	b.emit(i)
+	b.policy(o)
 }
 
 // atomicVector takes the operands of several sums side by side, each of which is
 // atomic.
-func (b *builder) atomicVector(o *opcode, a access, f update) {
+func (b *builder) atomicVector(o *opcode, a access, f pure) {
 	old := b.oldValues(o, a)
 	args := b.arguments(2)
 	var i inst
@@ -156,7 +133,7 @@ func (b *builder) oldValues(o *opcode, a access) []int32 {
 }
 
 // atomically makes the run of an atomic: other blocks run at the same time.
-func atomically(s space, t typ, f update) run {
+func atomically(s space, t typ, f pure) run {
 	if t.size == 2 {
 		return atomicallyHalf(s, f)
 	}
@@ -170,7 +147,7 @@ func atomically(s space, t typ, f update) run {
 }
 
 // swapping makes the run of an atomic on a word of a size.
-func swapping[W uint32 | uint64](s space, size uint64, load func(*W) W, swap func(p *W, old, next W) bool, f update) run {
+func swapping[W uint32 | uint64](s space, size uint64, load func(*W) W, swap func(p *W, old, next W) bool, f pure) run {
 	return func(t *thread, i *inst) {
 		m := t.at(s, t.r[i.c]+i.imm, size, true)
 		if m == nil {
@@ -189,7 +166,7 @@ func swapping[W uint32 | uint64](s space, size uint64, load func(*W) W, swap fun
 
 // atomicallySingle adds floats: in device memory, and not in shared memory, those that
 // are subnormal are taken for zeros, says the ISA.
-func atomicallySingle(s space, f update) run {
+func atomicallySingle(s space, f pure) run {
 	exact := atomically(s, tb32, f)
 	flushes := atomically(s, tb32, func(old, a, _ uint64) uint64 {
 		return number32(flush(flush(f32(old)) + flush(f32(a))))
@@ -245,7 +222,7 @@ func storePart(m []byte, v, mask uint32) {
 }
 
 // atomicallyHalf changes half of a word, and leaves the other as it is.
-func atomicallyHalf(s space, f update) run {
+func atomicallyHalf(s space, f pure) run {
 	return func(t *thread, i *inst) {
 		m := t.at(s, t.r[i.c]+i.imm, 2, true)
 		if m == nil {

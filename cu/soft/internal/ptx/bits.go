@@ -14,18 +14,28 @@ func sized(r map[typ]pure, types func(t typ) []typ) build {
 	}
 }
 
-// clamped builds an instruction of 32 bits that has .clamp or .wrap, and a
-// function for each.
-func clamped(clamp, wrap map[typ]pure, types func(t typ) []typ) build {
+// each is a table for an operation that depends on the type.
+func each(f func(t typ) pure, types ...typ) map[typ]pure {
+	table := map[typ]pure{}
+	for _, t := range types {
+		table[t] = f(t)
+	}
+	return table
+}
+
+// A limit bounds a number of bits: to 32, or to its low five bits.
+type limit func(n uint64) uint64
+
+// clamped builds an instruction of 32 bits that has .clamp or .wrap.
+func clamped(f func(t typ, l limit) pure, operands func(t typ) []typ, types ...typ) build {
 	return func(b *builder, o *opcode) {
-		switch {
-		case o.take("clamp"):
-			sized(clamp, types)(b, o)
-		case o.take("wrap"):
-			sized(wrap, types)(b, o)
-		default:
-			panic(o.refuse("without .clamp or .wrap"))
+		l := limit(func(n uint64) uint64 { return min(n&0xffffffff, 32) })
+		if !o.take("clamp") {
+			o.refuseIf(!o.take("wrap"), "without .clamp or .wrap")
+			l = func(n uint64) uint64 { return n & 31 }
 		}
+		t := o.only(types...)
+		b.emitTyped(f(t, l).run(), operands(t)...)
 	}
 }
 
@@ -35,7 +45,7 @@ func (t typ) signed64(v uint64) int64 {
 	return int64(v<<shift) >> shift
 }
 
-var bfeRows = map[typ]pure{tu32: extractField(tu32), ts32: extractField(ts32), tu64: extractField(tu64), ts64: extractField(ts64)}
+var bfeRows = each(extractField, tu32, ts32, tu64, ts64)
 
 // field gives the place and the length of a field, which can be past the end. 32
 // bits take the low byte of each; 64 do not, whatever the ISA says.
@@ -132,15 +142,11 @@ var fnsRows = map[typ]pure{tb32: findNth}
 
 func fnsTypes(typ) []typ { return []typ{tb32, tb32, tb32, ts32} }
 
-// szext extends the sign of the low b bits of a, or clears what is above them.
-func extendBits(t typ, clamp bool) pure {
+// extendBits is szext: it extends the sign of the low b bits of a, or clears what is
+// above them.
+func extendBits(t typ, l limit) pure {
 	return func(a, b, _ uint64) uint64 {
-		n := b & 0xffffffff
-		if clamp {
-			n = min(n, 32)
-		} else {
-			n &= 31
-		}
+		n := l(b)
 		if n == 0 {
 			return 0
 		}
@@ -152,24 +158,9 @@ func extendBits(t typ, clamp bool) pure {
 }
 
 // bitMask is bmsk: b bits that are set, from bit a up.
-func bitMask(clamp bool) pure {
-	return func(a, b, _ uint64) uint64 {
-		at, n := a&0xffffffff, b&0xffffffff
-		if clamp {
-			at, n = min(at, 32), min(n, 32)
-		} else {
-			at, n = at&31, n&31
-		}
-		return (1<<n - 1) << at & 0xffffffff
-	}
+func bitMask(_ typ, l limit) pure {
+	return func(a, b, _ uint64) uint64 { return (1<<l(b) - 1) << l(a) & 0xffffffff }
 }
-
-var (
-	szextClamp = map[typ]pure{tu32: extendBits(tu32, true), ts32: extendBits(ts32, true)}
-	szextWrap  = map[typ]pure{tu32: extendBits(tu32, false), ts32: extendBits(ts32, false)}
-	bmskClamp  = map[typ]pure{tb32: bitMask(true)}
-	bmskWrap   = map[typ]pure{tb32: bitMask(false)}
-)
 
 func extendTypes(t typ) []typ { return []typ{t, t, tu32} }
 
@@ -177,18 +168,15 @@ func extendTypes(t typ) []typ { return []typ{t, t, tu32} }
 func funnel(b *builder, o *opcode) {
 	left := o.take("l")
 	o.refuseIf(!left && !o.take("r"), "without .l or .r")
-	shift := func(limit func(n uint64) uint64) map[typ]pure {
-		return map[typ]pure{tb32: func(a, b, c uint64) uint64 {
-			v, n := b<<32|a, limit(c&0xffffffff)
+	clamped(func(_ typ, l limit) pure {
+		return func(a, b, c uint64) uint64 {
+			v, n := b<<32|a, l(c)
 			if left {
 				return v << n >> 32
 			}
 			return v >> n & 0xffffffff
-		}}
-	}
-	clamp := shift(func(n uint64) uint64 { return min(n, 32) })
-	wrap := shift(func(n uint64) uint64 { return n & 31 })
-	clamped(clamp, wrap, func(t typ) []typ { return []typ{t, t, t, tu32} })(b, o)
+		}
+	}, func(t typ) []typ { return []typ{t, t, t, tu32} }, tb32)(b, o)
 }
 
 // permute builds prmt: bytes of b and a, picked by c.
@@ -320,10 +308,7 @@ func difference(t typ) pure {
 	}
 }
 
-var sadRows = map[typ]pure{
-	tu16: difference(tu16), tu32: difference(tu32), tu64: difference(tu64),
-	ts16: difference(ts16), ts32: difference(ts32), ts64: difference(ts64),
-}
+var sadRows = each(difference, intTypes...)
 
 func alikeFour(t typ) []typ { return []typ{t, t, t, t} }
 

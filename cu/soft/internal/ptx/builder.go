@@ -19,7 +19,7 @@ type builder struct {
 	special map[*special]int32
 
 	steps          []step
-	read, written  []int32         // registers, by steps
+	read, written  []int32         // registers, by the step that is built
 	writesTo       map[int32][]int // which instructions write a register
 	labelled       []int           // instructions that have a label
 	loose          map[int]loose   // steps that may be fused
@@ -145,15 +145,11 @@ func (b *builder) directive(t token) {
 	switch t.text {
 	case ".reg":
 		b.registers()
-		return
 	case ".local", ".param", ".shared":
 		b.declare(spaceNames[t.text[1:]])
-		return
+	default:
+		failIf(!b.p.remark(t), t.line, "%s is not supported here", t)
 	}
-	if b.p.remark(t) {
-		return
-	}
-	panic(errorf(t.line, "%s is not supported here", t))
 }
 
 // declare takes variables of the function's own.

@@ -1,5 +1,7 @@
 package ptx
 
+import "slices"
+
 // functionWindow is where functions have their addresses, which nothing else has.
 const (
 	functionWindow = uint64(1) << 61
@@ -190,19 +192,8 @@ func (t *thread) callAt(address uint64, s signature, in, out []transfer) {
 
 // of reports whether a function has the signature.
 func (s signature) of(f *function) bool {
-	return alikeParameters(s.result, f.result) && alikeParameters(s.params, f.params)
-}
-
-func alikeParameters(a, b []parameter) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for k := range a {
-		if a[k].size != b[k].size {
-			return false
-		}
-	}
-	return true
+	alike := func(p, q parameter) bool { return p.size == q.size }
+	return slices.EqualFunc(s.result, f.result, alike) && slices.EqualFunc(s.params, f.params, alike)
 }
 
 // list takes operands up to a closing parenthesis.

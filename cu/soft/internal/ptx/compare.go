@@ -1,5 +1,7 @@
 package ptx
 
+import "cmp"
+
 // A comparison's result for operands of a type, as it is in the registers.
 type relation func(a, b uint64) bool
 
@@ -7,7 +9,7 @@ type relation func(a, b uint64) bool
 func relationOf(name string, t typ) (relation, bool) {
 	switch {
 	case t.small():
-		return floatRelation(name, t.layout().value)
+		return floatRelation(name, t.format().value)
 	case t.size == 1 || t.kind > predicate:
 		return nil, false
 	case t == tf32:
@@ -17,7 +19,7 @@ func relationOf(name string, t typ) (relation, bool) {
 	case t.kind == signed:
 		return intRelation(name, t.signed64)
 	case t.kind == unsigned:
-		name = unsignedName(name)
+		name = cmp.Or(unsignedNames[name], name)
 	case t.kind == bitsKind && name != "eq" && name != "ne":
 		return nil, false
 	}
@@ -34,13 +36,8 @@ func intRelation[T int64 | uint64](name string, get func(uint64) T) (relation, b
 	return f, ok
 }
 
-// unsignedName gives lo, ls, hi and hs their usual names.
-func unsignedName(name string) string {
-	if n, ok := map[string]string{"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}[name]; ok {
-		return n
-	}
-	return name
-}
+// unsignedNames gives lo, ls, hi and hs their usual names.
+var unsignedNames = map[string]string{"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}
 
 // Comparisons whose names end in u hold as well if there is a NaN.
 func floatRelation(name string, get func(uint64) float64) (relation, bool) {
@@ -83,7 +80,7 @@ func (o *opcode) comparison(n int) (c comparison) {
 	o.refuseIf(!ok, ".%s of .%s", name, c.typ)
 	o.take(name)
 	c.join, _ = oneOf(o, joins)
-	if l := c.typ.layout(); (l == single || l == half) && o.take("ftz") {
+	if l := c.typ.format(); (l == single || l == half) && o.take("ftz") {
 		is := c.is
 		c.is = func(a, b uint64) bool { return is(l.flush(a), l.flush(b)) }
 	}
@@ -195,13 +192,13 @@ func (c comparison) pairs(t *thread, i *inst, not bool) (low, high bool) {
 func setValue(to, from typ) (yes uint64, ok bool) {
 	switch {
 	case from.pair() && to == from:
-		return to.layout().one(), true
+		return to.format().one(), true
 	case from.pair():
 		return 0xffff, to == tu32 || to == ts32
 	case to.pair():
 		return 0, false
 	case to.small(), to == tf32 && !from.small():
-		return to.layout().one(), true
+		return to.format().one(), true
 	}
 	return to.mask(), to.integer() && (to.size == 4 || to.size == 2 && from.small())
 }

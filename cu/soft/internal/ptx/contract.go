@@ -193,13 +193,7 @@ func within(sorted []int, from, to int) bool {
 
 // fusedRun is ±a b ± c, rounded once.
 func fusedRun(l loose, minusProduct, minusOther bool) run {
-	a, c := uint64(0), uint64(0)
-	if minusProduct {
-		a = 1
-	}
-	if minusOther {
-		c = 1
-	}
+	a, c := boolBits(minusProduct), boolBits(minusOther)
 	if l.typ == tf64 {
 		return func(t *thread, i *inst) {
 			x, y, z := t.r[i.a]^a<<63, t.r[i.b], t.r[i.c]^c<<63
@@ -209,7 +203,7 @@ func fusedRun(l loose, minusProduct, minusOther bool) run {
 	if l.typ.small() || l.saturates {
 		return l.bitwiseFused(minusProduct, minusOther)
 	}
-	f := func(x, y, z float32) float32 { return fma32(x, y, z) }
+	f := fma32
 	if l.flushes {
 		f = flushed(f, operations["fma"])
 	}
@@ -221,7 +215,7 @@ func fusedRun(l loose, minusProduct, minusOther bool) run {
 
 // bitwiseFused is fusedRun for 16 bits, for pairs of them, and for what saturates.
 func (l loose) bitwiseFused(minusProduct, minusOther bool) run {
-	of := l.typ.layout()
+	of := l.typ.format()
 	fma := operations["fma"].rounded(of, toEven, l.flushes)
 	if l.saturates {
 		fma = fma.saturated(of)

@@ -2,74 +2,6 @@ package ptx
 
 import "math"
 
-// move builds mov: of registers, numbers, addresses, and vectors packed into
-// one register or taken apart.
-func move(b *builder, o *opcode) {
-	t := o.typ(0)
-	args := b.arguments(2)
-	switch {
-	case args[0].what == isVector:
-		b.unpack(o, t, args[0].vec, args[1])
-		return
-	case args[1].what == isVector:
-		b.pack(o, t, args[0], args[1].vec)
-		return
-	}
-	i := inst{run: runMove, d: b.target(args[0], t)}
-	if from := args[1]; from.what == isSpecial && from.special.changes {
-		i.run = func(t *thread, i *inst) { t.r[i.d] = from.special.value(t) }
-		b.fits(from, t, typ.holds)
-	} else {
-		i.a = b.source(from, t)
-	}
-	b.emit(i)
-}
-
-func runMove(t *thread, i *inst) { t.r[i.d] = t.r[i.a] }
-
-// unpack takes a register apart, the low bits first.
-func (b *builder) unpack(o *opcode, t typ, to []operand, from operand) {
-	part := o.partOf(t, len(to))
-	i := inst{a: b.source(from, t)}
-	for _, v := range to {
-		i.vec = append(i.vec, b.target(v, part))
-	}
-	shift, mask := 8*part.size, part.mask()
-	i.run = func(t *thread, i *inst) {
-		v := t.r[i.a]
-		for _, s := range i.vec {
-			t.r[s] = v & mask
-			v >>= shift
-		}
-	}
-	b.emit(i)
-}
-
-// pack makes a register of parts, the low bits first.
-func (b *builder) pack(o *opcode, t typ, to operand, from []operand) {
-	part := o.partOf(t, len(from))
-	i := inst{d: b.target(to, t)}
-	for _, v := range from {
-		i.vec = append(i.vec, b.source(v, part))
-	}
-	shift, mask := 8*part.size, part.mask()
-	i.run = func(t *thread, i *inst) {
-		var v uint64
-		for k := len(i.vec) - 1; k >= 0; k-- {
-			v = v<<shift | t.r[i.vec[k]]&mask
-		}
-		t.r[i.d] = v
-	}
-	b.emit(i)
-}
-
-// partOf returns the type of each of n parts of t.
-func (o *opcode) partOf(t typ, n int) typ {
-	part := typ{bitsKind, t.size / max(1, n)}
-	o.refuseIf(part.size*n != t.size || part.size == 0, "%d parts of .%s", n, t)
-	return part
-}
-
 // roundings are ways to make a whole number of a float.
 var roundings = map[string]func(float64) float64{
 	"rni": math.RoundToEven, "rzi": math.Trunc, "rmi": math.Floor, "rpi": math.Ceil,
@@ -228,7 +160,7 @@ func (c conversion) floatToInt() func(uint64) uint64 {
 // float is an operand as a double.
 func (c conversion) float(v uint64) float64 {
 	if c.from != tf32 {
-		return c.from.layout().value(v)
+		return c.from.format().value(v)
 	}
 	f := f32(v)
 	if c.flush {
@@ -237,19 +169,127 @@ func (c conversion) float(v uint64) float64 {
 	return float64(f)
 }
 
-// convertAddress builds cvta.
-func convertAddress(b *builder, o *opcode) {
-	to := o.take("to")
-	s, ok := oneOf(o, spaceNames)
-	o.refuseIf(!ok, "without a space")
-	window := s.window()
-	if s == param {
-		o.refuseIf(!b.f.entry, "addresses of a function's parameters")
-		window = paramWindow
+// toFloat gives the function of a conversion to a float.
+func (c conversion) toFloat(o *opcode) func(uint64) uint64 {
+	f := cast{to: c.to.format(), from: c.from.format(), sat: c.sat, flush: c.flush}
+	if c.whole != nil {
+		return c.toWhole(o, f)
 	}
-	if to {
-		window = -window
+	var rounded bool
+	f.round, rounded = oneOf(o, roundingNames)
+	o.refuseIf(!c.takesRounding(rounded), "with or without a rounding")
+	switch {
+	case f.from == nil && !c.sat && !c.to.small() && f.round == toEven:
+		return c.nearestFloat()
+	case f.from == nil:
+		return c.fromInt(f)
+	case c.from == tbf16 && c.sat:
+		panic(o.refuse(".sat from .bf16"))
+	case c.from == tf32 && c.to.small():
+		f.relu, f.finite = o.take("relu"), o.take("satfinite")
+		clamps := f.relu || f.finite
+		o.refuseIf(clamps && (f.round > toZero || c.flush || c.sat), "clamped in two ways, or rounded like this")
+	case f.from == brain && f.to == single && !f.flush:
+		return func(v uint64) uint64 { return v & 0xffff << 16 } // NaNs as they are
+	case c.from == c.to && !c.from.small() && !c.sat && !c.flush:
+		return func(v uint64) uint64 { return v }
+	case f.from == double || f.to == double:
+		return f.keepPayload
 	}
-	t := o.only(tu64)
-	b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = t.r[i.a] + window }, t, t)
+	return f.convertFloat
+}
+
+// takesRounding reports whether a conversion can be with or without a rounding:
+// one that loses nothing has none, but for those of bf16, where it does no harm.
+func (c conversion) takesRounding(rounded bool) bool {
+	if c.from == tbf16 && c.to != c.from || c.from == tf16 && c.to == tbf16 {
+		return true
+	}
+	needs := c.from.integer() || c.to.size < c.from.size
+	return needs == rounded
+}
+
+// toWhole makes a whole number of a float.
+func (c conversion) toWhole(o *opcode, f cast) func(uint64) uint64 {
+	o.refuseIf(c.to != c.from, "to a whole number of another type")
+	return func(v uint64) uint64 {
+		if f.from == double && double.isNaN(v) {
+			return f.keepPayload(v)
+		}
+		return f.finish(f.from.nearest(c.whole(c.float(v))), 0, false)
+	}
+}
+
+// fromInt converts a whole number.
+func (c conversion) fromInt(f cast) func(uint64) uint64 {
+	return func(v uint64) uint64 {
+		v = c.value(v)
+		if c.from.kind == signed && int64(v) < 0 {
+			return f.convertInt(true, -v)
+		}
+		return f.convertInt(false, v)
+	}
+}
+
+// keepPayload is convertFloat from and to doubles, where of a NaN as much is kept
+// as there are bits.
+func (c cast) keepPayload(v uint64) uint64 {
+	switch {
+	case !c.from.isNaN(v) || c.sat:
+		return c.convertFloat(v)
+	case c.flush && c.from == single: // this is arithmetic
+		v = nan32
+	}
+	sign := boolBits(v&c.from.sign() != 0) * c.to.sign()
+	rest := v & (1<<c.from.fraction - 1) << (63 - c.from.fraction) >> (63 - c.to.fraction)
+	return sign | c.to.inf() | rest | 1<<(c.to.fraction-1)
+}
+
+// A cast is a conversion between floats, or of an integer to a float, that is
+// rounded as it says.
+type cast struct {
+	to, from            *floatFormat
+	round               rounding
+	relu, finite, flush bool
+	sat                 bool
+}
+
+// convertFloat gives the bits of a float in another format.
+func (c cast) convertFloat(v uint64) uint64 {
+	if c.flush && c.from == single && c.to != half { // which the GPU does not do
+		v = single.flush(v)
+	}
+	sign := boolBits(v&c.from.sign() != 0) * c.to.sign()
+	var out uint64
+	switch {
+	case c.from.isNaN(v):
+		out = c.to.nan
+	case c.from.isInf(v):
+		out = sign | c.to.inf()
+	default:
+		out = c.to.round(c.from.open(v), c.round)
+	}
+	return c.finish(out, sign, c.from.isNaN(v))
+}
+
+// convertInt gives the bits of a whole number.
+func (c cast) convertInt(neg bool, v uint64) uint64 {
+	return c.finish(c.to.round(exact{neg, v, 0}, c.round), 0, false)
+}
+
+// finish does what the modifiers say.
+func (c cast) finish(v, sign uint64, nan bool) uint64 {
+	if c.finite && !nan && v&^c.to.sign() > c.to.largest {
+		v = sign | c.to.largest
+	}
+	if c.relu {
+		v = c.to.relu(v)
+	}
+	if c.sat {
+		v = c.to.saturate(v)
+	}
+	if c.flush && c.to == single {
+		v = single.flush(v)
+	}
+	return v
 }

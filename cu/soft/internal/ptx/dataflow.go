@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// A step is one instruction of the text. The builder lists the registers that it
-// reads and writes; reads and writes are where they end in those lists.
+// A step is one instruction of the text, with the registers that it reads and writes.
 type step struct {
 	first         int // where its code begins
-	reads, writes int
+	reads, writes []int32
 	guarded       bool
 	pure          bool // what it writes is all that it does
 	parts         bool // the assembler makes jumps of it
@@ -19,7 +18,9 @@ type step struct {
 
 func newStep(b *builder, o *opcode, first int, guarded bool) step {
 	pure := resultOnly[o.name] && !strings.Contains(o.text, ".cc")
-	return step{first, len(b.read), len(b.written), guarded, pure, o.parts() || guarded && !pure}
+	s := step{first, b.read, b.written, guarded, pure, o.parts() || guarded && !pure}
+	b.read, b.written = nil, nil
+	return s
 }
 
 // parts reports whether the assembler makes jumps of an instruction, or of one that it
@@ -109,8 +110,8 @@ func (b *builder) newValues() *values {
 		return nil
 	}
 	v := &values{b: b, idle: map[int]bool{}, index: map[int32]int{}}
-	for _, list := range [][]int32{b.read, b.written} {
-		for _, slot := range list {
+	for _, s := range b.steps {
+		for _, slot := range append(slices.Clip(s.reads), s.writes...) {
 			if _, ok := v.index[slot]; !ok {
 				v.index[slot] = len(v.index)
 			}
@@ -125,23 +126,6 @@ func (b *builder) newValues() *values {
 		}
 	}
 	return v
-}
-
-// reads and writes are the registers of a step.
-func (b *builder) reads(k int) []int32 {
-	from := 0
-	if k > 0 {
-		from = b.steps[k-1].reads
-	}
-	return b.read[from:b.steps[k].reads]
-}
-
-func (b *builder) writes(k int) []int32 {
-	from := 0
-	if k > 0 {
-		from = b.steps[k-1].writes
-	}
-	return b.written[from:b.steps[k].writes]
 }
 
 // divide finds the basic blocks, and where each goes on.
@@ -300,9 +284,9 @@ func unite(to, from []uint64) (more bool) {
 // whether the step is of use.
 func (v *values) back(k int, live []uint64) bool {
 	b := v.b
-	s, writes := &b.steps[k], b.writes(k)
+	s := &b.steps[k]
 	use := !s.pure && !v.idle[s.first]
-	for _, slot := range writes {
+	for _, slot := range s.writes {
 		n := v.index[slot]
 		use = use || live[n/64]>>(n%64)&1 != 0
 	}
@@ -310,12 +294,12 @@ func (v *values) back(k int, live []uint64) bool {
 		return false
 	}
 	if !s.guarded {
-		for _, slot := range writes {
+		for _, slot := range s.writes {
 			n := v.index[slot]
 			live[n/64] &^= 1 << (n % 64)
 		}
 	}
-	for _, slot := range b.reads(k) {
+	for _, slot := range s.reads {
 		n := v.index[slot]
 		live[n/64] |= 1 << (n % 64)
 	}
@@ -342,7 +326,7 @@ func (v *values) factors(n int) (found []factor) {
 			continue
 		}
 		var value reading
-		for _, slot := range b.writes(k) {
+		for _, slot := range b.steps[k].writes {
 			value = of(slot)
 			readings[slot] = reading{others: b.steps[k].guarded}
 		}
@@ -351,7 +335,7 @@ func (v *values) factors(n int) (found []factor) {
 		if alone && l.name == "mul" && len(value.sums) > 0 {
 			found = append(found, factor{loose: l, sums: value.sums})
 		}
-		for _, slot := range b.reads(k) {
+		for _, slot := range b.steps[k].reads {
 			r := of(slot)
 			switch {
 			case alone && l.passes():

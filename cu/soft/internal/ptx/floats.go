@@ -1,20 +1,20 @@
 package ptx
 
-// An operation is one on floats that takes n operands, of any layout.
+// An operation is one on floats that takes n operands, of any format.
 type operation struct {
 	n int
-	f func(l *layout, a, b, c uint64, r rounding) uint64
+	f func(l *floatFormat, a, b, c uint64, r rounding) uint64
 }
 
 var operations = map[string]operation{
-	"add":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.add(a, b, r) }},
-	"sub":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.sub(a, b, r) }},
-	"mul":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.mul(a, b, r) }},
-	"fma":  {3, (*layout).fma},
-	"mad":  {3, (*layout).fma},
-	"div":  {2, func(l *layout, a, b, _ uint64, r rounding) uint64 { return l.div(a, b, r) }},
-	"rcp":  {1, func(l *layout, a, _, _ uint64, r rounding) uint64 { return l.div(l.one(), a, r) }},
-	"sqrt": {1, func(l *layout, a, _, _ uint64, r rounding) uint64 { return l.sqrt(a, r) }},
+	"add":  {2, func(l *floatFormat, a, b, _ uint64, r rounding) uint64 { return l.add(a, b, r) }},
+	"sub":  {2, func(l *floatFormat, a, b, _ uint64, r rounding) uint64 { return l.sub(a, b, r) }},
+	"mul":  {2, func(l *floatFormat, a, b, _ uint64, r rounding) uint64 { return l.mul(a, b, r) }},
+	"fma":  {3, (*floatFormat).fma},
+	"mad":  {3, (*floatFormat).fma},
+	"div":  {2, func(l *floatFormat, a, b, _ uint64, r rounding) uint64 { return l.div(a, b, r) }},
+	"rcp":  {1, func(l *floatFormat, a, _, _ uint64, r rounding) uint64 { return l.div(l.one(), a, r) }},
+	"sqrt": {1, func(l *floatFormat, a, _, _ uint64, r rounding) uint64 { return l.sqrt(a, r) }},
 }
 
 // arithmetic builds an operation: what the CPU cannot do itself, and leaves the
@@ -22,12 +22,13 @@ var operations = map[string]operation{
 func arithmetic(other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
-		l := t.layout()
+		l := t.format()
 		switch {
 		case l == nil:
 			other(b, o)
 		case t.small():
-			b.smallArithmetic(o, t)
+			o.refuseIf(o.name == "mad" || o.name == "div" || operations[o.name].n == 1, "not with .%s", o.text)
+			b.byBits(o, t)
 		case o.has("approx", "full"):
 			approximate(b, o)
 		case o.name != "add" && o.name != "sub" && o.name != "mul" && !o.has("rn", "rz", "rm", "rp"):
@@ -37,28 +38,16 @@ func arithmetic(other build) build {
 		case o.has("sat") && operations[o.name].n == 1 || o.has("sat") && o.name == "div":
 			panic(o.refuse(".sat"))
 		case o.has("rz", "rm", "rp"):
-			b.directed(o, t)
+			b.byBits(o, t)
 		default:
 			other(b, o)
 		}
 	}
 }
 
-// has reports whether one of the modifiers is there, and leaves it.
-func (o *opcode) has(names ...string) bool {
-	for _, n := range names {
-		for _, m := range o.mods {
-			if m == n {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// rounded is the operation for a layout. With .ftz subnormal operands and results
+// rounded is the operation for a format. With .ftz subnormal operands and results
 // are zeros.
-func (op operation) rounded(l *layout, r rounding, ftz bool) pure {
+func (op operation) rounded(l *floatFormat, r rounding, ftz bool) pure {
 	if !ftz {
 		return func(a, b, c uint64) uint64 { return op.f(l, a, b, c, r) }
 	}
@@ -66,16 +55,20 @@ func (op operation) rounded(l *layout, r rounding, ftz bool) pure {
 	return func(a, b, c uint64) uint64 { return op.f(zeros, l.flush(a), l.flush(b), l.flush(c), r) }
 }
 
-// directed emits an operation that is not rounded to the nearest.
-func (b *builder) directed(o *opcode, t typ) {
-	r, _ := oneOf(o, roundingNames)
-	op, l := operations[o.name], t.layout()
-	f := op.rounded(l, r, o.take("ftz"))
-	if t == tf64 {
+// byBits emits an operation that is not rounded to the nearest, or one of 16 bits, which
+// always is.
+func (b *builder) byBits(o *opcode, t typ) {
+	r, rounded := oneOf(o, roundingNames)
+	op, l := operations[o.name], t.format()
+	o.refuseIf(t.small() && (r != toEven || !rounded && o.name == "fma"), "rounded like this")
+	f := op.rounded(l, r, l != brain && o.take("ftz"))
+	switch {
+	case t == tf64:
 		f = f.keepNaN(op.n)
-	}
-	if o.take("sat") {
+	case l != brain && o.take("sat"):
 		f = f.saturated(l)
+	case t.small() && o.name == "fma" && o.take("relu"):
+		f = f.rectified(l)
 	}
 	b.emitPure(f, t, op.n)
 }
@@ -96,16 +89,16 @@ func (f pure) keepNaN(n int) pure {
 }
 
 // flushed takes subnormal operands and results for zeros.
-func (f pure) flushed(l *layout) pure {
+func (f pure) flushed(l *floatFormat) pure {
 	return func(a, b, c uint64) uint64 { return l.flush(f(l.flush(a), l.flush(b), l.flush(c))) }
 }
 
 // saturated clamps to 0 … 1, and makes 0 of NaN.
-func (f pure) saturated(l *layout) pure {
+func (f pure) saturated(l *floatFormat) pure {
 	return func(a, b, c uint64) uint64 { return l.saturate(f(a, b, c)) }
 }
 
-func (l *layout) saturate(v uint64) uint64 {
+func (l *floatFormat) saturate(v uint64) uint64 {
 	switch {
 	case v&l.sign() != 0, l.isNaN(v):
 		return 0
@@ -116,11 +109,11 @@ func (l *layout) saturate(v uint64) uint64 {
 }
 
 // rectified replaces negative results by 0.
-func (f pure) rectified(l *layout) pure {
+func (f pure) rectified(l *floatFormat) pure {
 	return func(a, b, c uint64) uint64 { return l.relu(f(a, b, c)) }
 }
 
-func (l *layout) relu(v uint64) uint64 {
+func (l *floatFormat) relu(v uint64) uint64 {
 	switch {
 	case l.isNaN(v):
 		return l.nan
@@ -130,24 +123,8 @@ func (l *layout) relu(v uint64) uint64 {
 	return v
 }
 
-// smallArithmetic emits add, sub, mul and fma of 16 bits, which are always rounded to the
-// nearest.
-func (b *builder) smallArithmetic(o *opcode, t typ) {
-	op, l := operations[o.name], t.layout()
-	o.refuseIf(o.name == "mad" || o.name == "div" || op.n == 1, "not with .%s", o.text)
-	o.refuseIf(!o.take("rn") && o.name == "fma", "without a rounding")
-	f := op.rounded(l, toEven, l == half && o.take("ftz"))
-	switch {
-	case l == half && o.take("sat"):
-		f = f.saturated(l)
-	case o.name == "fma" && o.take("relu"):
-		f = f.rectified(l)
-	}
-	b.emitPure(f, t, op.n)
-}
-
 // value is a number as a double, which holds all of 32 bits and less.
-func (l *layout) value(v uint64) float64 {
+func (l *floatFormat) value(v uint64) float64 {
 	switch l {
 	case single:
 		return float64(f32(v))
@@ -168,7 +145,7 @@ func (l *layout) value(v uint64) float64 {
 func extremum(larger bool, other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
-		l := t.layout()
+		l := t.format()
 		o.refuseIf(l != nil && o.has("rn", "sat"), "nothing is rounded or clamped")
 		if t == ts32 && o.take("relu") {
 			b.emitPure(intRelu(larger), t, 2)
@@ -211,7 +188,7 @@ func (o *opcode) takePair(first, second string) bool {
 // extremum is min or max: of a number and NaN the number, unless NaN is to win;
 // of signed zeros -0 is less. xorsign compares without signs, and gives that of
 // both multiplied.
-func (l *layout) extremum(larger, nan, xorsign bool) pure {
+func (l *floatFormat) extremum(larger, nan, xorsign bool) pure {
 	pick := minNum
 	if larger {
 		pick = maxNum
@@ -241,7 +218,7 @@ func (l *layout) extremum(larger, nan, xorsign bool) pure {
 func signs(f func(v, sign uint64) uint64, other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
-		l := t.layout()
+		l := t.format()
 		o.refuseIf(l != nil && o.has("rn", "sat"), "nothing is rounded or clamped")
 		if l == nil || t == tf64 || t == tf32 {
 			other(b, o)
@@ -266,7 +243,7 @@ func cleared(v, sign uint64) uint64 { return v &^ sign }
 // copySign builds copysign: the sign of a, and the rest of b.
 func copySign(b *builder, o *opcode) {
 	t := o.only(tf32, tf64)
-	sign := t.layout().sign()
+	sign := t.format().sign()
 	b.emitPure(func(a, b, _ uint64) uint64 { return a&sign | b&^sign }, t, 2)
 }
 
@@ -275,15 +252,15 @@ func testNumber(b *builder, o *opcode) {
 	t := o.typ(0)
 	is, ok := oneOf(o, tests)
 	o.refuseIf(!ok || t != tf32 && t != tf64, "not with .%s", t)
-	l := t.layout()
+	l := t.format()
 	b.emitTyped(pure(func(a, _, _ uint64) uint64 { return boolBits(is(l, a)) }).run(), tpred, t)
 }
 
-var tests = map[string]func(l *layout, v uint64) bool{
-	"finite":     func(l *layout, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) },
-	"infinite":   (*layout).isInf,
-	"number":     func(l *layout, v uint64) bool { return !l.isNaN(v) },
-	"notanumber": (*layout).isNaN,
-	"normal":     func(l *layout, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) && !l.isSubnormal(v) }, // zero as well
-	"subnormal":  (*layout).isSubnormal,
+var tests = map[string]func(l *floatFormat, v uint64) bool{
+	"finite":     func(l *floatFormat, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) },
+	"infinite":   (*floatFormat).isInf,
+	"number":     func(l *floatFormat, v uint64) bool { return !l.isNaN(v) },
+	"notanumber": (*floatFormat).isNaN,
+	"normal":     func(l *floatFormat, v uint64) bool { return !l.isNaN(v) && !l.isInf(v) && !l.isSubnormal(v) }, // zero as well
+	"subnormal":  (*floatFormat).isSubnormal,
 }

@@ -1,9 +1,11 @@
 package ptx
 
 import (
+	_ "embed"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"math"
 	"slices"
 	"strconv"
@@ -19,27 +21,40 @@ const (
 	hashWords = 4
 )
 
-// A form is an instruction, or a few, and the types of result and operands. Those
+// A hashForm is an instruction, or a few, and the types of result and operands. Those
 // that are approximate are compared with a tolerance.
 type hashForm struct {
 	name   string
 	text   string
 	types  []string
 	approx bool
+	gpu    string // a hash of all that an H200 makes of it, the first results of what is approximate, or "refused"
 }
 
-// hashForms are the forms whose results on an H200 are stored as hashes.
-func hashForms() (list []hashForm) {
-	add := func(format string, args ...any) { list = append(list, newHashForm(fmt.Sprintf(format, args...))) }
-	floatForms(add)
-	smallForms(add)
-	bitForms(add)
-	carryForms(add)
-	castForms(add)
-	videoForms(add)
-	rareForms(add)
-	approxForms(add)
+//go:embed testdata/h200-hashes.txt
+var recordedHashes string
+
+// hashForms are the forms of testdata/h200-hashes.txt. A new one is a line there with
+// nothing behind the colon, until it is recorded.
+var hashForms = sync.OnceValue(func() (list []hashForm) {
+	for form, results := range recorded(recordedHashes) {
+		f := newHashForm(form)
+		f.gpu = results
+		list = append(list, f)
+	}
 	return list
+})
+
+// recorded goes through the lines of a recording.
+func recorded(text string) iter.Seq2[string, string] {
+	return func(yield func(form, results string) bool) {
+		for line := range strings.Lines(text) {
+			form, results, _ := strings.Cut(line, ":")
+			if !yield(form, strings.TrimSpace(results)) {
+				return
+			}
+		}
+	}
 }
 
 // newHashForm reads "op types" or "text with $0 … | types"; a ~ before it is for
@@ -62,390 +77,6 @@ func newHashForm(name string) hashForm {
 	}
 	f.text += ";"
 	return f
-}
-
-type adder func(format string, args ...any)
-
-func floatForms(add adder) {
-	for _, r := range []string{"rz", "rm", "rp"} {
-		for _, t := range []string{"f32", "f64"} {
-			mods := []string{""}
-			if t == "f32" {
-				mods = []string{"", ".ftz", ".sat", ".ftz.sat"}
-			}
-			for _, m := range mods {
-				for _, op := range []string{"add", "sub", "mul"} {
-					add("%s.%s%s.%s %s %s %s", op, r, m, t, t, t, t)
-				}
-				add("fma.%s%s.%s %s %s %s %s", r, m, t, t, t, t, t)
-				if !strings.Contains(m, "sat") {
-					add("div.%s%s.%s %s %s %s", r, m, t, t, t, t)
-					add("rcp.%s%s.%s %s %s", r, m, t, t, t)
-					add("sqrt.%s%s.%s %s %s", r, m, t, t, t)
-				}
-			}
-			add("mad.%s.%s %s %s %s %s", r, t, t, t, t, t)
-		}
-	}
-	for _, m := range []string{"", ".ftz", ".sat", ".ftz.sat"} {
-		for _, op := range []string{"add", "sub", "mul", "add.rn", "sub.rn", "mul.rn"} {
-			add("%s%s.f32 f32 f32 f32", op, m)
-		}
-		add("fma.rn%s.f32 f32 f32 f32 f32", m)
-		add("mad.rn%s.f32 f32 f32 f32 f32", m)
-	}
-	for _, m := range []string{"", ".ftz"} {
-		add("div.rn%s.f32 f32 f32 f32", m)
-		add("rcp.rn%s.f32 f32 f32", m)
-		add("sqrt.rn%s.f32 f32 f32", m)
-		add("neg%s.f32 f32 f32", m)
-		add("abs%s.f32 f32 f32", m)
-		for _, op := range []string{"min", "max"} {
-			for _, n := range []string{"", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs"} {
-				add("%s%s%s.f32 f32 f32 f32", op, m, n)
-			}
-			add("%s%s.f32 f32 f32 f32 f32", op, m)
-		}
-		for _, c := range strings.Fields("eq ne lt le gt ge equ neu ltu leu gtu geu num nan") {
-			add("setp.%s%s.f32 pred f32 f32", c, m)
-		}
-		add("slct%s.u32.f32 u32 u32 u32 f32", m)
-		add("slct%s.f64.f32 f64 f64 f64 f32", m)
-	}
-	for _, op := range []string{"add.rn", "sub.rn", "mul.rn", "div.rn"} {
-		add("%s.f64 f64 f64 f64", op)
-	}
-	add("fma.rn.f64 f64 f64 f64 f64")
-	add("mad.rn.f64 f64 f64 f64 f64")
-	for _, op := range []string{"rcp.rn", "sqrt.rn", "neg", "abs"} {
-		add("%s.f64 f64 f64", op)
-	}
-	for _, op := range []string{"min", "max"} {
-		add("%s.f64 f64 f64 f64", op)
-	}
-	for _, t := range []string{"f32", "f64"} {
-		add("copysign.%s %s %s %s", t, t, t, t)
-		for _, c := range strings.Fields("finite infinite number notanumber normal subnormal") {
-			add("testp.%s.%s pred %s", c, t, t)
-		}
-		add("slct.%s.s32 %s %s %s u32", t, t, t, t)
-		add("set.lt.u32.%s u32 %s %s", t, t, t)
-		add("set.neu.f32.%s f32 %s %s", t, t, t)
-	}
-	add("slct.b16.s32 u16 u16 u16 u32")
-	add("slct.u64.s32 u64 u64 u64 u32")
-	add("slct.s32.f32 u32 u32 u32 f32")
-}
-
-func smallForms(add adder) {
-	for _, t := range []string{"f16", "f16x2", "bf16", "bf16x2"} {
-		ftz := []string{"", ".ftz"}
-		sat := []string{"", ".sat"}
-		for _, m := range ftz {
-			for _, s := range sat {
-				for _, op := range []string{"add", "sub", "mul", "add.rn", "sub.rn", "mul.rn"} {
-					add("%s%s%s.%s %s %s %s", op, m, s, t, t, t, t)
-				}
-				add("fma.rn%s%s.%s %s %s %s %s", m, s, t, t, t, t, t)
-			}
-			add("fma.rn%s.relu.%s %s %s %s %s", m, t, t, t, t, t)
-			add("neg%s.%s %s %s", m, t, t, t)
-			add("abs%s.%s %s %s", m, t, t, t)
-			for _, op := range []string{"min", "max"} {
-				for _, n := range []string{"", ".NaN", ".xorsign.abs", ".NaN.xorsign.abs"} {
-					add("%s%s%s.%s %s %s %s", op, m, n, t, t, t, t)
-				}
-			}
-		}
-		for _, c := range strings.Fields("eq ne lt le gt ge equ neu ltu leu gtu geu num nan") {
-			if strings.HasSuffix(t, "x2") {
-				add("setp.%s.%s %%p1|%%p2, $1, $2; selp.u32 $0, 1, 0, %%p1; @%%p2 add.u32 $0, $0, 2; | u32 %s %s", c, t, t, t)
-				add("set.%s.%s.%s %s %s %s", c, t, t, t, t, t)
-				add("set.%s.u32.%s u32 %s %s", c, t, t, t)
-			} else {
-				add("setp.%s.%s pred %s %s", c, t, t, t)
-				add("set.%s.%s.%s %s %s %s", c, t, t, t, t, t)
-				add("set.%s.u32.%s u32 %s %s", c, t, t, t)
-			}
-		}
-		if strings.HasSuffix(t, "x2") {
-			add("setp.lt.ftz.%s %%p1|%%p2, $1, $2; selp.u32 $0, 1, 0, %%p1; @%%p2 add.u32 $0, $0, 2; | u32 %s %s", t, t, t)
-			add("setp.ne.u32 %%p0, $3, 0; setp.lt.and.%s %%p1|%%p2, $1, $2, !%%p0; selp.u32 $0, 1, 0, %%p1; @%%p2 add.u32 $0, $0, 2; | u32 %s %s c32", t, t, t)
-			add("set.gt.s32.%s u32 %s %s", t, t, t)
-			add("set.gt.ftz.%s.%s %s %s %s", t, t, t, t, t)
-		} else {
-			add("setp.lt.ftz.%s pred %s %s", t, t, t)
-			add("set.lt.ftz.u16.%s u16 %s %s", t, t, t)
-			add("set.lt.s16.%s u16 %s %s", t, t, t)
-			add("set.lt.s32.%s u32 %s %s", t, t, t)
-			add("set.lt.f32.%s f32 %s %s", t, t, t)
-			add("set.lt.%s.f32 %s f32 f32", t, t)
-			add("set.lt.%s.f64 %s f64 f64", t, t)
-			add("set.lt.%s.s32 %s u32 u32", t, t)
-			add("set.lt.%s.u16 %s u16 u16", t, t)
-			add("selp.b16 $0, $1, $2, %%p0; | %s %s %s", t, t, t)
-		}
-	}
-}
-
-func bitForms(add adder) {
-	for _, t := range []string{"u32", "s32"} {
-		add("mul24.lo.%s %s %s %s", t, t, t, t)
-		add("mul24.hi.%s %s %s %s", t, t, t, t)
-		add("mad24.lo.%s %s %s %s %s", t, t, t, t, t)
-		add("mad24.hi.%s %s %s %s %s", t, t, t, t, t)
-		for _, u := range []string{"u32", "s32"} {
-			add("dp4a.%s.%s u32 v32 v32 u32", t, u)
-			add("dp2a.lo.%s.%s u32 v32 v32 u32", t, u)
-			add("dp2a.hi.%s.%s u32 v32 v32 u32", t, u)
-		}
-		for _, m := range []string{"clamp", "wrap"} {
-			add("szext.%s.%s %s %s c32", m, t, t, t)
-		}
-	}
-	for _, t := range []string{"u16", "s16", "u32", "s32"} {
-		wide := map[string]string{"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}[t]
-		add("mul.wide.%s %s %s %s", t, wide, t, t)
-		add("mad.wide.%s %s %s %s %s", t, wide, t, t, wide)
-	}
-	add("selp.f32 $0, $1, $2, %%p0; | f32 f32 f32")
-	add("selp.f64 $0, $1, $2, %%p0; | f64 f64 f64")
-	add("mad24.hi.sat.s32 s32 s32 s32 s32")
-	add("mad.hi.sat.s32 s32 s32 s32 s32")
-	for _, t := range []string{"u16", "s16", "u32", "s32", "u64", "s64"} {
-		add("sad.%s %s %s %s %s", t, t, t, t, t)
-		for _, op := range []string{"add", "sub", "mul.lo", "mul.hi", "min", "max"} {
-			add("%s.%s %s %s %s", op, t, t, t, t)
-		}
-		for _, op := range []string{"div", "rem"} { // by no zero, which leaves the result open
-			add("or.b%s $2, $2, 1; %s.%s $0, $1, $2; | %s %s %s", t[1:], op, t, t, t, t)
-		}
-		add("mad.lo.%s %s %s %s %s", t, t, t, t, t)
-		add("mad.hi.%s %s %s %s %s", t, t, t, t, t)
-		add("shr.%s %s %s c32", t, t, t)
-	}
-	for _, t := range []string{"u32", "s32", "u64", "s64"} {
-		add("bfe.%s %s %s c32 c32", t, t, t)
-		add("bfind.%s u32 %s", t, t)
-		add("bfind.shiftamt.%s u32 %s", t, t)
-	}
-	for _, t := range []string{"b32", "b64"} {
-		add("bfi.%s $0, $1, $2, $3, $4; | %s %s %s c32 c32", t, t, t, t)
-		add("popc.%s u32 %s", t, t)
-		add("clz.%s u32 %s", t, t)
-		add("brev.%s %s %s", t, t, t)
-		add("cnot.%s %s %s", t, t, t)
-	}
-	for _, t := range []string{"b16", "b32", "b64"} {
-		add("shl.%s %s %s c32", t, t, t)
-	}
-	add("fns.b32 $0, $1, $2, $3; | u32 u32 c32 i32")
-	add("bmsk.clamp.b32 u32 c32 c32")
-	add("bmsk.wrap.b32 u32 c32 c32")
-	for _, d := range []string{"l", "r"} {
-		for _, m := range []string{"clamp", "wrap"} {
-			add("shf.%s.%s.b32 u32 u32 u32 c32", d, m)
-		}
-	}
-	for _, m := range []string{"", ".f4e", ".b4e", ".rc8", ".ecl", ".ecr", ".rc16"} {
-		add("prmt.b32%s u32 u32 u32 u32", m)
-	}
-	for _, n := range []int{0, 1, 0x17, 0x80, 0x96, 0xac, 0xe8, 0xf0, 0xfe, 0xff} {
-		add("lop3.b32 $0, $1, $2, $3, %d; | u32 u32 u32 u32", n)
-	}
-	for _, t := range []string{"u16x2", "s16x2"} {
-		for _, op := range []string{"add", "min", "max"} {
-			add("%s.%s u32 v32 v32", op, t)
-		}
-	}
-	for _, op := range []string{"min", "max"} {
-		add("%s.relu.s16x2 u32 v32 v32", op)
-		add("%s.s16x2.relu u32 v32 v32", op)
-		add("%s.relu.s32 u32 u32 u32", op)
-		add("%s.s32.relu u32 u32 u32", op)
-	}
-	add("add.sat.s32 s32 s32 s32")
-	add("sub.sat.s32 s32 s32 s32")
-}
-
-func carryForms(add adder) {
-	for _, t := range []string{"u32", "s32", "u64", "s64"} {
-		b := t[1:]
-		add("add.cc.%s $0, $1, $2; addc.%s $0, $3, 0; | %s %s %s %s", t, t, t, t, t, t)
-		add("add.cc.%s $0, $1, $2; addc.cc.%s $0, $3, $4; addc.u%s $0, $0, $0; | %s %s %s %s %s", t, t, b, t, t, t, t, t)
-		add("sub.cc.%s $0, $1, $2; subc.%s $0, $3, 0; | %s %s %s %s", t, t, t, t, t, t)
-		add("sub.cc.%s $0, $1, $2; subc.cc.%s $0, $3, $4; subc.u%s $0, $0, 5; | %s %s %s %s %s", t, t, b, t, t, t, t, t)
-		for _, h := range []string{"lo", "hi"} {
-			add("mad.%s.cc.%s $0, $1, $2, $3; addc.%s $0, $4, $4; | %s %s %s %s %s", h, t, t, t, t, t, t, t)
-			add("add.cc.%s $0, $1, $4; madc.%s.%s $0, $1, $2, $3; | %s %s %s %s %s", t, h, t, t, t, t, t, t)
-			add("add.cc.%s $0, $1, $4; madc.%s.cc.%s $0, $1, $2, $3; addc.%s $0, $1, $2; | %s %s %s %s %s", t, h, t, t, t, t, t, t, t)
-		}
-	}
-}
-
-func castForms(add adder) {
-	ints := []string{"u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"}
-	reg := func(t string) string {
-		if strings.HasSuffix(t, "8") {
-			return t[:1] + "16"
-		}
-		return t
-	}
-	for _, f := range []string{"f16", "bf16", "f32", "f64"} {
-		for _, i := range ints {
-			for _, r := range []string{"rn", "rz", "rm", "rp"} {
-				add("cvt.%s.%s.%s %s %s", r, f, i, f, reg(i))
-			}
-			for _, r := range []string{"rni", "rzi", "rmi", "rpi"} {
-				add("cvt.%s.%s.%s %s %s", r, i, f, reg(i), f)
-			}
-		}
-		for _, r := range []string{"rni", "rzi", "rmi", "rpi"} {
-			add("cvt.%s.%s.%s %s %s", r, f, f, f, f)
-			add("cvt.%s.sat.%s.%s %s %s", r, f, f, f, f)
-		}
-	}
-	for _, i := range []string{"u16", "s32", "u64"} {
-		add("cvt.rn.sat.f32.%s f32 %s", i, i)
-		add("cvt.rn.ftz.f32.%s f32 %s", i, i)
-		add("cvt.rn.sat.f16.%s f16 %s", i, i)
-		add("cvt.rzi.ftz.%s.f32 %s f32", i, i)
-		add("cvt.rzi.sat.%s.f32 %s f32", i, i)
-		add("cvt.rni.sat.%s.f64 %s f64", i, i)
-		add("cvt.rzi.sat.%s.f16 %s f16", i, i)
-	}
-	floats := []string{"f16", "bf16", "f32", "f64"}
-	for _, to := range floats {
-		for _, from := range floats {
-			for _, r := range []string{"", ".rn", ".rz", ".rm", ".rp", ".rna"} {
-				for _, m := range []string{"", ".sat", ".ftz", ".ftz.sat", ".relu", ".satfinite", ".relu.satfinite", ".satfinite.relu"} {
-					if (m == ".relu" || strings.HasPrefix(m, ".re") || strings.HasPrefix(m, ".satf")) && (from != "f32" || r != ".rn" && r != ".rz") {
-						continue
-					}
-					if to == from && r != "" {
-						continue
-					}
-					add("cvt%s%s.%s.%s %s %s", r, m, to, from, to, from)
-				}
-			}
-		}
-	}
-	for _, r := range []string{"rna", "rn", "rz"} {
-		for _, m := range []string{"", ".satfinite", ".relu", ".satfinite.relu"} {
-			add("cvt.%s%s.tf32.f32 u32 f32", r, m)
-		}
-	}
-	for _, t := range []string{"f16x2", "bf16x2"} {
-		for _, r := range []string{"rn", "rz", "rm", "rna"} {
-			for _, m := range []string{"", ".relu", ".satfinite", ".relu.satfinite", ".satfinite.relu"} {
-				add("cvt.%s%s.%s.f32 u32 f32 f32", r, m, t)
-			}
-		}
-	}
-	for _, t := range []string{"e4m3x2", "e5m2x2"} {
-		for _, m := range []string{"", ".relu"} {
-			add("cvt.rn.satfinite%s.%s.f32 u16 f32 f32", m, t)
-			add("cvt.rn.satfinite%s.%s.f16x2 u16 f16x2", m, t)
-			add("cvt.rn%s.f16x2.%s u32 u16", m, t)
-		}
-		add("cvt.rn.%s.f32 u16 f32 f32", t)
-	}
-	for _, t := range []string{"u16", "s16"} {
-		add("cvt.pack.sat.%s.s32 u32 i32 i32", t)
-	}
-	for _, t := range []string{"u8", "s8"} {
-		add("cvt.pack.sat.%s.s32.b32 u32 i32 i32 u32", t)
-	}
-}
-
-func videoForms(add adder) {
-	types := []string{"u32", "s32"}
-	for _, d := range types {
-		for _, a := range types {
-			for _, b := range types {
-				for _, op := range []string{"vadd", "vsub", "vabsdiff", "vmin", "vmax"} {
-					for _, s := range []string{"", ".sat"} {
-						add("%s.%s.%s.%s%s u32 v32 v32", op, d, a, b, s)
-						add("%s.%s.%s.%s%s $0.b1, $1.b2, $2.h1, $3; | u32 v32 v32 v32", op, d, a, b, s)
-						add("%s.%s.%s.%s%s.add $0, $1.b0, $2.b3, $3; | u32 v32 v32 v32", op, d, a, b, s)
-						for _, n := range []string{"2", "4"} {
-							add("%s%s.%s.%s.%s%s u32 v32 v32 v32", op, n, d, a, b, s)
-						}
-					}
-					add("%s.%s.%s.%s.min $0, $1.h0, $2.h1, $3; | u32 v32 v32 v32", op, d, a, b)
-					add("%s.%s.%s.%s.max $0, $1, $2.b1, $3; | u32 v32 v32 v32", op, d, a, b)
-					add("%s2.%s.%s.%s.add u32 v32 v32 v32", op, d, a, b)
-					add("%s4.%s.%s.%s.add u32 v32 v32 v32", op, d, a, b)
-				}
-				for _, n := range []string{"2", "4"} {
-					for _, s := range []string{"", ".sat", ".add"} {
-						add("vavrg%s.%s.%s.%s%s u32 v32 v32 v32", n, d, a, b, s)
-					}
-				}
-				for _, m := range []string{"", ".sat", ".shr7", ".sat.shr7", ".shr15", ".sat.shr15"} {
-					add("vmad.%s.%s.%s%s $0, $1, $2, $3; | u32 v32 v32 v32", d, a, b, m)
-					add("vmad.%s.%s.%s%s $0, -$1.h0, $2.b3, $3; | u32 v32 v32 v32", d, a, b, m)
-					add("vmad.%s.%s.%s%s $0, $1.b1, $2.h1, -$3; | u32 v32 v32 v32", d, a, b, m)
-					add("vmad.%s.%s.%s.po%s $0, $1, $2.h0, $3; | u32 v32 v32 v32", d, a, b, m)
-				}
-			}
-			for _, op := range []string{"vshl", "vshr"} {
-				for _, m := range []string{".clamp", ".wrap"} {
-					for _, s := range []string{"", ".sat"} {
-						add("%s.%s.%s.u32%s%s u32 v32 c32", op, d, a, s, m)
-						add("%s.%s.%s.u32%s%s.add $0, $1.h1, $2.b0, $3; | u32 v32 c32 v32", op, d, a, s, m)
-					}
-				}
-			}
-			for _, c := range []string{"eq", "ne", "lt", "le", "gt", "ge"} {
-				add("vset.%s.%s.%s u32 v32 v32", d, a, c)
-				add("vset.%s.%s.%s $0.h1, $1.b0, $2.b3, $3; | u32 v32 v32 v32", d, a, c)
-				add("vset.%s.%s.%s.add $0, $1.b0, $2.b3, $3; | u32 v32 v32 v32", d, a, c)
-				add("vset2.%s.%s.%s u32 v32 v32 v32", d, a, c)
-				add("vset4.%s.%s.%s u32 v32 v32 v32", d, a, c)
-				add("vset4.%s.%s.%s.add u32 v32 v32 v32", d, a, c)
-			}
-		}
-	}
-	add("vadd2.u32.u32.u32 $0.h1, $1.h21, $2.h03, $3; | u32 v32 v32 v32")
-	add("vsub4.s32.s32.u32 $0.b20, $1.b7310, $2.b2465, $3; | u32 v32 v32 v32")
-	add("vabsdiff4.u32.u32.u32.add $0.b321, $1.b0123, $2.b4567, $3; | u32 v32 v32 v32")
-}
-
-// rareForms are conversions that clamp what cannot be too large, and video
-// instructions that PTX has and nvcc does not make.
-func rareForms(add adder) {
-	add("cvt.rn.sat.f64.s32 f64 u32")
-	add("cvt.rn.sat.f64.u64 f64 u64")
-	add("vshl.u32.u32.u32.clamp.min $0, $1, $2, $3; | u32 v32 c32 v32")
-	add("vshr.s32.s32.u32.wrap.max $0, $1, $2, $3; | u32 v32 c32 v32")
-	add("vset.u32.u32.lt.max $0, $1, $2, $3; | u32 v32 v32 v32")
-	add("vadd.s32.s32.s32.sat $0.h1, $1, $2, $3; | u32 v32 v32 v32")
-	add("vshl.u32.u32.u32.sat.clamp $0.b1, $1, $2, $3; | u32 v32 c32 v32")
-}
-
-func approxForms(add adder) {
-	for _, m := range []string{"", ".ftz"} {
-		for _, op := range []string{"rcp", "sqrt", "rsqrt", "sin", "cos", "lg2", "ex2"} {
-			add("~%s.approx%s.f32 f32 f32", op, m)
-		}
-		add("~div.approx%s.f32 f32 f32 f32", m)
-		add("~div.full%s.f32 f32 f32 f32", m)
-	}
-	add("~ex2.approx.ftz.f16 f16 f16")
-	add("~ex2.approx.ftz.f16x2 f16x2 f16x2")
-	add("~tanh.approx.f32 f32 f32")
-	add("~rcp.approx.ftz.f64 f64 f64")
-	add("~rsqrt.approx.f64 f64 f64")
-	add("~rsqrt.approx.ftz.f64 f64 f64")
-	for _, t := range []string{"f16", "f16x2"} {
-		add("~ex2.approx.%s %s %s", t, t, t)
-		add("~tanh.approx.%s %s %s", t, t, t)
-	}
-	for _, t := range []string{"bf16", "bf16x2"} {
-		add("~ex2.approx.ftz.%s %s %s", t, t, t)
-		add("~tanh.approx.%s %s %s", t, t, t)
-	}
 }
 
 // bitsOf is how wide a type is.
@@ -645,7 +276,7 @@ func ulps(t string, a, b uint64) uint64 {
 		one := strings.TrimSuffix(t, "x2")
 		return max(ulps(one, a&0xffff, b&0xffff), ulps(one, a>>16, b>>16))
 	}
-	l := map[string]*layout{"f16": half, "bf16": brain, "f32": single, "f64": double}[t]
+	l := map[string]*floatFormat{"f16": half, "bf16": brain, "f32": single, "f64": double}[t]
 	if a == b {
 		return 0
 	}

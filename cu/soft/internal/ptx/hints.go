@@ -25,7 +25,7 @@ func hintProfiler(b *builder, o *opcode) {
 // hintRegisters builds setmaxnreg, which says how many registers a warp needs.
 func hintRegisters(b *builder, o *opcode) {
 	o.only(tu32)
-	o.refuseIf(!o.take("inc", "dec") || !o.takeSync(), "in this form")
+	o.refuseIf(!o.take("inc", "dec") || !o.take("sync"), "in this form")
 	hint(1, "aligned")(b, o)
 }
 

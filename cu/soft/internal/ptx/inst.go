@@ -49,16 +49,22 @@ func newOpcode(t token) *opcode {
 }
 
 // take takes one of the modifiers, and reports whether it was there.
-func (o *opcode) take(names ...string) bool {
+func (o *opcode) take(names ...string) bool { return o.takeOne(names...) != "" }
+
+// takeOne is take, and returns the modifier, or nothing.
+func (o *opcode) takeOne(names ...string) string {
 	for _, n := range names {
-		for i, m := range o.mods {
-			if m == n {
-				o.mods = append(o.mods[:i:i], o.mods[i+1:]...)
-				return true
-			}
+		if i := slices.Index(o.mods, n); i >= 0 {
+			o.mods = slices.Concat(o.mods[:i], o.mods[i+1:])
+			return n
 		}
 	}
-	return false
+	return ""
+}
+
+// has reports whether one of the modifiers is there, and leaves it.
+func (o *opcode) has(names ...string) bool {
+	return slices.ContainsFunc(names, func(n string) bool { return slices.Contains(o.mods, n) })
 }
 
 // oneOf takes the first modifier that a table has, and returns its entry.

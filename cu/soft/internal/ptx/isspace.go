@@ -1,18 +1,8 @@
 package ptx
 
-// A region is the range of generic addresses of a space.
-type region struct{ from, size uint64 }
-
-func regionOf(s space) (region, bool) {
-	switch s {
-	case shared, local:
-		return region{s.window(), windowSize}, true
-	case param:
-		return region{paramWindow, windowSize}, true
-	case global:
-		return region{0, sharedWindow}, true
-	}
-	return region{}, false
+// regions are the ranges of generic addresses of spaces.
+var regions = map[space]struct{ from, size uint64 }{
+	shared: {sharedWindow, windowSize}, local: {localWindow, windowSize}, param: {paramWindow, windowSize}, global: {0, sharedWindow},
 }
 
 // isSpace builds isspacep: whether an address is one of a space.
@@ -22,7 +12,7 @@ func isSpace(b *builder, o *opcode) {
 		b.isConstant()
 		return
 	}
-	r, known := regionOf(s)
+	r, known := regions[s]
 	o.refuseIf(!ok || !known, "of this space")
 	b.emitTyped(func(t *thread, i *inst) { t.r[i.d] = boolBits(t.r[i.a]-r.from < r.size) }, tpred, tu64)
 }

@@ -95,16 +95,10 @@ func (t *thread) at(s space, address, n uint64, write bool) []byte {
 	case local:
 		return t.within(t.local, wrapped(address), address, n)
 	case param: // of an entry; those of functions are local
-		if write {
-			break
+		if !write {
+			return t.within(t.block.launch.Params, address, address, n)
 		}
-		return t.within(t.block.launch.Params, address, address, n)
-	case constant:
-		if write {
-			break
-		}
-		fallthrough
-	case global:
+	case constant, global: // what would write constants is refused
 		return t.global(address, n, write)
 	}
 	t.fail(IllegalAddress, address)
@@ -206,12 +200,17 @@ func (b *builder) locate(o operand, a *access, i *inst) {
 	}
 }
 
+// values are those of a vector, or the operand itself.
+func (o operand) values() []operand {
+	if o.what == isVector {
+		return o.vec
+	}
+	return []operand{o}
+}
+
 // vector is the slots of an operand that is count values.
 func (b *builder) vector(o operand, a access, slot func(operand, typ) int32) []int32 {
-	list := []operand{o}
-	if o.what == isVector {
-		list = o.vec
-	}
+	list := o.values()
 	failIf(len(list) != a.count, b.line, "%d values, where the instruction has %d", len(list), a.count)
 	var slots []int32
 	for _, v := range list {
@@ -238,23 +237,17 @@ func load(b *builder, o *opcode) {
 // widths is the type of the registers that are loaded, which must be as wide as
 // each other.
 func (b *builder) widths(o operand, a access) typ {
-	list := []operand{o}
-	if o.what == isVector {
-		list = o.vec
-	}
-	var registers []typ
-	for _, v := range list {
+	register := typ{}
+	for _, v := range o.values() {
 		if v.what == isRegister {
-			registers = append(registers, v.reg.typ)
+			failIf(register.size != 0 && register.size != v.reg.typ.size, b.line, "registers of different widths")
+			register = v.reg.typ
 		}
 	}
-	if len(registers) == 0 {
+	if register.size == 0 {
 		return a.typ
 	}
-	for _, t := range registers {
-		failIf(t.size != registers[0].size, b.line, "registers of different widths")
-	}
-	return registers[0]
+	return register
 }
 
 // loader makes what loads, into registers of a type.
@@ -305,15 +298,14 @@ func (a access) setter() func([]byte, uint64) {
 	if a.strong {
 		return storeWord[a.typ.size]
 	}
-	switch a.typ.size {
-	case 1:
-		return func(m []byte, v uint64) { m[0] = byte(v) }
-	case 2:
-		return func(m []byte, v uint64) { binary.LittleEndian.PutUint16(m, uint16(v)) }
-	case 4:
-		return func(m []byte, v uint64) { binary.LittleEndian.PutUint32(m, uint32(v)) }
-	}
-	return binary.LittleEndian.PutUint64
+	return setters[a.typ.size]
+}
+
+var setters = map[int]func([]byte, uint64){
+	1: func(m []byte, v uint64) { m[0] = byte(v) },
+	2: func(m []byte, v uint64) { binary.LittleEndian.PutUint16(m, uint16(v)) },
+	4: func(m []byte, v uint64) { binary.LittleEndian.PutUint32(m, uint32(v)) },
+	8: binary.LittleEndian.PutUint64,
 }
 
 // store builds st.

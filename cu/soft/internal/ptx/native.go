@@ -151,11 +151,7 @@ func allocate(b *builder, o *opcode) {
 // saveStack and restoreStack give back what alloca has taken since.
 func saveStack(b *builder, o *opcode) {
 	t := o.only(tu64)
-	b.emitTarget(t, func(t *thread, i *inst) { t.r[i.d] = t.extra })
-}
-
-func (b *builder) emitTarget(t typ, f run) {
-	b.emit(inst{run: f, d: b.target(b.p.operand(b), t)})
+	b.emit(inst{run: func(t *thread, i *inst) { t.r[i.d] = t.extra }, d: b.target(b.p.operand(b), t)})
 }
 
 func restoreStack(b *builder, o *opcode) {

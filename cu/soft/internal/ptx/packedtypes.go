@@ -46,9 +46,9 @@ func (t typ) plain() typ {
 	return t
 }
 
-// layout is how a float type's numbers lie in bits, those of one half if it is a
+// format is how a float type's numbers lie in bits, those of one half if it is a
 // pair; nil if it is none.
-func (t typ) layout() *layout {
+func (t typ) format() *floatFormat {
 	switch t {
 	case tf16, tf16x2:
 		return half
@@ -73,7 +73,7 @@ func (t typ) pair() bool {
 
 // small reports whether the type is a float of 16 bits, or a pair of them.
 func (t typ) small() bool {
-	return t.size == 2 && t.layout() != nil || t.kind == halfPair || t.kind == bfloatPair
+	return t.size == 2 && t.format() != nil || t.kind == halfPair || t.kind == bfloatPair
 }
 
 // A pure function of up to three operands is what an instruction does.

@@ -214,30 +214,20 @@ func (p *parser) directive() {
 	switch t.text {
 	case ".address_size":
 		failIf(p.integer(64) != 64, t.line, "only 64-bit addresses are supported")
-		return
-	case ".visible", ".weak", ".common":
-		return // there is one module, and the names in it are its own
+	case ".visible", ".weak", ".common", ";": // there is one module, and the names in it are its own
 	case ".extern":
 		p.external = true
-		return
 	case ".entry", ".func":
 		p.external = false
 		p.function(t.is(".entry"))
-		return
 	case ".global", ".const", ".shared":
-		defer func() { p.external = false }()
 		p.globals(spaceNames[t.text[1:]])
-		return
+		p.external = false
 	case ".alias":
 		p.alias()
-		return
-	case ";":
-		return
+	default:
+		failIf(!p.remark(t), t.line, "%s is not supported here", t)
 	}
-	if p.remark(t) {
-		return
-	}
-	panic(errorf(t.line, "%s is not supported here", t))
 }
 
 // remark takes a directive that has no effect on the program: debugging information and advice.
@@ -245,18 +235,16 @@ func (p *parser) remark(t token) (ok bool) {
 	switch t.text {
 	case ".file":
 		p.file()
-		return true
 	case ".loc":
 		p.location()
-		return true
 	case ".pragma":
 		p.pragma()
-		return true
 	case ".section":
 		p.section()
-		return true
+	default:
+		return false
 	}
-	return false
+	return true
 }
 
 // file takes .file number "name" [, time, size].

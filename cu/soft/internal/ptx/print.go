@@ -132,7 +132,7 @@ func (p *printer) verb(d directive, text string) {
 		p.out = append(p.out, '%')
 	case 'd', 'i':
 		v := typ{signed, d.size}.signed64(p.whole(d))
-		p.integer(d, strconv.FormatUint(magnitude(v), 10), sign(d, v < 0))
+		p.integer(d, strconv.FormatUint(uint64(max(v, -v)), 10), sign(d, v < 0))
 	case 'u':
 		p.integer(d, strconv.FormatUint(p.whole(d), 10), "")
 	case 'x', 'X', 'o':
@@ -156,13 +156,6 @@ func (p *printer) verb(d directive, text string) {
 	default:
 		p.out = append(p.out, text...)
 	}
-}
-
-func magnitude(v int64) uint64 {
-	if v < 0 {
-		return -uint64(v)
-	}
-	return uint64(v)
 }
 
 // sign is what stands before a number.
@@ -191,26 +184,13 @@ func (p *printer) integer(d directive, digits, prefix string) {
 
 // based prints %x, %X and %o.
 func (p *printer) based(d directive) {
-	v := p.whole(d)
-	alternate := strings.Contains(d.flags, "#")
-	switch {
-	case d.verb == 'o':
-		digits := strconv.FormatUint(v, 8)
-		if alternate && v != 0 && d.precision <= len(digits) {
-			digits = "0" + digits
-		}
-		p.integer(d, digits, "")
-	case alternate && v != 0:
-		p.hex(d, v, "0"+string(d.verb))
-	default:
-		p.hex(d, v, "")
-	}
-}
-
-func (p *printer) hex(d directive, v uint64, prefix string) {
-	digits := strconv.FormatUint(v, 16)
-	if d.verb == 'X' {
-		digits = strings.ToUpper(digits)
+	v, prefix := p.whole(d), ""
+	digits := fmt.Sprintf("%"+string(d.verb), v)
+	switch alternate := strings.Contains(d.flags, "#") && v != 0; {
+	case alternate && d.verb != 'o':
+		prefix = "0" + string(d.verb)
+	case alternate && d.precision <= len(digits):
+		digits = "0" + digits
 	}
 	p.integer(d, digits, prefix)
 }
@@ -240,28 +220,16 @@ func (p *printer) float(d directive, v float64) {
 // decimal is %f, %e or %g of a number that is not negative.
 func decimal(d directive, v float64) string {
 	verb, precision := d.verb|0x20, d.precision
-	if precision < 0 {
+	switch {
+	case precision < 0:
 		precision = 6
+	case verb == 'g':
+		precision = max(precision, 1)
 	}
-	if verb != 'g' {
-		return dotted(d, strconv.FormatFloat(v, verb, precision, 64))
-	}
-	precision = max(precision, 1)
 	if strings.Contains(d.flags, "#") {
-		return fmt.Sprintf("%#.*g", precision, v)
+		return fmt.Sprintf("%#.*"+string(verb), precision, v)
 	}
-	return strconv.FormatFloat(v, 'g', precision, 64)
-}
-
-// dotted adds the point that # asks for.
-func dotted(d directive, s string) string {
-	if d.precision == 0 && strings.Contains(d.flags, "#") {
-		whole, exponent, _ := strings.Cut(s, "e")
-		if s = whole + "."; exponent != "" {
-			s += "e" + exponent
-		}
-	}
-	return s
+	return strconv.FormatFloat(v, verb, precision, 64)
 }
 
 // hexFloat is %a: Go's has two digits in its exponent at least.

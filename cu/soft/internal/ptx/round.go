@@ -20,8 +20,8 @@ const (
 
 var roundingNames = map[string]rounding{"rn": toEven, "rz": toZero, "rm": down, "rp": up}
 
-// A layout is how a float lies in its bits: sign, exponent, fraction.
-type layout struct {
+// A floatFormat is how a float lies in its bits: sign, exponent, fraction.
+type floatFormat struct {
 	size     int // bits
 	fraction int
 	bias     int
@@ -31,53 +31,53 @@ type layout struct {
 	flushes  bool   // what is subnormal, had the exponent no end, is rounded to zero
 }
 
-// layoutOf makes one as IEEE 754 has them.
-func layoutOf(size, fraction int, nan uint64) *layout {
+// newFloatFormat returns one of IEEE 754.
+func newFloatFormat(size, fraction int, nan uint64) *floatFormat {
 	inf := uint64(1)<<(size-1) - uint64(1)<<fraction
-	return &layout{size, fraction, 1<<(size-2-fraction) - 1, nan, inf - 1, true, false}
+	return &floatFormat{size, fraction, 1<<(size-2-fraction) - 1, nan, inf - 1, true, false}
 }
 
 var (
-	half   = layoutOf(16, 10, 0x7fff)
-	brain  = layoutOf(16, 7, 0x7fff)
-	single = layoutOf(32, 23, nan32)
-	double = layoutOf(64, 52, nan64)
-	tensor = layoutOf(19, 10, 0x3ffff) // tf32 without its low zeros
-	e5m2   = layoutOf(8, 2, 0x7f)
-	e4m3   = &layout{8, 3, 7, 0x7f, 0x7e, false, false}
+	half   = newFloatFormat(16, 10, 0x7fff)
+	brain  = newFloatFormat(16, 7, 0x7fff)
+	single = newFloatFormat(32, 23, nan32)
+	double = newFloatFormat(64, 52, nan64)
+	tensor = newFloatFormat(19, 10, 0x3ffff) // tf32 without its low zeros
+	e5m2   = newFloatFormat(8, 2, 0x7f)
+	e4m3   = &floatFormat{8, 3, 7, 0x7f, 0x7e, false, false}
 )
 
-// flushing are the layouts for operations that have .ftz.
-var flushing = map[*layout]*layout{half: half.flushing(), single: single.flushing()}
+// flushing are the formats for operations that have .ftz.
+var flushing = map[*floatFormat]*floatFormat{half: half.flushing(), single: single.flushing()}
 
-func (l *layout) flushing() *layout {
+func (l *floatFormat) flushing() *floatFormat {
 	zeros := *l
 	zeros.flushes = true
 	return &zeros
 }
 
-func (l *layout) sign() uint64 { return 1 << (l.size - 1) }
+func (l *floatFormat) sign() uint64 { return 1 << (l.size - 1) }
 
 // inf is the infinity, or what stands where it would.
-func (l *layout) inf() uint64 {
+func (l *floatFormat) inf() uint64 {
 	if !l.infinite {
 		return l.nan
 	}
 	return l.largest + 1
 }
 
-func (l *layout) isNaN(v uint64) bool {
+func (l *floatFormat) isNaN(v uint64) bool {
 	return v&^l.sign() > l.largest && v&^l.sign() != l.inf() || !l.infinite && v&^l.sign() == l.nan
 }
-func (l *layout) isInf(v uint64) bool { return l.infinite && v&^l.sign() == l.inf() }
+func (l *floatFormat) isInf(v uint64) bool { return l.infinite && v&^l.sign() == l.inf() }
 
-func (l *layout) isSubnormal(v uint64) bool {
+func (l *floatFormat) isSubnormal(v uint64) bool {
 	v &^= l.sign()
 	return v != 0 && v < 1<<l.fraction
 }
 
 // flush takes a subnormal number for a zero of its sign.
-func (l *layout) flush(v uint64) uint64 {
+func (l *floatFormat) flush(v uint64) uint64 {
 	if l.isSubnormal(v) {
 		return v & l.sign()
 	}
@@ -92,7 +92,7 @@ type exact struct {
 }
 
 // open gives the value of a finite number.
-func (l *layout) open(v uint64) exact {
+func (l *floatFormat) open(v uint64) exact {
 	mant, exp := v&(1<<l.fraction-1), int(v&^l.sign()>>l.fraction)
 	if exp > 0 {
 		mant |= 1 << l.fraction
@@ -103,7 +103,7 @@ func (l *layout) open(v uint64) exact {
 }
 
 // round gives the bits of a number.
-func (l *layout) round(e exact, r rounding) uint64 {
+func (l *floatFormat) round(e exact, r rounding) uint64 {
 	sign := uint64(0)
 	if e.neg {
 		sign = l.sign()
@@ -138,7 +138,7 @@ func (l *layout) round(e exact, r rounding) uint64 {
 }
 
 // overflow is what a number becomes that is too large.
-func (l *layout) overflow(neg bool, r rounding) uint64 {
+func (l *floatFormat) overflow(neg bool, r rounding) uint64 {
 	if r == toZero || r == up && neg || r == down && !neg {
 		return l.largest
 	}
@@ -259,7 +259,7 @@ func (w wide) narrow() exact {
 }
 
 // fma is a b + c, rounded once.
-func (l *layout) fma(a, b, c uint64, r rounding) uint64 {
+func (l *floatFormat) fma(a, b, c uint64, r rounding) uint64 {
 	sign := (a ^ b) & l.sign()
 	switch {
 	case l.isNaN(a) || l.isNaN(b) || l.isNaN(c):
@@ -288,20 +288,20 @@ func (l *layout) fma(a, b, c uint64, r rounding) uint64 {
 	return l.round(p.narrow(), r)
 }
 
-func (l *layout) one() uint64 { return uint64(l.bias) << l.fraction }
+func (l *floatFormat) one() uint64 { return uint64(l.bias) << l.fraction }
 
-func (l *layout) add(a, b uint64, r rounding) uint64 { return l.fma(a, l.one(), b, r) }
+func (l *floatFormat) add(a, b uint64, r rounding) uint64 { return l.fma(a, l.one(), b, r) }
 
-func (l *layout) sub(a, b uint64, r rounding) uint64 {
+func (l *floatFormat) sub(a, b uint64, r rounding) uint64 {
 	return l.fma(a, l.one(), b^l.sign(), r)
 }
 
 // mul adds a zero of the product's sign, which changes nothing.
-func (l *layout) mul(a, b uint64, r rounding) uint64 {
+func (l *floatFormat) mul(a, b uint64, r rounding) uint64 {
 	return l.fma(a, b, (a^b)&l.sign(), r)
 }
 
-func (l *layout) div(a, b uint64, r rounding) uint64 {
+func (l *floatFormat) div(a, b uint64, r rounding) uint64 {
 	sign := (a ^ b) & l.sign()
 	zero, byZero := a&^l.sign() == 0, b&^l.sign() == 0
 	switch {
@@ -320,7 +320,7 @@ func (l *layout) div(a, b uint64, r rounding) uint64 {
 	return l.round(e, r)
 }
 
-func (l *layout) sqrt(a uint64, r rounding) uint64 {
+func (l *floatFormat) sqrt(a uint64, r rounding) uint64 {
 	switch {
 	case l.isNaN(a):
 		return l.nan

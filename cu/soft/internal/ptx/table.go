@@ -30,7 +30,7 @@ func newTable() map[string]build {
 		"shl": shift(shlRows), "shr": shift(shrRows), "cnot": one(cnotRows),
 		"popc": count(popcRows), "clz": count(clzRows), "brev": one(brevRows),
 		"bfe": sized(bfeRows, fieldTypes), "bfi": insertField, "bfind": findBit, "fns": sized(fnsRows, fnsTypes),
-		"szext": clamped(szextClamp, szextWrap, extendTypes), "bmsk": clamped(bmskClamp, bmskWrap, extendTypes),
+		"szext": clamped(extendBits, extendTypes, tu32, ts32), "bmsk": clamped(bitMask, extendTypes, tb32),
 		"shf": funnel, "prmt": permute, "lop3": lookUp,
 		// Floats.
 		"sqrt": arithmetic(one(sqrtRows)), "rcp": arithmetic(one(rcpRows)), "copysign": copySign, "testp": testNumber,

@@ -41,8 +41,13 @@ func (t typ) String() string {
 	return fmt.Sprintf("%s%d", letter, t.size*8)
 }
 
-// mask has the bits of the type's width set.
-func (t typ) mask() uint64 { return ^uint64(0) >> (64 - 8*t.size) }
+// mask has the bits of the type's width set, of which a predicate has one.
+func (t typ) mask() uint64 {
+	if t.kind == predicate {
+		return 1
+	}
+	return ^uint64(0) >> (64 - 8*t.size)
+}
 
 // A space is where a variable lies.
 type space uint8

@@ -57,7 +57,10 @@ var videoOps = map[string]func(a, b int64) int64{
 	"vabsdiff": func(a, b int64) int64 { return max(a-b, b-a) },
 	"vmin":     func(a, b int64) int64 { return min(a, b) },
 	"vmax":     func(a, b int64) int64 { return max(a, b) },
-	"vavrg":    nil, // of vectors only
+	"vavrg": func(a, b int64) int64 { // of vectors only; halves are rounded away from zero
+		s := a + b
+		return (s + int64(boolBits(s >= 0))) >> 1
+	},
 }
 
 // intTypes takes n types of 32 bits.
@@ -85,11 +88,7 @@ func video(b *builder, o *opcode) {
 	f := o.videoFunction(types)
 	v := videoMode{name: o.name, dt: types[0], at: types[1], bt: types[2], f: f}
 	v.sat = o.name != "vset" && o.take("sat")
-	for _, n := range []string{"add", "min", "max"} {
-		if v.merge == "" && o.take(n) {
-			v.merge = n
-		}
-	}
+	v.merge = o.takeOne("add", "min", "max")
 	o.refuseIf((v.merge == "min" || v.merge == "max") && !v.tried(), "with .%s and these types: what a GPU gives is not known", v.merge)
 	b.videoOperands(o, v)
 }

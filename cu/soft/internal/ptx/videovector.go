@@ -6,17 +6,8 @@ func videoVector(b *builder, o *opcode) {
 	name := o.name[:len(o.name)-1]
 	types := o.videoTypes(name)
 	f := videoOps[name]
-	switch name {
-	case "vset":
+	if name == "vset" {
 		f = o.videoComparison()
-	case "vavrg":
-		f = func(a, b int64) int64 { // halves are rounded away from zero
-			if s := a + b; s >= 0 {
-				return (s + 1) >> 1
-			} else {
-				return s >> 1
-			}
-		}
 	}
 	v := vectorMode{lanes: lanes, dt: types[0], at: types[1], bt: types[2], f: f, sat: name != "vset" && o.take("sat"), add: o.take("add")}
 	b.videoVector(o, v)

@@ -2,7 +2,6 @@ package ptx
 
 import (
 	"math/bits"
-	"slices"
 )
 
 // A convergence point is an instruction that threads of a warp run together: each thread brings
@@ -107,9 +106,6 @@ func (t *thread) calledAlike(other *thread) bool {
 	return true
 }
 
-// takeSync takes .sync. The last operand is the mask of the threads that converge then.
-func (o *opcode) takeSync() bool { return o.take("sync") }
-
 // assemble emits an instruction that threads of a warp run together: those in the mask that a slot
 // holds, or with slot -1 those that have arrived.
 func (b *builder) assemble(o *opcode, i inst, mask int32, act func(here []*thread)) {
@@ -132,7 +128,8 @@ func (b *builder) comma(t typ) int32 {
 	return b.source(b.p.operand(b), t)
 }
 
-// syncMask takes the mask of an instruction with .sync, and -1 of one without.
+// syncMask takes the mask of the threads that converge, the last operand of an
+// instruction with .sync, and -1 of one without.
 func (b *builder) syncMask(sync bool) int32 {
 	if !sync {
 		return -1
@@ -173,8 +170,8 @@ var votes = map[string]func(yes, all uint64) uint64{
 
 // vote builds vote.
 func vote(b *builder, o *opcode) {
-	sync := o.takeSync()
-	ballot := slices.Contains(o.mods, "ballot")
+	sync := o.take("sync")
+	ballot := o.has("ballot")
 	how, ok := oneOf(o, votes)
 	t := o.typ(0)
 	if want := map[bool]typ{true: tb32, false: tpred}[ballot]; !ok || t != want {
@@ -198,7 +195,7 @@ func vote(b *builder, o *opcode) {
 
 // match builds match.any and match.all, which return the lanes with the same value.
 func match(b *builder, o *opcode) {
-	sync, all := o.takeSync(), o.take("all")
+	sync, all := o.take("sync"), o.take("all")
 	o.refuseIf(!sync || !all && !o.take("any"), "in this form")
 	t := o.only(tb32, tb64)
 	args := b.arguments(2)
@@ -230,12 +227,8 @@ func matchAny(here []*thread) {
 	for _, t := range here {
 		groups[t.r[t.inst.a]] |= 1 << t.lane()
 	}
-	values := make([]uint64, len(here)) // d may be a
-	for k, t := range here {
-		values[k] = groups[t.r[t.inst.a]]
-	}
-	for k, t := range here {
-		t.r[t.inst.d] = values[k]
+	for _, t := range here {
+		t.r[t.inst.d] = groups[t.r[t.inst.a]]
 	}
 }
 
@@ -254,19 +247,11 @@ func matchAll(here []*thread) {
 	give(here, lanes(here))
 }
 
-// reductions are those of a warp's values.
-var reductions = []string{"add", "min", "max", "and", "or", "xor"}
-
 // reduce builds redux.sync.
 func reduce(b *builder, o *opcode) {
-	o.refuseIf(!o.takeSync(), "without .sync")
+	o.refuseIf(!o.take("sync"), "without .sync")
 	t := o.typ(0)
-	var f update
-	for _, name := range reductions {
-		if o.take(name) {
-			f = updateOf(name, t)
-		}
-	}
+	f := updateOf(o.takeOne("add", "min", "max", "and", "or", "xor"), t)
 	o.refuseIf(f == nil || t.size != 4 || t.kind == float, "with .%s", t)
 	args := b.arguments(2)
 	i := inst{d: b.target(args[0], t), a: b.source(args[1], t)}
@@ -281,7 +266,7 @@ func reduce(b *builder, o *opcode) {
 
 // elect builds elect.sync, which elects the first thread of those in the mask.
 func elect(b *builder, o *opcode) {
-	o.refuseIf(!o.takeSync(), "without .sync")
+	o.refuseIf(!o.take("sync"), "without .sync")
 	args := b.arguments(1)
 	o.refuseIf(args[0].pair == nil, "without a predicate")
 	i := b.withPredicate(args[0], tb32)
@@ -295,7 +280,7 @@ func elect(b *builder, o *opcode) {
 
 // warpBarrier builds bar.warp.sync, once bar and warp are taken.
 func warpBarrier(b *builder, o *opcode) {
-	o.refuseIf(!o.takeSync(), "without .sync")
+	o.refuseIf(!o.take("sync"), "without .sync")
 	args := b.arguments(1)
 	mask := b.source(args[0], tu32)
 	b.assemble(o, inst{}, mask, func([]*thread) {})
@@ -315,8 +300,8 @@ var shuffles = map[string]shuffleFrom{
 
 // shuffle builds shfl.
 func shuffle(b *builder, o *opcode) {
-	sync := o.takeSync()
-	idx := slices.Contains(o.mods, "idx")
+	sync := o.take("sync")
+	idx := o.has("idx")
 	how, ok := oneOf(o, shuffles)
 	t := o.typ(0)
 	o.refuseIf(!ok || t != tb32, "with .%s", t)
