@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/share"
@@ -16,8 +14,7 @@ import (
 func benchmarked(b *testing.B, names int) (socket string, dev *cu.Device) {
 	b.Helper()
 	socket, dev = newSocket(b), cutest.Device(b)
-	cmd, err := mortal(b.Context(), socket, "")
-	require.NoError(b, err)
+	cmd := ok(mortal(b.Context(), socket, ""))(b)
 	b.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

@@ -35,8 +35,7 @@ func shipped(t *testing.T) map[string]uint64 {
 		require.NoError(t, err)
 		found := regexp.MustCompile(pattern).FindSubmatch(text)
 		require.NotNil(t, found, path)
-		n, err := strconv.ParseUint(string(found[1]), 10, 64)
-		require.NoError(t, err)
+		n := ok(strconv.ParseUint(string(found[1]), 10, 64))(t)
 		limits[path] = n << 20
 	}
 	return limits
@@ -49,8 +48,7 @@ func TestBudgetFitsWhatIsShipped(t *testing.T) {
 		b := budgetFor(limit)
 		require.LessOrEqual(t, b.most(), limit*9/10, "%s: %+v", path, b)
 	}
-	text, err := os.ReadFile("../docs/security.md")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../docs/security.md"))(t)
 	row := func(what string, of func(b budget) uint64) string {
 		mib := func(limit uint64) string { return fmt.Sprintf("%.1f", float64(of(budgetFor(limit)))/(1<<20)) }
 		return fmt.Sprintf("| %s | %s | %s |", what, mib(128<<20), mib(256<<20))
@@ -125,19 +123,15 @@ func eventuallyPut(t *testing.T, c *Client, p Part) {
 func TestTablesThatAreNotDelivered(t *testing.T) {
 	limitTo(t, 128<<20)
 	s, _, dev := kept(t)
-	table, err := descriptor.Sealed("table", []byte(`"`+strings.Repeat("a", 8<<20)+`"`))
-	require.NoError(t, err)
+	table := ok(descriptor.Sealed("table", []byte(`"`+strings.Repeat("a", 8<<20)+`"`)))(t)
 	sparse := sparseTable(t, 60<<20)
 	defer func() { require.NoError(t, errors.Join(table.Close(), sparse.Close())) }()
-	hoarder, err := Dial(soon(t), s.opts.Socket)
-	require.NoError(t, err)
+	hoarder := ok(Dial(soon(t), s.opts.Socket))(t)
 	first := bookingOf(t, hoarder, dev, small)
-	second, err := hoarder.book(soon(t), Put{Name: "other", Parts: 1}, part(0, dev, 1), "other")
-	require.NoError(t, err)
-	_, err = hoarder.ask(soon(t), request{Op: opTable, Ticket: first.ticket}, sparse)
+	second := ok(hoarder.book(soon(t), Put{Name: "other", Parts: 1}, part(0, dev, 1), "other"))(t)
+	_, err := hoarder.ask(soon(t), request{Op: opTable, Ticket: first.ticket}, sparse)
 	requireCode(t, "quota", err)
-	_, err = hoarder.ask(soon(t), request{Op: opTable, Ticket: first.ticket}, table)
-	require.NoError(t, err)
+	require.NoError(t, errOf(hoarder.ask(soon(t), request{Op: opTable, Ticket: first.ticket}, table)))
 	_, err = hoarder.ask(soon(t), request{Op: opTable, Ticket: second.ticket}, table)
 	requireCode(t, "quota", err)
 	require.NoError(t, hoarder.Close())
@@ -146,12 +140,10 @@ func TestTablesThatAreNotDelivered(t *testing.T) {
 
 // sparseTable is a sealed memfd of holes.
 func sparseTable(t *testing.T, size int64) *os.File {
-	fd, err := unix.MemfdCreate("table", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	require.NoError(t, err)
+	fd := ok(unix.MemfdCreate("table", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))(t)
 	f := fdtrace.File(fd, "table")
 	require.NoError(t, f.Truncate(size))
-	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, descriptor.Content)
-	require.NoError(t, err)
+	require.NoError(t, errOf(unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, descriptor.Content)))
 	return f
 }
 
@@ -159,8 +151,7 @@ func sparseTable(t *testing.T, size int64) *os.File {
 func TestRequestsThatDoNotEnd(t *testing.T) {
 	limitTo(t, 128<<20)
 	s, c, _ := kept(t)
-	_, err := c.Status(soon(t))
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Status(soon(t))))
 	piece := append([]byte{pieceMore}, []byte(strings.Repeat(" ", maxPiece))...)
 	cut := 0
 	for range 60 {
@@ -180,7 +171,7 @@ func TestRequestsThatDoNotEnd(t *testing.T) {
 		s.requests.mu.Unlock()
 	}
 	require.Positive(t, cut)
-	_, err = c.Stat(soon(t), "w")
+	_, err := c.Stat(soon(t), "w")
 	requireCode(t, "not-found", err)
 }
 
@@ -193,14 +184,12 @@ func TestLongList(t *testing.T) {
 	}
 	const names = 30 // of 16 KiB each, as JSON
 	for i := range names {
-		_, err := c.Put(soon(t), Put{Name: fmt.Sprintf("n%02d", i), Labels: labels}, part(0, dev, 1))
-		require.NoError(t, err)
+		require.NoError(t, errOf(c.Put(soon(t), Put{Name: fmt.Sprintf("n%02d", i), Labels: labels}, part(0, dev, 1))))
 	}
 	s.answers.mu.Lock()
 	s.answers.most = 160 << 10
 	s.answers.mu.Unlock()
-	all, err := c.List(soon(t))
-	require.NoError(t, err)
+	all := ok(c.List(soon(t)))(t)
 	require.Len(t, all, names)
 	for i, n := range all {
 		require.Equal(t, fmt.Sprintf("n%02d", i), n.Name)
@@ -208,9 +197,8 @@ func TestLongList(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return s.answers.used(s.self().UID) == 0 }, waitLong, waitStep)
 	require.NoError(t, s.answers.take(s.self().UID, 160<<10))
-	_, err = c.Stat(soon(t), "n00")
+	_, err := c.Stat(soon(t), "n00")
 	requireCode(t, codeBusy, err)
 	s.answers.leave(s.self().UID, 160<<10)
-	_, err = c.Stat(soon(t), "n00")
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Stat(soon(t), "n00")))
 }

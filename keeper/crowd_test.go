@@ -26,10 +26,8 @@ func putMany(t testing.TB, c *Client, dev *cu.Device, n int) {
 	t.Helper()
 	d, files := exported(t, dev)
 	for i := range n {
-		b, err := c.book(soon(t), Put{Name: fmt.Sprintf("many/n%04d", i), Parts: 1, Labels: map[string]string{"revision": "7f3a9c"}}, part(0, dev, 1), "")
-		require.NoError(t, err)
-		_, err = b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"tensors":{}}`))
-		require.NoError(t, err)
+		b := ok(c.book(soon(t), Put{Name: fmt.Sprintf("many/n%04d", i), Parts: 1, Labels: map[string]string{"revision": "7f3a9c"}}, part(0, dev, 1), ""))(t)
+		require.NoError(t, errOf(b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"tensors":{}}`))))
 	}
 }
 
@@ -40,8 +38,7 @@ func buildProgram(t testing.TB) string {
 		t.Skip("under qemu-user the memory is the emulator's, too")
 	}
 	if bin := os.Getenv("GPUFD_BIN"); bin != "" {
-		program, err := filepath.Abs(filepath.Join(bin, "gpufd"))
-		require.NoError(t, err)
+		program := ok(filepath.Abs(filepath.Join(bin, "gpufd")))(t)
 		return program
 	}
 	program := filepath.Join(t.TempDir(), "gpufd")
@@ -59,8 +56,7 @@ func runKeeper(t testing.TB, program, socket string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(program, append([]string{"keeper", "--json", "--socket", socket}, args...)...)
 	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	out := ok(cmd.StdoutPipe())(t)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -74,12 +70,10 @@ func runKeeper(t testing.TB, program, socket string, args ...string) *exec.Cmd {
 // pages of the program's file are the page cache's, and both processes share them.
 func resident(t testing.TB, pid int) (kib int) {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	require.NoError(t, err)
+	text := ok(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); f[0] == "RssAnon:" {
-			n, err := strconv.Atoi(f[1])
-			require.NoError(t, err)
+			n := ok(strconv.Atoi(f[1]))(t)
 			kib += n
 		}
 	}
@@ -97,13 +91,11 @@ func TestMemoryOfAKeeper(t *testing.T) {
 	require.NoError(t, first.Process.Signal(unix.SIGKILL))
 	_ = first.Wait()
 	runKeeper(t, program, socket)
-	st, err := c.Status(soon(t))
-	require.NoError(t, err)
+	st := ok(c.Status(soon(t)))(t)
 	require.Equal(t, names, st.Names)
 	for pid, limit := range map[int]int{st.PID: 20 << 10, st.Store: 10 << 10} {
 		require.Eventually(t, func() bool { return resident(t, pid) <= limit }, waitLong, 50*time.Millisecond, "%s", lazily(func() string { return fmt.Sprintf("process %d has %d KiB", pid, resident(t, pid)) }))
-		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-		require.NoError(t, err)
+		maps := ok(os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)))(t)
 		for _, word := range []string{"libcuda", "nvidia", ".mem"} {
 			require.NotContains(t, string(maps), word)
 		}
@@ -116,11 +108,9 @@ func TestManyNamesAndReaders(t *testing.T) {
 	s, c, dev := kept(t)
 	names, readers := soak(200, 1000), soak(64, 256)
 	putMany(t, c, dev, names)
-	list, err := c.List(soon(t))
-	require.NoError(t, err)
+	list := ok(c.List(soon(t)))(t)
 	require.Len(t, list, names)
-	offers, err := share.List(soon(t), s.opts.Socket)
-	require.NoError(t, err)
+	offers := ok(share.List(soon(t), s.opts.Socket))(t)
 	require.Len(t, offers, names)
 
 	var work sync.WaitGroup

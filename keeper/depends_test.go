@@ -26,8 +26,7 @@ func TestDependencies(t *testing.T) {
 		"keeper/internal/fdstore": {"spf13/", "purego"},
 		"keeper":                  {"spf13/"},
 	} {
-		out, err := exec.CommandContext(soon(t), "go", "list", "-deps", module+pkg).Output()
-		require.NoError(t, err)
+		out := ok(exec.CommandContext(soon(t), "go", "list", "-deps", module+pkg).Output())(t)
 		require.Contains(t, string(out), module+pkg+"\n")
 		for dep := range strings.Lines(string(out)) {
 			for _, word := range not {

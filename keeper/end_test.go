@@ -35,8 +35,7 @@ func TestEnd(t *testing.T) {
 		<-s.Done()
 		closed <- s.Close()
 	}()
-	lost, err := End(soon(t), s.opts.Socket)
-	require.NoError(t, err)
+	lost := ok(End(soon(t), s.opts.Socket))(t)
 	require.Len(t, lost, 2)
 	require.Equal(t, []any{"w", uint64(2), uint64(small)}, []any{lost[0].Name, lost[0].Version, lost[0].Bytes})
 	require.Len(t, lost[1].Holders, 1)
@@ -45,8 +44,7 @@ func TestEnd(t *testing.T) {
 	requireNothingLeft(t, s.opts.Socket)
 	requireBytes(t, held[0], 3)
 	letGoOf(t, held)
-	_, err = End(soon(t), s.opts.Socket)
-	require.ErrorIs(t, err, sock.ErrNoListener)
+	require.ErrorIs(t, errOf(End(soon(t), s.opts.Socket)), sock.ErrNoListener)
 }
 
 // End ends a store whose keeper has ended, or was killed.
@@ -54,11 +52,9 @@ func TestEndWithoutAKeeper(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "w", 1)
 	require.NoError(t, s.Close())
-	left, err := filepath.Glob(s.opts.Socket + "*")
-	require.NoError(t, err)
+	left := ok(filepath.Glob(s.opts.Socket + "*"))(t)
 	require.Greater(t, len(left), 2, "the store has the sockets")
-	lost, err := End(soon(t), s.opts.Socket)
-	require.NoError(t, err)
+	lost := ok(End(soon(t), s.opts.Socket))(t)
 	require.Len(t, lost, 1)
 	requireNothingLeft(t, s.opts.Socket)
 }
@@ -80,8 +76,7 @@ func TestEndByAnotherUser(t *testing.T) {
 func TestSignalsLeaveNothing(t *testing.T) {
 	for _, keeperFirst := range []bool{true, false} {
 		opts, start := options(newSocket(t)), time.Now()
-		s, err := Open(soon(t), opts)
-		require.NoError(t, err)
+		s := ok(Open(soon(t), opts))(t)
 		if keeperFirst {
 			require.NoError(t, s.Close())
 			require.NoError(t, unix.Kill(s.Status().Store, unix.SIGTERM))
@@ -93,8 +88,7 @@ func TestSignalsLeaveNothing(t *testing.T) {
 			require.NoError(t, s.Close())
 		}
 		requireNothingLeft(t, opts.Socket)
-		_, err = fdstore.Dial(soon(t), opts.Socket+storeSuffix)
-		require.ErrorIs(t, err, sock.ErrNoListener)
+		require.ErrorIs(t, errOf(fdstore.Dial(soon(t), opts.Socket+storeSuffix)), sock.ErrNoListener)
 		t.Log(keeperFirst, time.Since(start))
 	}
 }

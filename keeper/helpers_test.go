@@ -39,8 +39,7 @@ func soon(t testing.TB) context.Context {
 // that is there when the test ends is ended.
 func newSocket(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "keeper")
-	require.NoError(t, err)
+	dir := ok(os.MkdirTemp("/tmp", "keeper"))(t)
 	socket := filepath.Join(dir, "socket")
 	t.Cleanup(func() {
 		if c, err := fdstore.Dial(soon(t), socket+storeSuffix); err == nil {
@@ -112,8 +111,7 @@ func options(socket string) Options {
 // opened is a keeper that ends with the test.
 func opened(t testing.TB, opts Options) *Server {
 	t.Helper()
-	s, err := Open(soon(t), opts)
-	require.NoError(t, err)
+	s := ok(Open(soon(t), opts))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
@@ -128,8 +126,7 @@ func hold(s *Server) {
 // dialled is a client of the keeper at socket, which ends with the test.
 func dialled(t testing.TB, socket string) *Client {
 	t.Helper()
-	c, err := Dial(soon(t), socket)
-	require.NoError(t, err)
+	c := ok(Dial(soon(t), socket))(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
@@ -169,8 +166,7 @@ func writeAll(fill byte) func(context.Context, *vmm.Buffer) error {
 // put keeps a version of one part.
 func put(t testing.TB, c *Client, dev *cu.Device, name string, fill byte) Kept {
 	t.Helper()
-	k, err := c.Put(soon(t), Put{Name: name}, part(0, dev, fill))
-	require.NoError(t, err)
+	k := ok(c.Put(soon(t), Put{Name: name}, part(0, dev, fill)))(t)
 	return k
 }
 
@@ -178,8 +174,7 @@ func put(t testing.TB, c *Client, dev *cu.Device, name string, fill byte) Kept {
 // writer declared.
 func requireBytes(t testing.TB, a *Attached, fill byte) {
 	t.Helper()
-	j, err := newJudge(a.Device())
-	require.NoError(t, err)
+	j := ok(newJudge(a.Device()))(t)
 	require.NoError(t, j.check(a.Attachment, a.Data, fill))
 	require.NoError(t, j.close())
 }
@@ -225,8 +220,7 @@ func (j *judge) check(a *share.Attachment, d Data, fill byte) error {
 // attach takes all parts of a name, which are let go with the test.
 func attach(t testing.TB, c *Client, dev *cu.Device, name string) []*Attached {
 	t.Helper()
-	all, err := Attach(soon(t), dev.Driver(), c, name, Want{})
-	require.NoError(t, err)
+	all := ok(Attach(soon(t), dev.Driver(), c, name, Want{}))(t)
 	t.Cleanup(func() { letGoOf(t, all) })
 	return all
 }
@@ -240,8 +234,7 @@ func letGoOf(t testing.TB, all []*Attached) {
 
 func stat(t testing.TB, c *Client, name string) Info {
 	t.Helper()
-	info, err := c.Stat(soon(t), name)
-	require.NoError(t, err)
+	info := ok(c.Stat(soon(t), name))(t)
 	return info
 }
 

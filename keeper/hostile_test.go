@@ -90,8 +90,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		_, err := c.ask(soon(t), r.ask)
 		requireCode(t, r.code, err)
 	}
-	_, err := c.ask(soon(t), request{Op: opStatus, Reason: strings.Repeat("x", maxMessage)})
-	require.ErrorIs(t, err, errTooLong)
+	require.ErrorIs(t, errOf(c.ask(soon(t), request{Op: opStatus, Reason: strings.Repeat("x", maxMessage)})), errTooLong)
 	require.NoError(t, b.cancel(soon(t)))
 	require.LessOrEqual(t, storeSets(s), 3)
 }
@@ -99,13 +98,11 @@ func TestRequestsThatAreRefused(t *testing.T) {
 // A member of another type than it has is told to the client, which may go on.
 func TestRequestsOfOtherTypes(t *testing.T) {
 	_, c, dev := kept(t)
-	conn, err := sock.Dial(soon(t), c.socket+controlSuffix)
-	require.NoError(t, err)
+	conn := ok(sock.Dial(soon(t), c.socket+controlSuffix))(t)
 	defer func() { require.NoError(t, conn.Close()) }()
 	ask := func(text string) (r reply) {
 		require.NoError(t, conn.Send(soon(t), record(pieceLast, text)))
-		_, err := receive(soon(t), conn, maxReply, &r)
-		require.NoError(t, err, text)
+		require.NoError(t, errOf(receive(soon(t), conn, maxReply, &r)), text)
 		return r
 	}
 	for text, said := range map[string]string{
@@ -137,16 +134,14 @@ func bookingOf(t testing.TB, c *Client, dev *cu.Device, size uint64) *booking {
 	t.Helper()
 	p := part(0, dev, 1)
 	p.Size = size
-	b, err := c.book(soon(t), Put{Name: "booked", Parts: 1}, p, "tx")
-	require.NoError(t, err)
+	b := ok(c.book(soon(t), Put{Name: "booked", Parts: 1}, p, "tx"))(t)
 	return b
 }
 
 // exported is memory with a byte everywhere, by its descriptors.
 func exported(t testing.TB, dev *cu.Device) (vmm.Descriptor, []*os.File) {
 	t.Helper()
-	buf, err := vmm.New(dev, small)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, small))(t)
 	require.NoError(t, writeAll(1)(context.Background(), buf))
 	d, files, err := buf.Export()
 	require.NoError(t, err)
@@ -157,14 +152,11 @@ func exported(t testing.TB, dev *cu.Device) (vmm.Descriptor, []*os.File) {
 
 func memoryFile(t testing.TB, content string, seals int) *os.File {
 	t.Helper()
-	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	require.NoError(t, err)
+	fd := ok(unix.MemfdCreate("test", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))(t)
 	f := os.NewFile(uintptr(fd), "test")
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
-	_, err = io.WriteString(f, content)
-	require.NoError(t, err)
-	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
-	require.NoError(t, err)
+	require.NoError(t, errOf(io.WriteString(f, content)))
+	require.NoError(t, errOf(unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)))
 	return f
 }
 
@@ -208,8 +200,7 @@ func TestHostileDescriptors(t *testing.T) {
 	require.NoError(t, send(opFiles, files...))
 	requireCode(t, "bad-request", deliver(small, digest)) // twice as many
 	require.LessOrEqual(t, storeSets(s), 3)
-	_, err := c.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})
-	require.NoError(t, err, "all comes again")
+	require.NoError(t, errOf(c.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})), "all comes again")
 	require.NoError(t, send(opFiles, files...))
 	require.NoError(t, deliver(small, digest))
 	same, err := c.ask(soon(t), request{Op: opDeliver, Ticket: b.ticket})
@@ -217,38 +208,29 @@ func TestHostileDescriptors(t *testing.T) {
 	require.Equal(t, reply{Version: 1, Delivered: true}, same)
 	require.Equal(t, uint64(1), stat(t, c, "booked").Version)
 	a := attach(t, c, dev, "booked")[0]
-	got, err := a.Digest(soon(t))
-	require.NoError(t, err)
+	got := ok(a.Digest(soon(t)))(t)
 	require.NotEqual(t, digest, got, "a writer's lie about its own bytes is for readers to find")
 }
 
 // Nothing panics on what is nil, zero or closed.
 func TestZero(t *testing.T) {
-	_, err := Open(soon(t), Options{})
-	require.ErrorContains(t, err, "no socket")
+	require.ErrorContains(t, errOf(Open(soon(t), Options{})), "no socket")
 	for _, a := range []*Attached{nil, {}} {
-		_, err := a.Digest(soon(t))
-		require.Error(t, err)
+		require.Error(t, errOf(a.Digest(soon(t))))
 	}
-	_, err = Digest(soon(t), nil, 0, 1)
-	require.Error(t, err)
+	require.Error(t, errOf(Digest(soon(t), nil, 0, 1)))
 	over, cancel := context.WithCancel(soon(t))
 	cancel()
-	_, err = Open(over, Options{Socket: newSocket(t)})
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = Open(soon(t), Options{Socket: newSocket(t), Grace: -1})
-	require.ErrorContains(t, err, "time")
+	require.ErrorIs(t, errOf(Open(over, Options{Socket: newSocket(t)})), context.Canceled)
+	require.ErrorContains(t, errOf(Open(soon(t), Options{Socket: newSocket(t), Grace: -1})), "time")
 	s, c, dev := kept(t)
 	require.ErrorContains(t, c.Watch(soon(t), "", nil), "no function")
 	put(t, c, dev, "x", 1)
-	_, err = Attach(soon(t), nil, c, "x", Want{})
-	require.ErrorIs(t, err, cu.ErrNoDevice)
-	_, err = Attach(soon(t), dev.Driver(), nil, "x", Want{})
-	require.ErrorIs(t, err, sock.ErrClosed)
+	require.ErrorIs(t, errOf(Attach(soon(t), nil, c, "x", Want{})), cu.ErrNoDevice)
+	require.ErrorIs(t, errOf(Attach(soon(t), dev.Driver(), nil, "x", Want{})), sock.ErrClosed)
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
-	_, err = c.List(soon(t))
-	require.ErrorIs(t, err, sock.ErrClosed)
+	require.ErrorIs(t, errOf(c.List(soon(t))), sock.ErrClosed)
 }

@@ -15,8 +15,7 @@ import (
 // read-only.
 func TestPutAndKeep(t *testing.T) {
 	_, c, dev := kept(t)
-	k, err := c.Put(soon(t), Put{Name: "x", Parts: 2, Keep: true}, part(0, dev, 5), part(1, dev, 6))
-	require.NoError(t, err)
+	k := ok(c.Put(soon(t), Put{Name: "x", Parts: 2, Keep: true}, part(0, dev, 5), part(1, dev, 6)))(t)
 	require.Equal(t, uint64(1), k.Version)
 	require.Len(t, k.Parts, 2)
 	for i, a := range k.Parts {
@@ -46,8 +45,7 @@ func TestPutAndKeepWaitsForTheOthers(t *testing.T) {
 	eventuallyPending(t, other, "x")
 	late := tx
 	late.Keep = false
-	_, err := other.Put(soon(t), late, part(1, dev, 6))
-	require.NoError(t, err)
+	require.NoError(t, errOf(other.Put(soon(t), late, part(1, dev, 6))))
 	require.NoError(t, <-first)
 	require.Equal(t, uint64(1), k.Version)
 	require.Zero(t, k.Missing)
@@ -89,8 +87,7 @@ func TestPutAndKeepSuperseded(t *testing.T) {
 	require.NoError(t, c.Remove(soon(t), "x"))
 	err = w.keep(soon(t), []Part{part(0, dev, 1)}, &kept)
 	require.ErrorIs(t, err, share.ErrRefused)
-	_, err = other.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 1), part(1, dev, 2))
-	require.NoError(t, err)
+	require.NoError(t, errOf(other.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 1), part(1, dev, 2))))
 	err = w.keep(soon(t), []Part{part(0, dev, 1)}, &kept)
 	require.True(t, errors.Is(err, ErrSuperseded) && errors.Is(err, share.ErrRefused), err)
 }

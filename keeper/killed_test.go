@@ -113,8 +113,7 @@ func newTrial(t *testing.T, devs []*cu.Device, longest time.Duration) *trial {
 		if x.judges[dev.UUID()] != nil {
 			continue
 		}
-		j, err := newJudge(dev)
-		require.NoError(t, err)
+		j := ok(newJudge(dev))(t)
 		t.Cleanup(func() { require.NoError(t, j.close()) })
 		x.judges[dev.UUID()] = j
 	}
@@ -269,8 +268,7 @@ func TestFault86_KeeperKilledAtEveryStep(t *testing.T) {
 		require.ErrorContains(t, x.kill(step, int64(killed)), "signal: killed", step)
 		killed++
 	}
-	last, err := Open(soon(t), options(x.socket))
-	require.NoError(t, err)
+	last := ok(Open(soon(t), options(x.socket)))(t)
 	defer last.Close()
 	t.Logf("%d kills, %d commits, %d attaches so far", killed, x.commits.Load(), x.attaches.Load())
 	for x.ctx.Err() == nil && (x.commits.Load() < int64(kills) || x.attaches.Load() < int64(10*kills)) {

@@ -148,10 +148,9 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	s, c, dev, _ := hastyKeeper(t, time.Second)
 	defer p.goOn()
 	p.server.Store(s)
-	b, err := c.book(soon(t), Put{Name: "a", Parts: 1}, part(0, dev, 2), "tx")
-	require.NoError(t, err)
+	b := ok(c.book(soon(t), Put{Name: "a", Parts: 1}, part(0, dev, 2), "tx"))(t)
 	d, files := exported(t, dev)
-	_, err = b.deliver(soon(t), describe(d), files, "gpufd-d1:00000000000000000000000000000000", nil)
+	_, err := b.deliver(soon(t), describe(d), files, "gpufd-d1:00000000000000000000000000000000", nil)
 	requireCode(t, codeUnknown, err)
 	again := request{Op: opDeliver, Ticket: b.ticket}
 	_, err = c.ask(soon(t), again)
@@ -159,16 +158,14 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	require.Positive(t, taken(s.received))
 
 	p.goOn()
-	a, err := c.ask(soon(t), again)
-	require.NoError(t, err)
+	a := ok(c.ask(soon(t), again))(t)
 	require.Equal(t, uint64(2), a.Version)
 	require.Zero(t, taken(s.received))
 	waited := delivery{booking: state.Booking{By: state.Writer{Who: s.self()}}} // for its turn, behind the first
 	version, _, err := s.keep(b.ticket, waited, nil, "")
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), version)
-	_, err = s.renew(b.ticket, s.self(), time.Hour)
-	require.ErrorIs(t, err, errDelivered)
+	require.ErrorIs(t, errOf(s.renew(b.ticket, s.self(), time.Hour)), errDelivered)
 	require.NoError(t, b.renew(soon(t)))
 	require.Equal(t, uint64(2), b.came.Version)
 	require.Equal(t, uint64(2), stat(t, c, "a").Version)
@@ -232,14 +229,13 @@ func TestDecidedAtTheLastMoment(t *testing.T) {
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	of, err := s.await(deciding{ctx, func() {
+	of := ok(s.await(deciding{ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		now = next
 		s.stay()
 		cancel()
-	}}, func() *offer { return now })
-	require.NoError(t, err)
+	}}, func() *offer { return now }))(t)
 	require.Equal(t, next, of)
 }
 

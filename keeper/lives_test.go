@@ -216,8 +216,7 @@ func TestFault91_AnswerToACommitIsLost(t *testing.T) {
 		t.Run(step, func(t *testing.T) {
 			dev := cutest.Device(t)
 			c, second := mortalAndNext(t, step)
-			k, err := c.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 5), part(1, dev, 6))
-			require.NoError(t, err)
+			k := ok(c.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 5), part(1, dev, 6)))(t)
 			require.Equal(t, uint64(1), k.Version)
 			next := <-second
 			require.Equal(t, "1", scraped(next)["gpufd_keeper_commits_total"])
@@ -235,8 +234,7 @@ func TestFault91_AnswerToACommitIsLost(t *testing.T) {
 func mortalAndNext(t *testing.T, step string) (*Client, <-chan *Server) {
 	t.Helper()
 	socket := newSocket(t)
-	first, err := mortal(soon(t), socket, step)
-	require.NoError(t, err)
+	first := ok(mortal(soon(t), socket, step))(t)
 	c := awaitKeeper(t, socket)
 	second := make(chan *Server, 1)
 	ctx := soon(t)
@@ -267,8 +265,7 @@ func awaitKeeper(t testing.TB, socket string) *Client {
 //fault:rows 86
 func TestTakeOver(t *testing.T) {
 	x := newTrial(t, []*cu.Device{cutest.Device(t)}, time.Minute)
-	s, err := Open(soon(t), options(x.socket))
-	require.NoError(t, err)
+	s := ok(Open(soon(t), options(x.socket)))(t)
 	c := dialled(t, x.socket)
 	require.NoError(t, x.write("a"))
 	x.goOn("writing", func() error { return x.write("a") })
@@ -300,8 +297,7 @@ func TestTakeOver(t *testing.T) {
 	x.work.Wait()
 	t.Logf("%d commits, %d attaches", x.commits.Load(), x.attaches.Load())
 	requireNothingLost(t, x, s)
-	_, err = Open(soon(t), options(x.socket))
-	require.ErrorIs(t, err, ErrBusy)
+	require.ErrorIs(t, errOf(Open(soon(t), options(x.socket))), ErrBusy)
 	require.NoError(t, s.Close())
 }
 
@@ -337,8 +333,7 @@ func TestFault88_StoreDies(t *testing.T) {
 	requireBytes(t, attach(t, c, dev, "x")[0], 1)
 	requireBytes(t, attach(t, c, dev, "y")[0], 2)
 	<-reader.Done()
-	resumed, err := reader.Resume(soon(t))
-	require.NoError(t, err)
+	resumed := ok(reader.Resume(soon(t)))(t)
 	require.NoError(t, resumed.Close())
 }
 
@@ -375,8 +370,7 @@ func TestReadersComeBackOrAreForgotten(t *testing.T) {
 	require.Len(t, info.Holders, 1)
 	require.True(t, info.Holders[0].Lost)
 	<-reader.Done()
-	resumed, err := reader.Resume(soon(t))
-	require.NoError(t, err)
+	resumed := ok(reader.Resume(soon(t)))(t)
 	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
 	require.NoError(t, resumed.Close())
 	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 0 })
@@ -388,8 +382,7 @@ func TestReadersComeBackOrAreForgotten(t *testing.T) {
 func TestBookingsEnd(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
-	_, err := c.book(soon(t), Put{Name: "x", Parts: 1, Timeout: time.Millisecond}, part(0, dev, 2), "t")
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.book(soon(t), Put{Name: "x", Parts: 1, Timeout: time.Millisecond}, part(0, dev, 2), "t")))
 	require.Equal(t, uint64(small), stat(t, c, "x").ReservedBytes)
 	require.NoError(t, s.Close())
 	opts := options(s.opts.Socket)
@@ -416,18 +409,15 @@ func TestFault86_ReaderOfARetiredVersion(t *testing.T) {
 		<-reader.Done()
 		info := eventually(t, c, "x", func(i Info) bool { return len(i.Retired) == 1 && i.Retired[0].Holders[0].Lost })
 		require.Equal(t, uint64(1), info.Retired[0].Version)
-		next, err := reader.Resume(soon(t))
-		require.NoError(t, err)
+		next := ok(reader.Resume(soon(t)))(t)
 		reader = next
 		eventually(t, c, "x", func(i Info) bool {
 			return len(i.Retired) == 1 && len(i.Retired[0].Holders) == 1 && !i.Retired[0].Holders[0].Lost
 		})
-		_, err = share.Attach(soon(t), opts.Socket, "x", dev)
-		require.ErrorIs(t, err, share.ErrRefused, "x has parts now")
+		require.ErrorIs(t, errOf(share.Attach(soon(t), opts.Socket, "x", dev)), share.ErrRefused, "x has parts now")
 		requireBytes(t, attach(t, c, dev, "x")[0], 2)
 	}
-	_, err = other.Resume(soon(t))
-	require.ErrorIs(t, err, share.ErrRefused, "its process has the lease that it had lost")
+	require.ErrorIs(t, errOf(other.Resume(soon(t))), share.ErrRefused, "its process has the lease that it had lost")
 	require.NoError(t, reader.Close())
 	require.NoError(t, other.Close())
 	eventually(t, c, "x", func(i Info) bool { return len(i.Retired) == 0 })

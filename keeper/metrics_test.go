@@ -50,12 +50,10 @@ func TestCountsOutliveAKeeper(t *testing.T) {
 		put(t, c, dev, name, 1)
 	}
 	attach(t, c, dev, "a")
-	_, err := share.Attach(soon(t), s.opts.Socket, "nothing", dev)
-	require.ErrorIs(t, err, share.ErrRefused)
+	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "nothing", dev)), share.ErrRefused)
 	require.NoError(t, c.Drain(soon(t), "a", true))
-	_, err = share.Attach(soon(t), s.opts.Socket, "a", dev)
-	require.ErrorIs(t, err, share.ErrRefused)
-	_, err = c.Stat(soon(t), "nothing")
+	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "a", dev)), share.ErrRefused)
+	_, err := c.Stat(soon(t), "nothing")
 	requireCode(t, "not-found", err)
 	want := map[string]string{
 		"gpufd_keeper_commits_total":                                           "3",
@@ -92,13 +90,11 @@ func TestCountsOutliveAKeeper(t *testing.T) {
 func TestBytesByState(t *testing.T) {
 	s, c, dev := kept(t)
 	for i, name := range []string{"good", "odd", "gone", "draining"} {
-		_, err := c.Put(soon(t), Put{Name: name, Parts: 2}, part(0, dev, byte(i)), part(1, dev, byte(i)))
-		require.NoError(t, err)
+		require.NoError(t, errOf(c.Put(soon(t), Put{Name: name, Parts: 2}, part(0, dev, byte(i)), part(1, dev, byte(i)))))
 	}
 	attach(t, c, dev, "gone")
 	for i, verdict := range []string{"damaged", "quarantined"} {
-		_, err := c.Report(soon(t), "odd", 1, i, verdict, "a test")
-		require.NoError(t, err)
+		require.NoError(t, errOf(c.Report(soon(t), "odd", 1, i, verdict, "a test")))
 	}
 	require.NoError(t, c.Drain(soon(t), "draining", true))
 	bookingOf(t, c, dev, 3*small)
@@ -125,10 +121,9 @@ func manifestOf(s *Server) ([]byte, error) {
 func TestCountsAreSaved(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "a", 1)
-	m, err := manifestOf(s)
-	require.NoError(t, err)
+	m := ok(manifestOf(s))(t)
 	require.Contains(t, string(m), `"commits":1`)
-	_, err = c.Stat(soon(t), "nothing")
+	_, err := c.Stat(soon(t), "nothing")
 	requireCode(t, "not-found", err)
 	require.Eventually(t, func() bool {
 		m, err := manifestOf(s)
@@ -146,8 +141,7 @@ func TestFenceWaits(t *testing.T) {
 	put(t, c, dev, "a", 1)
 	cmd := cutest.Child(soon(t), "deaf", socketEnv+"="+s.opts.Socket)
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
+	in := ok(cmd.StdinPipe())(t)
 	require.NoError(t, cmd.Start())
 	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 1 })
 	require.NoError(t, c.Remove(soon(t), "a"))
@@ -203,12 +197,10 @@ func TestRevokedReaderComesBack(t *testing.T) {
 	put(t, c, dev, "a", 1)
 	reader := attach(t, c, dev, "a")[0]
 	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 1 })
-	_, err := c.Report(soon(t), "a", 1, 0, "quarantined", "")
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Report(soon(t), "a", 1, 0, "quarantined", "")))
 	<-reader.Done()
 	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 1 && i.Holders[0].Revoked })
-	_, err = c.Report(soon(t), "a", 1, 0, "ok", "")
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Report(soon(t), "a", 1, 0, "ok", "")))
 	again := attach(t, c, dev, "a")
 	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Revoked })
 	letGoOf(t, again)
@@ -218,18 +210,14 @@ func TestRevokedReaderComesBack(t *testing.T) {
 // The address is served, and a keeper that cannot start leaves nothing: no store, no
 // socket. A store that was there before stays.
 func TestMetricsAddress(t *testing.T) {
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	busy := ok(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer busy.Close()
 	opts := options(newSocket(t))
 	for _, address := range []string{"nonsense", "127.0.0.1:99999", busy.Addr().String()} {
 		opts.Metrics = address
-		_, err := Open(soon(t), opts)
-		require.ErrorContains(t, err, "an address for metrics")
-		_, err = fdstore.Dial(soon(t), opts.Socket+storeSuffix)
-		require.ErrorIs(t, err, sock.ErrNoListener)
-		left, err := filepath.Glob(opts.Socket + "*")
-		require.NoError(t, err)
+		require.ErrorContains(t, errOf(Open(soon(t), opts)), "an address for metrics")
+		require.ErrorIs(t, errOf(fdstore.Dial(soon(t), opts.Socket+storeSuffix)), sock.ErrNoListener)
+		left := ok(filepath.Glob(opts.Socket + "*"))(t)
 		require.Empty(t, left)
 	}
 	opts.Metrics = ""
@@ -237,8 +225,7 @@ func TestMetricsAddress(t *testing.T) {
 	store := s.Status().Store
 	require.NoError(t, s.Close())
 	opts.Metrics = "nonsense"
-	_, err = Open(soon(t), opts)
-	require.ErrorContains(t, err, "an address for metrics")
+	require.ErrorContains(t, errOf(Open(soon(t), opts)), "an address for metrics")
 	opts.Metrics = "127.0.0.1:0"
 	s = opened(t, opts)
 	require.Equal(t, store, s.Status().Store)

@@ -36,8 +36,7 @@ func loggedKeeper(t *testing.T, store ...string) (*Server, *Client, *cu.Device, 
 // anothersStore starts an fd store at path, as a service manager does.
 func anothersStore(t *testing.T, path string) *fdstore.Client {
 	t.Helper()
-	store, err := fdstore.Spawn(soon(t), path, append(storeCommand(), path)...)
-	require.NoError(t, err)
+	store := ok(fdstore.Spawn(soon(t), path, append(storeCommand(), path)...))(t)
 	return store
 }
 
@@ -57,8 +56,7 @@ func TestConnectionToTheStoreBreaks(t *testing.T) {
 	}
 	put(t, c, dev, "y", 2)
 	hold(s)
-	held, err := s.vault.store.List(soon(t))
-	require.NoError(t, err)
+	held := ok(s.vault.store.List(soon(t)))(t)
 	require.Len(t, held, len(s.vault.files))
 	for id, n := range held {
 		require.Len(t, s.vault.files[id], n)
@@ -96,12 +94,10 @@ func TestStoreThatOthersStart(t *testing.T) {
 	require.NoError(t, unix.Kill(s.Status().Store, unix.SIGKILL))
 	<-missing
 	other := anothersStore(t, path)
-	f, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	f := ok(os.Open(os.DevNull))(t)
 	require.NoError(t, other.Hold(soon(t), 7, []*os.File{f}), "what nobody needs, such as of a refill that did not end")
 	require.NoError(t, other.Swap(soon(t), []byte("another's")))
-	st, err := other.Status(soon(t))
-	require.NoError(t, err)
+	st := ok(other.Status(soon(t)))(t)
 	require.NoError(t, errors.Join(f.Close(), other.Close()))
 	hold(s)
 	s.vault.mu.Lock()
@@ -146,13 +142,11 @@ func TestNoStoreInTime(t *testing.T) {
 //fault:rows 88
 func TestFenceWithoutAStore(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "store")
-	self, err := os.Executable()
-	require.NoError(t, err)
+	self := ok(os.Executable())(t)
 	require.NoError(t, os.Symlink(self, program))
 	s, c, _, lines := loggedKeeper(t, program, storeArgument)
 	cmd := cutest.Child(soon(t), "deaf", socketEnv+"="+s.opts.Socket)
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
+	in := ok(cmd.StdinPipe())(t)
 	defer in.Close()
 	require.NoError(t, cmd.Start())
 	eventually(t, c, "a", func(i Info) bool { return len(i.Holders) == 1 })
@@ -179,8 +173,7 @@ func TestReaderThatComesAndGoes(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
 	for range 20 {
-		one, err := Attach(soon(t), dev.Driver(), c, "x", Want{})
-		require.NoError(t, err)
+		one := ok(Attach(soon(t), dev.Driver(), c, "x", Want{}))(t)
 		eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 1 })
 		letGoOf(t, one)
 		eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 0 })

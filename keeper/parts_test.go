@@ -19,8 +19,7 @@ func TestWantOfParts(t *testing.T) {
 		part  *int
 		fills []byte
 	}{{nil, []byte{1, 2}}, {new(0), []byte{1}}, {new(1), []byte{2}}} {
-		all, err := Attach(soon(t), dev.Driver(), c, "w", Want{Part: want.part})
-		require.NoError(t, err)
+		all := ok(Attach(soon(t), dev.Driver(), c, "w", Want{Part: want.part}))(t)
 		require.Len(t, all, len(want.fills))
 		for i, a := range all {
 			requireBytes(t, a, want.fills[i])
@@ -43,8 +42,7 @@ func TestNameWithPartsIsNotWaitedFor(t *testing.T) {
 		if last = err; err != nil {
 			break
 		}
-		_, err := c.Put(soon(t), Put{Name: "w", Parts: 2}, part(0, dev, 1), part(1, dev, 2))
-		require.NoError(t, err)
+		require.NoError(t, errOf(c.Put(soon(t), Put{Name: "w", Parts: 2}, part(0, dev, 1), part(1, dev, 2))))
 		<-att.Context().Done()
 	}
 	requireParts(t, last)

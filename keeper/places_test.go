@@ -55,12 +55,10 @@ func limitedTo(t *testing.T, clients, files int) (*Server, *Client) {
 // connection that ends makes room.
 func TestFault92_CrowdAtTheControlSocket(t *testing.T) {
 	s, c := limitedTo(t, 3, 100)
-	_, err := c.Status(soon(t))
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Status(soon(t))))
 	crowd := []*Client{dialled(t, s.opts.Socket), dialled(t, s.opts.Socket)}
 	for _, one := range crowd {
-		_, err := one.Status(soon(t))
-		require.NoError(t, err)
+		require.NoError(t, errOf(one.Status(soon(t))))
 	}
 	for range 20 {
 		late := dialled(t, s.opts.Socket)
@@ -68,8 +66,7 @@ func TestFault92_CrowdAtTheControlSocket(t *testing.T) {
 		no := requireCode(t, codeBusy, err)
 		require.Contains(t, no.Message, "3 connections of uid")
 	}
-	_, err = c.Status(soon(t))
-	require.NoError(t, err, "who is in is served")
+	require.NoError(t, errOf(c.Status(soon(t))), "who is in is served")
 	require.Equal(t, "20", scraped(s)[`gpufd_keeper_refusals_total{socket="control",reason="busy"}`])
 	require.NoError(t, crowd[0].Close())
 	require.Eventually(t, func() bool {
@@ -93,8 +90,7 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 		return fmt.Sprint(all)
 	}
 	before := kinds()
-	hoarder, err := Dial(soon(t), s.opts.Socket)
-	require.NoError(t, err)
+	hoarder := ok(Dial(soon(t), s.opts.Socket))(t)
 	b := bookingOf(t, hoarder, dev, small)
 	send := func(c *Client) error {
 		_, err := c.ask(soon(t), request{Op: opFiles, Ticket: b.ticket}, files[0])
@@ -105,11 +101,9 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	}
 	no := requireCode(t, codeBusy, send(hoarder))
 	require.Contains(t, no.Message, "3 descriptors of parts that were not delivered")
-	_, err = c.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})))
 	requireCode(t, codeBusy, send(c)) // all connections of the user together
-	_, err = hoarder.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})
-	require.NoError(t, err, "all comes again")
+	require.NoError(t, errOf(hoarder.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})), "all comes again")
 	require.NoError(t, send(hoarder))
 	require.NoError(t, hoarder.Close())
 	require.Eventually(t, func() bool {
@@ -118,8 +112,7 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 		return s.received.taken == 0
 	}, waitLong, waitStep)
 	require.NoError(t, send(c))
-	_, err = c.ask(soon(t), request{Op: opCancel, Ticket: b.ticket})
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.ask(soon(t), request{Op: opCancel, Ticket: b.ticket})))
 	require.Eventually(t, func() bool { return before == kinds() }, waitLong, waitStep, "%s", lazily(func() string { return before + kinds() }))
 }
 
@@ -134,14 +127,12 @@ func TestDescriptorsWithoutATicket(t *testing.T) {
 		"before a book": record(pieceLast, `{"op":"files","ticket":"t1"}`),
 	} {
 		t.Run(what, func(t *testing.T) {
-			conn, err := sock.Dial(soon(t), s.opts.Socket+controlSuffix)
-			require.NoError(t, err)
+			conn := ok(sock.Dial(soon(t), s.opts.Socket+controlSuffix))(t)
 			require.NoError(t, conn.Send(soon(t), record(pieceLast, `{"op":"status"}`)))
-			_, err = conn.Receive(soon(t)) // it is served
+			_, err := conn.Receive(soon(t)) // it is served
 			require.NoError(t, err)
 			if err = conn.Send(soon(t), records, os.Stdin); err == nil { // an older kernel
-				_, err = conn.Receive(soon(t))
-				require.ErrorIs(t, err, sock.ErrPeerLost)
+				require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 			} else {
 				require.ErrorIs(t, err, unix.EPERM)
 			}
@@ -151,8 +142,7 @@ func TestDescriptorsWithoutATicket(t *testing.T) {
 	b := bookingOf(t, c, dev, small)
 	conn := c.conn
 	require.NoError(t, conn.Send(soon(t), record(pieceMore, `{"op":"files","ticket":"`+b.ticket), os.Stdin))
-	_, err := conn.Receive(soon(t))
-	require.ErrorIs(t, err, sock.ErrPeerLost)
+	require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 }
 
 // A client that begins a message and does not go on is let go.
@@ -162,18 +152,14 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 	opts := options(newSocket(t))
 	opts.Timeout = 200 * time.Millisecond
 	s := opened(t, opts)
-	conn, err := sock.Dial(soon(t), s.opts.Socket+controlSuffix)
-	require.NoError(t, err)
+	conn := ok(sock.Dial(soon(t), s.opts.Socket+controlSuffix))(t)
 	require.NoError(t, conn.Send(soon(t), record(pieceMore, `{`)))
-	_, err = conn.Receive(soon(t))
-	require.ErrorIs(t, err, sock.ErrPeerLost)
+	require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 	require.NoError(t, conn.Close())
 	idle := dialled(t, opts.Socket)
-	_, err = idle.Status(soon(t))
-	require.NoError(t, err)
+	require.NoError(t, errOf(idle.Status(soon(t))))
 	time.Sleep(2 * opts.Timeout)
 	require.NotNil(t, idle.conn)
 	require.NoError(t, idle.conn.Send(soon(t), record(pieceLast, `{"op":"status"}`)), "between messages it may wait")
-	_, err = idle.conn.Receive(soon(t))
-	require.NoError(t, err)
+	require.NoError(t, errOf(idle.conn.Receive(soon(t))))
 }

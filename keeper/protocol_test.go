@@ -25,8 +25,7 @@ type vector struct {
 
 func readVectors(t *testing.T) (all struct{ Vectors, Foreign, Invalid []vector }) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/vectors.json")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("testdata/vectors.json"))(t)
 	require.NoError(t, json.Unmarshal(text, &all))
 	return all
 }
@@ -36,17 +35,13 @@ func conversation(t *testing.T) (ctx context.Context, client, server *sock.Conn)
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	dir, err := os.MkdirTemp("", "gpufd-")
-	require.NoError(t, err)
+	dir := ok(os.MkdirTemp("", "gpufd-"))(t)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	l, err := sock.Listen(filepath.Join(dir, "s"))
-	require.NoError(t, err)
+	l := ok(sock.Listen(filepath.Join(dir, "s")))(t)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	client, err = sock.Dial(ctx, filepath.Join(dir, "s"))
-	require.NoError(t, err)
+	client = ok(sock.Dial(ctx, filepath.Join(dir, "s")))(t)
 	t.Cleanup(func() { <-client.Drop() })
-	server, err = l.Accept(ctx)
-	require.NoError(t, err)
+	server = ok(l.Accept(ctx))(t)
 	t.Cleanup(func() { <-server.Drop() })
 	return ctx, client, server
 }
@@ -62,8 +57,7 @@ func (v vector) message() any {
 // What is sent is what the vectors say, to the byte, and is read as what was sent.
 func TestVectors(t *testing.T) {
 	ctx, client, server := conversation(t)
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	defer null.Close()
 	for _, v := range readVectors(t).Vectors {
 		m := v.message()
@@ -100,8 +94,7 @@ func requireReads(t *testing.T, ctx context.Context, client, server *sock.Conn, 
 	files, err := receive(ctx, server, maxMessage, got)
 	require.NoError(t, err, v.Name)
 	require.Empty(t, files)
-	text, err := json.Marshal(got)
-	require.NoError(t, err)
+	text := ok(json.Marshal(got))(t)
 	require.JSONEq(t, string(v.Message), string(text), v.Name)
 }
 
@@ -126,8 +119,7 @@ func TestLongMessages(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() { sent <- send(ctx, client, long) }()
 	var got request
-	_, err := receive(ctx, server, maxMessage, &got)
-	require.NoError(t, err)
+	require.NoError(t, errOf(receive(ctx, server, maxMessage, &got)))
 	require.NoError(t, <-sent)
 	require.Equal(t, long, got)
 	long.Reason = strings.Repeat("x", maxMessage)
@@ -142,8 +134,7 @@ func TestLongMessages(t *testing.T) {
 		}
 		close(sent)
 	}()
-	_, err = receive(ctx, server, maxMessage, &got)
-	require.ErrorIs(t, err, errMalformed)
+	require.ErrorIs(t, errOf(receive(ctx, server, maxMessage, &got)), errMalformed)
 	server.Drop()
 	<-sent
 }

@@ -21,8 +21,7 @@ func TestPutAndAttach(t *testing.T) {
 	_, c, dev := kept(t)
 	p := part(0, dev, 7)
 	p.Table = json.RawMessage(`{"x":[1]}`)
-	k, err := c.Put(soon(t), Put{Name: "llama", Labels: map[string]string{"dtype": "F16"}}, p)
-	require.NoError(t, err)
+	k := ok(c.Put(soon(t), Put{Name: "llama", Labels: map[string]string{"dtype": "F16"}}, p))(t)
 	require.Equal(t, uint64(1), k.Version)
 	require.Len(t, k.Digests, 1)
 
@@ -43,11 +42,9 @@ func TestPutAndAttach(t *testing.T) {
 	eventually(t, c, "llama", func(i Info) bool { return len(i.Holders) == 0 })
 
 	require.Equal(t, uint64(2), put(t, c, dev, "llama", 8).Version)
-	names, err := c.List(soon(t))
-	require.NoError(t, err)
+	names := ok(c.List(soon(t)))(t)
 	require.Len(t, names, 1)
-	st, err := c.Status(soon(t))
-	require.NoError(t, err)
+	st := ok(c.Status(soon(t)))(t)
 	require.Equal(t, 1, st.Names)
 	require.NotEqual(t, st.PID, st.Store)
 }
@@ -108,8 +105,7 @@ func TestShareReadsAKeeper(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "a", 1)
 	put(t, c, dev, "b", 2)
-	offers, err := share.List(soon(t), s.opts.Socket)
-	require.NoError(t, err)
+	offers := ok(share.List(soon(t), s.opts.Socket))(t)
 	require.Len(t, offers, 2)
 
 	seen := 0
@@ -133,8 +129,7 @@ func TestPartsOnTwoDevices(t *testing.T) {
 	devs := []*cu.Device{first, second}
 	s := opened(t, options(newSocket(t)))
 	c := dialled(t, s.opts.Socket)
-	k, err := c.Put(soon(t), Put{Name: "sharded", Parts: 2}, part(0, devs[0], 10), part(1, devs[1], 11))
-	require.NoError(t, err)
+	k := ok(c.Put(soon(t), Put{Name: "sharded", Parts: 2}, part(0, devs[0], 10), part(1, devs[1], 11)))(t)
 	require.Equal(t, uint64(1), k.Version)
 	all := attach(t, c, devs[0], "sharded")
 	require.Len(t, all, 2)
@@ -143,12 +138,11 @@ func TestPartsOnTwoDevices(t *testing.T) {
 		require.Equal(t, i, a.Data.Part)
 		requireBytes(t, a, byte(10+i))
 	}
-	one, err := Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: new(1)})
-	require.NoError(t, err)
+	one := ok(Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: new(1)}))(t)
 	require.Len(t, one, 1)
 	requireBytes(t, one[0], 11)
 	letGoOf(t, one)
-	_, err = Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: new(2)})
+	_, err := Attach(soon(t), devs[0].Driver(), c, "sharded", Want{Part: new(2)})
 	requireCode(t, "not-found", err)
 }
 
@@ -156,23 +150,20 @@ func TestPartsOnTwoDevices(t *testing.T) {
 // and keep their leases, also behind a restart.
 func TestNextVersionHasOtherParts(t *testing.T) {
 	s, c, dev := kept(t)
-	_, err := c.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 1), part(1, dev, 2))
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 1), part(1, dev, 2))))
 	first, other := attach(t, c, dev, "x")[0], attach(t, c, dev, "x")[1]
 	put(t, c, dev, "x", 3)
 	<-first.Superseded()
 	<-other.Superseded()
 	require.NoError(t, first.Err())
-	_, err = share.Attach(soon(t), s.opts.Socket, "x/0", dev)
-	require.ErrorIs(t, err, share.ErrRefused)
+	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "x/0", dev)), share.ErrRefused)
 	require.False(t, stat(t, c, "x").Retired[0].Gone)
 	requireBytes(t, attach(t, c, dev, "x")[0], 3)
 
 	require.NoError(t, s.Close())
 	opened(t, s.opts)
 	<-first.Done()
-	again, err := first.Resume(soon(t))
-	require.NoError(t, err)
+	again := ok(first.Resume(soon(t)))(t)
 	<-again.Superseded()
 	require.NoError(t, again.Close())
 }
@@ -206,8 +197,7 @@ func TestPartsComeAndGo(t *testing.T) {
 			over = true
 		default:
 		}
-		all, err := Attach(soon(t), dev.Driver(), c, "x", Want{})
-		require.NoError(t, err)
+		all := ok(Attach(soon(t), dev.Driver(), c, "x", Want{}))(t)
 		require.Len(t, all, all[0].Data.Parts)
 		letGoOf(t, all)
 	}
@@ -218,10 +208,9 @@ func TestTransaction(t *testing.T) {
 	s, c, dev := kept(t)
 	other := dialled(t, s.opts.Socket)
 	tx := Put{Name: "tx", Parts: 2, Transaction: "run-1"}
-	k, err := c.Put(soon(t), tx, part(1, dev, 21))
-	require.NoError(t, err)
+	k := ok(c.Put(soon(t), tx, part(1, dev, 21)))(t)
 	require.Equal(t, Kept{Missing: 1, Digests: k.Digests}, k)
-	_, err = Attach(soon(t), dev.Driver(), c, "tx", Want{})
+	_, err := Attach(soon(t), dev.Driver(), c, "tx", Want{})
 	requireCode(t, "not-found", err)
 	info := stat(t, c, "tx")
 	require.Equal(t, "reserved", info.State)
@@ -232,8 +221,7 @@ func TestTransaction(t *testing.T) {
 	wrong.Labels = map[string]string{"other": "labels"}
 	_, err = other.Put(soon(t), wrong, part(0, dev, 22))
 	requireCode(t, "conflict", err)
-	k, err = other.Put(soon(t), tx, part(0, dev, 20))
-	require.NoError(t, err)
+	k = ok(other.Put(soon(t), tx, part(0, dev, 20)))(t)
 	require.Equal(t, uint64(1), k.Version)
 	all := attach(t, c, dev, "tx")
 	requireBytes(t, all[0], 20)
@@ -245,8 +233,7 @@ func TestExpect(t *testing.T) {
 	version := func(n uint64) *uint64 { return &n }
 	_, err := c.Put(soon(t), Put{Name: "x", Expect: version(1)}, part(0, dev, 1))
 	requireCode(t, "conflict", err)
-	k, err := c.Put(soon(t), Put{Name: "x", Expect: version(0)}, part(0, dev, 1))
-	require.NoError(t, err)
+	k := ok(c.Put(soon(t), Put{Name: "x", Expect: version(0)}, part(0, dev, 1)))(t)
 	require.Equal(t, uint64(1), k.Version)
 
 	late := part(0, dev, 9)
@@ -264,14 +251,11 @@ func TestExpect(t *testing.T) {
 
 func TestLabelsAreDemanded(t *testing.T) {
 	_, c, dev := kept(t)
-	_, err := c.Put(soon(t), Put{Name: "x", Labels: map[string]string{"revision": "7"}}, part(0, dev, 1))
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Put(soon(t), Put{Name: "x", Labels: map[string]string{"revision": "7"}}, part(0, dev, 1))))
 	want := Want{Labels: map[string]string{"revision": "8"}}
-	_, err = Attach(soon(t), dev.Driver(), c, "x", want)
-	require.ErrorIs(t, err, ErrLabels)
+	require.ErrorIs(t, errOf(Attach(soon(t), dev.Driver(), c, "x", want)), ErrLabels)
 	want.Labels["revision"] = "7"
-	all, err := Attach(soon(t), dev.Driver(), c, "x", want)
-	require.NoError(t, err)
+	all := ok(Attach(soon(t), dev.Driver(), c, "x", want))(t)
 	letGoOf(t, all)
 }
 
@@ -282,8 +266,7 @@ func TestPutThatFails(t *testing.T) {
 	mine := errors.New("the file is not there")
 	bad := part(0, dev, 2)
 	bad.Write = func(context.Context, *vmm.Buffer) error { return mine }
-	_, err := c.Put(soon(t), Put{Name: "x"}, bad)
-	require.ErrorIs(t, err, mine)
+	require.ErrorIs(t, errOf(c.Put(soon(t), Put{Name: "x"}, bad)), mine)
 	info := stat(t, c, "x")
 	require.Equal(t, uint64(1), info.Version)
 	require.Zero(t, info.ReservedBytes)
@@ -301,10 +284,9 @@ func TestPutThatFails(t *testing.T) {
 		{Put{Name: "x", Parts: 2}, []Part{part(1, dev, 1), part(2, dev, 2)}, "index 2 of 2 parts: want 0 to 1"},
 		{Put{Name: "x"}, []Part{part(-1, dev, 1)}, "index -1"},
 	} {
-		_, err := c.Put(soon(t), p.put, p.parts...)
-		require.ErrorContains(t, err, p.words)
+		require.ErrorContains(t, errOf(c.Put(soon(t), p.put, p.parts...)), p.words)
 	}
-	_, err = c.Put(soon(t), Put{Name: "x/1"}, part(0, dev, 1))
+	_, err := c.Put(soon(t), Put{Name: "x/1"}, part(0, dev, 1))
 	requireCode(t, "bad-request", err)
 	bad = part(0, dev, 2)
 	bad.Table = json.RawMessage(`{`)
@@ -313,8 +295,7 @@ func TestPutThatFails(t *testing.T) {
 	require.Zero(t, stat(t, c, "x").ReservedBytes)
 	bad.Table = make(json.RawMessage, maxTable+1)
 	bad.Write = func(context.Context, *vmm.Buffer) error { t.Error("it was loaded"); return nil }
-	_, err = c.Put(soon(t), Put{Name: "x"}, bad)
-	require.ErrorContains(t, err, "the table of part 0 has 67043329 bytes; 67043328 are allowed")
+	require.ErrorContains(t, errOf(c.Put(soon(t), Put{Name: "x"}, bad)), "the table of part 0 has 67043329 bytes; 67043328 are allowed")
 }
 
 // A Put whose time is over when the version is committed, before it has read the answer, says that it
@@ -333,8 +314,7 @@ func TestPutOutOfTimeWhenItIsDone(t *testing.T) {
 	}
 	t.Cleanup(func() { at = func(string) {} })
 	_, c, dev := kept(t)
-	k, err := c.Put(ctx, Put{Name: "x"}, part(0, dev, 1))
-	require.NoError(t, err)
+	k := ok(c.Put(ctx, Put{Name: "x"}, part(0, dev, 1)))(t)
 	require.Error(t, ctx.Err())
 	require.Equal(t, uint64(1), k.Version)
 	require.Len(t, k.Digests, 1)
@@ -348,8 +328,7 @@ func TestPutOutOfTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
 	late := part(0, dev, 2)
 	late.Write = func(context.Context, *vmm.Buffer) error { cancel(); return nil }
-	_, err := c.Put(ctx, Put{Name: "x"}, late)
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = c.Stat(soon(t), "x")
+	require.ErrorIs(t, errOf(c.Put(ctx, Put{Name: "x"}, late)), context.Canceled)
+	_, err := c.Stat(soon(t), "x")
 	requireCode(t, "not-found", err)
 }

@@ -73,8 +73,7 @@ func TestFault88_StoreIsStopped(t *testing.T) {
 	go func() { changed <- c.Remove(soon(t), "b") }()
 	require.Eventually(t, func() bool { return len(s.turn.taken) == 1 }, waitLong, waitStep)
 
-	list, err := asks.List(soon(t))
-	require.NoError(t, err)
+	list := ok(asks.List(soon(t)))(t)
 	require.Len(t, list, 2)
 	require.Equal(t, uint64(1), stat(t, asks, "a").Version)
 	require.Equal(t, 2, s.Status().Names)
@@ -182,8 +181,7 @@ func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 			t.Cleanup(func() { at = func(string) {} })
 			s, c, dev, lines := loggedKeeper(t)
 			other := Put{Name: "b", Parts: 1, Expect: number(uint64(0))}
-			b, err := c.book(soon(t), other, part(0, dev, 2), "tx")
-			require.NoError(t, err)
+			b := ok(c.book(soon(t), other, part(0, dev, 2), "tx"))(t)
 			d, files := exported(t, dev)
 			pid.Store(int64(s.vault.pid()))
 			a, err := b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`))
@@ -197,8 +195,7 @@ func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 			lines.await(t, "holds everything")
 			if !made { // the booking was not lost
 				require.NoError(t, b.renew(soon(t)))
-				a, err = b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`))
-				require.NoError(t, err)
+				a = ok(b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`)))(t)
 				require.Equal(t, uint64(1), a.Version)
 			}
 			requireStoreHasAll(t, s)
@@ -218,16 +215,14 @@ func requireStoreHasAll(t *testing.T, s *Server) {
 	t.Helper()
 	hold(s)
 	defer s.finish()
-	held, err := s.vault.store.List(soon(t))
-	require.NoError(t, err)
+	held := ok(s.vault.store.List(soon(t)))(t)
 	named := s.state.Named()
 	require.Len(t, held, len(s.vault.files))
 	for id, n := range held {
 		require.Len(t, s.vault.files[id], n)
 		require.True(t, id > firstOwnID || named[state.ID(id)], id)
 	}
-	manifest, err := s.vault.store.Manifest(soon(t))
-	require.NoError(t, err)
+	manifest := ok(s.vault.store.Manifest(soon(t)))(t)
 	require.Equal(t, string(s.state.Encode()), string(manifest))
 }
 
@@ -240,8 +235,7 @@ func TestQuotasAreLowered(t *testing.T) {
 	held := []*Attached{attach(t, c, dev, "q-a")[0], attach(t, c, dev, "q-b")[0]}
 	eventually(t, c, "q-a", func(i Info) bool { return len(i.Holders) == 1 })
 	eventually(t, c, "q-b", func(i Info) bool { return len(i.Holders) == 1 })
-	pending, err := c.book(soon(t), Put{Name: "q-c", Parts: 1}, part(0, dev, 3), "tx")
-	require.NoError(t, err)
+	pending := ok(c.book(soon(t), Put{Name: "q-c", Parts: 1}, part(0, dev, 3), "tx"))(t)
 	me := uint32(os.Geteuid())
 	all := []state.Right{state.Read, state.Write, state.Remove}
 	c = limited(t, s, state.Rule{UID: &me, Prefix: "q-", Allow: all, Bytes: number(uint64(small)), Names: number(1), Leases: number(1)})
@@ -250,11 +244,9 @@ func TestQuotasAreLowered(t *testing.T) {
 		<-held[i].Done()
 	}
 	for i, name := range []string{"q-a", "q-b"} {
-		again, err := held[i].Resume(soon(t))
-		require.NoError(t, err)
+		again := ok(held[i].Resume(soon(t)))(t)
 		eventually(t, c, name, func(i Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
-		_, err = share.Attach(soon(t), c.socket, []string{"q-b", "q-a"}[i], dev)
-		require.ErrorIs(t, err, share.ErrRefused, "one lease is allowed")
+		require.ErrorIs(t, errOf(share.Attach(soon(t), c.socket, []string{"q-b", "q-a"}[i], dev)), share.ErrRefused, "one lease is allowed")
 		require.NoError(t, again.Close())
 		eventually(t, c, name, func(i Info) bool { return len(i.Holders) == 0 })
 	}

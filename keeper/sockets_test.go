@@ -34,28 +34,23 @@ func TestSocketDirectory(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			volume := filepath.Dir(newSocket(t))
 			require.NoError(t, unix.Chmod(volume, v.mode))
-			_, err := Open(soon(t), options(filepath.Join(volume, "socket")))
-			require.ErrorContains(t, err, sock.ErrInsecure.Error(), "the volume itself")
+			require.ErrorContains(t, errOf(Open(soon(t), options(filepath.Join(volume, "socket")))), sock.ErrInsecure.Error(), "the volume itself")
 
 			opts := options(filepath.Join(volume, "keeper", "socket"))
 			s := opened(t, opts)
-			info, err := os.Stat(filepath.Dir(opts.Socket))
-			require.NoError(t, err)
+			info := ok(os.Stat(filepath.Dir(opts.Socket)))(t)
 			require.Equal(t, os.ModeDir|v.made, info.Mode())
 			dialled(t, opts.Socket)
 			require.NoError(t, s.Close())
-			store, err := fdstore.Dial(soon(t), opts.Socket+storeSuffix)
-			require.NoError(t, err)
+			store := ok(fdstore.Dial(soon(t), opts.Socket+storeSuffix))(t)
 			exitStore(t, store)
 
 			require.NoError(t, os.Chmod(filepath.Dir(opts.Socket), 0o770))
-			_, err = Open(soon(t), opts)
-			require.ErrorContains(t, err, sock.ErrInsecure.Error(), "one that others may write to")
+			require.ErrorContains(t, errOf(Open(soon(t), opts)), sock.ErrInsecure.Error(), "one that others may write to")
 		})
 	}
 	volume := filepath.Dir(newSocket(t))
-	_, err := Open(soon(t), options(filepath.Join(volume, "a", "b", "socket")))
-	require.ErrorContains(t, err, sock.ErrNoDirectory.Error())
+	require.ErrorContains(t, errOf(Open(soon(t), options(filepath.Join(volume, "a", "b", "socket")))), sock.ErrNoDirectory.Error())
 	require.NoDirExists(t, filepath.Join(volume, "a"), "one directory is made, not two")
 }
 
@@ -117,8 +112,7 @@ func TestStoreOfAnother(t *testing.T) {
 func TestProbe(t *testing.T) {
 	opts, said := options(newSocket(t)), newDiary()
 	opts.Store, opts.Log = nil, said.log
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ok(net.Listen("tcp", "127.0.0.1:0"))(t)
 	opts.Metrics = l.Addr().String()
 	require.NoError(t, l.Close())
 	store := storeAt(t, opts.Socket+storeSuffix)
@@ -133,12 +127,10 @@ func TestProbe(t *testing.T) {
 func page(t *testing.T, address, path string) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	r, err := client.Get("http://" + address + path)
-	require.NoError(t, err)
+	r := ok(client.Get("http://" + address + path))(t)
 	defer r.Body.Close()
 	require.Equal(t, http.StatusOK, r.StatusCode)
-	text, err := io.ReadAll(r.Body)
-	require.NoError(t, err)
+	text := ok(io.ReadAll(r.Body))(t)
 	return string(text)
 }
 
@@ -150,11 +142,10 @@ func TestNotAdmitted(t *testing.T) {
 	}
 	s, _, _ := kept(t)
 	c := limited(t, s, state.Rule{UID: number(uint32(12345)), Allow: []state.Right{state.Read}})
-	_, err := c.Status(soon(t))
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Status(soon(t))))
 	require.NoError(t, os.Chmod(filepath.Dir(s.opts.Socket), 0o711))
 	stranger := dialledBy(t, 12346, s.opts.Socket)
-	_, err = stranger.Status(soon(t))
+	_, err := stranger.Status(soon(t))
 	requireCode(t, "denied", err)
 }
 
@@ -184,10 +175,8 @@ func TestTicketOfAnotherUser(t *testing.T) {
 	c := limited(t, s, state.Rule{UID: number(uint32(12345)), Allow: all})
 	require.NoError(t, os.Chmod(filepath.Dir(s.opts.Socket), 0o711))
 	other := dialledBy(t, 12345, s.opts.Socket)
-	_, err := other.Status(soon(t))
-	require.NoError(t, err)
-	b, err := c.book(soon(t), Put{Name: "x", Parts: 1}, part(0, dev, 1), "tx")
-	require.NoError(t, err)
+	require.NoError(t, errOf(other.Status(soon(t))))
+	b := ok(c.book(soon(t), Put{Name: "x", Parts: 1}, part(0, dev, 1), "tx"))(t)
 	d, files := exported(t, dev)
 	stolen := booking{client: other, ticket: b.ticket}
 	refused := func() {
@@ -202,8 +191,7 @@ func TestTicketOfAnotherUser(t *testing.T) {
 	requireCode(t, "denied", stolen.renew(soon(t)))
 	refused()
 	require.Equal(t, uint64(small), stat(t, c, "x").ReservedBytes)
-	a, err := b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), nil)
-	require.NoError(t, err)
+	a := ok(b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), nil))(t)
 	require.Equal(t, uint64(1), a.Version)
 	refused()
 	requireCode(t, "not-found", stolen.renew(soon(t)))

@@ -37,13 +37,11 @@ func TestIsMemoryAsksNobody(t *testing.T) {
 // Nobody sends descriptors to the control socket without a ticket, named by the policy or not.
 func TestControlTakesNoFilesWithoutATicket(t *testing.T) {
 	s, _, _ := kept(t)
-	c, err := sock.Dial(soon(t), s.opts.Socket+controlSuffix)
-	require.NoError(t, err)
+	c := ok(sock.Dial(soon(t), s.opts.Socket+controlSuffix))(t)
 	defer c.Close()
-	f, err := os.Open("/dev/null")
-	require.NoError(t, err)
+	f := ok(os.Open("/dev/null"))(t)
 	defer f.Close()
-	err = c.Send(soon(t), []byte("\x01{}"), f)
+	err := c.Send(soon(t), []byte("\x01{}"), f)
 	if fd, serr := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0); serr == nil {
 		refuses := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PASSRIGHTS, 0) == nil
 		require.NoError(t, unix.Close(fd))
@@ -52,8 +50,7 @@ func TestControlTakesNoFilesWithoutATicket(t *testing.T) {
 			return
 		}
 	}
-	_, err = c.Receive(soon(t))
-	require.Error(t, err, "the keeper ends the connection")
+	require.Error(t, errOf(c.Receive(soon(t))), "the keeper ends the connection")
 }
 
 // A start that fails half way leaves no socket, no lock and no store: here after the readers'
@@ -63,9 +60,7 @@ func TestFailedStartLeavesNothing(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Dir(socket), 0o700))
 	lock := socket + controlSuffix + ".lock"
 	require.NoError(t, os.Mkdir(lock, 0o700))
-	_, err := Open(soon(t), options(socket))
-	require.ErrorIs(t, err, sock.ErrNotSocket)
-	left, err := filepath.Glob(socket + "*")
-	require.NoError(t, err)
+	require.ErrorIs(t, errOf(Open(soon(t), options(socket))), sock.ErrNotSocket)
+	left := ok(filepath.Glob(socket + "*"))(t)
 	require.Equal(t, []string{lock}, left)
 }

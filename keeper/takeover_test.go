@@ -57,18 +57,15 @@ func yields(s *Server) <-chan *Server {
 func TestTakeOverFailsEarly(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	busy := ok(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer busy.Close()
 	opts := s.opts
 	for _, address := range []string{"nonsense", "127.0.0.1:99999", busy.Addr().String()} {
 		opts.Metrics = address
-		_, err := TakeOver(soon(t), opts)
-		require.ErrorContains(t, err, "an address for metrics")
+		require.ErrorContains(t, errOf(TakeOver(soon(t), opts)), "an address for metrics")
 	}
 	opts.Metrics, opts.Grace = "", -1
-	_, err = TakeOver(soon(t), opts)
-	require.ErrorContains(t, err, "a time of")
+	require.ErrorContains(t, errOf(TakeOver(soon(t), opts)), "a time of")
 	require.NoError(t, s.ctx.Err(), "nobody has asked it to yield")
 	requireBytes(t, attach(t, c, dev, "x")[0], 1)
 }
@@ -128,8 +125,7 @@ func TestFault86_SuccessorDies(t *testing.T) {
 	for _, step := range []string{"swap:1", "swapped:1", "serve:1"} {
 		t.Run(step, func(t *testing.T) {
 			dev := cutest.Device(t)
-			s, err := Open(soon(t), options(newSocket(t)))
-			require.NoError(t, err)
+			s := ok(Open(soon(t), options(newSocket(t))))(t)
 			c := dialled(t, s.opts.Socket)
 			put(t, c, dev, "x", 7)
 			next := yields(s)
@@ -149,8 +145,7 @@ func TestTwoTakeOver(t *testing.T) {
 	dev := cutest.Device(t)
 	opts := options(newSocket(t))
 	opts.Metrics = freeAddress(t)
-	s, err := Open(soon(t), opts)
-	require.NoError(t, err)
+	s := ok(Open(soon(t), opts))(t)
 	c := dialled(t, opts.Socket)
 	put(t, c, dev, "x", 3)
 	took := make(chan *Server, 2)
@@ -173,23 +168,20 @@ func TestTwoTakeOver(t *testing.T) {
 	require.Nil(t, <-before, "its successor serves")
 	require.Eventually(t, func() bool { return (first.ctx.Err() == nil) != (second.ctx.Err() == nil) }, waitLong, waitStep)
 	requireBytes(t, attach(t, c, dev, "x")[0], 3)
-	answer, err := http.Get("http://" + opts.Metrics + "/healthz")
-	require.NoError(t, err)
+	answer := ok(http.Get("http://" + opts.Metrics + "/healthz"))(t)
 	text, err := io.ReadAll(answer.Body)
 	require.NoError(t, errors.Join(err, answer.Body.Close()))
 	require.Equal(t, "serving\n", string(text))
 	other := options(newSocket(t))
 	other.Metrics = opts.Metrics
-	_, err = Open(soon(t), other)
-	require.ErrorContains(t, err, "an address for metrics", "of a keeper that nobody takes over")
+	require.ErrorContains(t, errOf(Open(soon(t), other)), "an address for metrics", "of a keeper that nobody takes over")
 	require.NoError(t, errors.Join(first.Close(), second.Close()))
 }
 
 // freeAddress is one that nobody listens at.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ok(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return l.Addr().String()
 }

@@ -31,8 +31,7 @@ func TestKeeperOf(t *testing.T) {
 func TestTableIsToldAsItIs(t *testing.T) {
 	table := `{"a":"` + strings.Repeat("<&>", 1000) + `"}`
 	d := Data{Name: "x", Version: 1, Table: json.RawMessage(table)}
-	text, err := d.encode()
-	require.NoError(t, err)
+	text := ok(d.encode())(t)
 	require.Contains(t, string(text), table)
 	require.Less(t, len(text), len(table)+200)
 	var back Data
@@ -42,7 +41,6 @@ func TestTableIsToldAsItIs(t *testing.T) {
 	_, c, dev := kept(t)
 	p := part(0, dev, 1)
 	p.Table = d.Table
-	_, err = c.Put(soon(t), Put{Name: "x"}, p)
-	require.NoError(t, err)
+	require.NoError(t, errOf(c.Put(soon(t), Put{Name: "x"}, p)))
 	require.Equal(t, table, string(attach(t, c, dev, "x")[0].Data.Table))
 }
