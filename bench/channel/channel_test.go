@@ -15,24 +15,16 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// build builds a program of this module, or in C, and says where it is.
-func build(t *testing.T, name string, argv ...string) string {
-	t.Helper()
-	bin := filepath.Join(t.TempDir(), name)
-	out, err := exec.CommandContext(t.Context(), argv[0], append(append(argv[1:len(argv):len(argv)], "-o", bin), sources[name]...)...).CombinedOutput()
-	require.NoError(t, err, string(out))
-	return bin
-}
-
-var sources = map[string][]string{
-	"ours": {"."},
-	"c":    {"../c/channel.c", "../c/stub/cuda.c", "../c/stub/stream.c"},
-}
-
-func buildOurs(t *testing.T) string { return build(t, "ours", "go", "build") }
+// ours is our rival: this binary.
+var ours = os.Args[0]
 
 func buildC(t *testing.T) string {
-	return build(t, "c", "gcc", "-O2", "-pthread", "-Wall", "-Wextra", "-Werror", "-I../c/stub")
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "c")
+	out, err := exec.CommandContext(t.Context(), "gcc", "-O2", "-pthread", "-Wall", "-Wextra", "-Werror", "-I../c/stub", "-o", bin,
+		"../c/channel.c", "../c/stub/cuda.c", "../c/stub/stream.c").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return bin
 }
 
 const ptx = "../c/check.ptx"
@@ -40,7 +32,7 @@ const ptx = "../c/check.ptx"
 // Ours and C pass frames between processes, of which every word is checked; the report has all
 // of it.
 func TestCompare(t *testing.T) {
-	ours, c, dir := buildOurs(t), buildC(t), t.TempDir()
+	c, dir := buildC(t), t.TempDir()
 	var told, complaint strings.Builder
 	code := run([]string{"-rival", "gpufd=" + ours + ",-as,writer,-driver,soft,-ptx," + ptx, "-rival", "c=" + c + ",-ptx," + ptx,
 		"-frames", "none=/nonexistent", "-rounds", "1", "-quick", "-out", dir}, nil, &told, &complaint)
@@ -66,7 +58,7 @@ func TestCompare(t *testing.T) {
 
 // Readers on another device get frames, too, and the report is one of its own.
 func TestCompareOfTwo(t *testing.T) {
-	ours, c, dir := buildOurs(t), buildC(t), t.TempDir()
+	c, dir := buildC(t), t.TempDir()
 	var told, complaint strings.Builder
 	code := run([]string{"-two", "-rival", "gpufd=" + ours + ",-as,writer,-driver,soft,-on,1,-ptx," + ptx, "-rival", "c=" + c + ",-on,1,-ptx," + ptx,
 		"-rounds", "1", "-quick", "-out", dir}, nil, &told, &complaint)
@@ -78,7 +70,7 @@ func TestCompareOfTwo(t *testing.T) {
 
 // The reader's device is the one that was said: there is none with that number.
 func TestReadersDevice(t *testing.T) {
-	r, err := rival.Start(t.Context(), "r", buildOurs(t), "-as", "writer", "-driver", "soft", "-on", "99", "-ptx", ptx)
+	r, err := rival.Start(t.Context(), "r", ours, "-as", "writer", "-driver", "soft", "-on", "99", "-ptx", ptx)
 	require.NoError(t, err)
 	_, err = r.Ask(t.Context(), "frames 4096 4 0 128")
 	require.Error(t, err)
@@ -113,7 +105,7 @@ func TestRivalsFail(t *testing.T) {
 
 // Questions that nobody can answer are refused, by ours and by C, and both live on.
 func TestBadQuestions(t *testing.T) {
-	ours, c := buildOurs(t), buildC(t)
+	c := buildC(t)
 	for _, argv := range [][]string{{ours, "-as", "writer", "-driver", "soft", "-ptx", ptx}, {c, "-ptx", ptx}} {
 		r, err := rival.Start(t.Context(), "r", argv...)
 		require.NoError(t, err)
@@ -130,7 +122,7 @@ func TestBadQuestions(t *testing.T) {
 
 // Our reader finds a frame whose words are others.
 func TestWrongWordsAreFound(t *testing.T) {
-	r, err := rival.Start(t.Context(), "r", buildOurs(t), "-as", "writer", "-driver", "soft", "-ptx", brokenKernel(t))
+	r, err := rival.Start(t.Context(), "r", ours, "-as", "writer", "-driver", "soft", "-ptx", brokenKernel(t))
 	require.NoError(t, err)
 	_, err = r.Ask(t.Context(), "frames 4096 4 0 128")
 	require.ErrorContains(t, err, "words of frames were wrong")

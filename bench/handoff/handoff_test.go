@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,12 +15,9 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 )
 
-// onSoft builds our own rival, which runs on the software driver.
+// onSoft compares our own rival, this binary, with itself and with others, on the software driver.
 func onSoft(t *testing.T) options {
-	bin := filepath.Join(t.TempDir(), "gpufd")
-	out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput()
-	require.NoError(t, err, string(out))
-	soft := []string{bin, "-as", "producer", "-driver", "soft"}
+	soft := []string{os.Args[0], "-as", "producer", "-driver", "soft"}
 	return options{
 		rivals: rival.Commands{{Name: "gpufd", Argv: soft}, {Name: base, Argv: soft}, {Name: "absent", Argv: []string{"/bin/false"}},
 			{Name: "dying", Argv: []string{"/bin/sh", "-c", `echo '{"ready":true,"info":"v1"}'; read x`}},

@@ -77,20 +77,6 @@ func ExitCode(err error) int {
 	return ExitFailed
 }
 
-// Restated returns err with another text.
-func Restated(err error, format string, args ...any) error {
-	return &restated{err, fmt.Sprintf(format, args...)}
-}
-
-type restated struct {
-	error
-	text string
-}
-
-func (e *restated) Error() string { return e.text }
-
-func (e *restated) Unwrap() error { return e.error }
-
 func refusedWith(err error, code share.RefusalCode) bool {
 	var no *share.RefusalError
 	return errors.As(err, &no) && no.Code == code

@@ -94,10 +94,6 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	require.ErrorIs(t, Machinef("x: %w", cu.ErrNoDevice), cu.ErrNoDevice)
 	require.ErrorIs(t, Usagef("x: %w", os.ErrInvalid), os.ErrInvalid)
 	require.Equal(t, "x: 5", Usagef("x: %d", 5).Error())
-	other := Restated(Machinef("x: %w", cu.ErrNoDevice), "there are %d", 0)
-	require.EqualError(t, other, "there are 0")
-	require.ErrorIs(t, other, cu.ErrNoDevice)
-	require.Equal(t, ExitMachine, ExitCode(other))
 }
 
 func TestOneLine(t *testing.T) {

@@ -75,7 +75,7 @@ func TestModelThroughABuffer(t *testing.T) {
 
 	told, err := json.Marshal(m.Table)
 	require.NoError(t, err)
-	table, err := ParseTable(told)
+	table, err := parseTable(told)
 	require.NoError(t, err)
 	require.Equal(t, m.Table, table)
 	out, err := os.OpenFile(write(t, t.TempDir(), "out.safetensors", make([]byte, 5000)), os.O_RDWR, 0)
@@ -181,7 +181,7 @@ func TestTableRefuses(t *testing.T) {
 		`{"tensors":[{"name":"a","dtype":"U8","shape":[1,1,1,1,1,1,1,1,1,9],"offset":0,"bytes":4}],"size":8}`:                                                                     "[1 1 1 1 1 1 1 1] and 2 more",
 		`{"tensors":[{"name":"a","dtype":"F64","shape":[9223372036854775807,9223372036854775807],"offset":0,"bytes":0},{"name":"b","dtype":"U8","offset":0,"bytes":1}],"size":1}`: "does not have a number of bytes",
 	} {
-		_, err := ParseTable([]byte(text))
+		_, err := parseTable([]byte(text))
 		require.ErrorIs(t, err, ErrFormat, text)
 		require.ErrorContains(t, err, words, text)
 	}

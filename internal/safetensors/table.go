@@ -55,15 +55,6 @@ func (t *Table) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*plain)(t))
 }
 
-// ParseTable reads a table in JSON and checks it, as [Table.Check] does.
-func ParseTable(b []byte) (Table, error) {
-	var t Table
-	if err := json.Unmarshal(b, &t); err != nil {
-		return Table{}, fmt.Errorf("%w: the table: %w", ErrFormat, err)
-	}
-	return t, t.Check()
-}
-
 // Check finds what is wrong with a table: sizes that do not fit their shapes,
 // tensors that overlap or reach beyond the buffer, names that occur twice.
 func (t Table) Check() error {

@@ -3,6 +3,7 @@ package safetensors
 import (
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func TestTablesOfStrangers(t *testing.T) {
 	for _, v := range vectors {
 		text := strings.ReplaceAll(v.Table, "SHAPE", strings.TrimSuffix(strings.Repeat(v.Number+",", v.Times), ","))
 		begin := time.Now()
-		got, err := ParseTable([]byte(text))
+		got, err := parseTable([]byte(text))
 		if v.Good {
 			require.NoError(t, err, v.Name)
 			require.Len(t, got.Tensors, strings.Count(text, `"name"`), v.Name)
@@ -46,4 +47,13 @@ func TestHalfPairs(t *testing.T) {
 	}
 	_, err := parseHeader([]byte(`{"\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`), 1)
 	require.ErrorIs(t, err, errHalfPair)
+}
+
+// parseTable reads a table in JSON and checks it, as [Table.Check] does.
+func parseTable(b []byte) (Table, error) {
+	var t Table
+	if err := json.Unmarshal(b, &t); err != nil {
+		return Table{}, fmt.Errorf("%w: the table: %w", ErrFormat, err)
+	}
+	return t, t.Check()
 }

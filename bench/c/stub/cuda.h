@@ -21,9 +21,6 @@ typedef void (*CUhostFn)(void *data);
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef int CUmemAllocationHandleType;
 typedef struct {
-	char reserved[64];
-} CUipcMemHandle;
-typedef struct {
 	int type, id;
 } CUmemLocation;
 typedef struct {
@@ -37,7 +34,6 @@ typedef struct {
 } CUmemAllocationProp;
 
 enum {
-	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,
 	CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
 	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 	CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,

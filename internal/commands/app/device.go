@@ -25,16 +25,14 @@ func (a *App) UseDevice(dev *cu.Device) {
 		"Using CUDA device %d: %s", dev.Ordinal(), dev.Name())
 }
 
-// andMore says how many more descriptors there are, one per chunk.
-func andMore(chunks int) string {
-	if chunks <= 1 {
-		return ""
+// FDs returns the descriptors of an offer, one per chunk, for people.
+func FDs(files []*os.File) string {
+	text := fmt.Sprint(files[0].Fd())
+	if more := len(files) - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more, one per chunk)", more)
 	}
-	return fmt.Sprintf(" (and %d more, one per chunk)", chunks-1)
+	return text
 }
-
-// FDs returns the descriptors of an offer, for people.
-func FDs(files []*os.File) string { return fmt.Sprintf("%d%s", files[0].Fd(), andMore(len(files))) }
 
 // Cleanup prints err, the failure of the work or nil, and then calls all closers. It prints
 // that it is done if none failed, and returns err joined with their errors.

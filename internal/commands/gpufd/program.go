@@ -117,7 +117,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 func (p *program) cause(ctx context.Context) error {
 	err := context.Cause(ctx)
 	if text := p.hasty.Load(); text != nil && errors.Is(err, app.ErrInterrupted) {
-		return cli.Restated(err, "%s", *text)
+		return cli.Codef(cli.ExitFailed, "%s", *text)
 	}
 	return err
 }

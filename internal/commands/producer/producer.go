@@ -119,7 +119,7 @@ func (p *producer) listen() (*share.Server, error) {
 	})
 	switch {
 	case errors.Is(err, sock.ErrInUse):
-		return nil, cli.Restated(err, "another producer is already listening at %s: stop it, or choose another socket with --socket", p.socket)
+		return nil, cli.Codef(cli.ExitFailed, "another producer is already listening at %s: stop it, or choose another socket with --socket", p.socket)
 	case err != nil:
 		return nil, err
 	}

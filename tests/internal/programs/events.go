@@ -17,16 +17,12 @@ func WaitEvent(t *testing.T, p *Process, event string) {
 
 func hasEvent(p *Process, event string) bool {
 	for _, line := range p.Out.All() {
-		if object, err := parse(line); err == nil && object["event"] == event {
+		var object map[string]any
+		if json.Unmarshal([]byte(line), &object) == nil && object["event"] == event {
 			return true
 		}
 	}
 	return false
-}
-
-func parse(line string) (object map[string]any, err error) {
-	err = json.Unmarshal([]byte(line), &object)
-	return object, err
 }
 
 // Event returns the first -json line of that event.
