@@ -65,9 +65,7 @@ func areas(t testing.TB, ctx *cu.Context) map[string]area {
 // alloc is device memory until the test ends.
 func alloc(t testing.TB, ctx *cu.Context, size uint64) *cu.Memory {
 	t.Helper()
-	m := ok(ctx.Alloc(size))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	return m
+	return untilEnd(t, ok(ctx.Alloc(size))(t))
 }
 
 // twoMappings is two pieces of physical memory side by side until the test

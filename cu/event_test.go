@@ -18,24 +18,19 @@ import (
 // newStream is a stream that goes when t ends.
 func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 	t.Helper()
-	s := ok(ctx.NewStream())(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
+	return untilEnd(t, ok(ctx.NewStream())(t))
 }
 
 // newEvent is an event that goes when t ends.
 func newEvent(t testing.TB, ctx *cu.Context, flags cu.EventFlags) *cu.Event {
 	t.Helper()
-	e := ok(ctx.NewEvent(flags))(t)
-	t.Cleanup(func() { require.NoError(t, e.Close()) })
-	return e
+	return untilEnd(t, ok(ctx.NewEvent(flags))(t))
 }
 
 // newWords is device memory for n words of eight bytes, all 0.
 func newWords(t testing.TB, ctx *cu.Context, n int) cu.DevicePtr {
 	t.Helper()
-	mem := ok(ctx.Alloc(uint64(8 * n)))(t)
-	t.Cleanup(func() { require.NoError(t, mem.Close()) })
+	mem := untilEnd(t, ok(ctx.Alloc(uint64(8*n)))(t))
 	require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr(), make([]uint64, n)))
 	return mem.Ptr()
 }

@@ -17,17 +17,13 @@ import (
 // hostMemory is pinned memory until the test ends.
 func hostMemory(t testing.TB, ctx *cu.Context, size uint64) *cu.HostMemory {
 	t.Helper()
-	m := ok(ctx.AllocHost(size, 0))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	return m
+	return untilEnd(t, ok(ctx.AllocHost(size, 0))(t))
 }
 
 // registered pins b until the test ends.
 func registered(t testing.TB, ctx *cu.Context, b []byte) *cu.HostRegistration {
 	t.Helper()
-	m := ok(ctx.RegisterHost(b, 0))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	return m
+	return untilEnd(t, ok(ctx.RegisterHost(b, 0))(t))
 }
 
 // pages is memory of mmap until the test ends.

@@ -221,8 +221,7 @@ func TestLaunchIsRefusedAtOnce(t *testing.T) {
 		require.ErrorIs(t, f.Launch(ctx.NullStream(), cfg), cu.ErrInvalidValue, name)
 	}
 	require.NoError(t, f.Launch(ctx.NullStream(), cu.LaunchConfig{Grid: cu.Dim3{X: 2, Y: 2, Z: 2}, Block: cu.Dim3{X: 8, Y: 8, Z: 16}}))
-	other := ok(ctx.Device().NewContext(cu.SchedAuto))(t)
-	defer func() { require.NoError(t, other.Close()) }()
+	other := untilEnd(t, ok(ctx.Device().NewContext(cu.SchedAuto))(t))
 	require.ErrorIs(t, f.Launch(ok(other.NewStream())(t), one), cu.ErrInvalidHandle)
 	require.ErrorIs(t, (*cu.Function)(nil).Launch(ctx.NullStream(), one), cu.ErrClosed)
 }

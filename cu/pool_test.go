@@ -27,9 +27,7 @@ const mib = 1 << 20
 // newPool makes a pool that can be shared, closed when t ends.
 func newPool(t testing.TB, dev *cu.Device) *cu.Pool {
 	t.Helper()
-	p := ok(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))(t)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
+	return untilEnd(t, ok(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))(t))
 }
 
 // stats asks for the pool's.
@@ -495,9 +493,7 @@ func childPoolExporter() error {
 	fd, ptr := get(p.Export()), get(m.ExportPointer())
 	must(cu.CopyToDevice(ctx, m.Ptr(), pattern(mib, 7)))
 	text, _ := ptr.MarshalText()
-	if err := unix.Sendmsg(3, text, unix.UnixRights(int(fd.Fd())), nil, 0); err != nil {
-		return err
-	}
+	must(unix.Sendmsg(3, text, unix.UnixRights(int(fd.Fd())), nil, 0))
 	for {
 		if _, err := unix.Read(3, text); err != unix.EINTR {
 			break // the parent has closed its end, and kills us

@@ -136,9 +136,7 @@ func collected(t *testing.T, gone <-chan struct{}) {
 // newStream is a stream that goes when t ends.
 func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 	t.Helper()
-	s := ok(ctx.NewStream())(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
+	return untilEnd(t, ok(ctx.NewStream())(t))
 }
 
 // zeroed is memory of n zeros that ends with its context.
