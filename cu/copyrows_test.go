@@ -392,9 +392,7 @@ func fill2D[T uint8 | uint16 | uint32](t *testing.T, ctx *cu.Context, m *cu.Memo
 				words[y*32+3+x] = v
 			}
 		}
-		got := make([]T, len(words))
-		require.NoError(t, cu.CopyToHost(ctx, got, m.Ptr()))
-		require.Equal(t, words, got)
+		require.Equal(t, words, readBack[T](t, ctx, m.Ptr(), len(words)))
 	})
 }
 

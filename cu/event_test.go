@@ -190,18 +190,6 @@ func TestElapsed(t *testing.T) {
 	}
 }
 
-// An error names the function that was called, or the oldest that would do.
-func TestElapsedNamesItsFunction(t *testing.T) {
-	for names, drv := range map[string]*cu.Driver{
-		"cuEventElapsedTime: ": cutest.Driver(t, without(t, "cuEventElapsedTime_v2")),
-		"cuEventElapsedTime: the driver does not have this function, ": cutest.Driver(t, without(t, "cuEventElapsedTime_v2", "cuEventElapsedTime")),
-	} {
-		ctx := cutest.Context(t, firstDevice(t, drv))
-		e := newEvent(t, ctx, cu.EventDefault)
-		require.ErrorContains(t, errOf(e.Elapsed(e)), names)
-	}
-}
-
 func TestEventFlags(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	require.ErrorIs(t, errOf(ctx.NewEvent(1<<10)), cu.ErrInvalidValue)

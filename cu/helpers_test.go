@@ -193,6 +193,14 @@ func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
 	}
 }
 
+// readBack reads n values of device memory.
+func readBack[T any](t testing.TB, ctx *cu.Context, p cu.DevicePtr, n int) []T {
+	t.Helper()
+	got := make([]T, n)
+	require.NoError(t, cu.CopyToHost(ctx, got, p))
+	return got
+}
+
 // untilEnd returns c, which is closed when t ends.
 func untilEnd[C io.Closer](t testing.TB, c C) C {
 	t.Helper()

@@ -63,9 +63,7 @@ func lacks(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
 // words reads n integers.
 func words(t testing.TB, ctx *cu.Context, p cu.DevicePtr, n int) []uint32 {
 	t.Helper()
-	got := make([]uint32, n)
-	require.NoError(t, cu.CopyToHost(ctx, got, p))
-	return got
+	return readBack[uint32](t, ctx, p, n)
 }
 
 func TestModuleFromMemoryAndFromFile(t *testing.T) {
