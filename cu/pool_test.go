@@ -182,7 +182,6 @@ func TestCurrentPool(t *testing.T) {
 	require.NoError(t, ctx.Synchronize(t.Context()))
 }
 
-// Invariant 3. The current pool is not lost, whoever forgets it.
 // Invariant 5: a pool that its owner closes while it is lent is not used.
 func TestPoolClosedWhileItIsLent(t *testing.T) {
 	faults := cutest.NewFaults(t)
@@ -202,7 +201,7 @@ func TestPoolClosedWhileItIsLent(t *testing.T) {
 
 // The H200 breaks its own memory if a pool is destroyed before what was
 // allocated from it is freed, and dies of that later: driver-facts.md. So the
-// pool goes with the last of it, whoever frees that.
+// pool goes with the last of it, by whichever call that is freed.
 func TestPoolIsDestroyedAfterItsMemory(t *testing.T) {
 	for name, free := range map[string]func(*cu.StreamMemory, *cu.Context) error{
 		"Free":          func(m *cu.StreamMemory, c *cu.Context) error { return m.FreeAsync(c.NullStream()) },
@@ -256,6 +255,7 @@ func TestPoolSetWhileMemoryIsAllocated(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
+// Invariant 3: a lost pool is destroyed, but for the device's current one.
 func TestLostPoolIsDestroyed(t *testing.T) {
 	s, _, dev := spied(t)
 	first := ok(dev.DefaultPool())(t)
@@ -276,7 +276,7 @@ func TestLostPoolIsDestroyed(t *testing.T) {
 	eventuallyCollected(t, func() bool { return s.count("cuMemPoolDestroy") == 2 })
 }
 
-// Memory in a context that nobody can reach any more is told of, and stays.
+// Memory in a context that was lost is reported, and stays.
 func TestLostStreamMemoryIsTold(t *testing.T) {
 	told := make(chan cu.Leak, 1)
 	drv := cutest.Driver(t, cu.WithLeakHandler(func(l cu.Leak) { told <- l }))

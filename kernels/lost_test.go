@@ -64,8 +64,8 @@ func TestFault15_MemoryLostWhileAKernelUsesIt(t *testing.T) {
 	}
 }
 
-// launchOnce has a stream wait and a kernel run. From the first time on a GPU's
-// driver keeps some memory for that, which is nobody's leak.
+// launchOnce makes a stream wait and runs a kernel. After the first time a GPU's
+// driver keeps some memory for that, which is not a leak.
 func launchOnce(t *testing.T, dev *cu.Device) {
 	t.Helper()
 	ctx := ok(dev.PrimaryContext())(t)

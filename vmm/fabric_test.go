@@ -48,7 +48,7 @@ func TestFabricBuffer(t *testing.T) {
 	}
 }
 
-// A fabricOffer is what a child is told of memory.
+// A fabricOffer describes memory to a child.
 type fabricOffer struct {
 	Descriptor vmm.Descriptor
 	Handles    []cu.FabricHandle
