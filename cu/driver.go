@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,14 +26,16 @@ const (
 )
 
 // String gives "cuda" or "soft".
-func (k Kind) String() string {
-	switch k {
-	case CUDA:
-		return "cuda"
-	case Soft:
-		return "soft"
+func (k Kind) String() string { return nameOf(kinds, k) }
+
+var kinds = map[Kind]string{CUDA: "cuda", Soft: "soft"}
+
+// nameOf returns the name of v, or its type and number.
+func nameOf[T ~uint8 | ~uint32](names map[T]string, v T) string {
+	if name, ok := names[v]; ok {
+		return name
 	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
+	return fmt.Sprintf("%s(%d)", reflect.TypeFor[T]().Name(), v)
 }
 
 // softSymbol is exported by the software driver alone.

@@ -35,17 +35,9 @@ const (
 )
 
 // String gives "none", "read-only" or "read-write".
-func (a Access) String() string {
-	switch a {
-	case NoAccess:
-		return "none"
-	case ReadOnly:
-		return "read-only"
-	case ReadWrite:
-		return "read-write"
-	}
-	return fmt.Sprintf("Access(%d)", uint32(a))
-}
+func (a Access) String() string { return nameOf(accesses, a) }
+
+var accesses = map[Access]string{NoAccess: "none", ReadOnly: "read-only", ReadWrite: "read-write"}
 
 // MemHandle is a handle of physical memory: CUmemGenericAllocationHandle. The
 // caller owns it. The memory is free when its last handle, descriptor and
