@@ -60,17 +60,13 @@ func (d *drawing) copy(s *cu.Stream, to, from uint64) error {
 // captured is the graph of what record gives to stream a.
 func (d *drawing) captured(t testing.TB, record func() error) *cu.Graph {
 	t.Helper()
-	g := ok(d.a.Capture(record))(t)
-	t.Cleanup(func() { require.NoError(t, g.Close()) })
-	return g
+	return untilEnd(t, ok(d.a.Capture(record))(t))
 }
 
 // executable makes g executable.
 func executable(t testing.TB, g *cu.Graph) *cu.GraphExec {
 	t.Helper()
-	e := ok(g.Instantiate(0))(t)
-	t.Cleanup(func() { require.NoError(t, e.Close()) })
-	return e
+	return untilEnd(t, ok(g.Instantiate(0))(t))
 }
 
 // status is how a stream is captured.

@@ -187,11 +187,3 @@ func TestCloseWaitsForTheCallsInFlight(t *testing.T) {
 	require.Equal(t, []string{"cuMemGetInfo_v2", "cuDevicePrimaryCtxRelease_v2"},
 		s.sequence("cuMemGetInfo_v2", "cuDevicePrimaryCtxRelease_v2"))
 }
-
-func TestMemInfo(t *testing.T) {
-	dev := cutest.Device(t)
-	free, total, err := cutest.Context(t, dev).MemInfo()
-	require.NoError(t, err)
-	require.LessOrEqual(t, free, total)
-	require.InEpsilon(t, ok(dev.TotalMemory())(t), total, 0.05)
-}

@@ -66,7 +66,7 @@ func CopyToHostAsync[T any](s *Stream, dst []T, src DevicePtr) error {
 // memory returns where a slice's elements lie, and how many bytes they have.
 func memory[T any](s []T) (unsafe.Pointer, uintptr, error) {
 	var t T
-	if typ := reflect.TypeFor[T](); !isNumbers(typ) {
+	if typ := reflect.TypeFor[T](); !copyable.has(typ) {
 		return nil, 0, fmt.Errorf("%w: %s", ErrPointers, typ)
 	}
 	return unsafe.Pointer(unsafe.SliceData(s)), uintptr(len(s)) * unsafe.Sizeof(t), nil

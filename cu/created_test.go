@@ -18,9 +18,7 @@ import (
 // newContext creates a context, destroyed when t ends.
 func newContext(t testing.TB, dev *cu.Device, flags cu.ContextFlags) *cu.Context {
 	t.Helper()
-	ctx := ok(dev.NewContext(flags))(t)
-	t.Cleanup(func() { require.NoError(t, ctx.Close()) })
-	return ctx
+	return untilEnd(t, ok(dev.NewContext(flags))(t))
 }
 
 // A created context is one of its own, in which everything works, and is

@@ -88,7 +88,7 @@ func attribute(t testing.TB, dev *cu.Device, a cu.Attribute) uint32 {
 	return uint32(n)
 }
 
-// A launch that cannot be says which of its sizes is too large, and for whom.
+// The error of a launch names the size that is too large, and the limit that it exceeds.
 func TestLaunchNamesTheLimit(t *testing.T) {
 	s, _, dev, ctx := spiedContext(t)
 	f := ok(load(t, ctx, kernelsNamed("small")).Function("small"))(t)

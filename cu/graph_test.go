@@ -20,9 +20,7 @@ import (
 // newGraph is an empty graph that goes when t ends.
 func newGraph(t testing.TB, ctx *cu.Context) *cu.Graph {
 	t.Helper()
-	g := ok(ctx.NewGraph())(t)
-	t.Cleanup(func() { require.NoError(t, g.Close()) })
-	return g
+	return untilEnd(t, ok(ctx.NewGraph())(t))
 }
 
 func TestGraphBuiltByHand(t *testing.T) {

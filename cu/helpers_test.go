@@ -3,6 +3,7 @@ package cu_test
 import (
 	"context"
 	"errors"
+	"io"
 	"runtime"
 	"sync"
 	"testing"
@@ -167,10 +168,7 @@ func eventuallyCollected(t testing.TB, done func() bool) {
 
 // childDevice is firstDevice for children, which have no test.
 func childDevice() (*cu.Device, error) {
-	drv, err := cutest.Open()
-	if err != nil {
-		return nil, err
-	}
+	drv := get(cutest.Open())
 	return drv.Device(0)
 }
 
@@ -193,6 +191,21 @@ func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
 		require.NoError(t, err, about...)
 		return v
 	}
+}
+
+// readBack reads n values of device memory.
+func readBack[T any](t testing.TB, ctx *cu.Context, p cu.DevicePtr, n int) []T {
+	t.Helper()
+	got := make([]T, n)
+	require.NoError(t, cu.CopyToHost(ctx, got, p))
+	return got
+}
+
+// untilEnd returns c, which is closed when t ends.
+func untilEnd[C io.Closer](t testing.TB, c C) C {
+	t.Helper()
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
 }
 
 // errOf returns the error of a call that returns something else, too.

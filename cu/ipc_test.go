@@ -27,9 +27,7 @@ func byteOf(t testing.TB, ctx *cu.Context, p cu.DevicePtr) byte {
 // opened is memory of another process, closed when t ends.
 func opened(t testing.TB, ctx *cu.Context, h cu.IPCHandle) *cu.IPCMemory {
 	t.Helper()
-	m := ok(ctx.OpenIPC(h))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	return m
+	return untilEnd(t, ok(ctx.OpenIPC(h))(t))
 }
 
 // Two processes use the same bytes, without a copy, both ways.

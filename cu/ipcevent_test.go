@@ -15,9 +15,7 @@ import (
 // openedEvent is an event of another process, closed when t ends.
 func openedEvent(t testing.TB, ctx *cu.Context, h cu.IPCEventHandle) *cu.Event {
 	t.Helper()
-	e := ok(ctx.OpenIPCEvent(h))(t)
-	t.Cleanup(func() { require.NoError(t, e.Close()) })
-	return e
+	return untilEnd(t, ok(ctx.OpenIPCEvent(h))(t))
 }
 
 // A record of one process is asked for, waited for and awaited by a stream of

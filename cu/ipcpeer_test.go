@@ -113,27 +113,12 @@ type peerState struct {
 }
 
 func childIPCPeer() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	n, err := strconv.Atoi(os.Getenv(peerDevice))
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(n)
-	if err != nil {
-		return err
-	}
+	drv := get(cutest.Open())
+	n := get(strconv.Atoi(os.Getenv(peerDevice)))
+	dev := get(drv.Device(n))
 	s := &peerState{}
-	s.ctx, err = dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	s.stream, err = s.ctx.NewStream()
-	if err != nil {
-		return err
-	}
+	s.ctx = get(dev.PrimaryContext())
+	s.stream = get(s.ctx.NewStream())
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		answer, err := s.do(strings.Fields(in.Text()))
 		if err != nil {
@@ -153,10 +138,7 @@ func (s *peerState) do(words []string) (string, error) {
 	case "alloc":
 		return s.alloc(n[0], n[1])
 	case "inside": // memory of some bytes, and the handle of an address in it
-		m, err := s.ctx.Alloc(uint64(n[0]))
-		if err != nil {
-			return "", err
-		}
+		m := get(s.ctx.Alloc(uint64(n[0])))
 		s.memory = append(s.memory, m)
 		h, offset, err := s.ctx.IPCHandle(m.Ptr().Add(uint64(n[1])))
 		return fmt.Sprint(h, " ", offset), err
@@ -190,12 +172,9 @@ func (s *peerState) do(words []string) (string, error) {
 }
 
 func (s *peerState) alloc(size, value int) (string, error) {
-	m, err := s.ctx.Alloc(uint64(size))
-	if err != nil {
-		return "", err
-	}
+	m := get(s.ctx.Alloc(uint64(size)))
 	s.memory = append(s.memory, m)
-	err = errors.Join(cu.Fill(s.ctx, m.Ptr(), uint8(value), m.Size()), s.ctx.Synchronize(context.Background()))
+	err := errors.Join(cu.Fill(s.ctx, m.Ptr(), uint8(value), m.Size()), s.ctx.Synchronize(context.Background()))
 	if err != nil {
 		return "", err
 	}
@@ -206,24 +185,16 @@ func (s *peerState) alloc(size, value int) (string, error) {
 // open opens memory and says what its first byte is.
 func (s *peerState) open(handle string) (string, error) {
 	var h cu.IPCHandle
-	if err := h.UnmarshalText([]byte(handle)); err != nil {
-		return "", err
-	}
-	m, err := s.ctx.OpenIPC(h)
-	if err != nil {
-		return "", err
-	}
+	must(h.UnmarshalText([]byte(handle)))
+	m := get(s.ctx.OpenIPC(h))
 	s.opened = append(s.opened, m)
 	b := make([]byte, 1)
-	err = cu.CopyToHost(s.ctx, b, m.Ptr())
+	err := cu.CopyToHost(s.ctx, b, m.Ptr())
 	return fmt.Sprint(b[0]), err
 }
 
 func (s *peerState) event() (string, error) {
-	e, err := s.ctx.NewEvent(cu.EventInterprocess | cu.EventDisableTiming)
-	if err != nil {
-		return "", err
-	}
+	e := get(s.ctx.NewEvent(cu.EventInterprocess | cu.EventDisableTiming))
 	s.events = append(s.events, e)
 	h, err := e.IPCHandle()
 	return h.String(), err
@@ -232,12 +203,8 @@ func (s *peerState) event() (string, error) {
 func (s *peerState) hold() (string, error) {
 	var err error
 	if s.gate == nil {
-		if s.gate, err = s.ctx.Alloc(4); err != nil {
-			return "", err
-		}
-		if s.helper, err = s.ctx.NewStream(); err != nil {
-			return "", err
-		}
+		s.gate = get(s.ctx.Alloc(4))
+		s.helper = get(s.ctx.NewStream())
 	}
 	err = errors.Join(
 		cu.FillAsync(s.helper, s.gate.Ptr(), uint32(0), 1), s.helper.Synchronize(context.Background()),

@@ -226,7 +226,7 @@ func (l *Launch) measureNumbers(i int, t reflect.Type) (uintptr, error) {
 	if t == nil {
 		return 0, l.wrong(i, "nil is no argument; pass DevicePtr(0) for the null pointer")
 	}
-	if !isArgument(t) {
+	if t.Size() == 0 || !arguments.has(t) {
 		return 0, l.wrong(i, fmt.Sprintf("%s is no argument: pass numbers of a fixed size, arrays or structs of them, or memory", t))
 	}
 	if why := l.f.misfits(i, t.Kind()); why != "" {
@@ -236,37 +236,6 @@ func (l *Launch) measureNumbers(i int, t reflect.Type) (uintptr, error) {
 }
 
 func (l *Launch) wrong(i int, reason string) error { return &ArgumentError{l.f.name, i, reason} }
-
-var argumentTypes sync.Map // reflect.Type → bool
-
-// isArgument reports whether values of t are laid out as C lays them out.
-func isArgument(t reflect.Type) bool {
-	if isFixed(t.Kind()) {
-		return true
-	}
-	if is, ok := argumentTypes.Load(t); ok {
-		return is.(bool)
-	}
-	is := t.Size() > 0 && madeOfFixed(t)
-	argumentTypes.Store(t, is)
-	return is
-}
-
-func madeOfFixed(t reflect.Type) bool {
-	switch k := t.Kind(); {
-	case k == reflect.Array:
-		return madeOfFixed(t.Elem())
-	case k == reflect.Struct:
-		for i := range t.NumField() {
-			if !madeOfFixed(t.Field(i).Type) {
-				return false
-			}
-		}
-		return true
-	default:
-		return isFixed(k)
-	}
-}
 
 // isFixed reports whether k is a number that is as large everywhere.
 func isFixed(k reflect.Kind) bool {

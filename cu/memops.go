@@ -25,7 +25,7 @@ const (
 	WriteNoMemoryBarrier = WriteFlags(sys.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER) // the word may come earlier; ErrInvalidValue from CUDA 11.7 on
 )
 
-// BarrierScope says for whom a barrier orders memory accesses.
+// BarrierScope says which observers a barrier orders memory accesses for.
 type BarrierScope uint32
 
 // The scopes of a barrier.

@@ -201,14 +201,6 @@ func TestMemOpsInTheFirstABI(t *testing.T) {
 	require.ErrorContains(t, a.WaitValue32(0, 0, cu.WaitGEQ), "cuStreamWaitValue32: ")
 }
 
-func TestMemOpsMissing(t *testing.T) {
-	drv := cutest.Driver(t, without(t, append(memOps2, "cuStreamWaitValue64")...))
-	s := newStream(t, cutest.Context(t, firstDevice(t, drv)))
-	err := s.WaitValue64(4096, 0, cu.WaitGEQ)
-	require.ErrorIs(t, err, cu.ErrSymbolMissing)
-	require.ErrorContains(t, err, "cuStreamWaitValue64: ")
-}
-
 func TestSupportsMemOps(t *testing.T) {
 	dev := cutest.Device(t)
 	require.True(t, ok(dev.SupportsMemOps())(t))

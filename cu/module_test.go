@@ -26,9 +26,7 @@ func various(t testing.TB) []byte {
 // load loads PTX into ctx.
 func load(t testing.TB, ctx *cu.Context, text []byte) *cu.Module {
 	t.Helper()
-	m := ok(ctx.LoadModule(text))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
-	return m
+	return untilEnd(t, ok(ctx.LoadModule(text))(t))
 }
 
 // function is a kernel of testdata in ctx.
@@ -65,9 +63,7 @@ func lacks(t testing.TB, drv *cu.Driver, symbol string, err error) bool {
 // words reads n integers.
 func words(t testing.TB, ctx *cu.Context, p cu.DevicePtr, n int) []uint32 {
 	t.Helper()
-	got := make([]uint32, n)
-	require.NoError(t, cu.CopyToHost(ctx, got, p))
-	return got
+	return readBack[uint32](t, ctx, p, n)
 }
 
 func TestModuleFromMemoryAndFromFile(t *testing.T) {
@@ -315,8 +311,7 @@ func TestLibraryIsForAllContexts(t *testing.T) {
 	require.ErrorIs(t, errOf(lib.Kernel("counter")), cu.ErrNotFound)
 
 	primary := cutest.Context(t, dev)
-	apart := ok(dev.NewContext(cu.SchedAuto))(t)
-	defer func() { require.NoError(t, apart.Close()) }()
+	apart := untilEnd(t, ok(dev.NewContext(cu.SchedAuto))(t))
 	for _, ctx := range []*cu.Context{primary, apart} { // each has a counter of its own
 		f := ok(k.Function(ctx))(t)
 		out := alloc(t, ctx, 4)

@@ -11,35 +11,45 @@ import (
 // follows, and not every byte is a bool.
 var ErrPointers = errors.New("cu: only numbers, and arrays and structs of them, can be copied")
 
-var plainTypes sync.Map // reflect.Type → bool
+// numberTypes are the types that are made of numbers of some kinds alone.
+type numberTypes struct {
+	kind  func(reflect.Kind) bool
+	known sync.Map // reflect.Type → bool
+}
 
-// isNumbers reports whether t consists of numbers alone. It remembers types that take
-// looking into, so that copies do not allocate.
-func isNumbers(t reflect.Type) bool {
-	if isNumber(t.Kind()) {
+// These can be copied, and be arguments of a kernel.
+var (
+	copyable  = numberTypes{kind: isNumber}
+	arguments = numberTypes{kind: isFixed}
+)
+
+// has reports whether t is one of the types. It remembers those that take looking into, so that
+// copies do not allocate.
+func (n *numberTypes) has(t reflect.Type) bool {
+	if n.kind(t.Kind()) {
 		return true
 	}
-	if is, ok := plainTypes.Load(t); ok {
+	if is, ok := n.known.Load(t); ok {
 		return is.(bool)
 	}
-	is := madeOfNumbers(t)
-	plainTypes.Store(t, is)
+	is := n.isMadeOf(t)
+	n.known.Store(t, is)
 	return is
 }
 
-func madeOfNumbers(t reflect.Type) bool {
+func (n *numberTypes) isMadeOf(t reflect.Type) bool {
 	switch k := t.Kind(); {
 	case k == reflect.Array:
-		return madeOfNumbers(t.Elem())
+		return n.isMadeOf(t.Elem())
 	case k == reflect.Struct:
 		for i := range t.NumField() {
-			if !madeOfNumbers(t.Field(i).Type) {
+			if !n.isMadeOf(t.Field(i).Type) {
 				return false
 			}
 		}
 		return true
 	default:
-		return isNumber(k)
+		return n.kind(k)
 	}
 }
 

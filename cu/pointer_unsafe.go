@@ -1,7 +1,6 @@
 package cu
 
 import (
-	"fmt"
 	"unsafe"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -19,21 +18,9 @@ const (
 )
 
 // String gives "unknown", "host", "device", "array" or "unified".
-func (t MemoryType) String() string {
-	switch t {
-	case 0:
-		return "unknown"
-	case MemoryHost:
-		return "host"
-	case MemoryDevice:
-		return "device"
-	case MemoryArray:
-		return "array"
-	case MemoryUnified:
-		return "unified"
-	}
-	return fmt.Sprintf("MemoryType(%d)", uint32(t))
-}
+func (t MemoryType) String() string { return nameOf(memoryTypes, t) }
+
+var memoryTypes = map[MemoryType]string{0: "unknown", MemoryHost: "host", MemoryDevice: "device", MemoryArray: "array", MemoryUnified: "unified"}
 
 // PointerAttributes are what the driver knows of an address. For an unknown one
 // all but Device and HostPtr are zero.

@@ -31,9 +31,7 @@ func childLoseContexts() error {
 	if err == nil {
 		well = append(well, other)
 	}
-	if err := allLost(victim, well...); err != nil {
-		return err
-	}
+	must(allLost(victim, well...))
 	// All that was made can be given back, in whatever order.
 	if err := errors.Join(victim.Close(), mem.Close(), primary.Close(), stream.Close(), apart.Close(), other.Close(), free()); err != nil {
 		return fmt.Errorf("giving back: %w", err)

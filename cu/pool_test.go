@@ -27,9 +27,7 @@ const mib = 1 << 20
 // newPool makes a pool that can be shared, closed when t ends.
 func newPool(t testing.TB, dev *cu.Device) *cu.Pool {
 	t.Helper()
-	p := ok(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))(t)
-	t.Cleanup(func() { require.NoError(t, p.Close()) })
-	return p
+	return untilEnd(t, ok(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))(t))
 }
 
 // stats asks for the pool's.
@@ -184,7 +182,6 @@ func TestCurrentPool(t *testing.T) {
 	require.NoError(t, ctx.Synchronize(t.Context()))
 }
 
-// Invariant 3. The current pool is not lost, whoever forgets it.
 // Invariant 5: a pool that its owner closes while it is lent is not used.
 func TestPoolClosedWhileItIsLent(t *testing.T) {
 	faults := cutest.NewFaults(t)
@@ -204,7 +201,7 @@ func TestPoolClosedWhileItIsLent(t *testing.T) {
 
 // The H200 breaks its own memory if a pool is destroyed before what was
 // allocated from it is freed, and dies of that later: driver-facts.md. So the
-// pool goes with the last of it, whoever frees that.
+// pool goes with the last of it, by whichever call that is freed.
 func TestPoolIsDestroyedAfterItsMemory(t *testing.T) {
 	for name, free := range map[string]func(*cu.StreamMemory, *cu.Context) error{
 		"Free":          func(m *cu.StreamMemory, c *cu.Context) error { return m.FreeAsync(c.NullStream()) },
@@ -258,6 +255,7 @@ func TestPoolSetWhileMemoryIsAllocated(t *testing.T) {
 	require.NoError(t, m.Close())
 }
 
+// Invariant 3: a lost pool is destroyed, but for the device's current one.
 func TestLostPoolIsDestroyed(t *testing.T) {
 	s, _, dev := spied(t)
 	first := ok(dev.DefaultPool())(t)
@@ -278,7 +276,7 @@ func TestLostPoolIsDestroyed(t *testing.T) {
 	eventuallyCollected(t, func() bool { return s.count("cuMemPoolDestroy") == 2 })
 }
 
-// Memory in a context that nobody can reach any more is told of, and stays.
+// Memory in a context that was lost is reported, and stays.
 func TestLostStreamMemoryIsTold(t *testing.T) {
 	told := make(chan cu.Leak, 1)
 	drv := cutest.Driver(t, cu.WithLeakHandler(func(l cu.Leak) { told <- l }))
@@ -476,9 +474,7 @@ func TestPoolOutlivesItsExporter(t *testing.T) {
 		if m == nil {
 			m = ok(p.ImportPointer(ctx, ptr, mib))(t)
 		}
-		got := make([]byte, mib)
-		require.NoError(t, cu.CopyToHost(ctx, got, m.Ptr()))
-		require.True(t, string(pattern(mib, 7)) == string(got))
+		require.True(t, string(pattern(mib, 7)) == string(readBack[byte](t, ctx, m.Ptr(), mib)))
 		require.NoError(t, m.Close())
 		require.NoError(t, ctx.Synchronize(t.Context()))
 	}
@@ -495,34 +491,13 @@ func childPoolExporter() error {
 	fd, ptr := get(p.Export()), get(m.ExportPointer())
 	must(cu.CopyToDevice(ctx, m.Ptr(), pattern(mib, 7)))
 	text, _ := ptr.MarshalText()
-	if err := unix.Sendmsg(3, text, unix.UnixRights(int(fd.Fd())), nil, 0); err != nil {
-		return err
-	}
+	must(unix.Sendmsg(3, text, unix.UnixRights(int(fd.Fd())), nil, 0))
 	for {
 		if _, err := unix.Read(3, text); err != unix.EINTR {
 			break // the parent has closed its end, and kills us
 		}
 	}
 	select {}
-}
-
-// A driver without pools says which function it lacks.
-func TestPoolsOfADriverWithoutThem(t *testing.T) {
-	drv, dev, ctx := driverContext(t, without(t, "cuMemPoolCreate", "cuMemAllocAsync", "cuDeviceGetMemPool", "cuMemPoolImportFromShareableHandle"))
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
-	for symbol, call := range map[string]func() error{
-		"cuMemPoolCreate":                    func() error { _, err := dev.NewPool(cu.PoolOptions{}); return err },
-		"cuMemAllocAsync":                    func() error { _, err := ctx.NullStream().AllocAsync(4096); return err },
-		"cuDeviceGetMemPool":                 func() error { _, err := dev.Pool(); return err },
-		"cuMemPoolImportFromShareableHandle": func() error { _, err := drv.ImportPool(null); return err },
-	} {
-		var missing *cu.SymbolError
-		require.ErrorAs(t, call(), &missing, symbol)
-		require.Equal(t, symbol, missing.Symbol)
-		require.Equal(t, 11020, missing.Needs)
-	}
-	require.NoError(t, null.Close())
 }
 
 // Unused memory beyond the threshold goes back to the device once the host has synchronised; a

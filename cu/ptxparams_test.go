@@ -52,8 +52,7 @@ func TestArgumentsOfAnotherKind(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "heads.ptx")
 	require.NoError(t, os.WriteFile(file, ptx, 0o600))
-	fromFile := ok(ctx.LoadModuleFile(file))(t)
-	t.Cleanup(func() { require.NoError(t, fromFile.Close()) })
+	fromFile := untilEnd(t, ok(ctx.LoadModuleFile(file))(t))
 	modules := map[string]interface {
 		Function(string) (*cu.Function, error)
 	}{"memory": load(t, ctx, ptx), "file": fromFile}

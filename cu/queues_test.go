@@ -47,49 +47,24 @@ type route struct {
 // meanwhile. It ends without closing them: closing their context would wait for them.
 func childStreamsWait() error {
 	cutest.ExpectLeaks()
-	n, err := strconv.Atoi(os.Getenv(waitingEnv))
-	if err != nil {
-		return err
-	}
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	mem, err := ctx.Alloc(4096)
-	if err != nil {
-		return err
-	}
-	if err := cu.Fill(ctx, mem.Ptr(), uint8(0), 4096); err != nil {
-		return err
-	}
+	n := get(strconv.Atoi(os.Getenv(waitingEnv)))
+	dev := get(get(cutest.Open()).Device(0))
+	ctx := get(dev.PrimaryContext())
+	mem := get(ctx.Alloc(4096))
+	must(cu.Fill(ctx, mem.Ptr(), uint8(0), 4096))
 	word := mem.Ptr().Add(2048)
 	urgent := cu.StreamOptions{Priority: math.MinInt32}
 	streams := func(many int, o cu.StreamOptions) (all []*cu.Stream) {
 		for range many {
-			s, serr := ctx.NewStreamWith(o)
-			err = errors.Join(err, serr)
-			all = append(all, s)
+			all = append(all, get(ctx.NewStreamWith(o)))
 		}
 		return all
 	}
 	early, first := streams(1, cu.StreamOptions{}), streams(1, urgent)
 	waiting := streams(n, cu.StreamOptions{})
 	late, last := streams(10, cu.StreamOptions{}), streams(2, urgent)
-	if err != nil {
-		return err
-	}
 	for _, s := range waiting {
-		if err := s.WaitValue64(mem.Ptr(), 1, cu.WaitGEQ); err != nil {
-			return err
-		}
+		must(s.WaitValue64(mem.Ptr(), 1, cu.WaitGEQ))
 	}
 	write := func(s *cu.Stream) error { return s.WriteValue64(word, 1, cu.WriteDefault) }
 	read := func(s *cu.Stream) error { return cu.CopyToHostAsync(s, make([]uint64, 2), word) }

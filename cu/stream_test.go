@@ -222,6 +222,7 @@ func TestStreamOptions(t *testing.T) {
 	least, greatest, err := ctx.StreamPriorityRange()
 	require.NoError(t, err)
 	require.Less(t, greatest, least)
+	var ids []uint64
 	for _, c := range []struct {
 		o    cu.StreamOptions
 		want int
@@ -234,6 +235,11 @@ func TestStreamOptions(t *testing.T) {
 		s := ok(ctx.NewStreamWith(c.o))(t)
 		require.EqualValues(t, c.want, ok(s.Priority())(t), "%+v", c.o)
 		require.Equal(t, c.o.Blocking, ok(s.Blocking())(t))
+		id, err := s.ID()
+		if !orTooOld(t, ctx.Device().Driver(), "cuStreamGetId", err) {
+			require.NotContains(t, ids, id, "another stream had it")
+		}
+		ids = append(ids, id)
 		require.NotZero(t, s.Handle())
 		require.Equal(t, sys.CUDA_SUCCESS, ctx.Caller().CuStreamQuery(s.Handle()))
 		require.NoError(t, s.Close())
@@ -260,24 +266,6 @@ func TestBlockingStreams(t *testing.T) {
 	require.True(t, isDone(t, e))
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
-}
-
-// A stream's number is its own and no other's after it.
-func TestStreamID(t *testing.T) {
-	dev, ctx := deviceContext(t)
-	seen := map[uint64]bool{}
-	for range 3 {
-		s := ok(ctx.NewStream())(t)
-		id, err := s.ID()
-		if !dev.Driver().Caller().Library().Has("cuStreamGetId") {
-			require.ErrorIs(t, err, cu.ErrSymbolMissing)
-		} else {
-			require.NoError(t, err)
-			require.False(t, seen[id])
-		}
-		seen[id] = true
-		require.NoError(t, s.Close())
-	}
 }
 
 // The null stream is one value of its context, not the caller's to close; nil is no

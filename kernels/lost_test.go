@@ -64,8 +64,8 @@ func TestFault15_MemoryLostWhileAKernelUsesIt(t *testing.T) {
 	}
 }
 
-// launchOnce has a stream wait and a kernel run. From the first time on a GPU's
-// driver keeps some memory for that, which is nobody's leak.
+// launchOnce makes a stream wait and runs a kernel. After the first time a GPU's
+// driver keeps some memory for that, which is not a leak.
 func launchOnce(t *testing.T, dev *cu.Device) {
 	t.Helper()
 	ctx := ok(dev.PrimaryContext())(t)
@@ -136,9 +136,7 @@ func collected(t *testing.T, gone <-chan struct{}) {
 // newStream is a stream that goes when t ends.
 func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 	t.Helper()
-	s := ok(ctx.NewStream())(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
+	return untilEnd(t, ok(ctx.NewStream())(t))
 }
 
 // zeroed is memory of n zeros that ends with its context.

@@ -3,6 +3,7 @@ package kernels_test
 import (
 	"context"
 	"errors"
+	"io"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -28,10 +29,8 @@ type bench struct {
 func newBench(t testing.TB, size uint64) bench {
 	t.Helper()
 	ctx := cutest.Context(t, cutest.Device(t))
-	k := ok(kernels.Load(ctx))(t)
-	t.Cleanup(func() { require.NoError(t, k.Close()) })
-	m := ok(ctx.Alloc(size))(t)
-	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	k := untilEnd(t, ok(kernels.Load(ctx))(t))
+	m := untilEnd(t, ok(ctx.Alloc(size))(t))
 	return bench{k, ctx, newStream(t, ctx), m.Ptr()}
 }
 
@@ -299,6 +298,13 @@ func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
 		require.NoError(t, err, about...)
 		return v
 	}
+}
+
+// untilEnd returns c, which is closed when t ends.
+func untilEnd[C io.Closer](t testing.TB, c C) C {
+	t.Helper()
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
 }
 
 // errOf returns the error of a call that returns something else, too.

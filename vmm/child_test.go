@@ -41,17 +41,9 @@ func runChild(t *testing.T, buf *vmm.Buffer, name, do string) {
 // attach imports what the parent handed over.
 func attach(a cu.Access) (*vmm.Buffer, *cu.Context, error) {
 	var d vmm.Descriptor
-	if err := json.Unmarshal([]byte(os.Getenv(descriptorEnv)), &d); err != nil {
-		return nil, nil, err
-	}
-	drv, err := cutest.Open()
-	if err != nil {
-		return nil, nil, err
-	}
-	dev, err := drv.DeviceByUUID(d.Device)
-	if err != nil {
-		return nil, nil, err
-	}
+	must(json.Unmarshal([]byte(os.Getenv(descriptorEnv)), &d))
+	drv := get(cutest.Open())
+	dev := get(drv.DeviceByUUID(d.Device))
 	var files []*os.File
 	for i := range d.Chunks {
 		files = append(files, os.NewFile(uintptr(3+i), "inherited"))
@@ -85,15 +77,11 @@ func childReadsAndWrites() error {
 		return err
 	}
 	got := make([]byte, buf.Size())
-	if err := cu.CopyToHost(ctx, got, buf.Ptr()); err != nil {
-		return err
-	}
+	must(cu.CopyToHost(ctx, got, buf.Ptr()))
 	if string(got) != string(noise(buf.Size(), 1)) {
 		return errors.New("the parent's bytes are not there")
 	}
-	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(buf.Size(), 2)); err != nil {
-		return err
-	}
+	must(cu.CopyToDevice(ctx, buf.Ptr(), noise(buf.Size(), 2)))
 	return errors.Join(buf.Close(), ctx.Close())
 }
 

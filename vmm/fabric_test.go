@@ -48,21 +48,14 @@ func TestFabricBuffer(t *testing.T) {
 	}
 }
 
-// A fabricOffer is what a child is told of memory.
+// A fabricOffer describes memory to a child.
 type fabricOffer struct {
 	Descriptor vmm.Descriptor
 	Handles    []cu.FabricHandle
 }
 
 func childFabricOwner() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
+	dev := get(get(cutest.Open()).Device(0))
 	if can, err := dev.SupportsFabric(); err != nil || !can {
 		fmt.Println("no fabric handles here")
 		return err
@@ -71,25 +64,14 @@ func childFabricOwner() error {
 	if err != nil {
 		return err
 	}
-	buf, err := vmm.New(dev, 2*g, vmm.WithFabric(), vmm.WithChunkSize(g))
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(2*g, 1)); err != nil {
-		return err
-	}
+	buf := get(vmm.New(dev, 2*g, vmm.WithFabric(), vmm.WithChunkSize(g)))
+	ctx := get(dev.PrimaryContext())
+	must(cu.CopyToDevice(ctx, buf.Ptr(), noise(2*g, 1)))
 	var offer fabricOffer
 	if offer.Descriptor, offer.Handles, err = buf.ExportFabric(); err != nil {
 		return err
 	}
-	text, err := json.Marshal(offer)
-	if err != nil {
-		return err
-	}
+	text := get(json.Marshal(offer))
 	cmd := cutest.Child(context.Background(), "fabric importer", descriptorEnv+"="+string(text))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return errors.Join(cmd.Run(), buf.Close(), ctx.Close())
@@ -97,29 +79,13 @@ func childFabricOwner() error {
 
 func childFabricImporter() error {
 	var offer fabricOffer
-	if err := json.Unmarshal([]byte(os.Getenv(descriptorEnv)), &offer); err != nil {
-		return err
-	}
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.DeviceByUUID(offer.Descriptor.Device)
-	if err != nil {
-		return err
-	}
-	buf, err := vmm.ImportFabric(dev, offer.Descriptor, offer.Handles)
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
+	must(json.Unmarshal([]byte(os.Getenv(descriptorEnv)), &offer))
+	drv := get(cutest.Open())
+	dev := get(drv.DeviceByUUID(offer.Descriptor.Device))
+	buf := get(vmm.ImportFabric(dev, offer.Descriptor, offer.Handles))
+	ctx := get(dev.PrimaryContext())
 	got := make([]byte, buf.Size())
-	if err := cu.CopyToHost(ctx, got, buf.Ptr()); err != nil {
-		return err
-	}
+	must(cu.CopyToHost(ctx, got, buf.Ptr()))
 	if string(got) != string(noise(buf.Size(), 1)) {
 		return errors.New("the owner's bytes are not there")
 	}

@@ -16,18 +16,8 @@ import (
 
 // childTellsGeneration makes a buffer and prints its generation.
 func childTellsGeneration() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
-	buf, err := vmm.New(dev, 1)
-	if err != nil {
-		return err
-	}
+	dev := get(get(cutest.Open()).Device(0))
+	buf := get(vmm.New(dev, 1))
 	fmt.Println(buf.Describe().Generation)
 	return buf.Close()
 }

@@ -2,6 +2,7 @@ package vmm_test
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"runtime"
@@ -158,9 +159,7 @@ func granularity(t testing.TB, dev *cu.Device) uint64 {
 // newBuffer is a buffer that is closed when t ends.
 func newBuffer(t testing.TB, dev *cu.Device, size uint64, opts ...vmm.NewOption) *vmm.Buffer {
 	t.Helper()
-	b := ok(vmm.New(dev, size, opts...))(t)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
-	return b
+	return untilEnd(t, ok(vmm.New(dev, size, opts...))(t))
 }
 
 // importFrom imports what of offers.
@@ -180,6 +179,13 @@ func ok[T any](v T, err error) func(t testing.TB, about ...any) T {
 		require.NoError(t, err, about...)
 		return v
 	}
+}
+
+// untilEnd returns c, which is closed when t ends.
+func untilEnd[C io.Closer](t testing.TB, c C) C {
+	t.Helper()
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
 }
 
 // errOf returns the error of a call that returns something else, too.
@@ -226,4 +232,16 @@ func requireClosed(t testing.TB, files []*os.File) {
 func eventuallyCollected(t testing.TB, done func() bool) {
 	t.Helper()
 	require.Eventually(t, func() bool { runtime.GC(); return done() }, 30*time.Second, time.Millisecond)
+}
+
+// must ends a child that cannot go on.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func get[T any](v T, err error) T {
+	must(err)
+	return v
 }

@@ -49,9 +49,7 @@ func childLaunchesAWriter() error {
 	}
 	k, err1 := kernels.Load(ctx)
 	s, err2 := ctx.NewStream()
-	if err := errors.Join(err1, err2); err != nil {
-		return err
-	}
+	must(errors.Join(err1, err2))
 	soon, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	const part = 4096 // an interpreter may run this

@@ -89,9 +89,9 @@ func WithLentReservation(r *Reservation) Option {
 	return anyOption(func(o *options) { o.room, o.lent = r, r != nil })
 }
 
-// WithStack says where the buffer was made, which is told if it is lost without Close, in place
-// of the stack of Import's caller. To take a stack takes some of the time of [Import], 1 to 10
-// microseconds, and can be done before there is anything to import ([cu.Here]).
+// WithStack sets the stack that is reported if the buffer is lost without Close, in place of that
+// of Import's caller. Taking a stack ([cu.Here]) is 1 to 10 microseconds of [Import], and can be
+// done before there is anything to import.
 func WithStack(s cu.Stack) ImportOption { return importOption(func(o *options) { o.made = &s }) }
 
 // stack is where the buffer is made: the caller's caller's caller, unless WithStack has said.

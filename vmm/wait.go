@@ -56,8 +56,8 @@ func await(ctx context.Context, dev *cu.Device, size uint64, create func() error
 	return err
 }
 
-// WouldWait reports whether err, of [New] or [Buffer.Grow], is what [NewWait] waits for: the device has no physical memory free. A lack of
-// address space, which is [cu.ErrOutOfMemory] too, is not.
+// WouldWait reports whether err, of [New] or [Buffer.Grow], is what [NewWait] waits for: the device
+// has no physical memory free. A lack of address space, which is [cu.ErrOutOfMemory] too, is not.
 func WouldWait(err error) bool {
 	var e *cu.Error
 	return errors.As(err, &e) && e.Op == "cuMemCreate" && e.Result == cu.ErrOutOfMemory

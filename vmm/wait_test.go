@@ -241,14 +241,8 @@ func childHoards() error {
 	if err != nil {
 		return err
 	}
-	g, err := vmm.Granularity(dev)
-	if err != nil {
-		return err
-	}
-	buf, err := vmm.New(dev, free/4*3/g*g)
-	if err != nil {
-		return err
-	}
+	g := get(vmm.Granularity(dev))
+	buf := get(vmm.New(dev, free/4*3/g*g))
 	fmt.Println("holding")
 	fmt.Println(free)
 	for { // until it is killed
@@ -276,37 +270,21 @@ func childWaits() error {
 	if err != nil {
 		return err
 	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
+	dev := get(drv.Device(0))
 	chunk := vmm.WithChunkSize(free / 8)
 	if _, err := vmm.New(dev, free/2, chunk); !errors.Is(err, cu.ErrOutOfMemory) {
 		return fmt.Errorf("there was memory: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	buf, err := vmm.NewWait(ctx, dev, free/2, chunk)
-	if err != nil {
-		return err
-	}
+	buf := get(vmm.NewWait(ctx, dev, free/2, chunk))
 	fmt.Println("got it")
 	return buf.Close()
 }
 
 func childFree() (*cu.Device, uint64, error) {
-	drv, err := cutest.Open()
-	if err != nil {
-		return nil, 0, err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return nil, 0, err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return nil, 0, err
-	}
+	dev := get(get(cutest.Open()).Device(0))
+	ctx := get(dev.PrimaryContext())
 	free, _, err := ctx.MemInfo()
 	return dev, free, err
 }

@@ -80,7 +80,7 @@ func TestPlantedLeakIsFound(t *testing.T) {
 	require.Len(t, left, 1)
 	require.Contains(t, left[0], "a thing was lost without Close")
 	require.Contains(t, left[0], "TestPlantedLeakIsFound")
-	require.Empty(t, Left(before), "it is told once")
+	require.Empty(t, Left(before), "it is reported once")
 }
 
 func TestFreeMemoryFollowsTheDevice(t *testing.T) {

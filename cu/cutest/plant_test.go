@@ -151,10 +151,7 @@ func leaveDescriptor(*cu.Device) error {
 }
 
 func leaveExport(dev *cu.Device) error {
-	m, err := dev.CreateMemory(2<<20, cu.HandleFD)
-	if err != nil {
-		return err
-	}
+	m := get(dev.CreateMemory(2<<20, cu.HandleFD))
 	defer m.Close()
 	f, err := m.Export()
 	kept = append(kept, f)
@@ -187,15 +184,9 @@ func leaveMemory(dev *cu.Device) error {
 }
 
 func leaveImport(dev *cu.Device) error {
-	m, err := dev.CreateMemory(2<<20, cu.HandleFD)
-	if err != nil {
-		return err
-	}
+	m := get(dev.CreateMemory(2<<20, cu.HandleFD))
 	defer m.Close()
-	f, err := m.Export()
-	if err != nil {
-		return err
-	}
+	f := get(m.Export())
 	defer f.Close()
 	imported, err := dev.Driver().ImportMemory(f, 2<<20)
 	kept = append(kept, imported)
@@ -208,15 +199,9 @@ func leaveReservation(dev *cu.Device) error {
 }
 
 func leaveMapping(dev *cu.Device) error {
-	m, err := dev.CreateMemory(2<<20, cu.HandleFD)
-	if err != nil {
-		return err
-	}
+	m := get(dev.CreateMemory(2<<20, cu.HandleFD))
 	defer m.Close()
-	p, err := dev.Driver().ReserveAddress(2<<20, 0, 0)
-	if err != nil {
-		return err
-	}
+	p := get(dev.Driver().ReserveAddress(2<<20, 0, 0))
 	return dev.Driver().Map(p, 2<<20, 0, m)
 }
 
@@ -227,21 +212,27 @@ func leaveContext(dev *cu.Device) error {
 }
 
 func leaveStream(dev *cu.Device) error {
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
+	ctx := get(dev.PrimaryContext())
 	s, err := ctx.NewStream()
 	kept = append(kept, ctx, s)
 	return err
 }
 
 func leavePlainMemory(dev *cu.Device) error {
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
+	ctx := get(dev.PrimaryContext())
 	m, err := ctx.Alloc(1 << 20)
 	kept = append(kept, ctx, m)
 	return err
+}
+
+// must ends a child that cannot go on.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func get[T any](v T, err error) T {
+	must(err)
+	return v
 }

@@ -96,7 +96,7 @@ func (m *Mount) Silence(ops ...Op) {
 	}
 }
 
-// Asked tells of the operations that get no answer.
+// Asked returns the operations that get no answer, as they arrive.
 func (m *Mount) Asked() <-chan Op { return m.asked }
 
 // mount opens the file and takes the mount away: the file keeps the file system.

@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A fake is a driver that takes everything, and gives out what it is told to.
+// A fake is a driver that accepts every call and gives out what the test has set.
 type fake struct {
 	Table
 	caller sys.Caller
