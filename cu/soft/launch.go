@@ -232,6 +232,7 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	defer cancel()
 	m.mu.Lock()
 	memory := &kernelMemory{m: m, ctx: mod.ctx, dev: m.number(mod.ctx.dev)}
+	memory.pieces.Store(new([]kernelPiece))
 	stack := int(mod.ctx.limits[sys.CU_LIMIT_STACK_SIZE])
 	if mod.ctx.heap == nil {
 		mod.ctx.heap = ptx.NewHeap(uint64(mod.ctx.limits[sys.CU_LIMIT_MALLOC_HEAP_SIZE]))
