@@ -120,9 +120,8 @@ func (l *floatFormat) round(e exact, r rounding) uint64 {
 	if drop <= 0 {
 		m <<= -drop
 	} else {
-		var rest uint64 // with the binary point before it
-		m, rest = shiftOut(m, drop)
-		over = roundsUp(m, rest, e.neg, r)
+		w := wide{hi: m}.lowered(drop) // the binary point is between its halves
+		m, over = w.hi, roundsUp(w.hi, w.lo, e.neg, r)
 	}
 	v := int64(first+l.bias-1)<<l.fraction + int64(m) // m has the leading bit, which is one more
 	if over {
@@ -143,20 +142,6 @@ func (l *floatFormat) overflow(neg bool, r rounding) uint64 {
 		return l.largest
 	}
 	return l.inf()
-}
-
-// shiftOut gives what is above n bits, and those from the top of a word on; what
-// does not fit there is its lowest bit.
-func shiftOut(m uint64, n int) (above, below uint64) {
-	switch {
-	case n < 64:
-		return m >> n, m << (64 - n)
-	case n == 64:
-		return 0, m
-	case n < 128:
-		return 0, m>>(n-64) | boolBits(m<<(128-n) != 0)
-	}
-	return 0, boolBits(m != 0)
 }
 
 // roundsUp reports whether a magnitude becomes the next larger one, of what is
@@ -209,19 +194,12 @@ func (w wide) raised() wide {
 // lowered shifts n bits out, all of which the lowest bit stands for then.
 func (w wide) lowered(n int) wide {
 	w.exp += n
-	switch {
-	case n >= 128:
-		w.hi, w.lo = 0, boolBits(w.hi|w.lo != 0)
-	case n >= 64:
-		lost := w.lo | w.hi<<(128-n)<<0
-		if n == 64 {
-			lost = w.lo
-		}
-		w.hi, w.lo = 0, w.hi>>(n-64)|boolBits(lost != 0)
-	case n > 0:
-		lost := w.lo << (64 - n)
-		w.hi, w.lo = w.hi>>n, w.hi<<(64-n)|w.lo>>n|boolBits(lost != 0)
+	lost := uint64(0)
+	for ; n >= 64; n -= 64 {
+		lost, w.hi, w.lo = lost|w.lo, 0, w.hi
 	}
+	lost |= w.lo << (64 - n)
+	w.hi, w.lo = w.hi>>n, w.hi<<(64-n)|w.lo>>n|boolBits(lost != 0)
 	return w
 }
 
