@@ -46,7 +46,7 @@ func (t typ) plain() typ {
 	return t
 }
 
-// format is how a float type's numbers lie in bits, those of one half if it is a
+// format returns how a float type's numbers lie in bits, those of one half if it is a
 // pair; nil if it is none.
 func (t typ) format() *floatFormat {
 	switch t {

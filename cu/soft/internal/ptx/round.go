@@ -58,7 +58,7 @@ func (l *floatFormat) flushing() *floatFormat {
 
 func (l *floatFormat) sign() uint64 { return 1 << (l.size - 1) }
 
-// inf is the infinity, or what stands where it would.
+// inf returns the infinity, or what stands where it would.
 func (l *floatFormat) inf() uint64 {
 	if !l.infinite {
 		return l.nan
@@ -91,7 +91,7 @@ type exact struct {
 	exp  int
 }
 
-// open gives the value of a finite number.
+// open returns the value of a finite number.
 func (l *floatFormat) open(v uint64) exact {
 	mant, exp := v&(1<<l.fraction-1), int(v&^l.sign()>>l.fraction)
 	if exp > 0 {
@@ -102,7 +102,7 @@ func (l *floatFormat) open(v uint64) exact {
 	return exact{v&l.sign() != 0, mant, exp - l.bias - l.fraction}
 }
 
-// round gives the bits of a number.
+// round returns the bits of a number.
 func (l *floatFormat) round(e exact, r rounding) uint64 {
 	sign := uint64(0)
 	if e.neg {
@@ -136,7 +136,7 @@ func (l *floatFormat) round(e exact, r rounding) uint64 {
 	return sign | l.overflow(e.neg, r)
 }
 
-// overflow is what a number becomes that is too large.
+// overflow returns what a number becomes that is too large.
 func (l *floatFormat) overflow(neg bool, r rounding) uint64 {
 	if r == toZero || r == up && neg || r == down && !neg {
 		return l.largest
@@ -236,7 +236,7 @@ func (w wide) narrow() exact {
 	return exact{w.neg, w.lo, w.exp}
 }
 
-// fma is a b + c, rounded once.
+// fma returns a b + c, rounded once.
 func (l *floatFormat) fma(a, b, c uint64, r rounding) uint64 {
 	sign := (a ^ b) & l.sign()
 	switch {
@@ -318,7 +318,7 @@ func (l *floatFormat) sqrt(a uint64, r rounding) uint64 {
 	return l.round(exact{false, root | boolBits(rest), (x.exp - n - 64) / 2}, r)
 }
 
-// sqrt128 is the root of v × 2^64, and whether there is a rest.
+// sqrt128 returns the root of v × 2^64, and whether there is a rest.
 func sqrt128(v uint64) (root uint64, rest bool) {
 	for bit := uint64(1) << 63; bit != 0; bit >>= 1 {
 		try := root | bit

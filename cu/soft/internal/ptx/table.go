@@ -60,7 +60,7 @@ func newTable() map[string]build {
 	}
 }
 
-// plain is an instruction without operands.
+// plain builds an instruction without operands.
 func plain(r run) build {
 	return func(b *builder, o *opcode) {
 		o.take("uni")
@@ -220,7 +220,7 @@ const (
 	quiet64 = 1 << 51
 )
 
-// number32 gives the bits of a result.
+// number32 returns the bits of a result.
 func number32(v float32) uint64 {
 	if v != v {
 		return nan32

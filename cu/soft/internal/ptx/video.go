@@ -20,10 +20,10 @@ type part struct {
 	size  int // bytes
 }
 
-// get gives the part's value.
+// get returns the part's value.
 func (p part) get(v uint64) int64 { return typ{p.typ.kind, p.size}.number(v >> p.shift) }
 
-// put gives old with the part replaced.
+// put returns old with the part replaced.
 func (p part) put(old, v uint64) uint64 {
 	mask := typ{bitsKind, p.size}.mask() << p.shift
 	return old&^mask | v<<p.shift&mask
@@ -234,7 +234,7 @@ func (v videoMode) saturate(x int64) int64 {
 	return v.target.saturate(x)
 }
 
-// larger is the larger or the smaller of x and c. A sum, difference or minimum whose
+// larger returns the larger or the smaller of x and c. A sum, difference or minimum whose
 // top bit is set counts as the larger if there is no sign.
 func (v videoMode) larger(x int64, c uint64) uint64 {
 	whole := part{v.dt, 0, 4}
