@@ -147,8 +147,8 @@ func extremum(larger bool, other build) build {
 		t := o.typ(0)
 		l := t.format()
 		o.refuseIf(l != nil && o.has("rn", "sat"), "nothing is rounded or clamped")
-		if t == ts32 && o.take("relu") {
-			b.emitPure(intRelu(larger), t, 2)
+		if t == ts32 && o.has("relu") {
+			b.emitPure(o.intPure(t), t, 2)
 			return
 		}
 		if l == nil || t == tf64 {
@@ -161,16 +161,6 @@ func extremum(larger bool, other build) build {
 			f = f.flushed(l)
 		}
 		b.emitPure(f, t, 2)
-	}
-}
-
-func intRelu(larger bool) pure {
-	return func(a, b, _ uint64) uint64 {
-		v := min(int32(a), int32(b))
-		if larger {
-			v = max(int32(a), int32(b))
-		}
-		return uint64(max(0, v))
 	}
 }
 

@@ -50,14 +50,15 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:n], s[n+1:], true
 }
 
-// videoOps are the scalar instructions' functions of two numbers.
-var videoOps = map[string]func(a, b int64) int64{
-	"vadd":     func(a, b int64) int64 { return a + b },
-	"vsub":     func(a, b int64) int64 { return a - b },
-	"vabsdiff": func(a, b int64) int64 { return max(a-b, b-a) },
-	"vmin":     func(a, b int64) int64 { return min(a, b) },
-	"vmax":     func(a, b int64) int64 { return max(a, b) },
-	"vavrg": func(a, b int64) int64 { // of vectors only; halves are rounded away from zero
+// intOps are functions of two whole numbers; the video instructions have a v before
+// their names.
+var intOps = map[string]func(a, b int64) int64{
+	"add":     func(a, b int64) int64 { return a + b },
+	"sub":     func(a, b int64) int64 { return a - b },
+	"absdiff": func(a, b int64) int64 { return max(a-b, b-a) },
+	"min":     smaller[int64],
+	"max":     larger[int64],
+	"avrg": func(a, b int64) int64 { // of vectors only; halves are rounded away from zero
 		s := a + b
 		return (s + int64(boolBits(s >= 0))) >> 1
 	},
@@ -144,7 +145,7 @@ func (o *opcode) videoFunction(types []typ) func(a, b int64) int64 {
 		o.refuseIf(!wrap && !o.take("clamp") || types[2] != tu32, "without .clamp or .wrap")
 		return videoShift(o.name == "vshl", wrap, o.has("min"))
 	}
-	return videoOps[o.name]
+	return intOps[o.name[1:]]
 }
 
 var intComparisons = map[string]func(a, b int64) bool{

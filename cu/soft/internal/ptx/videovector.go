@@ -5,7 +5,7 @@ func videoVector(b *builder, o *opcode) {
 	lanes := int(o.name[len(o.name)-1] - '0')
 	name := o.name[:len(o.name)-1]
 	types := o.videoTypes(name)
-	f := videoOps[name]
+	f := intOps[name[1:]]
 	if name == "vset" {
 		f = o.videoComparison()
 	}
