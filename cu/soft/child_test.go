@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,11 +25,10 @@ type child struct {
 // environment and files from fd 3 on.
 func start(t testing.TB, name string, env []string, files ...*os.File) *child {
 	t.Helper()
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	c := &child{Cmd: exec.Command(exe, "-test.run=^$")}
-	c.Env = append(append(os.Environ(), childEnv+"="+name, "GORACE=atexit_sleep_ms=0"), env...)
+	c := &child{Cmd: testenv.Child(t.Context(), name)}
+	c.Env = append(append(c.Env, "GORACE=atexit_sleep_ms=0"), env...)
 	c.Stderr, c.ExtraFiles = os.Stderr, files
+	var err error
 	c.in, err = c.StdinPipe()
 	require.NoError(t, err)
 	out, err := c.StdoutPipe()

@@ -56,7 +56,7 @@ func (m *machine) cuMemcpyPeerAsync(dst sys.CUdeviceptr, to sys.CUcontext, src s
 	return m.copyPeer(transfer{dst: onDevice(dst), src: onDevice(src), extent: line(n), stream: s}, to, from)
 }
 
-// copyPeer is a transfer with sides in contexts of their own; 0 is the current
+// copyPeer makes a transfer with sides in contexts of their own; 0 is the current
 // one.
 func (m *machine) copyPeer(t transfer, to, from sys.CUcontext) (r sys.CUresult) {
 	m.mu.Lock()

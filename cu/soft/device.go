@@ -2,6 +2,7 @@ package soft
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -44,16 +45,14 @@ func visibleDevices(c config, s *store) []*device {
 		return all
 	}
 	var visible []*device
-	seen := make(map[*device]bool)
 	for entry := range strings.SplitSeq(*c.visible, ",") {
 		d := findDevice(all, strings.TrimSpace(entry))
 		if d == nil {
 			break
 		}
-		if seen[d] {
+		if slices.Contains(visible, d) {
 			return nil
 		}
-		seen[d] = true
 		visible = append(visible, d)
 	}
 	return visible
@@ -100,10 +99,8 @@ func (m *machine) device(d sys.CUdevice) (*device, sys.CUresult) {
 
 // number returns CUDA's number of a visible device.
 func (m *machine) number(d *device) sys.CUdevice {
-	for i, v := range m.devices {
-		if v == d {
-			return sys.CUdevice(i)
-		}
+	if i := slices.Index(m.devices, d); i >= 0 {
+		return sys.CUdevice(i)
 	}
 	return sys.CU_DEVICE_INVALID
 }

@@ -89,6 +89,6 @@
 //	ipc-ID                        memory of cuIpcGetMemHandle whose owner has it, or a live owner
 //	event-ID                      an event for other processes
 //
-// [Implemented] and [NotImplemented] list the symbols; the latter return
+// [Implemented] lists the symbols that do something; the others return
 // CUDA_ERROR_NOT_SUPPORTED. Arrays and managed memory are not there yet.
 package soft

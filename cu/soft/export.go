@@ -1,6 +1,8 @@
 package soft
 
 import (
+	"slices"
+
 	"github.com/gpufd/gpufd/cu/sys"
 	"golang.org/x/sys/unix"
 )
@@ -92,12 +94,11 @@ func ownCopy(fd int) (own int, t *trailer, r sys.CUresult) {
 
 // deviceOf returns the visible device that memory is on, or nil.
 func (m *machine) deviceOf(t *trailer) *device {
-	for _, d := range m.devices {
-		if d.uuid == t.uuid && d.ordinal == t.ordinal {
-			return d
-		}
+	i := slices.IndexFunc(m.devices, func(d *device) bool { return d.uuid == t.uuid && d.ordinal == t.ordinal })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return m.devices[i]
 }
 
 // cuMemGetAllocationPropertiesFromHandle says of imported memory that it

@@ -40,7 +40,7 @@ func newFuncAttributes(k *ptx.Kernel) *funcAttributes {
 	}}
 }
 
-// dynamic is the most dynamic shared memory that a block may have.
+// dynamic returns the most dynamic shared memory that a block may have.
 func (a *funcAttributes) dynamic() uint32 {
 	return uint32(a.values[sys.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES])
 }
@@ -71,7 +71,7 @@ func (a *funcAttributes) get(out *int32, which sys.CUfunction_attribute, k *ptx.
 	return set(out, v)
 }
 
-// maxThreads is how many threads a block of the kernel may have.
+// maxThreads returns how many threads a block of the kernel may have.
 func maxThreads(k *ptx.Kernel) int {
 	most := int(attributes[sys.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK])
 	if k.MaxThreads > 0 {

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -163,13 +164,10 @@ func (m *machine) openedIn(ctx *context, h ipcHandle) *reservation {
 // openedElsewhere reports whether another context of the same device has memory
 // of the same process and device: one context per device may.
 func (m *machine) openedElsewhere(h ipcHandle, ctx *context) bool {
-	for _, v := range m.space.reservations {
-		if o := v.opened; o != nil && v.linear != ctx && v.linear.dev == ctx.dev &&
-			o.handle.Process == h.Process && o.handle.Ordinal == h.Ordinal {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.space.reservations, func(v *reservation) bool {
+		o := v.opened
+		return o != nil && v.linear != ctx && v.linear.dev == ctx.dev && o.handle.Process == h.Process && o.handle.Ordinal == h.Ordinal
+	})
 }
 
 // openMemory maps memory of another process for the first time.

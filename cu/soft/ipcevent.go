@@ -60,7 +60,7 @@ func (e *sharedEvent) guarded(f func()) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// latest is the number of the latest record, 0 for none.
+// latest returns the number of the latest record, 0 for none.
 func (e *sharedEvent) latest() (n uint64, r sys.CUresult) {
 	r = e.guarded(func() { n = loadWord(e.word(recordedAt)) })
 	return n, r

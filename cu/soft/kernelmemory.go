@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -27,12 +28,9 @@ type kernelPiece struct {
 
 // find returns the piece that an address is in, if it was found before.
 func (k *kernelMemory) find(address uint64, write bool) *kernelPiece {
-	known := k.pieces.Load()
-	if known == nil {
-		return nil
-	}
-	for i := range *known {
-		if p := &(*known)[i]; address-p.begin < uint64(len(p.bytes)) && (p.write || !write) {
+	known := *k.pieces.Load()
+	for i := range known {
+		if p := &known[i]; address-p.begin < uint64(len(p.bytes)) && (p.write || !write) {
 			return p
 		}
 	}
@@ -53,11 +51,7 @@ func (k *kernelMemory) Piece(address uint64, write bool) ([]byte, uint64) {
 	if !ok {
 		return nil, 0
 	}
-	var known []kernelPiece
-	if old := k.pieces.Load(); old != nil {
-		known = *old
-	}
-	known = append(known[:len(known):len(known)], p)
+	known := append(slices.Clip(*k.pieces.Load()), p)
 	k.pieces.Store(&known)
 	return p.bytes, p.begin
 }
@@ -82,11 +76,7 @@ func (k *kernelMemory) look(addr uintptr, write bool) (p kernelPiece, ok bool) {
 
 // drop releases what the kernel held. The machine is locked.
 func (k *kernelMemory) drop() {
-	known := k.pieces.Load()
-	if known == nil {
-		return
-	}
-	for _, p := range *known {
+	for _, p := range *k.pieces.Load() {
 		if p.phys != nil {
 			k.m.drop(p.phys)
 		} else {

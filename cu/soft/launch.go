@@ -147,7 +147,7 @@ func (l *launch) resident() int {
 	return min(l.f.blocksOf(threads, uintptr(l.shared))*multiprocessors(), l.f.Resident(threads, int(l.shared)))
 }
 
-// volume is how many there are; none of the dimensions is too large for that.
+// volume returns how many there are; none of the dimensions is too large for that.
 func volume(d [3]uint32) uint64 { return uint64(d[0]) * uint64(d[1]) * uint64(d[2]) }
 
 // valid refuses a grid, blocks or shared memory that the device does not have.
@@ -232,6 +232,7 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	defer cancel()
 	m.mu.Lock()
 	memory := &kernelMemory{m: m, ctx: mod.ctx, dev: m.number(mod.ctx.dev)}
+	memory.pieces.Store(new([]kernelPiece))
 	stack := int(mod.ctx.limits[sys.CU_LIMIT_STACK_SIZE])
 	if mod.ctx.heap == nil {
 		mod.ctx.heap = ptx.NewHeap(uint64(mod.ctx.limits[sys.CU_LIMIT_MALLOC_HEAP_SIZE]))

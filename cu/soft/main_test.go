@@ -15,9 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// childEnv names the function that a child process runs instead of the tests.
-const childEnv = testenv.Prefix + "CHILD"
-
 // testMemory is the size of each device.
 const testMemory = 64 << 20
 
@@ -31,8 +28,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if name := os.Getenv(childEnv); name != "" {
-		children[name]()
+	if role := testenv.Role(); role != "" {
+		children[role]()
 		os.Exit(0)
 	}
 	dir := testDir()

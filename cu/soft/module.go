@@ -78,7 +78,7 @@ func (mod *module) initialise(v *reservation) sys.CUresult {
 	return sys.CUDA_SUCCESS
 }
 
-// address is where a variable lies.
+// address returns where a variable lies.
 func (mod *module) address(name string) uint64 { return uint64(mod.places[name].base) }
 
 // unload ends a module and its functions; nothing uses it any more.

@@ -10,7 +10,7 @@ import (
 // bytes. Each side has its own layout.
 type extent struct{ width, height, depth uintptr }
 
-// line is an extent of n bytes in a row.
+// line returns an extent of n bytes in a row.
 func line(n uintptr) extent { return extent{n, 1, 1} }
 
 // empty reports whether there is nothing to move.

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -231,9 +230,6 @@ func TestPoolPeers(t *testing.T) {
 	ok(t, c.CuCtxSynchronize())
 }
 
-// poolEnv tells a child which memory to import.
-const poolEnv = testenv.Prefix + "POINTER"
-
 // childPool makes a pool with 4 MiB of sevens, prints its fd and the memory's
 // name and keeps them until its input ends or it is killed. Then it frees the
 // memory, and after a line of input ends.
@@ -256,13 +252,14 @@ func childPool() {
 	_, _ = in.ReadString('\n')
 }
 
-// childImportPool imports fd 3 and the memory that is named, writes 9 to its
+// childImportPool imports fd 3 and the memory that its first line names, writes 9 to its
 // first byte and keeps both until its input ends or it is killed.
 func childImportPool() {
 	c := childContext()
 	p, q := new(sys.CUmemoryPool), new(sys.CUdeviceptr)
 	must(caller.CuMemPoolImportFromShareableHandle(p, 3, posixFD, 0))
-	must(c.CuMemPoolImportPointer(q, *p, pointerData(os.Getenv(poolEnv))))
+	name, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+	must(c.CuMemPoolImportPointer(q, *p, pointerData(strings.TrimSpace(name))))
 	must(c.CuMemsetD8_v2(*q, 9, 1))
 	must(c.CuCtxSynchronize())
 	childWait()
@@ -404,7 +401,8 @@ func TestPoolImporterKilled(t *testing.T) {
 	f, r := exportPool(p)
 	ok(t, r)
 	ok(t, caller.CuMemPoolExportPointer(data, q))
-	peer := start(t, "import pool", []string{poolEnv + "=" + hex.EncodeToString(data.Reserved[:])}, f)
+	peer := start(t, "import pool", nil, f)
+	fmt.Fprintln(peer.in, hex.EncodeToString(data.Reserved[:]))
 	require.NoError(t, f.Close())
 	require.Equal(t, "ready", peer.line(t))
 	require.Equal(t, before-MiB, freeMemory(t, c), "counted once")

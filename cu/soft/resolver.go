@@ -2,6 +2,7 @@ package soft
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -95,20 +96,6 @@ func callback(name string, f any) uintptr {
 	return a
 }
 
-// Implemented returns the symbols that do something, sorted.
-func Implemented() []string {
-	return symbols(func(s string) bool { return calls()[s] != nil })
-}
-
-// NotImplemented returns the symbols that return CUDA_ERROR_NOT_SUPPORTED,
-// sorted.
-func NotImplemented() []string {
-	return symbols(func(s string) bool { return calls()[s] == nil })
-}
-
-// symbols returns those of the driver API that want names, sorted.
-func symbols(want func(string) bool) []string {
-	s := slices.DeleteFunc(sys.Symbols(), func(s string) bool { return !want(s) })
-	slices.Sort(s)
-	return s
-}
+// Implemented returns the symbols that do something, sorted. The others return
+// CUDA_ERROR_NOT_SUPPORTED.
+func Implemented() []string { return slices.Sorted(maps.Keys(calls())) }

@@ -18,8 +18,13 @@ const fallocateStep = 64 << 20
 // returns it open, held by its lock. The trailer's id is chosen here.
 func (s *store) create(t *trailer, capacity uint64) (fd int, err error) {
 	rand.Read(t.id[:])
+	return s.lockedOpen(func(l *ledger) (int, error) { return s.createLocked(l, t, capacity) })
+}
+
+// lockedOpen is locked for a function that opens a file.
+func (s *store) lockedOpen(open func(*ledger) (int, error)) (fd int, err error) {
 	err = s.locked(func(l *ledger) error {
-		fd, err = s.createLocked(l, t, capacity)
+		fd, err = open(l)
 		return err
 	})
 	return fd, err
@@ -191,14 +196,12 @@ func (s *store) poolHeld(name string) bool {
 // openExported opens what another process shares, on a description that holds it
 // too, if somebody holds the file that says so.
 func (s *store) openExported(export, t *trailer) (fd int, err error) {
-	err = s.locked(func(*ledger) error {
+	return s.lockedOpen(func(*ledger) (int, error) {
 		if s.removeUnheld(export.name()) != inUse {
-			return fs.ErrNotExist
+			return -1, fs.ErrNotExist
 		}
-		fd, err = s.reopen(t)
-		return err
+		return s.reopen(t)
 	})
-	return fd, err
 }
 
 // errFreed says that the owner has freed what it shared.
@@ -207,24 +210,22 @@ var errFreed = errors.New("what was shared is freed")
 // openNamed is openExported of the memory that the export names, whose id goes
 // into t.
 func (s *store) openNamed(export, t *trailer) (fd int, err error) {
-	err = s.locked(func(*ledger) error {
+	return s.lockedOpen(func(*ledger) (int, error) {
 		if s.removeUnheld(export.name()) != inUse {
-			return errFreed
+			return -1, errFreed
 		}
 		marker, err := openFile(filepath.Join(s.dir, export.name()), unix.O_RDWR)
 		if err != nil {
-			return err
+			return -1, err
 		}
 		defer unix.Close(marker)
 		have, ok := readTrailer(marker)
 		if !ok {
-			return fs.ErrInvalid
+			return -1, fs.ErrInvalid
 		}
 		t.id = have.pool
-		fd, err = s.reopen(t)
-		return err
+		return s.reopen(t)
 	})
-	return fd, err
 }
 
 // held reports whether somebody holds what t names.
@@ -243,11 +244,7 @@ func (s *store) createControl(t *trailer) (fd int, err error) {
 	if t.id == [8]byte{} {
 		rand.Read(t.id[:])
 	}
-	err = s.locked(func(*ledger) error {
-		fd, err = s.makeFile(t)
-		return err
-	})
-	return fd, err
+	return s.lockedOpen(func(*ledger) (int, error) { return s.makeFile(t) })
 }
 
 // reclaimControl removes a file of createControl that this process no longer
@@ -262,11 +259,7 @@ func (s *store) reclaimControl(t *trailer) error {
 // open opens memory of a pool that this process holds, on a description that
 // holds the memory too. No sweep comes in between.
 func (s *store) open(t *trailer) (fd int, err error) {
-	err = s.locked(func(*ledger) error {
-		fd, err = s.reopen(t)
-		return err
-	})
-	return fd, err
+	return s.lockedOpen(func(*ledger) (int, error) { return s.reopen(t) })
 }
 
 // isUnheld reports, without the directory's lock, whether there is a file that nobody

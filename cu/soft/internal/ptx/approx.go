@@ -64,7 +64,7 @@ func approximate(b *builder, o *opcode) {
 	b.emitPure(g, t, n)
 }
 
-// nearest gives the bits of a double's value.
+// nearest returns the bits of a double's value.
 func (l *floatFormat) nearest(v float64) uint64 {
 	switch {
 	case v != v:

@@ -14,7 +14,7 @@ var (
 	intTypes    = []typ{tu16, tu32, tu64, ts16, ts32, ts64}
 )
 
-// byMask is a table for an operation whose low bits depend on those of the operands
+// byMask returns a table for an operation whose low bits depend on those of the operands
 // alone. The run is made for each type: to call another function would take as long as
 // the operation.
 func byMask(types []typ, f func(mask uint64) run) map[typ]run {
@@ -25,7 +25,7 @@ func byMask(types []typ, f func(mask uint64) run) map[typ]run {
 	return table
 }
 
-// onInts is a table for an operation on integers, without signs and with them.
+// onInts returns a table for an operation on integers, without signs and with them.
 func onInts(u func(a, b uint64) uint64, s func(a, b int64) int64, types ...typ) map[typ]run {
 	table := map[typ]run{}
 	for _, t := range types {
@@ -155,13 +155,13 @@ var (
 	shrRows = rows{ints: shiftsRight(append(intTypes, bitTypes...))}
 )
 
-// onBits is a table for an operation on bits that makes none of zeros, predicates among
+// onBits returns a table for an operation on bits that makes none of zeros, predicates among
 // them.
 func onBits(r run) rows {
 	return rows{ints: map[typ]run{tb16: r, tb32: r, tb64: r, tpred: r}}
 }
 
-// byWord is a table for words of 32 and of 64 bits.
+// byWord returns a table for words of 32 and of 64 bits.
 func byWord(f func(uint32) uint32, g func(uint64) uint64) rows {
 	return rows{ints: map[typ]run{
 		tb32: func(t *thread, i *inst) { t.r[i.d] = uint64(f(uint32(t.r[i.a]))) },
@@ -277,7 +277,7 @@ func fused(b *builder, o *opcode) {
 	b.emitTyped(f, t, t, t, t)
 }
 
-// fma32 is a b + c rounded once. The product is exact as a double; the sum is
+// fma32 returns a b + c rounded once. The product is exact as a double; the sum is
 // rounded to odd, so that rounding it again does no harm.
 func fma32(a, b, c float32) float32 {
 	p, z := float64(float64(a)*float64(b)), float64(c) // converted, or arm64 fuses

@@ -120,7 +120,7 @@ func (b *builder) atomicVector(o *opcode, a access, f pure) {
 	b.emit(i)
 }
 
-// oldValues is where an instruction puts what was there, red nowhere.
+// oldValues returns where an instruction puts what was there, red nowhere.
 func (b *builder) oldValues(o *opcode, a access) []int32 {
 	if o.name == "red" {
 		nobody := b.newSlot()
@@ -196,7 +196,7 @@ var storeWord = map[int]func([]byte, uint64){
 	8: func(m []byte, v uint64) { atomic.StoreUint64((*uint64)(unsafe.Pointer(&m[0])), v) },
 }
 
-// wordOf is the word of 32 bits that m begins in, and how many bits up. All memory
+// wordOf returns the word of 32 bits that m begins in, and how many bits up. All memory
 // begins with a whole one.
 func wordOf(m []byte) (p *uint32, shift uint) {
 	at := unsafe.Pointer(&m[0])

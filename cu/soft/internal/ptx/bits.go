@@ -14,7 +14,7 @@ func sized(r map[typ]pure, types func(t typ) []typ) build {
 	}
 }
 
-// each is a table for an operation that depends on the type.
+// each returns a table for an operation that depends on the type.
 func each(f func(t typ) pure, types ...typ) map[typ]pure {
 	table := map[typ]pure{}
 	for _, t := range types {
@@ -47,7 +47,7 @@ func (t typ) signed64(v uint64) int64 {
 
 var bfeRows = each(extractField, tu32, ts32, tu64, ts64)
 
-// field gives the place and the length of a field, which can be past the end. 32
+// field returns the place and the length of a field, which can be past the end. 32
 // bits take the low byte of each; 64 do not, whatever the ISA says.
 func (t typ) field(at, n uint64) (uint64, uint64) {
 	if t.size == 4 {
@@ -234,7 +234,7 @@ func lookUp(b *builder, o *opcode) {
 	b.emitOperands(f.run(), args[:4], tb32, tb32, tb32, tb32)
 }
 
-// pickBits gives the bits that are as the lowest of want.
+// pickBits returns the bits that are as the lowest of want.
 func pickBits(v, want uint64) uint64 {
 	if want&1 != 0 {
 		return v
@@ -289,7 +289,7 @@ func multiply24(b *builder, o *opcode) {
 	}).run(), t, t, t, t)
 }
 
-// clamp32 is the signed number of 32 bits that is nearest.
+// clamp32 returns the signed number of 32 bits that is nearest.
 func clamp32(v int64) uint64 {
 	return uint64(uint32(max(-1<<31, min(1<<31-1, v))))
 }
@@ -341,7 +341,7 @@ func dot(b *builder, o *opcode) {
 	}).run(), tc, ta, tb, tc)
 }
 
-// number is the value of an integer of up to 32 bits, from the low bits of v.
+// number returns the value of an integer of up to 32 bits, from the low bits of v.
 func (t typ) number(v uint64) int64 {
 	if t.kind == signed {
 		return t.signed64(v)

@@ -8,7 +8,7 @@ const (
 	functionStep   = 16
 )
 
-// address is what a pointer to the function holds.
+// address returns what a pointer to the function holds.
 func (f *function) address() uint64 { return functionWindow + functionStep*f.number }
 
 // at returns the function that has an address, or nil.
@@ -42,7 +42,7 @@ func (p *parser) alias() {
 	p.expect(";")
 }
 
-// actual is the function that f stands for, or itself.
+// actual returns the function that f stands for, or itself.
 func (f *function) actual() *function {
 	if f.alias != nil {
 		return f.alias

@@ -107,7 +107,7 @@ func (c comparison) operands(b *builder, i *inst) (not bool) {
 	return not
 }
 
-// result is what the comparison gives; with a join and a second target, that gets
+// result returns what the comparison gives; with a join and a second target, that gets
 // the join with the comparison's contrary.
 func (c comparison) result(t *thread, i *inst, not bool) (first, second bool) {
 	is := c.is(t.r[i.a], t.r[i.b])
@@ -187,7 +187,7 @@ func (c comparison) pairs(t *thread, i *inst, not bool) (low, high bool) {
 	return low, high
 }
 
-// setValue is what set gives where the comparison holds: 1.0, or all ones, for
+// setValue returns what set gives where the comparison holds: 1.0, or all ones, for
 // each half of a pair.
 func setValue(to, from typ) (yes uint64, ok bool) {
 	switch {

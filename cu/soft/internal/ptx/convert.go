@@ -61,7 +61,7 @@ type conversion struct {
 	whole      func(float64) float64 // nil: not to a whole number
 }
 
-// make gives the function from a register's content to another's.
+// make returns the function from a register's content to another's.
 func (c conversion) make(o *opcode) func(uint64) uint64 {
 	toInt, fromInt := c.to.integer(), c.from.integer()
 	o.refuseIf((c.flush && c.to != tf32 && c.from != tf32) || c.sat && c.to == tbf16, ".ftz or .sat")
@@ -78,7 +78,7 @@ func (c conversion) make(o *opcode) func(uint64) uint64 {
 	return c.floatToInt()
 }
 
-// value is an operand as a whole number: signed ones extended to 64 bits.
+// value returns an operand as a whole number: signed ones extended to 64 bits.
 func (c conversion) value(v uint64) uint64 { return uint64(c.from.number(v)) }
 
 func (c conversion) intToInt() func(uint64) uint64 {
@@ -157,7 +157,7 @@ func (c conversion) floatToInt() func(uint64) uint64 {
 	}
 }
 
-// float is an operand as a double.
+// float returns an operand as a double.
 func (c conversion) float(v uint64) float64 {
 	if c.from != tf32 {
 		return c.from.format().value(v)
@@ -169,7 +169,7 @@ func (c conversion) float(v uint64) float64 {
 	return float64(f)
 }
 
-// toFloat gives the function of a conversion to a float.
+// toFloat returns the function of a conversion to a float.
 func (c conversion) toFloat(o *opcode) func(uint64) uint64 {
 	f := cast{to: c.to.format(), from: c.from.format(), sat: c.sat, flush: c.flush}
 	if c.whole != nil {
@@ -254,7 +254,7 @@ type cast struct {
 	sat                 bool
 }
 
-// convertFloat gives the bits of a float in another format.
+// convertFloat returns the bits of a float in another format.
 func (c cast) convertFloat(v uint64) uint64 {
 	if c.flush && c.from == single && c.to != half { // which the GPU does not do
 		v = single.flush(v)
@@ -272,7 +272,7 @@ func (c cast) convertFloat(v uint64) uint64 {
 	return c.finish(out, sign, c.from.isNaN(v))
 }
 
-// convertInt gives the bits of a whole number.
+// convertInt returns the bits of a whole number.
 func (c cast) convertInt(neg bool, v uint64) uint64 {
 	return c.finish(c.to.round(exact{neg, v, 0}, c.round), 0, false)
 }

@@ -224,7 +224,7 @@ func (v *values) link(from, to int) {
 	v.blocks[to].before = append(v.blocks[to].before, from)
 }
 
-// stepAt is the first step whose code does not begin before a place in the code, or how
+// stepAt returns the first step whose code does not begin before a place in the code, or how
 // many there are.
 func (b *builder) stepAt(at int) int {
 	return sort.Search(len(b.steps), func(k int) bool { return b.steps[k].first >= at })

@@ -45,7 +45,7 @@ func arithmetic(other build) build {
 	}
 }
 
-// rounded is the operation for a format. With .ftz subnormal operands and results
+// rounded returns the operation for a format. With .ftz subnormal operands and results
 // are zeros.
 func (op operation) rounded(l *floatFormat, r rounding, ftz bool) pure {
 	if !ftz {
@@ -73,7 +73,7 @@ func (b *builder) byBits(o *opcode, t typ) {
 	b.emitPure(f, t, op.n)
 }
 
-// keepNaN gives the operand that is a NaN, as doubles do: the first of two, and b
+// keepNaN makes the result the operand that is a NaN, as doubles do: the first of two, and b
 // before a of three.
 func (f pure) keepNaN(n int) pure {
 	return func(a, b, c uint64) uint64 {
@@ -123,7 +123,7 @@ func (l *floatFormat) relu(v uint64) uint64 {
 	return v
 }
 
-// value is a number as a double, which holds all of 32 bits and less.
+// value returns a number as a double, which holds all of 32 bits and less.
 func (l *floatFormat) value(v uint64) float64 {
 	switch l {
 	case single:
@@ -147,8 +147,8 @@ func extremum(larger bool, other build) build {
 		t := o.typ(0)
 		l := t.format()
 		o.refuseIf(l != nil && o.has("rn", "sat"), "nothing is rounded or clamped")
-		if t == ts32 && o.take("relu") {
-			b.emitPure(intRelu(larger), t, 2)
+		if t == ts32 && o.has("relu") {
+			b.emitPure(o.intPure(t), t, 2)
 			return
 		}
 		if l == nil || t == tf64 {
@@ -161,16 +161,6 @@ func extremum(larger bool, other build) build {
 			f = f.flushed(l)
 		}
 		b.emitPure(f, t, 2)
-	}
-}
-
-func intRelu(larger bool) pure {
-	return func(a, b, _ uint64) uint64 {
-		v := min(int32(a), int32(b))
-		if larger {
-			v = max(int32(a), int32(b))
-		}
-		return uint64(max(0, v))
 	}
 }
 

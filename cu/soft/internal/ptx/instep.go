@@ -122,7 +122,7 @@ func (t *thread) behind(o *thread) bool {
 // inStepWith reports whether neither of two threads is behind the other.
 func (t *thread) inStepWith(o *thread) bool { return !t.behind(o) && !o.behind(t) }
 
-// active is the function that is active at a depth, which instruction it is at, and
+// active returns the function that is active at a depth, which instruction it is at, and
 // its registers.
 func (t *thread) active(depth int) (f *function, at int32, r []uint64) {
 	if depth < len(t.stack) {

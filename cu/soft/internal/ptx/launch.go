@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -395,12 +396,8 @@ func (b *block) turns(warp []thread) (ran int) {
 
 // stuck returns a thread that waits.
 func (b *block) stuck() *thread {
-	for i := range b.threads {
-		if s := b.threads[i].state; s == waiting || s == converging {
-			return &b.threads[i]
-		}
-	}
-	return &b.threads[0]
+	i := slices.IndexFunc(b.threads, func(t thread) bool { return t.state == waiting || t.state == converging })
+	return &b.threads[max(0, i)]
 }
 
 // Every fence writes fences. On every processor that orders earlier writes for

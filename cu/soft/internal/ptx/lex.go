@@ -142,7 +142,7 @@ func (l *lexer) fail(format string, args ...any) bool {
 	return false
 }
 
-// wordLength is how much of s is one word. Two colons within a word belong to
+// wordLength returns how much of s is one word. Two colons within a word belong to
 // it, as in .L1::evict_last.
 func wordLength(s string) int {
 	n := 0

@@ -61,7 +61,7 @@ func (t *thread) global(address, n uint64, write bool) []byte {
 	return nil
 }
 
-// piece is the device's memory, or what a cooperative grid has.
+// piece returns the device's memory, or what a cooperative grid has.
 func (l *launched) piece(address uint64, write bool) ([]byte, uint64) {
 	if l.Cooperative && address-workspaceWindow < workspaceSize {
 		return l.workspace, workspaceWindow
@@ -105,7 +105,7 @@ func (t *thread) at(s space, address, n uint64, write bool) []byte {
 	return nil
 }
 
-// wrapped is an address of 32 bits, which a register and an offset together may have
+// wrapped returns an address of 32 bits, which a register and an offset together may have
 // gone past: an array's index below zero, made good by the offset.
 func wrapped(address uint64) uint64 {
 	if address>>32 == 1 {
@@ -208,7 +208,7 @@ func (o operand) values() []operand {
 	return []operand{o}
 }
 
-// vector is the slots of an operand that is count values.
+// vector returns the slots of an operand that is count values.
 func (b *builder) vector(o operand, a access, slot func(operand, typ) int32) []int32 {
 	list := o.values()
 	failIf(len(list) != a.count, b.line, "%d values, where the instruction has %d", len(list), a.count)
@@ -234,7 +234,7 @@ func load(b *builder, o *opcode) {
 	b.policy(o)
 }
 
-// widths is the type of the registers that are loaded, which must be as wide as
+// widths returns the type of the registers that are loaded, which must be as wide as
 // each other.
 func (b *builder) widths(o operand, a access) typ {
 	register := typ{}

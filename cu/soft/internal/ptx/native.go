@@ -64,7 +64,7 @@ func (t *thread) text(address uint64) (s string, ok bool) {
 	return string(b), true
 }
 
-// nativePrint gives the number of the arguments, as the GPU does.
+// nativePrint returns the number of the arguments, as the GPU does.
 func nativePrint(t *thread, args []uint64) uint64 {
 	if args[0] == 0 {
 		return 0xffffffff

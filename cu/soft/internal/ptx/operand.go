@@ -149,7 +149,7 @@ func (p *parser) vector(b *builder) operand {
 	panic(errorf(p.line(), "more than %d values", maxVector))
 }
 
-// number is a literal, with a minus perhaps.
+// number takes a literal, with a minus perhaps.
 func (p *parser) number() operand {
 	minus := p.accept("-")
 	o := literal(p.next())
@@ -195,7 +195,7 @@ func exactFloat(s string) (bits uint64, width int, ok bool) {
 	return bits, width, err == nil
 }
 
-// widen gives the double that is equal to a single, NaN payloads included.
+// widen returns the double that is equal to a single, NaN payloads included.
 func widen(v uint32) uint64 {
 	if v&0x7f800000 == 0x7f800000 && v&0x007fffff != 0 {
 		return uint64(v>>31)<<63 | 0x7ff<<52 | uint64(v&0x007fffff)<<29
@@ -203,7 +203,7 @@ func widen(v uint32) uint64 {
 	return math.Float64bits(float64(math.Float32frombits(v)))
 }
 
-// narrow is the way back.
+// narrow returns the single that is nearest to a double, NaN payloads included.
 func narrow(v uint64) uint32 {
 	if v&(0x7ff<<52) == 0x7ff<<52 && v<<12 != 0 {
 		return uint32(v>>63)<<31 | 0x7f800000 | uint32(v>>29)&0x007fffff
@@ -211,7 +211,7 @@ func narrow(v uint64) uint32 {
 	return math.Float32bits(float32(math.Float64frombits(v)))
 }
 
-// as gives a literal's bits as a type wants them.
+// as returns a literal's bits as a type wants them.
 func (o operand) as(t typ, line int) uint64 {
 	switch {
 	case o.what == isInteger && t.kind != float && t.size <= 8:

@@ -1,5 +1,7 @@
 package ptx
 
+import "math"
+
 // Types that only instructions have; registers of bits hold them.
 const (
 	bfloat kind = iota + predicate + 1
@@ -46,7 +48,7 @@ func (t typ) plain() typ {
 	return t
 }
 
-// format is how a float type's numbers lie in bits, those of one half if it is a
+// format returns how a float type's numbers lie in bits, those of one half if it is a
 // pair; nil if it is none.
 func (t typ) format() *floatFormat {
 	switch t {
@@ -105,38 +107,29 @@ func (b *builder) emitPure(f pure, t typ, n int) {
 	b.emitTyped(f.run(), types...)
 }
 
+// pairHalves are the types of the halves of pairs of integers.
+var pairHalves = map[kind]typ{unsignedPair: tu16, signedPair: ts16}
+
 // byPair builds add, min and max of pairs of integers; others are left to the
 // builder that follows.
-func byPair(r map[kind]pure, other build) build {
+func byPair(other build) build {
 	return func(b *builder, o *opcode) {
 		t := o.typ(0)
-		f, ok := r[t.kind]
+		half, ok := pairHalves[t.kind]
 		if !ok {
 			other(b, o)
 			return
 		}
-		if t.kind == signedPair && o.name != "add" && o.take("relu") {
-			f = f.relu()
-		}
-		b.emitPure(f, t, 2)
+		b.emitPure(o.intPure(half), t, 2)
 	}
 }
 
-// relu makes zeros of negative numbers of 16 bits.
-func (f pure) relu() pure {
-	return func(a, b, c uint64) uint64 { return uint64(max(0, int16(f(a, b, c)))) }
+// intPure is an operation on integers of up to 32 bits. With .relu negative results of
+// min and max are zeros.
+func (o *opcode) intPure(t typ) pure {
+	f, least := intOps[o.name], int64(math.MinInt64)
+	if t.kind == signed && o.name != "add" && o.take("relu") {
+		least = 0
+	}
+	return func(a, b, _ uint64) uint64 { return uint64(max(least, f(t.number(a), t.number(b)))) & t.mask() }
 }
-
-var (
-	addPairs = map[kind]pure{unsignedPair: addPair, signedPair: addPair}
-	minPairs = map[kind]pure{
-		unsignedPair: func(a, b, _ uint64) uint64 { return min(a, b) },
-		signedPair:   func(a, b, _ uint64) uint64 { return uint64(min(int16(a), int16(b))) },
-	}
-	maxPairs = map[kind]pure{
-		unsignedPair: func(a, b, _ uint64) uint64 { return max(a, b) },
-		signedPair:   func(a, b, _ uint64) uint64 { return uint64(max(int16(a), int16(b))) },
-	}
-)
-
-func addPair(a, b, _ uint64) uint64 { return a + b }

@@ -112,7 +112,7 @@ func (p *parser) next() token {
 	return t
 }
 
-// line is where the parser is.
+// line returns where the parser is.
 func (p *parser) line() int { return p.peek().line }
 
 func (p *parser) accept(s string) bool {

@@ -158,7 +158,7 @@ func (p *printer) verb(d directive, text string) {
 	}
 }
 
-// sign is what stands before a number.
+// sign returns what stands before a number.
 func sign(d directive, minus bool) string {
 	switch {
 	case minus:

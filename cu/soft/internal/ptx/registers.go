@@ -87,7 +87,7 @@ func (b *builder) newSlot() int32 {
 	return b.f.slots - 1
 }
 
-// presetSlot is a register that holds a number, or an address.
+// presetSlot returns a register that holds a number, or an address.
 func (b *builder) presetSlot(value uint64, v *variable) int32 {
 	key := preset{value: value, v: v}
 	if s, ok := b.presets[key]; ok {
@@ -99,7 +99,7 @@ func (b *builder) presetSlot(value uint64, v *variable) int32 {
 	return s
 }
 
-// specialSlot is a register that holds a special one, of those that stay the same
+// specialSlot returns a register that holds a special one, of those that stay the same
 // while a thread runs.
 func (b *builder) specialSlot(which *special) int32 {
 	if s, ok := b.special[which]; ok {

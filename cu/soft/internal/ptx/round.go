@@ -58,7 +58,7 @@ func (l *floatFormat) flushing() *floatFormat {
 
 func (l *floatFormat) sign() uint64 { return 1 << (l.size - 1) }
 
-// inf is the infinity, or what stands where it would.
+// inf returns the infinity, or what stands where it would.
 func (l *floatFormat) inf() uint64 {
 	if !l.infinite {
 		return l.nan
@@ -91,7 +91,7 @@ type exact struct {
 	exp  int
 }
 
-// open gives the value of a finite number.
+// open returns the value of a finite number.
 func (l *floatFormat) open(v uint64) exact {
 	mant, exp := v&(1<<l.fraction-1), int(v&^l.sign()>>l.fraction)
 	if exp > 0 {
@@ -102,7 +102,7 @@ func (l *floatFormat) open(v uint64) exact {
 	return exact{v&l.sign() != 0, mant, exp - l.bias - l.fraction}
 }
 
-// round gives the bits of a number.
+// round returns the bits of a number.
 func (l *floatFormat) round(e exact, r rounding) uint64 {
 	sign := uint64(0)
 	if e.neg {
@@ -120,9 +120,8 @@ func (l *floatFormat) round(e exact, r rounding) uint64 {
 	if drop <= 0 {
 		m <<= -drop
 	} else {
-		var rest uint64 // with the binary point before it
-		m, rest = shiftOut(m, drop)
-		over = roundsUp(m, rest, e.neg, r)
+		w := wide{hi: m}.lowered(drop) // the binary point is between its halves
+		m, over = w.hi, roundsUp(w.hi, w.lo, e.neg, r)
 	}
 	v := int64(first+l.bias-1)<<l.fraction + int64(m) // m has the leading bit, which is one more
 	if over {
@@ -137,26 +136,12 @@ func (l *floatFormat) round(e exact, r rounding) uint64 {
 	return sign | l.overflow(e.neg, r)
 }
 
-// overflow is what a number becomes that is too large.
+// overflow returns what a number becomes that is too large.
 func (l *floatFormat) overflow(neg bool, r rounding) uint64 {
 	if r == toZero || r == up && neg || r == down && !neg {
 		return l.largest
 	}
 	return l.inf()
-}
-
-// shiftOut gives what is above n bits, and those from the top of a word on; what
-// does not fit there is its lowest bit.
-func shiftOut(m uint64, n int) (above, below uint64) {
-	switch {
-	case n < 64:
-		return m >> n, m << (64 - n)
-	case n == 64:
-		return 0, m
-	case n < 128:
-		return 0, m>>(n-64) | boolBits(m<<(128-n) != 0)
-	}
-	return 0, boolBits(m != 0)
 }
 
 // roundsUp reports whether a magnitude becomes the next larger one, of what is
@@ -209,19 +194,12 @@ func (w wide) raised() wide {
 // lowered shifts n bits out, all of which the lowest bit stands for then.
 func (w wide) lowered(n int) wide {
 	w.exp += n
-	switch {
-	case n >= 128:
-		w.hi, w.lo = 0, boolBits(w.hi|w.lo != 0)
-	case n >= 64:
-		lost := w.lo | w.hi<<(128-n)<<0
-		if n == 64 {
-			lost = w.lo
-		}
-		w.hi, w.lo = 0, w.hi>>(n-64)|boolBits(lost != 0)
-	case n > 0:
-		lost := w.lo << (64 - n)
-		w.hi, w.lo = w.hi>>n, w.hi<<(64-n)|w.lo>>n|boolBits(lost != 0)
+	lost := uint64(0)
+	for ; n >= 64; n -= 64 {
+		lost, w.hi, w.lo = lost|w.lo, 0, w.hi
 	}
+	lost |= w.lo << (64 - n)
+	w.hi, w.lo = w.hi>>n, w.hi<<(64-n)|w.lo>>n|boolBits(lost != 0)
 	return w
 }
 
@@ -258,7 +236,7 @@ func (w wide) narrow() exact {
 	return exact{w.neg, w.lo, w.exp}
 }
 
-// fma is a b + c, rounded once.
+// fma returns a b + c, rounded once.
 func (l *floatFormat) fma(a, b, c uint64, r rounding) uint64 {
 	sign := (a ^ b) & l.sign()
 	switch {
@@ -340,7 +318,7 @@ func (l *floatFormat) sqrt(a uint64, r rounding) uint64 {
 	return l.round(exact{false, root | boolBits(rest), (x.exp - n - 64) / 2}, r)
 }
 
-// sqrt128 is the root of v × 2^64, and whether there is a rest.
+// sqrt128 returns the root of v × 2^64, and whether there is a rest.
 func sqrt128(v uint64) (root uint64, rest bool) {
 	for bit := uint64(1) << 63; bit != 0; bit >>= 1 {
 		try := root | bit

@@ -13,7 +13,7 @@ func (b *builder) arguments(n int) []operand {
 	return list
 }
 
-// source is the slot of an operand that is read as a type.
+// source returns the slot of an operand that is read as a type.
 func (b *builder) source(o operand, t typ) int32 {
 	return b.sourceAs(o, t, typ.holds)
 }
@@ -56,7 +56,7 @@ func (b *builder) fits(o operand, t typ, holds func(r, t typ) bool) {
 	}
 }
 
-// constant is the slot of a number.
+// constant returns the slot of a number.
 func (b *builder) constant(o operand, t typ) int32 {
 	if t.kind == predicate {
 		return b.presetSlot(boolBits(o.bits != 0), nil)
@@ -65,7 +65,7 @@ func (b *builder) constant(o operand, t typ) int32 {
 	return b.presetSlot(v, nil)
 }
 
-// address is the slot of a variable's address within its space, which only
+// address returns the slot of a variable's address within its space, which only
 // shared and local ones have fit into 32 bits.
 func (b *builder) address(o operand, t typ) int32 {
 	switch {
@@ -77,7 +77,7 @@ func (b *builder) address(o operand, t typ) int32 {
 	return b.presetSlot(o.bits, o.v)
 }
 
-// functionAddress is the slot of a function's address.
+// functionAddress returns the slot of a function's address.
 func (b *builder) functionAddress(o operand, t typ) int32 {
 	f := b.p.m.functions[o.name]
 	if f == nil || f.entry || o.bits != 0 || t.size != 8 || t.kind == float {
@@ -87,7 +87,7 @@ func (b *builder) functionAddress(o operand, t typ) int32 {
 	return b.presetSlot(f.address(), nil)
 }
 
-// target is the slot of an operand that is written.
+// target returns the slot of an operand that is written.
 func (b *builder) target(o operand, t typ) int32 { return b.targetAs(o, t, typ.holds) }
 
 // wideTarget is target for registers that may be wider.

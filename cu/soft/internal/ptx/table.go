@@ -18,11 +18,11 @@ func init() { table = sync.OnceValue(newTable) } // not a literal: instructions 
 func newTable() map[string]build {
 	return map[string]build{
 		// Integers and floats alike.
-		"add": byPair(addPairs, carried(false, arithmetic(two(addRows)))), "addc": carried(true, noOther),
+		"add": byPair(carried(false, arithmetic(two(addRows)))), "addc": carried(true, noOther),
 		"sub": carried(false, arithmetic(two(subRows))), "subc": carried(true, noOther),
 		"mad": carried(false, arithmetic(multiply)), "madc": carried(true, noOther),
 		"mul": arithmetic(multiply), "fma": arithmetic(fused), "div": arithmetic(two(divRows)), "rem": two(remRows),
-		"min": byPair(minPairs, extremum(false, two(minRows))), "max": byPair(maxPairs, extremum(true, two(maxRows))),
+		"min": byPair(extremum(false, two(minRows))), "max": byPair(extremum(true, two(maxRows))),
 		"neg": signs(flipped, one(negRows)), "abs": signs(cleared, one(absRows)),
 		"mul24": multiply24, "mad24": multiply24, "sad": sized(sadRows, alikeFour), "dp4a": dot, "dp2a": dot,
 		// Bits.
@@ -60,7 +60,7 @@ func newTable() map[string]build {
 	}
 }
 
-// plain is an instruction without operands.
+// plain builds an instruction without operands.
 func plain(r run) build {
 	return func(b *builder, o *opcode) {
 		o.take("uni")
@@ -220,7 +220,7 @@ const (
 	quiet64 = 1 << 51
 )
 
-// number32 gives the bits of a result.
+// number32 returns the bits of a result.
 func number32(v float32) uint64 {
 	if v != v {
 		return nan32

@@ -27,7 +27,7 @@ var typeNames = map[string]typ{
 	"pred": {predicate, 1},
 }
 
-// String gives the type's name as in PTX.
+// String returns the type's name as in PTX.
 func (t typ) String() string {
 	if t.kind == predicate {
 		return "pred"
@@ -81,7 +81,7 @@ const (
 	workspaceSize   = 64
 )
 
-// window is where a space begins in the generic one.
+// window returns where a space begins in the generic one.
 func (s space) window() uint64 {
 	switch s {
 	case shared:

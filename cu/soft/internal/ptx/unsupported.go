@@ -25,7 +25,7 @@ func (o *opcode) ofCluster() bool {
 	return o.has("shared::cluster") || o.name == "barrier" && o.has("cluster")
 }
 
-// refusal is the error for an instruction that is not in the table, is for clusters,
+// refusal returns the error for an instruction that is not in the table, is for clusters,
 // or copies in bulk.
 func (o *opcode) refusal() error {
 	what, ok := refused[o.name]

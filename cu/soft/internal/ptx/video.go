@@ -20,10 +20,10 @@ type part struct {
 	size  int // bytes
 }
 
-// get gives the part's value.
+// get returns the part's value.
 func (p part) get(v uint64) int64 { return typ{p.typ.kind, p.size}.number(v >> p.shift) }
 
-// put gives old with the part replaced.
+// put returns old with the part replaced.
 func (p part) put(old, v uint64) uint64 {
 	mask := typ{bitsKind, p.size}.mask() << p.shift
 	return old&^mask | v<<p.shift&mask
@@ -50,14 +50,15 @@ func cutLast(s string) (before, after string, ok bool) {
 	return s[:n], s[n+1:], true
 }
 
-// videoOps are the scalar instructions' functions of two numbers.
-var videoOps = map[string]func(a, b int64) int64{
-	"vadd":     func(a, b int64) int64 { return a + b },
-	"vsub":     func(a, b int64) int64 { return a - b },
-	"vabsdiff": func(a, b int64) int64 { return max(a-b, b-a) },
-	"vmin":     func(a, b int64) int64 { return min(a, b) },
-	"vmax":     func(a, b int64) int64 { return max(a, b) },
-	"vavrg": func(a, b int64) int64 { // of vectors only; halves are rounded away from zero
+// intOps are functions of two whole numbers; the video instructions have a v before
+// their names.
+var intOps = map[string]func(a, b int64) int64{
+	"add":     func(a, b int64) int64 { return a + b },
+	"sub":     func(a, b int64) int64 { return a - b },
+	"absdiff": func(a, b int64) int64 { return max(a-b, b-a) },
+	"min":     smaller[int64],
+	"max":     larger[int64],
+	"avrg": func(a, b int64) int64 { // of vectors only; halves are rounded away from zero
 		s := a + b
 		return (s + int64(boolBits(s >= 0))) >> 1
 	},
@@ -144,7 +145,7 @@ func (o *opcode) videoFunction(types []typ) func(a, b int64) int64 {
 		o.refuseIf(!wrap && !o.take("clamp") || types[2] != tu32, "without .clamp or .wrap")
 		return videoShift(o.name == "vshl", wrap, o.has("min"))
 	}
-	return videoOps[o.name]
+	return intOps[o.name[1:]]
 }
 
 var intComparisons = map[string]func(a, b int64) bool{
@@ -234,7 +235,7 @@ func (v videoMode) saturate(x int64) int64 {
 	return v.target.saturate(x)
 }
 
-// larger is the larger or the smaller of x and c. A sum, difference or minimum whose
+// larger returns the larger or the smaller of x and c. A sum, difference or minimum whose
 // top bit is set counts as the larger if there is no sign.
 func (v videoMode) larger(x int64, c uint64) uint64 {
 	whole := part{v.dt, 0, 4}

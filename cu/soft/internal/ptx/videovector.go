@@ -1,11 +1,13 @@
 package ptx
 
+import "strings"
+
 // videoVector builds the instructions that end in 2 or 4.
 func videoVector(b *builder, o *opcode) {
 	lanes := int(o.name[len(o.name)-1] - '0')
 	name := o.name[:len(o.name)-1]
 	types := o.videoTypes(name)
-	f := videoOps[name]
+	f := intOps[name[1:]]
 	if name == "vset" {
 		f = o.videoComparison()
 	}
@@ -42,41 +44,45 @@ func (b *builder) videoVector(o *opcode, v vectorMode) {
 	b.emit(i)
 }
 
-// laneMask takes which lanes are written off the target: .h10, .b3210 and parts.
-func (b *builder) laneMask(o *opcode, lanes int) (mask [4]bool) {
-	name, suffix, ok := cutLast(b.p.peek().text)
-	letter := map[int]byte{2: 'h', 4: 'b'}[lanes]
-	if !ok || len(suffix) < 2 || suffix[0] != letter {
-		return [4]bool{true, true, true, true}
-	}
-	for k := 1; k < len(suffix); k++ {
-		n := int(suffix[k]) - '0'
-		o.refuseIf(n < 0 || n >= lanes || mask[n] || k > 1 && suffix[k] > suffix[k-1], "this mask")
-		mask[n] = true
+// laneDigits takes the digits that say which lanes off the next name, such as .h10 and
+// .b3210; nothing where there are none.
+func (b *builder) laneDigits(lanes int) string {
+	name, suffix, _ := cutLast(b.p.peek().text)
+	digits, ok := strings.CutPrefix(suffix, map[int]string{2: "h", 4: "b"}[lanes])
+	if !ok || digits == "" {
+		return ""
 	}
 	b.p.ahead[0].text = name
+	return digits
+}
+
+// laneMask takes which lanes are written off the target: .h10, .b3210 and parts.
+func (b *builder) laneMask(o *opcode, lanes int) (mask [4]bool) {
+	digits := b.laneDigits(lanes)
+	if digits == "" {
+		return [4]bool{true, true, true, true}
+	}
+	for k := range digits {
+		n := int(digits[k]) - '0'
+		o.refuseIf(n < 0 || n >= lanes || mask[n] || k > 0 && digits[k] > digits[k-1], "this mask")
+		mask[n] = true
+	}
 	return mask
 }
 
 // laneOrder takes where the lanes of operand k come from off its name: digits from
 // the highest lane on, of which the first are a's parts and the others b's.
 func (b *builder) laneOrder(o *opcode, lanes int, t typ, k int) (from [4]part) {
-	size := 4 / lanes
+	size, digits := 4/lanes, b.laneDigits(lanes)
+	o.refuseIf(digits != "" && len(digits) != lanes, "this order of parts")
 	for n := range lanes {
-		from[n] = part{t, 32*k + 8*size*n, size}
-	}
-	name, suffix, ok := cutLast(b.p.peek().text)
-	letter := map[int]byte{2: 'h', 4: 'b'}[lanes]
-	if !ok || suffix == "" || suffix[0] != letter {
-		return from
-	}
-	o.refuseIf(len(suffix) != 1+lanes, "this order of parts")
-	for n := range lanes {
-		d := int(suffix[lanes-n]) - '0'
+		d := lanes*k + n
+		if digits != "" {
+			d = int(digits[lanes-1-n]) - '0'
+		}
 		o.refuseIf(d < 0 || d >= 2*lanes, "this order of parts")
-		from[n].shift = 8 * size * d
+		from[n] = part{t, 8 * size * d, size}
 	}
-	b.p.ahead[0].text = name
 	return from
 }
 

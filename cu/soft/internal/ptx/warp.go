@@ -27,7 +27,7 @@ func (m *convergence) wait(mask func(t *thread, i *inst) uint32) run {
 // the warp that still run: these may spin until the first go on.
 const openPatience = 64
 
-// lane is the thread's number in its warp.
+// lane returns the thread's number in its warp.
 func (t *thread) lane() uint { return uint(t.index % warpSize) }
 
 // converge runs the convergence points of a warp that are complete, and reports whether there were any.
@@ -64,7 +64,7 @@ func converge(warp []thread) (went bool) {
 	return went
 }
 
-// census gives the threads of a warp that have not ended, as bits, and of these those
+// census returns the threads of a warp that have not ended, as bits, and of these those
 // that run and those at a convergence point.
 func census(warp []thread) (alive, runs, waits uint32) {
 	for k := range warp {
@@ -145,7 +145,7 @@ func activeMask(b *builder, o *opcode) {
 	b.assemble(o, i, -1, func(here []*thread) { give(here, lanes(here)) })
 }
 
-// lanes is the mask of some threads.
+// lanes returns the mask of some threads.
 func lanes(here []*thread) (mask uint64) {
 	for _, t := range here {
 		mask |= 1 << t.lane()
