@@ -155,9 +155,7 @@ func childWithoutCalls() error {
 	m := Meta{Size: 5, User: make([]byte, 16)}
 	plant := os.Getenv(plantEnv) != ""
 	for range 100 { // what is done once is done
-		if err := byStreams(w, r, s, m); err != nil {
-			return err
-		}
+		testenv.Must(byStreams(w, r, s, m))
 	}
 	runtime.GC()
 	debug.SetGCPercent(-1) // which would have the thread wait

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // A socket that somebody keeps outlives who listened there: who connects meanwhile waits.
@@ -26,17 +28,12 @@ func TestListenerOfFiles(t *testing.T) {
 	_, err = Listen(path)
 	require.ErrorIs(t, err, ErrInUse)
 
-	early, err := Dial(soon(t), path)
-	require.NoError(t, err, "nobody is refused")
-	defer early.Close()
+	dialled(t, path)
 	second, err := Listen(path, WithMaxFDs(0), WithInherited(files))
 	require.NoError(t, err)
-	late, err := Dial(soon(t), path)
-	require.NoError(t, err)
-	defer late.Close()
+	dialled(t, path)
 	for range 2 {
-		c, err := second.Accept(soon(t))
-		require.NoError(t, err)
+		c := accepted(t, second)
 		require.NoError(t, c.Close())
 	}
 	require.NoError(t, second.Remove())
@@ -52,12 +49,9 @@ func init() {
 	// It goes on with the listener of descriptors 3 and 4, says so on stdout, and accepts nobody
 	// until its standard input ends.
 	children["inheritor"] = func(args []string) error {
-		l, err := Listen(args[0], WithInherited([]*os.File{os.NewFile(3, "listener"), os.NewFile(4, "lock")}))
-		if err != nil {
-			return err
-		}
+		l := testenv.Got(Listen(args[0], WithInherited([]*os.File{os.NewFile(3, "listener"), os.NewFile(4, "lock")})))
 		fmt.Println("listening")
-		_, err = io.ReadAll(os.Stdin)
+		_, err := io.ReadAll(os.Stdin)
 		return errors.Join(err, l.Close())
 	}
 }
@@ -85,8 +79,7 @@ func TestInheritedListenerListens(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "listening\n", line)
 	for range 3 {
-		c, err := Dial(soon(t), path)
-		require.NoError(t, err)
+		c := dialled(t, path)
 		require.Equal(t, int32(cmd.Process.Pid), c.Peer().PID)
 		require.NoError(t, c.Close())
 	}

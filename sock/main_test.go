@@ -68,7 +68,7 @@ func childMain(name string, args []string) int {
 		fmt.Fprintf(os.Stderr, "no child %q\n", name)
 		return 2
 	}
-	if err := child(args); err != nil {
+	if err := testenv.Complaint(func() error { return child(args) }); err != nil {
 		fmt.Fprintf(os.Stderr, "child %s: %v\n", name, err)
 		return 1
 	}

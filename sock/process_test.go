@@ -9,16 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 func init() {
 	children["connect and wait"] = func(args []string) error {
-		c, err := Dial(context.Background(), args[0])
-		if err != nil {
-			return err
-		}
+		c := testenv.Got(Dial(context.Background(), args[0]))
 		defer c.Close()
-		_, err = io.Copy(io.Discard, os.Stdin)
+		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	}
 }
@@ -36,9 +35,7 @@ func connectedChild(t *testing.T) (c *Conn, kill func()) {
 		_ = cmd.Wait()
 	}
 	t.Cleanup(func() { _ = in.Close(); kill() })
-	c, err = l.Accept(soon(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c = accepted(t, l)
 	return c, kill
 }
 

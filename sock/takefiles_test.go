@@ -27,8 +27,7 @@ func TestTakeFiles(t *testing.T) {
 		a, b := refusedThenTaken(t)
 		require.NoError(t, a.Send(soon(t), []byte("two"), tempFile(t, "first"), tempFile(t, "second")))
 		before := leak.OpenFDs()
-		rec, err := b.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, b)
 		require.Len(t, rec.Files, 2)
 
 		second := rec.Take(1)
@@ -37,7 +36,7 @@ func TestTakeFiles(t *testing.T) {
 		first := rec.Files[0]
 		require.Equal(t, "first", contentOf(t, first))
 		require.NoError(t, rec.Close())
-		_, err = first.Stat()
+		_, err := first.Stat()
 		require.Error(t, err, "Close left open what nobody took")
 		require.Equal(t, "second", contentOf(t, second), "Close closed what was taken")
 		require.Nil(t, rec.Take(0), "it was closed")
@@ -55,8 +54,7 @@ func TestTakeFilesFewerThanDeclared(t *testing.T) {
 		for sent := range 3 {
 			files := rightsOf(t, tempFile(t, "x"), sent)
 			require.NoError(t, rawSend(t, a, []byte("3 files"), files))
-			rec, err := b.Receive(soon(t))
-			require.NoError(t, err)
+			rec := received(t, b)
 			require.Len(t, rec.Files, sent)
 			for _, i := range []int{-1, sent, 2, 3, MaxFDs} {
 				require.Nil(t, rec.Take(i), "file %d of %d", i, sent)

@@ -16,6 +16,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -23,16 +24,11 @@ import (
 // follow attaches, verifies, waits for something newer, verifies again and leaves, over
 // and over.
 func follow(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
+	st := testenv.Got(openStage())
 	var counts tally
-	err = obey(func(ctx context.Context) error {
+	err := obey(func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			if err := st.followOne(ctx, do); err != nil {
-				return err
-			}
+			testenv.Must(st.followOne(ctx, do))
 			counts.add(countHandoffs, 1)
 		}
 		return nil
