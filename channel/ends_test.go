@@ -14,9 +14,7 @@ import (
 
 // A reader that was passed by goes on with the newest frame, and takes none that is older.
 func TestAfterPassedComesTheNewest(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
-	w := newWriter(t, ctx, srv, 8, 64)
+	ctx, srv, w := newChannel(t, 8, 64)
 	r := newReader(t, ctx, srv, WithPolicy(DropOldest))
 	put(t, ctx, w)
 	put(t, ctx, w)
@@ -35,9 +33,7 @@ func TestAfterPassedComesTheNewest(t *testing.T) {
 
 // A reader that is passed by while it holds the newest frame waits for the next.
 func TestPassedByWithTheNewestTaken(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	ctx, srv, w := newChannel(t, 2, 64)
 	r := newReader(t, ctx, srv, WithPolicy(DropOldest))
 	put(t, ctx, w)
 	f := requireFrame(t, ctx, r, 1)
@@ -51,9 +47,7 @@ func TestPassedByWithTheNewestTaken(t *testing.T) {
 
 // The writer hears when its channel is not offered any more: it is told by whatever it calls.
 func TestWriterHearsThatItsServerHasEnded(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	ctx, srv, w := newChannel(t, 2, 64)
 	r := newReader(t, ctx, srv)
 	put(t, ctx, w)
 	put(t, ctx, w)
@@ -79,9 +73,7 @@ func TestWriterHearsThatItsServerHasEnded(t *testing.T) {
 
 // A slot that was acquired when the server ended cannot be published.
 func TestPublishBehindTheServersEnd(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	_, srv, w := newChannel(t, 2, 64)
 	s, err := w.Acquire(soon(t))
 	require.NoError(t, err)
 	require.NoError(t, srv.Close())
@@ -125,9 +117,7 @@ func TestWriterDoneByClose(t *testing.T) {
 
 // A body of Follow that panics leaves no reader: the suite's leak check is this test's.
 func TestFollowWhoseBodyPanics(t *testing.T) {
-	ctx := cutest.Context(t, cutest.Device(t))
-	srv := listen(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	ctx, srv, w := newChannel(t, 2, 64)
 	require.PanicsWithValue(t, "why", func() {
 		for _, err := range Follow(soon(t), srv.Path(), "frames", ctx) {
 			require.NoError(t, err)

@@ -58,6 +58,20 @@ func newReader(t testing.TB, ctx *cu.Context, srv *share.Server, opts ...ReaderO
 	return r
 }
 
+// newChannel is a writer at a server of its own, on the first device.
+func newChannel(t testing.TB, slots int, size uint64, opts ...WriterOption) (*cu.Context, *share.Server, *Writer) {
+	t.Helper()
+	ctx, srv := cutest.Context(t, cutest.Device(t)), listen(t)
+	return ctx, srv, newWriter(t, ctx, srv, slots, size, opts...)
+}
+
+// newPair is a writer and a reader of its frames that blocks.
+func newPair(t testing.TB, slots int, size uint64, opts ...WriterOption) (*cu.Context, *Writer, *Reader) {
+	t.Helper()
+	ctx, srv, w := newChannel(t, slots, size, opts...)
+	return ctx, w, newReader(t, ctx, srv)
+}
+
 // pattern is what a frame has: each of its words is of that frame alone.
 func pattern(b []byte, sequence uint64) {
 	for i := 0; i+8 <= len(b); i += 8 {

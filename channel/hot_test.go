@@ -86,10 +86,7 @@ func TestFramesDoNotAllocate(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	t.Run("hosts", func(t *testing.T) {
-		c := cutest.Context(t, cutest.Device(t))
-		srv := listen(t)
-		w := newWriter(t, c, srv, 4, 64)
-		r := newReader(t, c, srv)
+		_, w, r := newPair(t, 4, 64)
 		var err error
 		require.Zero(t, testing.AllocsPerRun(1000, func() { err = byHosts(ctx, w, r, m) }))
 		require.NoError(t, err)
@@ -101,10 +98,7 @@ func TestFramesDoNotAllocate(t *testing.T) {
 		require.NoError(t, err)
 	})
 	t.Run("a host that waits", func(t *testing.T) {
-		c := cutest.Context(t, cutest.Device(t))
-		srv := listen(t)
-		w := newWriter(t, c, srv, 4, 64)
-		r := newReader(t, c, srv)
+		_, w, r := newPair(t, 4, 64)
 		taken := make(chan struct{})
 		var err error
 		go func() {

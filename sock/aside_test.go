@@ -47,12 +47,7 @@ func stranger(t *testing.T, f *os.File, n int) *Conn {
 	cmd := childCommand(t, "stranger", l.Path(), strconv.Itoa(n))
 	cmd.ExtraFiles = []*os.File{f}
 	asUser(t, cmd, strangerUID, strangerUID)
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
+	stdin, stdout := started(t, cmd)
 	t.Cleanup(func() { _ = stdin.Close(); _ = cmd.Wait() }) // the test's context has killed it
 	c := accepted(t, l)
 	requireSays(t, stdout, "sent")

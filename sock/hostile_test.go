@@ -606,12 +606,7 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 		l := listenAt(t, filepath.Join(safeDir(t), "s"), WithMode(0o666), WithMaxFDs(0))
 		cmd := childCommand(t, "dial-hanging", l.Path(), fmt.Sprint(sealed))
 		asUser(t, cmd, 12345, 12345)
-		stdin, err := cmd.StdinPipe()
-		require.NoError(t, err)
-		stdout, err := cmd.StdoutPipe()
-		require.NoError(t, err)
-		cmd.Stderr = os.Stderr
-		require.NoError(t, cmd.Start())
+		stdin, stdout := started(t, cmd)
 		requireSays(t, stdout, "sent")
 
 		closesWait(t, time.Hour)

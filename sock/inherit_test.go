@@ -1,7 +1,6 @@
 package sock
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -70,14 +69,8 @@ func TestInheritedListenerListens(t *testing.T) {
 
 	cmd := childCommand(t, "inheritor", path)
 	cmd.ExtraFiles = files
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "listening\n", line)
+	in, out := started(t, cmd)
+	requireSays(t, out, "listening")
 	for range 3 {
 		c := dialled(t, path)
 		require.Equal(t, int32(cmd.Process.Pid), c.Peer().PID)

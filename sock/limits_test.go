@@ -243,10 +243,7 @@ func TestFault60_FarewellWaitsForNobody(t *testing.T) {
 	l := listenAt(t, filepath.Join(safeDir(t), "s"), WithMode(0o666), WithFarewell([]byte("not you")))
 	cmd := childCommand(t, "dial-many", l.Path(), "not you")
 	asUser(t, cmd, 12345, 12345)
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
+	stdin, _ := started(t, cmd)
 	for range 100 {
 		_, err := l.Accept(soon(t))
 		require.ErrorIs(t, err, ErrRefused)

@@ -93,12 +93,8 @@ func init() {
 func startListening(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
 	cmd := childCommand(t, "listen", path)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "listening\n", line)
+	_, out := started(t, cmd)
+	requireSays(t, out, "listening")
 	return cmd
 }
 
@@ -418,15 +414,35 @@ func TestFault56_TwoServersRace(t *testing.T) {
 // never held twice. It fails when the file is removed after the lock was given
 // up, and when it is not looked for again after it was taken.
 func TestLockComesAndGoes(t *testing.T) {
+	comeAndGo(t, 5000, nil, func(dir string) (func() error, error) {
+		l, err := takeLock(filepath.Join(dir, "lock"))
+		return l.release, err
+	})
+}
+
+// TestListenersComeAndGo: never two at a time, and nothing left in the end.
+func TestListenersComeAndGo(t *testing.T) {
+	comeAndGo(t, 200, ErrInUse, func(dir string) (func() error, error) {
+		l, err := Listen(filepath.Join(dir, "s"))
+		return l.Close, err
+	})
+}
+
+// comeAndGo has goroutines take and give up what only one can have, which others are refused with
+// an error that matches want, if there is one.
+func comeAndGo(t *testing.T, rounds int, want error, take func(dir string) (giveUp func() error, err error)) {
 	requireNoLeak(t)
 	dir := safeDir(t)
 	var alive, won atomic.Int32
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			for range 5000 {
-				l, err := takeLock(filepath.Join(dir, "lock"))
+			for range rounds {
+				giveUp, err := take(dir)
 				if err != nil {
+					if want != nil && !errors.Is(err, want) {
+						t.Error(err)
+					}
 					continue
 				}
 				won.Add(1)
@@ -438,40 +454,8 @@ func TestLockComesAndGoes(t *testing.T) {
 					}
 				}
 				alive.Add(-1)
-				if err := l.release(); err != nil {
-					t.Errorf("release: %v", err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Positive(t, won.Load())
-	requireEmptyDir(t, dir)
-}
-
-// TestListenersComeAndGo: never two at a time, and nothing left in the end.
-func TestListenersComeAndGo(t *testing.T) {
-	requireNoLeak(t)
-	dir := safeDir(t)
-	var alive, won atomic.Int32
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range 200 {
-				l, err := Listen(filepath.Join(dir, "s"))
-				if err != nil {
-					if !errors.Is(err, ErrInUse) {
-						t.Errorf("listen: %v", err)
-					}
-					continue
-				}
-				won.Add(1)
-				if n := alive.Add(1); n != 1 {
-					t.Errorf("%d listeners at once", n)
-				}
-				alive.Add(-1)
-				if err := l.Close(); err != nil {
-					t.Errorf("close: %v", err)
+				if err := giveUp(); err != nil {
+					t.Errorf("give up: %v", err)
 				}
 			}
 		})

@@ -57,9 +57,12 @@ func TestFault20_TwoFDs(t *testing.T) {
 	require.Equal(t, "second", contentOf(t, rec.Files[1]))
 
 	first := rec.Take(0)
-	require.Nil(t, rec.Take(0), "taken once")
+	for _, i := range []int{-1, 0, 2, MaxFDs} { // 0 was taken
+		require.Nil(t, rec.Take(i), "file %d", i)
+	}
 	require.NoError(t, rec.Close())
 	require.NoError(t, rec.Close())
+	require.Nil(t, rec.Take(1), "it was closed")
 	require.Equal(t, "first", contentOf(t, first), "Close leaves alone what was taken")
 	require.NoError(t, first.Close())
 }

@@ -215,12 +215,7 @@ func TestFault54_PIDZeroAndOverflowUID(t *testing.T) {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 	}
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	stdin, stdout := started(t, cmd)
 	lines := bufio.NewScanner(stdout)
 	says := func(want string) {
 		require.True(t, lines.Scan())

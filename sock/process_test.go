@@ -27,9 +27,7 @@ func connectedChild(t *testing.T) (c *Conn, kill func()) {
 	t.Helper()
 	l := listenAt(t, safeDir(t)+"/s")
 	cmd := childCommand(t, "connect and wait", l.Path())
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	in, _ := started(t, cmd)
 	kill = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -83,6 +81,9 @@ func TestProcessIsWaitedFor(t *testing.T) {
 			}
 			require.True(t, p.Died())
 			require.NoError(t, twin.Wait(soon(t)))
+			late := processOfPeer(t, c) // it has died before it is asked for
+			require.NoError(t, late.Wait(soon(t)))
+			require.True(t, late.Died())
 		})
 	}
 }
@@ -94,22 +95,6 @@ func TestProcessOfBothSides(t *testing.T) {
 	require.False(t, a.Died())
 	other, _ := connectedChild(t)
 	require.NotEqual(t, a.ID(), processOfPeer(t, other).ID())
-}
-
-// One that died before it was asked for has died.
-func TestProcessThatHasGone(t *testing.T) {
-	for name, old := range map[string]bool{"SO_PEERPIDFD": false, "pidfd_open": true} {
-		t.Run(name, func(t *testing.T) {
-			if old {
-				withoutPeerPIDFD(t, nil)
-			}
-			c, kill := connectedChild(t)
-			kill()
-			p := processOfPeer(t, c)
-			require.NoError(t, p.Wait(soon(t)))
-			require.True(t, p.Died())
-		})
-	}
 }
 
 func TestNoProcess(t *testing.T) {
