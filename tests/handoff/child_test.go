@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/gpufd/gpufd/tests/internal/programs"
@@ -71,6 +72,20 @@ func hold(opts ...share.AttachOption) error {
 	defer att.Close()
 	stay()
 	return nil
+}
+
+// serving is a scene with a producer that serves.
+func serving(t *testing.T, flags ...string) (*programs.Scene, *programs.Process) {
+	t.Helper()
+	s := programs.NewScene(t)
+	return s, s.Serving(flags...)
+}
+
+// endsInOrder ends a producer that serves until it is told to end.
+func endsInOrder(producer *programs.Process) {
+	producer.T.Helper()
+	producer.Signal(syscall.SIGTERM)
+	producer.Succeeds()
 }
 
 func stay() {

@@ -84,11 +84,18 @@ const (
 // consumeForEver hands over again and again while it may. Each takes no longer than the
 // task's timeout.
 func consumeForEver(do task) error {
+	return overAndOver(func(_ context.Context, st *stage, counts *tally) error { return st.consumeOnce(do, counts) })
+}
+
+// overAndOver does something between the orders to go and to halt, until it fails.
+func overAndOver(something func(context.Context, *stage, *tally) error) error {
 	st := testenv.Got(openStage())
 	var counts tally
 	err := obey(func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			testenv.Must(st.consumeOnce(do, &counts))
+			if err := something(ctx, st, &counts); err != nil {
+				return err
+			}
 		}
 		return nil
 	}, counts.all)

@@ -117,16 +117,13 @@ func ignoring(err, ignored error) error {
 // checkOwner attaches and leaves, over and over. Nothing may go wrong, and the pid that it sees
 // is that of the process that serves it.
 func checkOwner(do task) error {
-	st := testenv.Got(openStage())
-	var counts tally
-	err := obey(func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			testenv.Must(st.checkOnce(do))
+	return overAndOver(func(_ context.Context, st *stage, counts *tally) error {
+		err := st.checkOnce(do)
+		if err == nil {
 			counts.add(countHandoffs, 1)
 		}
-		return nil
-	}, counts.all)
-	return errors.Join(err, st.close())
+		return err
+	})
 }
 
 func (st *stage) checkOnce(do task) error {

@@ -16,7 +16,6 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
-	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -24,16 +23,13 @@ import (
 // follow attaches, verifies, waits for something newer, verifies again and leaves, over
 // and over.
 func follow(do task) error {
-	st := testenv.Got(openStage())
-	var counts tally
-	err := obey(func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			testenv.Must(st.followOne(ctx, do))
+	return overAndOver(func(ctx context.Context, st *stage, counts *tally) error {
+		err := st.followOne(ctx, do)
+		if err == nil {
 			counts.add(countHandoffs, 1)
 		}
-		return nil
-	}, counts.all)
-	return errors.Join(err, st.close())
+		return err
+	})
 }
 
 func (st *stage) followOne(over context.Context, do task) error {
