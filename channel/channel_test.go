@@ -36,10 +36,9 @@ func TestFramesBetweenProcesses(t *testing.T) {
 
 // In one process, too; what the writer says of a frame arrives with it.
 func TestMetaGoesWithTheFrame(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 100)
-	r := newReader(t, ctx, srv)
-	s := ok(w.Acquire(soon(t)))(t)
+	_, w, r := newPair(t, 2, 100)
+	s, err := w.Acquire(soon(t))
+	require.NoError(t, err)
 	user := make([]byte, MaxUser)
 	pattern(user, 3)
 	require.Error(t, w.Publish(s, Meta{Size: 101}))
@@ -59,8 +58,7 @@ func TestPolicies(t *testing.T) {
 		DropNewest: {1, 2, 0},   // half of the slots
 	} {
 		t.Run(policy.String(), func(t *testing.T) {
-			ctx, srv := listening(t)
-			w := newWriter(t, ctx, srv, 4, 64)
+			ctx, srv, w := newChannel(t, 4, 64)
 			r := newReader(t, ctx, srv, WithPolicy(policy))
 			for range 20 {
 				put(t, ctx, w)
@@ -77,9 +75,7 @@ func TestPolicies(t *testing.T) {
 		})
 	}
 	t.Run("block", func(t *testing.T) {
-		ctx, srv := listening(t)
-		w := newWriter(t, ctx, srv, 4, 64)
-		r := newReader(t, ctx, srv)
+		ctx, w, r := newPair(t, 4, 64)
 		for range 4 {
 			put(t, ctx, w)
 		}
@@ -96,8 +92,7 @@ func TestPolicies(t *testing.T) {
 
 // A reader that was passed by while it had a frame can tell.
 func TestPassedBy(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	ctx, srv, w := newChannel(t, 2, 64)
 	r := newReader(t, ctx, srv, WithPolicy(DropOldest))
 	put(t, ctx, w)
 	f := requireFrame(t, ctx, r, 1)
@@ -112,8 +107,7 @@ func TestPassedBy(t *testing.T) {
 
 // A reader joins at the newest frame or at the next.
 func TestJoin(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 4, 64)
+	ctx, srv, w := newChannel(t, 4, 64)
 	for range 7 {
 		put(t, ctx, w)
 	}
@@ -173,10 +167,8 @@ func TestJoinAWriterThatEndsAtOnce(t *testing.T) {
 func TestStalledReader(t *testing.T) {
 	for _, drop := range []bool{false, true} {
 		t.Run(fmt.Sprint("drop ", drop), func(t *testing.T) {
-			ctx, srv := listening(t)
 			gone := make(chan Gone, 1)
-			w := newWriter(t, ctx, srv, 2, 64, WithStall(20*time.Millisecond, drop), OnGone(func(g Gone) { gone <- g }))
-			r := newReader(t, ctx, srv)
+			ctx, w, r := newPair(t, 2, 64, WithStall(20*time.Millisecond, drop), OnGone(func(g Gone) { gone <- g }))
 			put(t, ctx, w)
 			put(t, ctx, w)
 			_, err := w.Acquire(soon(t))

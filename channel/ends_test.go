@@ -14,8 +14,7 @@ import (
 
 // A reader that was passed by goes on with the newest frame, and takes none that is older.
 func TestAfterPassedComesTheNewest(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 8, 64)
+	ctx, srv, w := newChannel(t, 8, 64)
 	r := newReader(t, ctx, srv, WithPolicy(DropOldest))
 	put(t, ctx, w)
 	put(t, ctx, w)
@@ -34,8 +33,7 @@ func TestAfterPassedComesTheNewest(t *testing.T) {
 
 // A reader that is passed by while it holds the newest frame waits for the next.
 func TestPassedByWithTheNewestTaken(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	ctx, srv, w := newChannel(t, 2, 64)
 	r := newReader(t, ctx, srv, WithPolicy(DropOldest))
 	put(t, ctx, w)
 	f := requireFrame(t, ctx, r, 1)
@@ -49,8 +47,7 @@ func TestPassedByWithTheNewestTaken(t *testing.T) {
 
 // The writer hears when its channel is not offered any more: it is told by whatever it calls.
 func TestWriterHearsThatItsServerHasEnded(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	ctx, srv, w := newChannel(t, 2, 64)
 	r := newReader(t, ctx, srv)
 	put(t, ctx, w)
 	put(t, ctx, w)
@@ -75,9 +72,9 @@ func TestWriterHearsThatItsServerHasEnded(t *testing.T) {
 
 // A slot that was acquired when the server ended cannot be published.
 func TestPublishBehindTheServersEnd(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64)
-	s := ok(w.Acquire(soon(t)))(t)
+	_, srv, w := newChannel(t, 2, 64)
+	s, err := w.Acquire(soon(t))
+	require.NoError(t, err)
 	require.NoError(t, srv.Close())
 	<-w.Done()
 	require.ErrorIs(t, w.Publish(s, Meta{}), ErrNoOffer)
@@ -118,8 +115,7 @@ func TestWriterDoneByClose(t *testing.T) {
 
 // A body of Follow that panics leaves no reader: the suite's leak check is this test's.
 func TestFollowWhoseBodyPanics(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	ctx, srv, w := newChannel(t, 2, 64)
 	require.PanicsWithValue(t, "why", func() {
 		for _, err := range Follow(soon(t), srv.Path(), "frames", ctx) {
 			require.NoError(t, err)

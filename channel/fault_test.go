@@ -31,9 +31,8 @@ func gone(t testing.TB, from <-chan Gone) Gone {
 func TestFault93_ReaderKilled(t *testing.T) {
 	for _, policy := range []Policy{Block, DropOldest, DropNewest} {
 		t.Run(policy.String(), func(t *testing.T) {
-			ctx, srv := listening(t)
 			left := make(chan Gone, 1)
-			w := newWriter(t, ctx, srv, 3, 64, OnGone(func(g Gone) { left <- g }))
+			ctx, srv, w := newChannel(t, 3, 64, OnGone(func(g Gone) { left <- g }))
 			other := newReader(t, ctx, srv)
 			c := start(t, "reader", task{Path: srv.Path(), Policy: policy, Join: Next, StopAt: 1})
 			c.says(t)
@@ -58,8 +57,7 @@ func TestFault93_ReaderKilled(t *testing.T) {
 
 // FAULT 93: the same while the writer waits for it.
 func TestFault93_ReaderThatIsWaitedForIsKilled(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64)
+	ctx, srv, w := newChannel(t, 2, 64)
 	c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next, StopAt: 1})
 	c.says(t)
 	put(t, ctx, w)
@@ -82,9 +80,8 @@ func TestFault93_ReaderThatIsWaitedForIsKilled(t *testing.T) {
 // FAULT 93: a stopped reader keeps nobody waiting but where it blocks, and that no longer than
 // the writer likes.
 func TestFault93_ReaderStopped(t *testing.T) {
-	ctx, srv := listening(t)
 	left := make(chan Gone, 3)
-	w := newWriter(t, ctx, srv, 3, 64, WithStall(50*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
+	ctx, srv, w := newChannel(t, 3, 64, WithStall(50*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
 	var stopped []*child
 	for _, policy := range []Policy{DropOldest, DropNewest, Block} {
 		c := start(t, "reader", task{Path: srv.Path(), Policy: policy, Join: Next})
@@ -226,9 +223,7 @@ func TestFault95_NonsenseOfAWriter(t *testing.T) {
 		"too much of own": func(m *member) { m.store(m.at.entry(3)+entryLength, MaxUser+1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, srv := listening(t)
-			w := newWriter(t, ctx, srv, 4, 64)
-			r := newReader(t, ctx, srv)
+			ctx, w, r := newPair(t, 4, 64)
 			for range 3 {
 				put(t, ctx, w)
 			}
@@ -281,9 +276,7 @@ func TestFault95_NonsenseToStreams(t *testing.T) {
 
 // A stream may release frames ahead, which the writer has not given yet: that is no nonsense.
 func TestStreamReleasesAhead(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
-	r := newReader(t, ctx, srv)
+	ctx, w, r := newPair(t, 2, 64, WithStreams())
 	s := newStream(t, ctx)
 	put(t, ctx, w)
 	var frames []Frame
@@ -305,9 +298,7 @@ func TestStreamReleasesAhead(t *testing.T) {
 // The writer is stopped between a frame and its number. A reader that has the frame may ask for the
 // next one as often as it likes.
 func TestWriterStoppedBeforeTheNumber(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 4, 64)
-	r := newReader(t, ctx, srv)
+	ctx, w, r := newPair(t, 4, 64)
 	put(t, ctx, w)
 	w.mu.Lock()
 	w.readers[0].store(offPublished, 0)

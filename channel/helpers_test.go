@@ -61,6 +61,20 @@ func newReader(t testing.TB, ctx *cu.Context, srv *share.Server, opts ...ReaderO
 	return r
 }
 
+// newChannel is a writer at a server of its own, on the first device.
+func newChannel(t testing.TB, slots int, size uint64, opts ...WriterOption) (*cu.Context, *share.Server, *Writer) {
+	t.Helper()
+	ctx, srv := cutest.Context(t, cutest.Device(t)), listen(t)
+	return ctx, srv, newWriter(t, ctx, srv, slots, size, opts...)
+}
+
+// newPair is a writer and a reader of its frames that blocks.
+func newPair(t testing.TB, slots int, size uint64, opts ...WriterOption) (*cu.Context, *Writer, *Reader) {
+	t.Helper()
+	ctx, srv, w := newChannel(t, slots, size, opts...)
+	return ctx, w, newReader(t, ctx, srv)
+}
+
 // pattern is what a frame has: each of its words is of that frame alone.
 func pattern(b []byte, sequence uint64) {
 	for i := 0; i+8 <= len(b); i += 8 {
@@ -134,20 +148,10 @@ type task struct {
 	Device   int // that of a reader or a writer
 }
 
-func childTask() (do task, ctx *cu.Context, err error) {
-	if err := json.Unmarshal([]byte(os.Getenv(doEnv)), &do); err != nil {
-		return do, nil, err
-	}
-	drv, err := cutest.Open()
-	if err != nil {
-		return do, nil, err
-	}
-	dev, err := drv.Device(do.Device)
-	if err != nil {
-		return do, nil, err
-	}
-	ctx, err = dev.PrimaryContext()
-	return do, ctx, err
+func childTask() (do task, ctx *cu.Context) {
+	testenv.Must(json.Unmarshal([]byte(os.Getenv(doEnv)), &do))
+	dev := testenv.Got(testenv.Got(cutest.Open()).Device(do.Device))
+	return do, testenv.Got(dev.PrimaryContext())
 }
 
 // A child is a process of the test's own.
@@ -200,18 +204,12 @@ func (c *child) end(t testing.TB) {
 
 // childReader takes frames until the writer ends, checks each, and prints what it saw.
 func childReader() error {
-	do, ctx, err := childTask()
-	if err != nil {
-		return err
-	}
+	do, ctx := childTask()
 	wait, cancel := context.WithTimeout(context.Background(), childLimit)
 	defer cancel()
-	r, err := Open(wait, do.Path, "frames", ctx, WithPolicy(do.Policy), WithJoin(do.Join))
-	if err != nil {
-		return err
-	}
+	r := testenv.Got(Open(wait, do.Path, "frames", ctx, WithPolicy(do.Policy), WithJoin(do.Join)))
 	fmt.Println("joined", r.First())
-	err = readAll(wait, ctx, r, do)
+	err := readAll(wait, ctx, r, do)
 	if !errors.Is(err, ErrEnded) {
 		return err
 	}
@@ -254,48 +252,28 @@ func readAll(wait context.Context, ctx *cu.Context, r *Reader, do task) error {
 
 // childWriter publishes frames, and stops where it is told.
 func childWriter() error {
-	do, ctx, err := childTask()
-	if err != nil {
-		return err
-	}
-	srv, err := share.Listen(do.Path)
-	if err != nil {
-		return err
-	}
+	do, ctx := childTask()
+	srv := testenv.Got(share.Listen(do.Path))
 	var opts []WriterOption
 	if do.Streams {
 		opts = append(opts, WithStreams())
 	}
-	w, err := NewWriter(ctx, srv, "frames", do.Slots, do.Size, opts...)
-	if err != nil {
-		return err
-	}
+	w := testenv.Got(NewWriter(ctx, srv, "frames", do.Slots, do.Size, opts...))
 	fmt.Println("listening")
 	wait, cancel := context.WithTimeout(context.Background(), childLimit)
 	defer cancel()
-	if err := w.AwaitReaders(wait, 1); err != nil {
-		return err
-	}
+	testenv.Must(w.AwaitReaders(wait, 1))
 	b := make([]byte, do.Size)
 	for n := uint64(1); n <= do.Frames; n++ {
-		s, err := w.Acquire(wait)
-		if err != nil {
-			return err
-		}
+		s := testenv.Got(w.Acquire(wait))
 		pattern(b, n)
 		if n == do.StopAt { // half a frame
-			if err := cu.CopyToDevice(ctx, s.Ptr, b[:len(b)/2]); err != nil {
-				return err
-			}
+			testenv.Must(cu.CopyToDevice(ctx, s.Ptr, b[:len(b)/2]))
 			fmt.Println("within", n)
 			_, _ = io.Copy(io.Discard, os.Stdin)
 		}
-		if err := cu.CopyToDevice(ctx, s.Ptr, b); err != nil {
-			return err
-		}
-		if err := w.Publish(s, Meta{}); err != nil {
-			return err
-		}
+		testenv.Must(cu.CopyToDevice(ctx, s.Ptr, b))
+		testenv.Must(w.Publish(s, Meta{}))
 	}
 	return errors.Join(w.Close(), srv.Close(), ctx.Close())
 }

@@ -91,10 +91,7 @@ func TestFramesDoNotAllocate(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	t.Run("hosts", func(t *testing.T) {
-		c := cutest.Context(t, cutest.Device(t))
-		srv := listen(t)
-		w := newWriter(t, c, srv, 4, 64)
-		r := newReader(t, c, srv)
+		_, w, r := newPair(t, 4, 64)
 		var err error
 		require.Zero(t, testing.AllocsPerRun(1000, func() { err = byHosts(ctx, w, r, m) }))
 		require.NoError(t, err)
@@ -106,10 +103,7 @@ func TestFramesDoNotAllocate(t *testing.T) {
 		require.NoError(t, err)
 	})
 	t.Run("a host that waits", func(t *testing.T) {
-		c := cutest.Context(t, cutest.Device(t))
-		srv := listen(t)
-		w := newWriter(t, c, srv, 4, 64)
-		r := newReader(t, c, srv)
+		_, w, r := newPair(t, 4, 64)
 		taken := make(chan struct{})
 		var err error
 		go func() {
@@ -160,9 +154,7 @@ func childWithoutCalls() error {
 	m := Meta{Size: 5, User: make([]byte, 16)}
 	plant := os.Getenv(plantEnv) != ""
 	for range 100 { // what is done once is done
-		if err := byStreams(w, r, s, m); err != nil {
-			return err
-		}
+		testenv.Must(byStreams(w, r, s, m))
 	}
 	runtime.GC()
 	debug.SetGCPercent(-1) // which would have the thread wait

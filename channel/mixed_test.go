@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -284,21 +285,12 @@ func TestNoPeer(t *testing.T) {
 
 // childFarReader is a reader of the second device.
 func childFarReader() error {
-	do, near, err := childTask()
-	if err != nil {
-		return err
-	}
-	far, err := near.Device().Driver().Device(1)
-	if err != nil {
-		return err
-	}
-	ctx, err := far.PrimaryContext()
-	if err != nil {
-		return err
-	}
+	do, near := childTask()
+	far := testenv.Got(near.Device().Driver().Device(1))
+	ctx := testenv.Got(far.PrimaryContext())
 	wait, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if _, err = Open(wait, do.Path, "frames", ctx); !errors.Is(err, share.ErrNoPeer) {
+	if _, err := Open(wait, do.Path, "frames", ctx); !errors.Is(err, share.ErrNoPeer) {
 		return fmt.Errorf("there is no peer access: %w", err)
 	}
 	fmt.Println("refused")
@@ -322,37 +314,21 @@ func TestWriterThatLosesItsContext(t *testing.T) {
 
 // childLostWriter queues a frame behind work that fails.
 func childLostWriter() error {
-	do, ctx, err := childTask()
-	if err != nil {
-		return err
-	}
-	srv, err := share.Listen(do.Path)
-	if err != nil {
-		return err
-	}
-	w, err := NewWriter(ctx, srv, "frames", 2, 64, WithStreams())
-	if err != nil {
-		return err
-	}
+	do, ctx := childTask()
+	srv := testenv.Got(share.Listen(do.Path))
+	w := testenv.Got(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))
 	fmt.Println("listening")
 	var t childTest
 	own := newReader(&t, ctx, srv) // whose mapping may not be written
-	if err := w.AwaitReaders(soon(&t), 2); err != nil {
-		return err
-	}
-	word, err := ctx.Alloc(8)
-	if err != nil {
-		return err
-	}
+	testenv.Must(w.AwaitReaders(soon(&t), 2))
+	word := testenv.Got(ctx.Alloc(8))
 	s, other := newStream(&t, ctx), newStream(&t, ctx)
 	slot, err := w.AcquireOn(s)
-	if err := errors.Join(err, cu.FillAsync(other, word.Ptr(), uint32(0), 1), other.Synchronize(soon(&t)),
+	testenv.Must(errors.Join(err, cu.FillAsync(other, word.Ptr(), uint32(0), 1), other.Synchronize(soon(&t)),
 		s.WaitValue32(word.Ptr(), 1, cu.WaitEQ),
 		s.WriteValue32(own.Attachment().Ptr(), 1, cu.WriteDefault), // D20b: the context is lost
 		w.PublishOn(s, slot, Meta{}),
-		other.WriteValue32(word.Ptr(), 1, cu.WriteDefault)); err != nil {
-		return err
-	}
+		other.WriteValue32(word.Ptr(), 1, cu.WriteDefault)))
 	_ = s.Synchronize(soon(&t))
 	_ = w.Close()
 	fmt.Println("closed")

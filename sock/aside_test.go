@@ -15,6 +15,8 @@ import (
 
 	"github.com/gpufd/gpufd/internal/testenv/fusetest"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 const strangerUID = 4242
@@ -23,19 +25,12 @@ func init() {
 	// dials, sends a plain record, then one with its descriptor 3 as often as it is told, says so,
 	// and ends with its stdin
 	children["stranger"] = func(args []string) error {
-		c, err := Dial(context.Background(), args[0])
-		if err != nil {
-			return err
-		}
+		c := testenv.Got(Dial(context.Background(), args[0]))
 		f := os.NewFile(3, "fd")
-		if err := c.Send(context.Background(), []byte("plain")); err != nil {
-			return err
-		}
+		testenv.Must(c.Send(context.Background(), []byte("plain")))
 		n, _ := strconv.Atoi(args[1])
 		for range n {
-			if err := c.Send(context.Background(), []byte("file"), f); err != nil {
-				return err
-			}
+			testenv.Must(c.Send(context.Background(), []byte("file"), f))
 		}
 		fmt.Println("sent")
 		_, _ = io.ReadAll(os.Stdin)
@@ -52,16 +47,9 @@ func stranger(t *testing.T, f *os.File, n int) *Conn {
 	cmd := childCommand(t, "stranger", l.Path(), strconv.Itoa(n))
 	cmd.ExtraFiles = []*os.File{f}
 	asUser(t, cmd, strangerUID, strangerUID)
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
+	stdin, stdout := started(t, cmd)
 	t.Cleanup(func() { _ = stdin.Close(); _ = cmd.Wait() }) // the test's context has killed it
-	c, err := l.Accept(soon(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c := accepted(t, l)
 	requireSays(t, stdout, "sent")
 	return c
 }
@@ -81,12 +69,10 @@ func requireNobodyLeft(t *testing.T) {
 func TestStrangersMemory(t *testing.T) {
 	requireNoLeak(t)
 	c := stranger(t, tempFile(t, "x"), 2)
-	rec, err := c.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, c)
 	require.Equal(t, "plain", string(rec.Data))
 	for range 2 {
-		rec, err = c.Receive(soon(t))
-		require.NoError(t, err)
+		rec = received(t, c)
 		require.Equal(t, "file", string(rec.Data))
 		require.Equal(t, "x", contentOf(t, rec.Files[0]))
 		require.NoError(t, rec.Close())
@@ -106,11 +92,10 @@ func TestStrangersFileThatHangs(t *testing.T) {
 	t.Cleanup(m.Abort) // before the stranger is waited for
 	before := leak.OpenFDs()
 	quickly(t, func() {
-		rec, err := c.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, c)
 		require.Equal(t, "plain", string(rec.Data))
 		for range 2 { // the second says the same
-			_, err = c.Receive(soon(t))
+			_, err := c.Receive(soon(t))
 			require.ErrorIs(t, err, ErrUnfit)
 			require.ErrorIs(t, err, ErrStuck)
 			require.True(t, IsBadRecord(err))
@@ -141,8 +126,7 @@ func TestStrangersFilesAreBounded(t *testing.T) {
 	require.NoError(t, f.Close())
 	m.Silence(fusetest.Flush)
 	t.Cleanup(m.Abort)
-	_, err := c.Receive(soon(t))
-	require.NoError(t, err)
+	received(t, c)
 	quickly(t, func() {
 		_, err := c.Receive(soon(t))
 		require.ErrorIs(t, err, ErrUnfit)
@@ -157,19 +141,14 @@ func TestWithoutFiles(t *testing.T) {
 	onBothKernels(t, func(t *testing.T, sealed bool) {
 		requireNoLeak(t)
 		l := listenAt(t, filepath.Join(safeDir(t), "s"), WithoutFiles())
-		client, err := Dial(soon(t), l.Path())
-		require.NoError(t, err)
-		defer client.Close()
-		server, err := l.Accept(soon(t))
-		require.NoError(t, err)
-		defer server.Close()
+		client := dialled(t, l.Path())
+		server := accepted(t, l)
 		if sealed {
 			requireRefused(t, client)
 		}
 		require.NoError(t, server.TakeFiles())
 		require.NoError(t, client.Send(soon(t), []byte("x"), tempFile(t, "x")))
-		rec, err := server.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, server)
 		require.Len(t, rec.Files, 1)
 		require.NoError(t, rec.Close())
 		require.NoError(t, server.RefuseFiles())
@@ -178,7 +157,7 @@ func TestWithoutFiles(t *testing.T) {
 			return
 		}
 		require.NoError(t, client.Send(soon(t), []byte("x"), tempFile(t, "x")))
-		_, err = server.Receive(soon(t))
+		_, err := server.Receive(soon(t))
 		require.ErrorIs(t, err, ErrTooManyFDs)
 	})
 }
@@ -188,11 +167,9 @@ func TestWithoutFiles(t *testing.T) {
 func TestWithoutFilesFromNowOn(t *testing.T) {
 	requireNoLeak(t)
 	l := listenAt(t, filepath.Join(safeDir(t), "s"))
-	c, err := Dial(soon(t), l.Path())
-	require.NoError(t, err)
+	c := dialled(t, l.Path())
 	require.NoError(t, l.s.control(func(fd int) error { l.s.sealed.Store(refuseRights(fd)); return nil }))
-	s, err := l.Accept(soon(t))
-	require.NoError(t, err)
+	s := accepted(t, l)
 	require.False(t, s.s.sealed.Load())
 	require.NoError(t, c.Close())
 	require.NoError(t, s.Close())
@@ -219,8 +196,7 @@ func TestStrangersPipe(t *testing.T) {
 	a, b := pair(t)
 	b.s.from = sender{strangerUID, 1}
 	require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	require.Equal(t, "x", contentOf(t, rec.Files[0]))
 	require.NoError(t, rec.Close())
 	r, w, err := os.Pipe()

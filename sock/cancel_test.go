@@ -71,9 +71,7 @@ var blockingCalls = map[string]func(t *testing.T) blocking{
 	"Dial to a full backlog": func(t *testing.T) blocking {
 		path := filepath.Join(safeDir(t), "s")
 		t.Cleanup(bare(t, path, unix.SOCK_SEQPACKET, 0))
-		first, err := Dial(soon(t), path)
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, first.Close()) })
+		dialled(t, path)
 		return blocking{func(ctx context.Context) error { _, err := Dial(ctx, path); return err }, nil}
 	},
 }

@@ -119,8 +119,7 @@ func TestHonestFilesPassThoseThatHang(t *testing.T) {
 	b.s.from = sender{int64(os.Geteuid()), 2} // of another user nothing comes in that closing waits for
 	var springs []func()
 	receive := func(c *Conn) *os.File {
-		rec, err := c.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, c)
 		require.Len(t, rec.Files, 1)
 		return rec.Take(0)
 	}
@@ -149,8 +148,7 @@ func TestHonestFilesPassThoseThatHang(t *testing.T) {
 func TestSenderOf(t *testing.T) {
 	a, b := pair(t)
 	require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	require.Equal(t, b.s.from, senderOf(rec.Files[0]))
 	require.Equal(t, ourselves, senderOf(new(os.File)))
 	require.Equal(t, ourselves, senderOf(tempFile(t, "x")))

@@ -13,33 +13,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 func init() {
 	// It takes the listener over, accepts one connection, and lets it go on when told to.
 	children["successor"] = func(args []string) error {
-		from, err := FromFile(os.NewFile(3, "predecessor"))
-		if err != nil {
-			return err
-		}
-		l, err := TakeOver(context.Background(), from, args[0])
-		if err != nil {
-			return err
-		}
-		c, err := l.Accept(context.Background())
-		if err != nil {
-			return err
-		}
-		if err := c.Send(context.Background(), fmt.Append(nil, os.Getpid())); err != nil {
-			return err
-		}
-		if err := c.WaitClose(context.Background()); err != nil {
-			return err
-		}
+		from := testenv.Got(FromFile(os.NewFile(3, "predecessor")))
+		l := testenv.Got(TakeOver(context.Background(), from, args[0]))
+		c := testenv.Got(l.Accept(context.Background()))
+		testenv.Must(c.Send(context.Background(), fmt.Append(nil, os.Getpid())))
+		testenv.Must(c.WaitClose(context.Background()))
 		for _, c := range []io.Closer{c, from, l} {
-			if err := c.Close(); err != nil {
-				return err
-			}
+			testenv.Must(c.Close())
 		}
 		return nil
 	}
@@ -56,22 +43,6 @@ func handedOver(t testing.TB, l *Listener, opts ...ListenOption) *Listener {
 	require.NoError(t, <-given)
 	t.Cleanup(func() { require.NoError(t, next.Close()) })
 	return next
-}
-
-func accepted(t testing.TB, l *Listener) *Conn {
-	t.Helper()
-	c, err := l.Accept(soon(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	return c
-}
-
-func dialled(t testing.TB, path string) *Conn {
-	t.Helper()
-	c, err := Dial(soon(t), path)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	return c
 }
 
 // Those that had connected belong to the predecessor, and those that come later to the
@@ -123,8 +94,7 @@ func TestListenerGoesToAnotherProcess(t *testing.T) {
 	late := <-waited
 	require.NotNil(t, late)
 	require.EqualValues(t, cmd.Process.Pid, late.Peer().PID)
-	rec, err := late.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, late)
 	require.Equal(t, fmt.Sprint(cmd.Process.Pid), string(rec.Data))
 	require.NoError(t, late.Close())
 	require.NoError(t, cmd.Wait())

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // soon is a deadline for what should happen at once; it is long because
@@ -69,13 +71,51 @@ func listenAt(t testing.TB, path string, opts ...ListenOption) *Listener {
 func connected(t testing.TB) (l *Listener, server, client *Conn) {
 	t.Helper()
 	l = listenAt(t, filepath.Join(safeDir(t), "s"))
-	client, err := Dial(soon(t), l.Path())
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	server, err = l.Accept(soon(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	client = dialled(t, l.Path())
+	server = accepted(t, l)
 	return l, server, client
+}
+
+// accepted is the next connection of l, until t ends.
+func accepted(t testing.TB, l *Listener) *Conn {
+	t.Helper()
+	c, err := l.Accept(soon(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// dialled is a connection to the listener at path, until t ends.
+func dialled(t testing.TB, path string, opts ...DialOption) *Conn {
+	t.Helper()
+	c, err := Dial(soon(t), path, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// received is the next record that c receives.
+func received(t testing.TB, c *Conn) Record {
+	t.Helper()
+	rec, err := c.Receive(soon(t))
+	require.NoError(t, err)
+	return rec
+}
+
+// childPair is pair in a child process.
+func childPair() (a, b *Conn) {
+	a, b, err := NewPair()
+	testenv.Must(err)
+	return a, b
+}
+
+// requireServes says that l admits this process, and closes the connection.
+func requireServes(t testing.TB, l *Listener) {
+	t.Helper()
+	mine, server := dialled(t, l.Path()), accepted(t, l)
+	requireWorks(t, server, mine)
+	require.NoError(t, mine.Close())
+	require.NoError(t, server.Close())
 }
 
 // requireEmptyDir says that nothing was left behind (invariant 4).
@@ -90,8 +130,7 @@ func requireEmptyDir(t testing.TB, dir string) {
 func requireWorks(t testing.TB, a, b *Conn) {
 	t.Helper()
 	require.NoError(t, a.Send(soon(t), []byte("still alive")))
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	require.Equal(t, "still alive", string(rec.Data))
 	require.NoError(t, rec.Close())
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // olderKernel has this package find no SO_PASSRIGHTS until t ends.
@@ -517,9 +519,7 @@ func TestFilesThatHang(t *testing.T) {
 			spring := sendTrap(t, a, []byte("x"), 2)
 			var rec Record
 			quickly(t, func() {
-				var err error
-				rec, err = b.Receive(soon(t))
-				require.NoError(t, err)
+				rec = received(t, b)
 			})
 			require.Len(t, rec.Files, 2)
 			quickly(t, func() { require.NoError(t, closeThem(&rec)) })
@@ -548,9 +548,7 @@ func TestListenerClosesWhatHangs(t *testing.T) {
 		requireNoLeak(t)
 		dir := safeDir(t)
 		l := listenAt(t, filepath.Join(dir, "s"), WithMaxFDs(0))
-		c, err := Dial(soon(t), l.Path())
-		require.NoError(t, err)
-		defer c.Close()
+		c := dialled(t, l.Path())
 		if sealed {
 			requireRefused(t, c)
 			return
@@ -572,16 +570,10 @@ func init() {
 		var conns []*Conn
 		var traps []trap
 		for range refusedPeers {
-			c, err := Dial(context.Background(), args[0])
-			if err != nil {
-				return err
-			}
+			c := testenv.Got(Dial(context.Background(), args[0]))
 			defer c.Close()
-			p, err := newTrap()
-			if err != nil {
-				return err
-			}
-			err = p.send(c, []byte("x"), 1)
+			p := testenv.Got(newTrap())
+			err := p.send(c, []byte("x"), 1)
 			if sealed != errors.Is(err, unix.EPERM) || !sealed && err != nil {
 				return fmt.Errorf("got %w", err)
 			}
@@ -589,9 +581,7 @@ func init() {
 		}
 		fmt.Println("sent")
 		for _, c := range conns {
-			if err := c.WaitHangup(context.Background()); err != nil {
-				return err
-			}
+			testenv.Must(c.WaitHangup(context.Background()))
 		}
 		fmt.Println("told")
 		_, _ = io.ReadAll(os.Stdin)
@@ -616,12 +606,7 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 		l := listenAt(t, filepath.Join(safeDir(t), "s"), WithMode(0o666), WithMaxFDs(0))
 		cmd := childCommand(t, "dial-hanging", l.Path(), fmt.Sprint(sealed))
 		asUser(t, cmd, 12345, 12345)
-		stdin, err := cmd.StdinPipe()
-		require.NoError(t, err)
-		stdout, err := cmd.StdoutPipe()
-		require.NoError(t, err)
-		cmd.Stderr = os.Stderr
-		require.NoError(t, cmd.Start())
+		stdin, stdout := started(t, cmd)
 		requireSays(t, stdout, "sent")
 
 		closesWait(t, time.Hour)
@@ -631,13 +616,7 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 				require.ErrorIs(t, err, ErrRefused)
 			}
 		})
-		mine, err := Dial(soon(t), l.Path())
-		require.NoError(t, err)
-		accepted, err := l.Accept(soon(t))
-		require.NoError(t, err)
-		requireWorks(t, mine, accepted)
-		require.NoError(t, mine.Close())
-		require.NoError(t, accepted.Close())
+		requireServes(t, l)
 		requireSays(t, stdout, "told")
 		require.Eventually(t, func() bool { return l.closing.count() == 0 }, 10*time.Second, time.Millisecond, "another process has the traps")
 		require.NoError(t, stdin.Close())
@@ -675,14 +654,12 @@ func (c *crowd) count() int {
 func TestAcceptWaitsForTheCrowd(t *testing.T) {
 	requireNoLeak(t)
 	l := listenAt(t, filepath.Join(safeDir(t), "s"))
-	c, err := Dial(soon(t), l.Path())
-	require.NoError(t, err)
-	defer c.Close()
+	dialled(t, l.Path())
 	l.closing.most = 5
 	for range l.closing.most {
 		l.closing.join()
 	}
-	_, err = l.Accept(briefly(t))
+	_, err := l.Accept(briefly(t))
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, "5 connections take long to close")
 

@@ -1,7 +1,6 @@
 package sock
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // A socket that somebody keeps outlives who listened there: who connects meanwhile waits.
@@ -26,17 +27,12 @@ func TestListenerOfFiles(t *testing.T) {
 	_, err = Listen(path)
 	require.ErrorIs(t, err, ErrInUse)
 
-	early, err := Dial(soon(t), path)
-	require.NoError(t, err, "nobody is refused")
-	defer early.Close()
+	dialled(t, path)
 	second, err := Listen(path, WithMaxFDs(0), WithInherited(files))
 	require.NoError(t, err)
-	late, err := Dial(soon(t), path)
-	require.NoError(t, err)
-	defer late.Close()
+	dialled(t, path)
 	for range 2 {
-		c, err := second.Accept(soon(t))
-		require.NoError(t, err)
+		c := accepted(t, second)
 		require.NoError(t, c.Close())
 	}
 	require.NoError(t, second.Remove())
@@ -52,12 +48,9 @@ func init() {
 	// It goes on with the listener of descriptors 3 and 4, says so on stdout, and accepts nobody
 	// until its standard input ends.
 	children["inheritor"] = func(args []string) error {
-		l, err := Listen(args[0], WithInherited([]*os.File{os.NewFile(3, "listener"), os.NewFile(4, "lock")}))
-		if err != nil {
-			return err
-		}
+		l := testenv.Got(Listen(args[0], WithInherited([]*os.File{os.NewFile(3, "listener"), os.NewFile(4, "lock")})))
 		fmt.Println("listening")
-		_, err = io.ReadAll(os.Stdin)
+		_, err := io.ReadAll(os.Stdin)
 		return errors.Join(err, l.Close())
 	}
 }
@@ -76,17 +69,10 @@ func TestInheritedListenerListens(t *testing.T) {
 
 	cmd := childCommand(t, "inheritor", path)
 	cmd.ExtraFiles = files
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "listening\n", line)
+	in, out := started(t, cmd)
+	requireSays(t, out, "listening")
 	for range 3 {
-		c, err := Dial(soon(t), path)
-		require.NoError(t, err)
+		c := dialled(t, path)
 		require.Equal(t, int32(cmd.Process.Pid), c.Peer().PID)
 		require.NoError(t, c.Close())
 	}

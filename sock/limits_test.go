@@ -14,18 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/testenv/leak"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // limited is a connection whose two ends both take only so much.
 func limited(t *testing.T, opt LimitOption) (server, client *Conn) {
 	t.Helper()
 	l := listenAt(t, filepath.Join(safeDir(t), "s"), opt)
-	client, err := Dial(soon(t), l.Path(), opt)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, client.Close()) })
-	server, err = l.Accept(soon(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	client = dialled(t, l.Path(), opt)
+	server = accepted(t, l)
 	return server, client
 }
 
@@ -69,8 +67,7 @@ func requireLimit(t *testing.T, from, to *Conn, most, n int) {
 	f := tempFile(t, "x")
 	before := leak.OpenFDs()
 	require.NoError(t, rawSend(t, from, []byte("enough"), rightsOf(t, f, most)))
-	rec, err := to.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, to)
 	require.Len(t, rec.Files, most)
 	for _, got := range rec.Files {
 		require.Equal(t, "x", contentOf(t, got))
@@ -120,20 +117,13 @@ func TestDescriptorsThatAreNotTakenAreNotInstalled(t *testing.T) {
 func init() {
 	// receives 5 descriptors where 5 are taken, with room for 2
 	children["out-of-fds-within-limits"] = func([]string) error {
-		a, b, err := NewPair()
-		if err != nil {
-			return err
-		}
+		a, b := childPair()
 		defer a.Close()
 		defer b.Close()
 		b.limits.fds = 5
-		if err := limitFDs(2); err != nil {
-			return err
-		}
-		if err := a.Send(context.Background(), []byte("five"), os.Stderr, os.Stderr, os.Stderr, os.Stderr, os.Stderr); err != nil {
-			return err
-		}
-		if _, err = b.Receive(context.Background()); !isWith(err, ErrControlTruncated, "lost: 2 arrived; raise the limit") || errors.Is(err, ErrTooManyFDs) {
+		testenv.Must(limitFDs(2))
+		testenv.Must(a.Send(context.Background(), []byte("five"), os.Stderr, os.Stderr, os.Stderr, os.Stderr, os.Stderr))
+		if _, err := b.Receive(context.Background()); !isWith(err, ErrControlTruncated, "lost: 2 arrived; raise the limit") || errors.Is(err, ErrTooManyFDs) {
 			return fmt.Errorf("got %w", err)
 		}
 		return nil
@@ -173,10 +163,7 @@ func TestLimitsThatMakeNoSense(t *testing.T) {
 func init() {
 	// dials and says what it got, however it ended
 	children["dial-refused"] = func(args []string) error {
-		c, err := Dial(context.Background(), args[0])
-		if err != nil {
-			return err
-		}
+		c := testenv.Got(Dial(context.Background(), args[0]))
 		defer c.Close()
 		if err := c.Send(context.Background(), []byte("please")); err != nil && !errors.Is(err, ErrPeerLost) {
 			return err
@@ -220,13 +207,11 @@ func TestFault53_Farewell(t *testing.T) {
 			require.ErrorIs(t, err, ErrRefused)
 			require.NoError(t, <-done)
 		}
-		mine, err := Dial(soon(t), l.Path())
-		require.NoError(t, err)
-		accepted, err := l.Accept(soon(t))
-		require.NoError(t, err)
+		mine := dialled(t, l.Path())
+		accepted := accepted(t, l)
 		requireWorks(t, accepted, mine) // no farewell to who is admitted
 		require.NoError(t, mine.Close())
-		_, err = accepted.Receive(soon(t))
+		_, err := accepted.Receive(soon(t))
 		require.ErrorIs(t, err, io.EOF)
 		require.NoError(t, accepted.Close())
 	}
@@ -237,10 +222,7 @@ func init() {
 	children["dial-many"] = func(args []string) error {
 		var conns []*Conn
 		for range 100 {
-			c, err := Dial(context.Background(), args[0])
-			if err != nil {
-				return err
-			}
+			c := testenv.Got(Dial(context.Background(), args[0]))
 			defer c.Close()
 			conns = append(conns, c)
 		}
@@ -261,10 +243,7 @@ func TestFault60_FarewellWaitsForNobody(t *testing.T) {
 	l := listenAt(t, filepath.Join(safeDir(t), "s"), WithMode(0o666), WithFarewell([]byte("not you")))
 	cmd := childCommand(t, "dial-many", l.Path(), "not you")
 	asUser(t, cmd, 12345, 12345)
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	cmd.Stderr = os.Stderr
-	require.NoError(t, cmd.Start())
+	stdin, _ := started(t, cmd)
 	for range 100 {
 		_, err := l.Accept(soon(t))
 		require.ErrorIs(t, err, ErrRefused)

@@ -19,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 func TestListenDialAccept(t *testing.T) {
@@ -32,10 +34,8 @@ func TestListenDialAccept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, os.ModeSocket|0o600, info.Mode())
 
-	client, err := Dial(soon(t), path)
-	require.NoError(t, err)
-	server, err := l.Accept(soon(t))
-	require.NoError(t, err)
+	client := dialled(t, path)
+	server := accepted(t, l)
 	want := Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())}
 	require.Equal(t, want, client.Peer())
 	require.Equal(t, want, server.Peer())
@@ -47,8 +47,6 @@ func TestListenDialAccept(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorIs(t, err, net.ErrClosed)
 	requireWorks(t, client, server)
-	require.NoError(t, client.Close())
-	require.NoError(t, server.Close())
 }
 
 // TestModeFromTheStart: the file never has more rights than asked for, and in
@@ -84,12 +82,9 @@ func TestModeFromTheStart(t *testing.T) {
 func init() {
 	// listens until it is killed; says so on stdout
 	children["listen"] = func(args []string) error {
-		l, err := Listen(args[0])
-		if err != nil {
-			return err
-		}
+		l := testenv.Got(Listen(args[0]))
 		fmt.Println("listening")
-		_, err = l.Accept(context.Background())
+		_, err := l.Accept(context.Background())
 		return fmt.Errorf("accept returned: %w", err)
 	}
 }
@@ -98,12 +93,8 @@ func init() {
 func startListening(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
 	cmd := childCommand(t, "listen", path)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "listening\n", line)
+	_, out := started(t, cmd)
+	requireSays(t, out, "listening")
 	return cmd
 }
 
@@ -127,8 +118,7 @@ func TestFault48_StaleSocket(t *testing.T) {
 
 	l, err := Listen(path)
 	require.NoError(t, err)
-	c, err := Dial(soon(t), path)
-	require.NoError(t, err)
+	c := dialled(t, path)
 	require.NoError(t, c.Close())
 	require.NoError(t, l.Close())
 	requireEmptyDir(t, dir)
@@ -154,9 +144,7 @@ func TestFault49_LiveOwner(t *testing.T) {
 		_, err := Listen(l.Path())
 		require.ErrorIs(t, err, ErrInUse)
 		requireWorks(t, client, server)
-		again, err := Dial(soon(t), l.Path())
-		require.NoError(t, err, "the owner still listens")
-		require.NoError(t, again.Close())
+		dialled(t, l.Path())
 	})
 	for name, c := range map[string]struct{ kind, backlog, clients int }{
 		"without a lock":         {unix.SOCK_SEQPACKET, 5, 0},
@@ -171,9 +159,7 @@ func TestFault49_LiveOwner(t *testing.T) {
 			closeIt := bare(t, path, c.kind, c.backlog)
 			defer closeIt()
 			for range c.clients {
-				client, err := Dial(soon(t), path)
-				require.NoError(t, err)
-				defer client.Close()
+				dialled(t, path)
 			}
 			_, err := Listen(path)
 			require.ErrorIs(t, err, ErrInUse)
@@ -245,8 +231,7 @@ func TestFault51_Paths(t *testing.T) {
 	dir := safeDir(t)
 	longest := filepath.Join(dir, strings.Repeat("x", 107-len(dir)-1))
 	l := listenAt(t, longest)
-	c, err := Dial(soon(t), longest)
-	require.NoError(t, err)
+	c := dialled(t, longest)
 	require.NoError(t, c.Close())
 	require.NoError(t, l.Close())
 
@@ -261,7 +246,7 @@ func TestFault51_Paths(t *testing.T) {
 			require.ErrorIs(t, err, ErrPath)
 		})
 	}
-	_, err = Listen(longest + "x")
+	_, err := Listen(longest + "x")
 	require.ErrorContains(t, err, "108 bytes, at most 107")
 	requireEmptyDir(t, dir)
 }
@@ -275,8 +260,7 @@ func TestRelativePaths(t *testing.T) {
 		l, err := Listen(path)
 		require.NoError(t, err)
 		require.NoError(t, bareStat(filepath.Join(dir, path)))
-		c, err := Dial(soon(t), path)
-		require.NoError(t, err)
+		c := dialled(t, path)
 		require.NoError(t, c.Close())
 		require.NoError(t, os.Chdir("/"))
 		require.NoError(t, l.Close())
@@ -355,14 +339,12 @@ func TestFault55_DirectoryRemoved(t *testing.T) {
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	successor := listenAt(t, l.Path())
 	require.NoError(t, l.Close())
-	c, err := Dial(soon(t), successor.Path())
-	require.NoError(t, err)
+	c := dialled(t, successor.Path())
 	require.NoError(t, c.Close())
 	require.FileExists(t, successor.Path()+".lock")
 	requireWorks(t, client, server)
 
 	require.NoError(t, os.RemoveAll(dir))
-	require.NoError(t, successor.Close())
 }
 
 func init() {
@@ -432,15 +414,35 @@ func TestFault56_TwoServersRace(t *testing.T) {
 // never held twice. It fails when the file is removed after the lock was given
 // up, and when it is not looked for again after it was taken.
 func TestLockComesAndGoes(t *testing.T) {
+	comeAndGo(t, 5000, nil, func(dir string) (func() error, error) {
+		l, err := takeLock(filepath.Join(dir, "lock"))
+		return l.release, err
+	})
+}
+
+// TestListenersComeAndGo: never two at a time, and nothing left in the end.
+func TestListenersComeAndGo(t *testing.T) {
+	comeAndGo(t, 200, ErrInUse, func(dir string) (func() error, error) {
+		l, err := Listen(filepath.Join(dir, "s"))
+		return l.Close, err
+	})
+}
+
+// comeAndGo has goroutines take and give up what only one can have, which others are refused with
+// an error that matches want, if there is one.
+func comeAndGo(t *testing.T, rounds int, want error, take func(dir string) (giveUp func() error, err error)) {
 	requireNoLeak(t)
 	dir := safeDir(t)
 	var alive, won atomic.Int32
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			for range 5000 {
-				l, err := takeLock(filepath.Join(dir, "lock"))
+			for range rounds {
+				giveUp, err := take(dir)
 				if err != nil {
+					if want != nil && !errors.Is(err, want) {
+						t.Error(err)
+					}
 					continue
 				}
 				won.Add(1)
@@ -452,40 +454,8 @@ func TestLockComesAndGoes(t *testing.T) {
 					}
 				}
 				alive.Add(-1)
-				if err := l.release(); err != nil {
-					t.Errorf("release: %v", err)
-				}
-			}
-		})
-	}
-	all.Wait()
-	require.Positive(t, won.Load())
-	requireEmptyDir(t, dir)
-}
-
-// TestListenersComeAndGo: never two at a time, and nothing left in the end.
-func TestListenersComeAndGo(t *testing.T) {
-	requireNoLeak(t)
-	dir := safeDir(t)
-	var alive, won atomic.Int32
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			for range 200 {
-				l, err := Listen(filepath.Join(dir, "s"))
-				if err != nil {
-					if !errors.Is(err, ErrInUse) {
-						t.Errorf("listen: %v", err)
-					}
-					continue
-				}
-				won.Add(1)
-				if n := alive.Add(1); n != 1 {
-					t.Errorf("%d listeners at once", n)
-				}
-				alive.Add(-1)
-				if err := l.Close(); err != nil {
-					t.Errorf("close: %v", err)
+				if err := giveUp(); err != nil {
+					t.Errorf("give up: %v", err)
 				}
 			}
 		})

@@ -16,28 +16,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 func init() {
 	// accepts with no descriptor left
 	children["out-of-fds-accepting"] = func(args []string) error {
-		l, err := Listen(args[0])
-		if err != nil {
-			return err
-		}
-		client, err := Dial(context.Background(), args[0])
-		if err != nil {
-			return err
-		}
+		l := testenv.Got(Listen(args[0]))
+		client := testenv.Got(Dial(context.Background(), args[0]))
 		defer client.Close()
 		defer setFDLimit(1000) // so that leaks can be looked for
-		if err := limitFDs(0); err != nil {
-			return err
-		}
+		testenv.Must(limitFDs(0))
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		before := cpuTime()
-		_, err = l.Accept(ctx)
+		_, err := l.Accept(ctx)
 		if !isWith(err, context.DeadlineExceeded, "ulimit -n") || !errors.Is(err, unix.EMFILE) {
 			return fmt.Errorf("accept without descriptors: %w", err)
 		}
@@ -58,30 +52,19 @@ func init() {
 			}
 			accepted <- err
 		}()
-		if err := setFDLimit(1000); err != nil {
-			return err
-		}
-		if err := <-accepted; err != nil {
-			return err
-		}
+		testenv.Must(setFDLimit(1000))
+		testenv.Must(<-accepted)
 		if _, err := client.Receive(context.Background()); err != nil {
 			return err
 		}
-		waiting, err := Dial(context.Background(), args[0])
-		if err != nil {
-			return err
-		}
+		waiting := testenv.Got(Dial(context.Background(), args[0]))
 		defer waiting.Close()
-		if err := limitFDs(0); err != nil {
-			return err
-		}
+		testenv.Must(limitFDs(0))
 		go func() {
 			_, err := l.Accept(context.Background())
 			accepted <- err
 		}()
-		if err := l.Close(); err != nil {
-			return err
-		}
+		testenv.Must(l.Close())
 		if err := <-accepted; !errors.Is(err, ErrClosed) {
 			return fmt.Errorf("accept while closing: %w", err)
 		}
@@ -127,23 +110,18 @@ func TestFault57_OutOfFDsAccepting(t *testing.T) {
 
 func init() {
 	children["too-many-in-flight"] = func([]string) error {
-		a, b, err := NewPair()
-		if err != nil {
-			return err
-		}
+		a, b := childPair()
 		defer a.Close()
 		defer b.Close()
-		if err := setFDLimit(40); err != nil {
-			return err
-		}
+		testenv.Must(setFDLimit(40))
 		ten := slices.Repeat([]*os.File{os.Stderr}, 10)
 		sent := 0
-		for ; err == nil && sent < 20; sent++ {
+		for err := error(nil); err == nil && sent < 20; sent++ {
 			err = a.TrySend([]byte("ten"), ten...)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 		defer cancel()
-		err = a.Send(ctx, []byte("ten"), ten...)
+		err := a.Send(ctx, []byte("ten"), ten...)
 		if !isWith(err, ErrTooManyInFlight, "ulimit -n") || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, unix.ETOOMANYREFS) {
 			return fmt.Errorf("%d records of 10: %w", sent, err)
 		}
@@ -162,9 +140,7 @@ func init() {
 			if err != nil || len(rec.Files) != 10 {
 				return fmt.Errorf("%d files, %w", len(rec.Files), err)
 			}
-			if err := rec.Close(); err != nil {
-				return err
-			}
+			testenv.Must(rec.Close())
 		}
 		return <-waiting
 	}
@@ -199,8 +175,7 @@ func TestFault59_ThousandClients(t *testing.T) {
 		})
 	}
 	for range clients {
-		c, err := l.Accept(soon(t))
-		require.NoError(t, err)
+		c := accepted(t, l)
 		require.NoError(t, c.Send(soon(t), []byte("welcome")))
 		require.NoError(t, c.Close())
 	}
@@ -216,8 +191,7 @@ func TestFault60_PeerNeverReads(t *testing.T) {
 	require.ErrorIs(t, a.Send(briefly(t), []byte("one more")), context.DeadlineExceeded)
 	requireWorks(t, b, a) // the other direction has room
 	for i := range n {
-		rec, err := b.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, b)
 		require.True(t, strings.HasPrefix(string(rec.Data), fmt.Sprintf("record %d ", i)))
 	}
 	requireWorks(t, a, b)
@@ -282,8 +256,7 @@ func TestManySendersOneReceiver(t *testing.T) {
 	})
 	next := make([]int, senders)
 	for range senders * records {
-		rec, err := b.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, b)
 		s := int(rec.Data[0])
 		want := bytes.Repeat([]byte{byte(s), byte(next[s])}, 1+(s*records+next[s])*37%8000)
 		require.True(t, bytes.Equal(want, rec.Data), "record %d of %d", next[s], s)

@@ -2,6 +2,7 @@ package sock
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -68,7 +69,7 @@ func childMain(name string, args []string) int {
 		fmt.Fprintf(os.Stderr, "no child %q\n", name)
 		return 2
 	}
-	if err := child(args); err != nil {
+	if err := testenv.Complaint(func() error { return child(args) }); err != nil {
 		fmt.Fprintf(os.Stderr, "child %s: %v\n", name, err)
 		return 1
 	}
@@ -83,6 +84,18 @@ func childCommand(t *testing.T, name string, args ...string) *exec.Cmd {
 		"GORACE=atexit_sleep_ms=0") // else each exits a second late
 	cmd.Dir = "/"
 	return cmd
+}
+
+// started starts a child and returns its standard input and output.
+func started(t testing.TB, cmd *exec.Cmd) (in io.WriteCloser, out io.Reader) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err = cmd.StdoutPipe()
+	require.NoError(t, err)
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	return in, out
 }
 
 // runChild runs the child to its end and fails t with its complaint.

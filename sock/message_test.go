@@ -16,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/testenv/leak"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 func TestFault19_NoFD(t *testing.T) {
@@ -24,8 +26,7 @@ func TestFault19_NoFD(t *testing.T) {
 	for _, size := range []int{1, 2, 4096, MaxRecord - 1, MaxRecord} {
 		want := bytes.Repeat([]byte{byte(size)}, size)
 		require.NoError(t, a.Send(soon(t), want))
-		rec, err := b.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, b)
 		require.Equal(t, want, rec.Data)
 		require.Empty(t, rec.Files)
 	}
@@ -38,8 +39,7 @@ func TestRecordsKeepTheirData(t *testing.T) {
 	var recs []Record
 	for _, text := range []string{"first", "second", "third"} {
 		require.NoError(t, a.Send(soon(t), []byte(text)))
-		rec, err := b.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, b)
 		recs = append(recs, rec)
 	}
 	for _, rec := range recs {
@@ -52,15 +52,17 @@ func TestFault20_TwoFDs(t *testing.T) {
 	requireNoLeak(t)
 	a, b := pair(t)
 	require.NoError(t, a.Send(soon(t), []byte("two"), tempFile(t, "first"), tempFile(t, "second")))
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	require.Len(t, rec.Files, 2)
 	require.Equal(t, "second", contentOf(t, rec.Files[1]))
 
 	first := rec.Take(0)
-	require.Nil(t, rec.Take(0), "taken once")
+	for _, i := range []int{-1, 0, 2, MaxFDs} { // 0 was taken
+		require.Nil(t, rec.Take(i), "file %d", i)
+	}
 	require.NoError(t, rec.Close())
 	require.NoError(t, rec.Close())
+	require.Nil(t, rec.Take(1), "it was closed")
 	require.Equal(t, "first", contentOf(t, first), "Close leaves alone what was taken")
 	require.NoError(t, first.Close())
 }
@@ -74,8 +76,7 @@ func TestFault21_TooManyFDs(t *testing.T) {
 	require.ErrorIs(t, rawSend(t, a, []byte("254"), rightsOf(t, f, 254)), unix.EINVAL, "the kernel's limit")
 
 	require.NoError(t, a.Send(soon(t), []byte("64"), slices.Repeat([]*os.File{f}, 64)...))
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	require.Len(t, rec.Files, 64)
 	require.NoError(t, rec.Close())
 
@@ -190,8 +191,7 @@ func TestFault24_EmptyRecord(t *testing.T) {
 				require.ErrorIs(t, err, ErrEmptyRecord)
 				require.NotErrorIs(t, err, ErrPeerLost, "it lives")
 			}
-			rec, err := b.Receive(soon(t))
-			require.NoError(t, err)
+			rec := received(t, b)
 			require.Equal(t, "behind them", string(rec.Data))
 		})
 	}
@@ -227,8 +227,7 @@ func TestFault25_AnyFD(t *testing.T) {
 	sent := []*os.File{r, w, dir, null, regular, self, tempFile(t, "memfd")}
 	require.NoError(t, a.Send(soon(t), []byte("all"), sent...))
 
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	for i, f := range rec.Files {
 		want, err := sent[i].Stat()
 		require.NoError(t, err)
@@ -252,8 +251,7 @@ func TestSendLeavesFilesAlone(t *testing.T) {
 	r, w, err := os.Pipe() // non-blocking, as Go makes them
 	require.NoError(t, err)
 	require.NoError(t, a.Send(soon(t), []byte("same file twice"), r, r))
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	require.Len(t, rec.Files, 2)
 	require.NoError(t, rec.Close())
 
@@ -447,13 +445,10 @@ func TestFault33_SignalStorm(t *testing.T) {
 	f := tempFile(t, "x")
 	for range 500 {
 		require.NoError(t, client.Send(soon(t), []byte("x"), f))
-		rec, err := server.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, server)
 		require.NoError(t, rec.Close())
-		again, err := Dial(soon(t), l.Path())
-		require.NoError(t, err)
-		accepted, err := l.Accept(soon(t))
-		require.NoError(t, err)
+		again := dialled(t, l.Path())
+		accepted := accepted(t, l)
 		require.NoError(t, again.Close())
 		require.NoError(t, accepted.Close())
 	}
@@ -472,10 +467,7 @@ func TestIgnoringEINTR(t *testing.T) {
 
 func init() {
 	children["no-stdio"] = func([]string) error {
-		a, b, err := NewPair()
-		if err != nil {
-			return err
-		}
+		a, b := childPair()
 		defer a.Close()
 		defer b.Close()
 		r, w, err := os.Pipe()
@@ -484,24 +476,14 @@ func init() {
 		}
 		defer r.Close()
 		defer w.Close()
-		keep, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 10) // for the complaint
-		if err != nil {
-			return err
-		}
+		keep := testenv.Got(unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 10)) // for the complaint
 		for fd := range 3 {
-			if err := unix.Close(fd); err != nil {
-				return err
-			}
+			testenv.Must(unix.Close(fd))
 		}
 		defer unix.Close(keep)
 		defer unix.Dup3(keep, 2, 0)
-		if err := a.Send(context.Background(), []byte("x"), r, w, w, w); err != nil {
-			return err
-		}
-		rec, err := b.Receive(context.Background())
-		if err != nil {
-			return err
-		}
+		testenv.Must(a.Send(context.Background(), []byte("x"), r, w, w, w))
+		rec := testenv.Got(b.Receive(context.Background()))
 		if now := leak.OpenFDs(); now[0] == "" || now[1] == "" || now[2] == "" {
 			return fmt.Errorf("not on 0 to 2: %v", now)
 		}
@@ -512,9 +494,7 @@ func init() {
 		if _, err := io.ReadFull(rec.Files[0], buf); err != nil || string(buf) != "through fd 1" {
 			return fmt.Errorf("read %q, %w", buf, err)
 		}
-		if err := rec.Close(); err != nil {
-			return err
-		}
+		testenv.Must(rec.Close())
 		if now := leak.OpenFDs(); now[1] != "" || now[2] != "" {
 			return fmt.Errorf("left open: %v", now)
 		}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 func TestPolicy(t *testing.T) {
@@ -141,21 +143,14 @@ func TestFault53_OtherUID(t *testing.T) {
 				require.Equal(t, uint32(uid), refused.Peer.UID)
 				require.Equal(t, uint32(gid), refused.Peer.GID)
 			case "welcome":
-				conn, err := l.Accept(soon(t))
-				require.NoError(t, err)
+				conn := accepted(t, l)
 				require.NoError(t, conn.Send(soon(t), []byte("welcome")))
 				require.NoError(t, conn.WaitClose(soon(t)))
 				require.NoError(t, conn.Close())
 			}
 			(<-done)()
 
-			mine, err := Dial(soon(t), l.Path())
-			require.NoError(t, err, "the listener goes on")
-			accepted, err := l.Accept(soon(t))
-			require.NoError(t, err)
-			requireWorks(t, accepted, mine)
-			require.NoError(t, mine.Close())
-			require.NoError(t, accepted.Close())
+			requireServes(t, l)
 		})
 	}
 }
@@ -163,10 +158,7 @@ func TestFault53_OtherUID(t *testing.T) {
 func init() {
 	// listens, greets whoever it admits, and reports each peer
 	children["report-peers"] = func(args []string) error {
-		l, err := Listen(args[0], WithMode(0o666), WithPolicy(Policy{UIDs: []uint32{65534}, GIDs: []uint32{65534}}))
-		if err != nil {
-			return err
-		}
+		l := testenv.Got(Listen(args[0], WithMode(0o666), WithPolicy(Policy{UIDs: []uint32{65534}, GIDs: []uint32{65534}})))
 		fmt.Println("listening")
 		go func() { // until stdin ends
 			_, _ = io.ReadAll(os.Stdin)
@@ -223,12 +215,7 @@ func TestFault54_PIDZeroAndOverflowUID(t *testing.T) {
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 	}
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	stdin, stdout := started(t, cmd)
 	lines := bufio.NewScanner(stdout)
 	says := func(want string) {
 		require.True(t, lines.Scan())
@@ -236,8 +223,7 @@ func TestFault54_PIDZeroAndOverflowUID(t *testing.T) {
 	}
 	says("listening")
 
-	c, err := Dial(soon(t), path)
-	require.NoError(t, err)
+	c := dialled(t, path)
 	says("admitted pid unknown uid 0 gid 0")
 	require.Equal(t, int32(cmd.Process.Pid), c.Peer().PID, "we see into its namespace")
 	require.NoError(t, c.Close())

@@ -9,16 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 func init() {
 	children["connect and wait"] = func(args []string) error {
-		c, err := Dial(context.Background(), args[0])
-		if err != nil {
-			return err
-		}
+		c := testenv.Got(Dial(context.Background(), args[0]))
 		defer c.Close()
-		_, err = io.Copy(io.Discard, os.Stdin)
+		_, err := io.Copy(io.Discard, os.Stdin)
 		return err
 	}
 }
@@ -28,17 +27,13 @@ func connectedChild(t *testing.T) (c *Conn, kill func()) {
 	t.Helper()
 	l := listenAt(t, safeDir(t)+"/s")
 	cmd := childCommand(t, "connect and wait", l.Path())
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
+	in, _ := started(t, cmd)
 	kill = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}
 	t.Cleanup(func() { _ = in.Close(); kill() })
-	c, err = l.Accept(soon(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	c = accepted(t, l)
 	return c, kill
 }
 
@@ -86,6 +81,9 @@ func TestProcessIsWaitedFor(t *testing.T) {
 			}
 			require.True(t, p.Died())
 			require.NoError(t, twin.Wait(soon(t)))
+			late := processOfPeer(t, c) // it has died before it is asked for
+			require.NoError(t, late.Wait(soon(t)))
+			require.True(t, late.Died())
 		})
 	}
 }
@@ -97,22 +95,6 @@ func TestProcessOfBothSides(t *testing.T) {
 	require.False(t, a.Died())
 	other, _ := connectedChild(t)
 	require.NotEqual(t, a.ID(), processOfPeer(t, other).ID())
-}
-
-// One that died before it was asked for has died.
-func TestProcessThatHasGone(t *testing.T) {
-	for name, old := range map[string]bool{"SO_PEERPIDFD": false, "pidfd_open": true} {
-		t.Run(name, func(t *testing.T) {
-			if old {
-				withoutPeerPIDFD(t, nil)
-			}
-			c, kill := connectedChild(t)
-			kill()
-			p := processOfPeer(t, c)
-			require.NoError(t, p.Wait(soon(t)))
-			require.True(t, p.Died())
-		})
-	}
 }
 
 func TestNoProcess(t *testing.T) {

@@ -24,8 +24,7 @@ func TestRemove(t *testing.T) {
 	require.NoError(t, first.Remove())
 	require.NoError(t, first.Close())
 	require.NoError(t, first.Remove())
-	conn, err := Dial(soon(t), path)
-	require.NoError(t, err)
+	conn := dialled(t, path)
 	require.NoError(t, conn.Close())
 	require.FileExists(t, path+".lock")
 

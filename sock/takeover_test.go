@@ -159,8 +159,7 @@ func TestWhatIsNoListenerIsNotTakenOver(t *testing.T) {
 				require.ErrorIs(t, err, ErrNotListener)
 			}
 			require.ErrorContains(t, err, c.words)
-			rec, err := a.Receive(soon(t))
-			require.NoError(t, err)
+			rec := received(t, a)
 			require.Contains(t, string(rec.Data), c.words)
 			info, err := os.Stat(l.Path())
 			require.NoError(t, err)

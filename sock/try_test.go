@@ -27,16 +27,14 @@ func TestTrySendDoesNotWait(t *testing.T) {
 	}
 	require.Equal(t, "kept", contentOf(t, f))
 	for range n {
-		rec, err := b.Receive(soon(t))
-		require.NoError(t, err)
+		rec := received(t, b)
 		require.Empty(t, rec.Files)
 	}
 	_, err := b.Receive(briefly(t))
 	require.ErrorIs(t, err, context.DeadlineExceeded, "what was refused was not sent")
 
 	require.NoError(t, a.TrySend([]byte("two"), f, f))
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	require.Equal(t, "two", string(rec.Data))
 	require.Len(t, rec.Files, 2)
 	require.Equal(t, "kept", contentOf(t, rec.Files[1]))
@@ -55,16 +53,13 @@ func TestTrySendDoesNotWaitForItsTurn(t *testing.T) {
 	require.ErrorIs(t, err, ErrWouldWait)
 	require.ErrorContains(t, err, "another one is under way")
 	for range n {
-		_, err := b.Receive(soon(t))
-		require.NoError(t, err)
+		_ = received(t, b)
 	}
 	require.NoError(t, <-sent)
-	rec, err := b.Receive(soon(t))
-	require.NoError(t, err)
+	rec := received(t, b)
 	require.Equal(t, "first", string(rec.Data))
 	require.NoError(t, a.TrySend([]byte("third")), "the turn is free again")
-	rec, err = b.Receive(soon(t))
-	require.NoError(t, err)
+	rec = received(t, b)
 	require.Equal(t, "third", string(rec.Data))
 }
 

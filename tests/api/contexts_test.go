@@ -89,7 +89,18 @@ func TestEndedContextsAreLookedAtFirst(t *testing.T) {
 
 // exported returns the exported functions and methods whose first argument is a context.
 func exported(t *testing.T) (all []string) {
-	for _, pkg := range []string{"sock", "share", "channel", "keeper", "vmm", "cu", "kernels", "kernels/digest"} {
+	eachFunction(t, []string{"sock", "share", "channel", "keeper", "vmm", "cu", "kernels", "kernels/digest"}, func(pkg string, f *ast.FuncDecl) {
+		if of, public := receiver(f); public && takesContext(f) {
+			all = append(all, filepath.Base(pkg)+"."+of+f.Name.Name)
+		}
+	})
+	return all
+}
+
+// eachFunction calls f for the exported functions and methods of packages.
+func eachFunction(t *testing.T, packages []string, f func(pkg string, d *ast.FuncDecl)) {
+	t.Helper()
+	for _, pkg := range packages {
 		files, err := filepath.Glob("../../" + pkg + "/*.go")
 		require.NoError(t, err)
 		if len(files) == 0 {
@@ -105,15 +116,12 @@ func exported(t *testing.T) (all []string) {
 			}
 			require.NoError(t, err)
 			for _, d := range file.Decls {
-				if f, ok := d.(*ast.FuncDecl); ok && f.Name.IsExported() && takesContext(f) {
-					if of, public := receiver(f); public {
-						all = append(all, filepath.Base(pkg)+"."+of+f.Name.Name)
-					}
+				if d, ok := d.(*ast.FuncDecl); ok && d.Name.IsExported() {
+					f(pkg, d)
 				}
 			}
 		}
 	}
-	return all
 }
 
 func takesContext(f *ast.FuncDecl) bool {

@@ -39,6 +39,22 @@ type row struct {
 	ask  func(t testing.TB) any
 }
 
+// differs makes r a row for which the software driver answers otherwise.
+func (r row) differs(id string, soft any) row {
+	r.id, r.soft = id, soft
+	return r
+}
+
+// asked is a row that asks in the first device's primary context.
+func asked(what string, want any, ask func(t testing.TB, c sys.Caller) any) row {
+	return row{what: what, want: want, ask: func(t testing.TB) any { return ask(t, inContext(t)) }}
+}
+
+// about is a row that asks about a thing, which is made for it.
+func about[T any](thing func(testing.TB) (sys.Caller, T), what string, want any, ask func(sys.Caller, T) any) row {
+	return row{what: what, want: want, ask: func(t testing.TB) any { return ask(thing(t)) }}
+}
+
 // rows are questions that share a process until one of them ends it. The
 // environment is the first one's.
 type rows struct {

@@ -125,55 +125,24 @@ var primaries = sheet("primary contexts",
 func TestC13_PrimaryContext(t *testing.T) { primaries.check(t) }
 
 var endedContexts = alone("ended contexts",
-	row{what: "set current", want: success, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.CuCtxSetCurrent(ctx)
-	}},
+	about(ended, "set current", success, func(c sys.Caller, ctx sys.CUcontext) any { return c.CuCtxSetCurrent(ctx) }),
 	row{what: "the call after it", want: destroyed, ask: func(t testing.TB) any {
 		c, ctx := ended(t)
 		ok(t, c.CuCtxSetCurrent(ctx))
 		return c.CuCtxSynchronize()
 	}},
-	row{what: "push", want: success, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.CuCtxPushCurrent_v2(ctx)
-	}},
-	row{what: "its device", want: success, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.With(ctx).CuCtxGetDevice(new(sys.CUdevice))
-	}},
-	row{what: "its API version", want: noContext, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.CuCtxGetApiVersion(ctx, new(uint32))
-	}},
-	row{what: "its flags", want: success, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.With(ctx).CuCtxGetFlags(new(uint32))
-	}},
-	row{what: "the current API version", want: destroyed, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.With(ctx).CuCtxGetApiVersion(0, new(uint32))
-	}},
-	row{what: "its priorities", want: destroyed, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
+	about(ended, "push", success, func(c sys.Caller, ctx sys.CUcontext) any { return c.CuCtxPushCurrent_v2(ctx) }),
+	about(ended, "its device", success, func(c sys.Caller, ctx sys.CUcontext) any { return c.With(ctx).CuCtxGetDevice(new(sys.CUdevice)) }),
+	about(ended, "its API version", noContext, func(c sys.Caller, ctx sys.CUcontext) any { return c.CuCtxGetApiVersion(ctx, new(uint32)) }),
+	about(ended, "its flags", success, func(c sys.Caller, ctx sys.CUcontext) any { return c.With(ctx).CuCtxGetFlags(new(uint32)) }),
+	about(ended, "the current API version", destroyed, func(c sys.Caller, ctx sys.CUcontext) any { return c.With(ctx).CuCtxGetApiVersion(0, new(uint32)) }),
+	about(ended, "its priorities", destroyed, func(c sys.Caller, ctx sys.CUcontext) any {
 		return c.With(ctx).CuCtxGetStreamPriorityRange(new(int32), new(int32))
-	}},
-	row{what: "its default stream", want: destroyed, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.With(ctx).CuStreamQuery(0)
-	}},
-	row{what: "a copy of nothing in it", want: destroyed, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.With(ctx).CuMemcpyHtoD_v2(0, nil, 0)
-	}},
-	row{what: "freeing address 0 in it", want: destroyed, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.With(ctx).CuMemFree_v2(0)
-	}},
-	row{what: "pop", want: success, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
-		return c.With(ctx).CuCtxPopCurrent_v2(new(sys.CUcontext))
-	}},
+	}),
+	about(ended, "its default stream", destroyed, func(c sys.Caller, ctx sys.CUcontext) any { return c.With(ctx).CuStreamQuery(0) }),
+	about(ended, "a copy of nothing in it", destroyed, func(c sys.Caller, ctx sys.CUcontext) any { return c.With(ctx).CuMemcpyHtoD_v2(0, nil, 0) }),
+	about(ended, "freeing address 0 in it", destroyed, func(c sys.Caller, ctx sys.CUcontext) any { return c.With(ctx).CuMemFree_v2(0) }),
+	about(ended, "pop", success, func(c sys.Caller, ctx sys.CUcontext) any { return c.With(ctx).CuCtxPopCurrent_v2(new(sys.CUcontext)) }),
 	row{what: "a stream of it", want: varies, id: "freed-with-context", soft: destroyed, ask: func(t testing.TB) any {
 		c, ctx := primary(t)
 		s := stream(t, c.With(ctx))
@@ -186,10 +155,9 @@ var endedContexts = alone("ended contexts",
 		ok(t, c.CuDevicePrimaryCtxRelease_v2(0))
 		return c.CuEventQuery(e)
 	}},
-	row{what: "memory in it", want: destroyed, ask: func(t testing.TB) any {
-		c, ctx := ended(t)
+	about(ended, "memory in it", destroyed, func(c sys.Caller, ctx sys.CUcontext) any {
 		return c.With(ctx).CuMemAlloc_v2(new(sys.CUdeviceptr), unit)
-	}},
+	}),
 	row{what: "its end leaves it current", want: true, ask: func(t testing.TB) any {
 		c, ctx := primary(t)
 		ok(t, c.CuCtxSetCurrent(ctx))

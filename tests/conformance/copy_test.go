@@ -91,18 +91,11 @@ var wild = sheet("wild",
 		a, b := make([]byte, 64), make([]byte, 64)
 		return inContext(t).CuMemcpy(sys.CUdeviceptr(addressOf(at(a))), sys.CUdeviceptr(addressOf(at(b))), 8)
 	}},
-	row{what: "from host address 0", want: invalid, ask: func(t testing.TB) any {
-		c := inContext(t)
-		return c.CuMemcpyHtoD_v2(plain(t, c, unit), nil, 8)
-	}},
-	row{what: "to host address 0", want: invalid, ask: func(t testing.TB) any {
-		c := inContext(t)
-		return c.CuMemcpyDtoH_v2(nil, plain(t, c, unit), 8)
-	}},
-	row{what: "to host address 0, queued", want: invalid, ask: func(t testing.TB) any {
-		c := inContext(t)
+	asked("from host address 0", invalid, func(t testing.TB, c sys.Caller) any { return c.CuMemcpyHtoD_v2(plain(t, c, unit), nil, 8) }),
+	asked("to host address 0", invalid, func(t testing.TB, c sys.Caller) any { return c.CuMemcpyDtoH_v2(nil, plain(t, c, unit), 8) }),
+	asked("to host address 0, queued", invalid, func(t testing.TB, c sys.Caller) any {
 		return c.CuMemcpyDtoHAsync_v2(nil, plain(t, c, unit), 8, stream(t, c))
-	}},
+	}),
 	row{what: "from a wild host address", want: crashes, id: "wild-pointer", soft: invalid, ask: func(t testing.TB) any {
 		c := inContext(t)
 		return c.CuMemcpyHtoD_v2(plain(t, c, unit), hostPointer(1<<40), 8)

@@ -122,10 +122,7 @@ var createdContexts = alone("created contexts",
 	row{what: "attach with flags", want: invalid, ask: func(t testing.TB) any {
 		return createdContext(t, 0, 0).CuCtxAttach(new(sys.CUcontext), 1)
 	}},
-	row{what: "detach the primary context, use", want: story(success, success), ask: func(t testing.TB) any {
-		c := inContext(t)
-		return story(c.CuCtxDetach(c.Context()), c.CuCtxSynchronize())
-	}},
+	asked("detach the primary context, use", story(success, success), func(t testing.TB, c sys.Caller) any { return story(c.CuCtxDetach(c.Context()), c.CuCtxSynchronize()) }),
 	row{what: "reset of the primary context leaves it", want: success, ask: func(t testing.TB) any {
 		c := createdContext(t, 0, 0)
 		_, _ = primary(t)

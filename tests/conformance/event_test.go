@@ -90,18 +90,9 @@ func spentEvent(t testing.TB) (sys.Caller, sys.CUevent) {
 }
 
 var spentEvents = sheet("spent events",
-	row{what: "query after destroy", want: varies, id: "freed-event", soft: destroyed, ask: func(t testing.TB) any {
-		c, e := spentEvent(t)
-		return c.CuEventQuery(e)
-	}},
-	row{what: "record after destroy", want: varies, id: "freed-event", soft: destroyed, ask: func(t testing.TB) any {
-		c, e := spentEvent(t)
-		return c.CuEventRecord(e, 0)
-	}},
-	row{what: "destroy twice", want: varies, id: "freed-event", soft: destroyed, ask: func(t testing.TB) any {
-		c, e := spentEvent(t)
-		return c.CuEventDestroy_v2(e)
-	}},
+	about(spentEvent, "query after destroy", varies, func(c sys.Caller, e sys.CUevent) any { return c.CuEventQuery(e) }).differs("freed-event", destroyed),
+	about(spentEvent, "record after destroy", varies, func(c sys.Caller, e sys.CUevent) any { return c.CuEventRecord(e, 0) }).differs("freed-event", destroyed),
+	about(spentEvent, "destroy twice", varies, func(c sys.Caller, e sys.CUevent) any { return c.CuEventDestroy_v2(e) }).differs("freed-event", destroyed),
 	row{what: "destroy event 0", want: noHandle, ask: func(t testing.TB) any { return inContext(t).CuEventDestroy_v2(0) }},
 	row{what: "query event 0", want: noHandle, ask: func(t testing.TB) any { return inContext(t).CuEventQuery(0) }},
 	row{what: "query event 0xdeadbeef", want: crashes, id: "no-event", soft: noHandle, ask: func(t testing.TB) any { return inContext(t).CuEventQuery(0xdeadbeef) }},

@@ -398,23 +398,16 @@ func TestD16_Opened(t *testing.T) {
 }
 
 var wrongEnds = alone("wrong ends of opened memory",
-	row{what: "close an address inside", want: invalid, ask: func(t testing.TB) any {
-		c := inContext(t)
+	asked("close an address inside", invalid, func(t testing.TB, c sys.Caller) any {
 		return c.CuIpcCloseMemHandle(open(t, c, owned(t).memory[0]) + 4096)
-	}},
-	row{what: "free it", want: invalid, ask: func(t testing.TB) any {
-		c := inContext(t)
-		return c.CuMemFree_v2(open(t, c, owned(t).memory[0]))
-	}},
+	}),
+	asked("free it", invalid, func(t testing.TB, c sys.Caller) any { return c.CuMemFree_v2(open(t, c, owned(t).memory[0])) }),
 	row{what: "close it in another context", want: success, ask: func(t testing.TB) any {
 		c := inContext(t)
 		p := open(t, c, owned(t).memory[0])
 		return createdContext(t, 0, 0).CuIpcCloseMemHandle(p)
 	}},
-	row{what: "close what is one's own", want: invalid, ask: func(t testing.TB) any {
-		c := inContext(t)
-		return c.CuIpcCloseMemHandle(plain(t, c, 4096))
-	}},
+	asked("close what is one's own", invalid, func(t testing.TB, c sys.Caller) any { return c.CuIpcCloseMemHandle(plain(t, c, 4096)) }),
 	row{what: "close nothing", want: invalid, ask: func(t testing.TB) any { return inContext(t).CuIpcCloseMemHandle(0) }},
 )
 

@@ -73,14 +73,8 @@ func spentStream(t testing.TB) (sys.Caller, sys.CUstream) {
 }
 
 var spentStreams = sheet("spent streams",
-	row{what: "query after destroy", want: varies, id: "freed-stream", soft: noHandle, ask: func(t testing.TB) any {
-		c, s := spentStream(t)
-		return c.CuStreamQuery(s)
-	}},
-	row{what: "synchronise after destroy", want: varies, id: "freed-stream", soft: noHandle, ask: func(t testing.TB) any {
-		c, s := spentStream(t)
-		return c.CuStreamSynchronize(s)
-	}},
+	about(spentStream, "query after destroy", varies, func(c sys.Caller, s sys.CUstream) any { return c.CuStreamQuery(s) }).differs("freed-stream", noHandle),
+	about(spentStream, "synchronise after destroy", varies, func(c sys.Caller, s sys.CUstream) any { return c.CuStreamSynchronize(s) }).differs("freed-stream", noHandle),
 	row{what: "set memory after destroy", want: varies, id: "freed-stream", soft: noHandle, ask: func(t testing.TB) any {
 		c, s := spentStream(t)
 		return c.CuMemsetD8Async(plain(t, c, unit), 1, 8, s)
@@ -89,10 +83,7 @@ var spentStreams = sheet("spent streams",
 		c, s := spentStream(t)
 		return c.CuEventRecord(event(t, c, 0), s)
 	}},
-	row{what: "destroy twice", want: varies, id: "freed-stream", soft: noHandle, ask: func(t testing.TB) any {
-		c, s := spentStream(t)
-		return c.CuStreamDestroy_v2(s)
-	}},
+	about(spentStream, "destroy twice", varies, func(c sys.Caller, s sys.CUstream) any { return c.CuStreamDestroy_v2(s) }).differs("freed-stream", noHandle),
 	row{what: "destroy stream 0", want: noHandle, ask: func(t testing.TB) any { return inContext(t).CuStreamDestroy_v2(0) }},
 	row{what: "destroy the legacy stream", want: noHandle, ask: func(t testing.TB) any {
 		return inContext(t).CuStreamDestroy_v2(sys.CU_STREAM_LEGACY)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 var (
@@ -196,19 +197,8 @@ func caseChild() error {
 		if k.name() != flag.Arg(0) {
 			continue
 		}
-		d, err := cutest.Open()
-		if err != nil {
-			return err
-		}
-		dev, err := d.Device(0)
-		if err != nil {
-			return err
-		}
-		c, err := dev.PrimaryContext()
-		if err != nil {
-			return err
-		}
-		got, err := k.run(c)
+		dev := testenv.Got(testenv.Got(cutest.Open()).Device(0))
+		got, err := k.run(testenv.Got(dev.PrimaryContext()))
 		flushC()
 		fmt.Printf("\x00%s\x00%s", got, result(err))
 		return nil

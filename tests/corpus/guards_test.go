@@ -51,7 +51,7 @@ var leftOut = []string{"testp", "vadd4"}
 // assembler leaves it out: these the software driver refuses.
 func TestGuards(t *testing.T) {
 	takes(t, randomVersion)
-	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)), randomStack)
+	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	var all []string

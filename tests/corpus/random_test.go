@@ -22,6 +22,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // Seeds of random kernels: from 1 on, and from firstLoose on of those whose sums and
@@ -52,9 +53,9 @@ type randomRunner struct {
 	in, out *cu.Memory
 }
 
-func newRandomRunner(c *cu.Context, stack uint64) (r *randomRunner, err error) {
+func newRandomRunner(c *cu.Context) (r *randomRunner, err error) {
 	r = &randomRunner{c: c}
-	if err := c.SetLimit(cu.LimitStackSize, stack); err != nil {
+	if err := c.SetLimit(cu.LimitStackSize, randomStack); err != nil {
 		return nil, err
 	}
 	if r.s, err = c.NewStream(); err != nil {
@@ -195,7 +196,7 @@ func TestRandom(t *testing.T) {
 		recordRandom(t, *recordTo)
 		return
 	}
-	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)), randomStack)
+	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	known := randomRecorded(t)
@@ -227,7 +228,7 @@ func TestRandom(t *testing.T) {
 // For a debugger nothing is optimised.
 func TestRandomForADebugger(t *testing.T) {
 	takes(t, randomVersion)
-	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)), randomStack)
+	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	known, changed := randomRecorded(t), 0
@@ -241,36 +242,18 @@ func TestRandomForADebugger(t *testing.T) {
 	require.Positive(t, changed)
 }
 
-// randomChild runs the kernels of the seeds of its arguments, from to, with how much stack and
-// optimised how far, and writes a line for each: its hash, or what it died of, which is the last
+// randomChild runs the kernels of the seeds of its arguments, from to, optimised how far, and writes a line for each: its hash, or what it died of, which is the last
 // line. What each leaves goes into the directory of the last argument.
 func randomChild() error {
 	cutest.ExpectLeaks() // contexts that are lost
 	var from, to int
-	var stack uint64
 	var level uint32
-	if _, err := fmt.Sscan(strings.Join(os.Args[1:5], " "), &from, &to, &stack, &level); err != nil {
-		return err
-	}
-	d, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := d.Device(0)
-	if err != nil {
-		return err
-	}
-	c, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	r, err := newRandomRunner(c, stack)
-	if err != nil {
-		return err
-	}
-	err = r.batch(seeds(from, to), level, func(n int, out []byte) error {
+	testenv.Got(fmt.Sscan(strings.Join(os.Args[1:4], " "), &from, &to, &level))
+	dev := testenv.Got(testenv.Got(cutest.Open()).Device(0))
+	r := testenv.Got(newRandomRunner(testenv.Got(dev.PrimaryContext())))
+	err := r.batch(seeds(from, to), level, func(n int, out []byte) error {
 		fmt.Println(randomHash(out))
-		return os.WriteFile(filepath.Join(os.Args[5], fmt.Sprintf("%d.%d.bin", n, level)), out, 0o644)
+		return os.WriteFile(filepath.Join(os.Args[4], fmt.Sprintf("%d.%d.bin", n, level)), out, 0o644)
 	})
 	switch {
 	case errors.Is(err, errRefused):
@@ -285,7 +268,6 @@ func randomChild() error {
 // that dies takes all contexts of its process along.
 type randomRecorder struct {
 	dir   string
-	stack int // of its kernels' threads
 	mu    sync.Mutex
 	found map[int]leaving
 }
@@ -334,7 +316,7 @@ func (r *randomRecorder) child(ctx context.Context, first, last int, level uint3
 	ctx, cancel := context.WithTimeout(ctx, randomPatience)
 	defer cancel()
 	cmd := cutest.Child(ctx, "random")
-	cmd.Args = append(cmd.Args, fmt.Sprint(first), fmt.Sprint(last), fmt.Sprint(r.stack), fmt.Sprint(level), r.dir)
+	cmd.Args = append(cmd.Args, fmt.Sprint(first), fmt.Sprint(last), fmt.Sprint(level), r.dir)
 	out, err := cmd.Output()
 	lines := strings.Fields(string(out))
 	if n := len(lines); n == 0 || err != nil && ran(lines[n-1]) && n <= last-first {
@@ -346,7 +328,7 @@ func (r *randomRecorder) child(ctx context.Context, first, last int, level uint3
 // recordRandom writes hashes to random.txt, and what each kernel leaves to a file of
 // its own, with several processes at once.
 func recordRandom(t *testing.T, dir string) {
-	r := &randomRecorder{dir: dir, stack: randomStack, found: map[int]leaving{}}
+	r := &randomRecorder{dir: dir, found: map[int]leaving{}}
 	free := make(chan struct{}, min(6, runtime.NumCPU()))
 	var wg sync.WaitGroup
 	for first := 1; first <= lastSeed; first += randomBatch {

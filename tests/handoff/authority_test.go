@@ -102,8 +102,7 @@ func TestFault53_OtherUser(t *testing.T) {
 				require.Contains(t, producer.WaitLine("  turned a peer away"), "uid 12345 gid 12346")
 			}
 			s.Consumer().Succeeds()
-			producer.Signal(syscall.SIGTERM)
-			producer.Succeeds()
+			endsInOrder(producer)
 		})
 	}
 }
@@ -210,8 +209,7 @@ func TestFault59_Connections(t *testing.T) {
 		{"-connections-per-peer", "the producer has 2 connections of this process, and takes no more of it"},
 	} {
 		t.Run(c.flag, func(t *testing.T) {
-			s := programs.NewScene(t)
-			producer := s.Serving("-consumers", "0", c.flag, "2")
+			s, producer := serving(t, "-consumers", "0", c.flag, "2")
 			held := []*share.Attachment{s.MustAttach(), s.MustAttach()}
 			for range 3 {
 				_, err := s.Attach()
@@ -229,8 +227,7 @@ func TestFault59_Connections(t *testing.T) {
 				programs.Report(t, att, nil)
 			}
 			s.Consumer().Succeeds()
-			producer.Signal(syscall.SIGTERM)
-			producer.Succeeds()
+			endsInOrder(producer)
 		})
 	}
 }
@@ -260,8 +257,7 @@ func TestFault60_NeverReads(t *testing.T) {
 	}{"silent": {false, programs.Enough, 4, "took too long"}, "flooding": {true, "1m", 1, "too many records a second"}} {
 		t.Run(name, func(t *testing.T) {
 			programs.Parallel(t)
-			s := programs.NewScene(t)
-			producer := s.Serving("-consumers", "2", "-timeout", c.timeout)
+			s, producer := serving(t, "-consumers", "2", "-timeout", c.timeout)
 			conn := raw(s)
 			producer.WaitLine("Sent FD")
 			if c.flood {

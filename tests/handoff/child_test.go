@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/gpufd/gpufd/tests/internal/programs"
@@ -11,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -49,26 +51,14 @@ var spare = map[cu.Kind]uint64{cu.Soft: 8 << 20, cu.CUDA: 2 << 30}[cutest.Kind()
 
 // hoard takes memory and stays, for the test to kill it.
 func hoard() error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
+	drv := testenv.Got(cutest.Open())
+	dev := testenv.Got(drv.Device(0))
+	ctx := testenv.Got(dev.PrimaryContext())
 	free, _, err := ctx.MemInfo()
 	if err != nil {
 		return err
 	}
-	buf, err := vmm.New(dev, free-spare)
-	if err != nil {
-		return err
-	}
+	buf := testenv.Got(vmm.New(dev, free-spare))
 	defer buf.Close()
 	stay()
 	return nil
@@ -76,21 +66,26 @@ func hoard() error {
 
 // hold attaches at the socket of the first argument and stays, for the test to kill it.
 func hold(opts ...share.AttachOption) error {
-	drv, err := cutest.Open()
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
-	att, err := share.Attach(context.Background(), os.Args[1], cli.OfferName, dev, opts...)
-	if err != nil {
-		return err
-	}
+	drv := testenv.Got(cutest.Open())
+	dev := testenv.Got(drv.Device(0))
+	att := testenv.Got(share.Attach(context.Background(), os.Args[1], cli.OfferName, dev, opts...))
 	defer att.Close()
 	stay()
 	return nil
+}
+
+// serving is a scene with a producer that serves.
+func serving(t *testing.T, flags ...string) (*programs.Scene, *programs.Process) {
+	t.Helper()
+	s := programs.NewScene(t)
+	return s, s.Serving(flags...)
+}
+
+// endsInOrder ends a producer that serves until it is told to end.
+func endsInOrder(producer *programs.Process) {
+	producer.T.Helper()
+	producer.Signal(syscall.SIGTERM)
+	producer.Succeeds()
 }
 
 func stay() {

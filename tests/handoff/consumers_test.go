@@ -70,8 +70,7 @@ func TestServeUntilSignal(t *testing.T) {
 // interrupted learns that the offer has ended, and exits 4.
 func TestSignalTellsConsumers(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving()
+	s, producer := serving(t)
 	consumer := s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)).Consumer()
 	consumer.WaitLine("Received FD")
 	consumer.Stop()
@@ -86,8 +85,7 @@ func TestSignalTellsConsumers(t *testing.T) {
 // away, and those that have one are not disturbed.
 func TestTooManyConsumers(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-consumers", "1")
+	s, producer := serving(t, "-consumers", "1")
 	att := s.MustAttach()
 	s.Consumer().Fails(1, "has all it waits for: ")
 	programs.Report(t, att, nil)
@@ -98,8 +96,7 @@ func TestTooManyConsumers(t *testing.T) {
 // away with a reason, and the next is served.
 func TestRefusalHarmsNobody(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-access", "ro")
+	s, producer := serving(t, "-access", "ro")
 	s.Consumer("-access", "rw").Fails(1, "read-only", "read-write")
 	producer.WaitLine("  turned a peer away")
 	s.Consumer().Succeeds()
@@ -143,8 +140,7 @@ func TestConsumerNamesAMissingDirectory(t *testing.T) {
 // TestProducerSaysWhatASizeTakes: memory comes in multiples of the granularity.
 func TestProducerSaysWhatASizeTakes(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-size", "7")
+	s, producer := serving(t, "-size", "7")
 	require.Len(t, programs.Find(producer, "  2 MiB of device memory: it comes in multiples of 2 MiB"), 1, producer.Dump())
 	s.Consumer().Succeeds()
 	producer.Succeeds()
@@ -165,9 +161,7 @@ func TestConsumerStopsWaiting(t *testing.T) {
 func TestProducerSaysHowLong(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-consumers", "0")
+	s, producer := serving(t, "-consumers", "0")
 	producer.WaitLine("  at " + s.Socket + " for consumers; ends when interrupted")
-	producer.Signal(syscall.SIGTERM)
-	producer.Succeeds()
+	endsInOrder(producer)
 }

@@ -26,8 +26,7 @@ func TestSalt(t *testing.T) {
 			if salt != "0x5EED" {
 				cutest.ProvenOnSoft(t)
 			}
-			s := programs.NewScene(t)
-			producer := s.Serving("-salt", salt, "-consumers", "2")
+			s, producer := serving(t, "-salt", salt, "-consumers", "2")
 			s.Consumer().Succeeds()
 			s.Consumer("-expect-salt", salt).Succeeds()
 			producer.Succeeds()
@@ -41,8 +40,7 @@ func TestFault67_WrongSalt(t *testing.T) {
 	for _, c := range []struct{ salt, expect uint64 }{{0, 1}, {1, 0}, {7, 1 << 31}} {
 		t.Run(fmt.Sprintf("%d for %d", c.salt, c.expect), func(t *testing.T) {
 			programs.Parallel(t)
-			s := programs.NewScene(t)
-			producer := s.Serving("-size", "1030", "-salt", programs.Decimal(c.salt))
+			s, producer := serving(t, "-size", "1030", "-salt", programs.Decimal(c.salt))
 			consumer := s.Consumer("-expect-salt", programs.Decimal(c.expect))
 			want, got := pattern.At(0, uint32(c.expect)), pattern.At(0, uint32(c.salt))
 			words := []string{"index 0", fmt.Sprintf("want 0x%08x", want), fmt.Sprintf("got 0x%08x", got)}
@@ -122,8 +120,7 @@ func TestFlipBesideTheData(t *testing.T) {
 //fault:rows 70
 func TestReadOnlyCannotWrite(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-access", "rw", "-consumers", "2")
+	s, producer := serving(t, "-access", "rw", "-consumers", "2")
 	att := s.MustAttach()
 	requireReadOnly(t, att)
 	programs.Report(t, att, nil)

@@ -34,8 +34,7 @@ func eachHandle(t *testing.T, f func(t *testing.T, handle string)) {
 // ends, exit 4.
 func TestFault1_ProducerDiesBeforeSending(t *testing.T) {
 	eachHandle(t, func(t *testing.T, handle string) {
-		s := programs.NewScene(t)
-		producer := s.Serving("-handle", handle)
+		s, producer := serving(t, "-handle", handle)
 		producer.Stop()
 		consumer := s.Consumer()
 		consumer.WaitLine("Connected to producer")
@@ -112,8 +111,7 @@ func haltVerifying(s *programs.Scene) *programs.Process {
 // TestFault3_ConsumerSaysThatProducerDied: the program, while it verifies.
 func TestFault3_ConsumerSaysThatProducerDied(t *testing.T) {
 	eachHandle(t, func(t *testing.T, handle string) {
-		s := programs.NewScene(t)
-		producer := s.Serving("-handle", handle, "-size", programs.Long, "-consumers", "0")
+		s, producer := serving(t, "-handle", handle, "-size", programs.Long, "-consumers", "0")
 		consumer := haltVerifying(s)
 		s.Kill(producer)
 		require.NoError(t, programs.Resume(consumer))
@@ -147,8 +145,7 @@ func TestFault5and6_ConsumerDies(t *testing.T) {
 	for name, mode := range map[string]string{"fault 5: received": childReceived, "fault 6: mapped": childMapped} {
 		t.Run(name, func(t *testing.T) {
 			programs.Parallel(t)
-			s := programs.NewScene(t)
-			producer := s.Serving("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB")
+			s, producer := serving(t, "-consumers", "0", "-size", "5MiB", "-chunk", "2MiB")
 			s.Consumer().Succeeds()
 			before := len(programs.OpenFDs(programs.PIDText(producer)))
 			consumer := s.Child(nil, mode, nil, s.Socket)
@@ -166,8 +163,7 @@ func TestFault5and6_ConsumerDies(t *testing.T) {
 // TestFault6_OnlyConsumerDies: a producer that has no other consumer ends, 4.
 func TestFault6_OnlyConsumerDies(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving()
+	s, producer := serving(t)
 	consumer := s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)).Consumer()
 	consumer.WaitLine("Received FD")
 	consumer.Kill()
@@ -236,8 +232,7 @@ func mustAttachElsewhere(s *programs.Scene, t *testing.T) {
 // -timeout, and costs nobody else anything.
 func TestSilentPeer(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-consumers", "0", "-timeout", programs.Enough)
+	s, producer := serving(t, "-consumers", "0", "-timeout", programs.Enough)
 	ctx, cancel := context.WithTimeout(context.Background(), programs.Patience)
 	defer cancel()
 	silent, err := sock.Dial(ctx, s.Socket)
@@ -250,8 +245,7 @@ func TestSilentPeer(t *testing.T) {
 	}
 	require.ErrorIs(t, err, sock.ErrPeerLost)
 	s.Consumer().Succeeds()
-	producer.Signal(syscall.SIGTERM)
-	producer.Succeeds()
+	endsInOrder(producer)
 }
 
 // TestTimeouts: every wait for a peer is bounded by -timeout.
@@ -268,8 +262,7 @@ func TestTimeouts(t *testing.T) {
 	})
 	t.Run("the producer hangs", func(t *testing.T) {
 		programs.Parallel(t)
-		s := programs.NewScene(t)
-		producer := s.Serving("-consumers", "0")
+		s, producer := serving(t, "-consumers", "0")
 		producer.Stop()
 		s.Consumer("-timeout", "300ms").Fails(4, "took too long", "-timeout")
 		require.NoError(t, programs.Resume(producer))
@@ -280,8 +273,7 @@ func TestTimeouts(t *testing.T) {
 	})
 	t.Run("the consumer hangs", func(t *testing.T) {
 		programs.Parallel(t)
-		s := programs.NewScene(t)
-		producer := s.Serving("-timeout", programs.Enough)
+		s, producer := serving(t, "-timeout", programs.Enough)
 		consumer := s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)).Consumer()
 		consumer.WaitLine("Received FD")
 		consumer.Stop()

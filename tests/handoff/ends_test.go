@@ -127,8 +127,7 @@ func TestHangup(t *testing.T) {
 	hangups := make(chan os.Signal, 1) // taken, so that children do not have them ignored, as under nohup(1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	s := programs.NewScene(t)
-	producer := s.Serving("-consumers", "0")
+	s, producer := serving(t, "-consumers", "0")
 	producer.Signal(syscall.SIGHUP)
 	producer.WaitLine("Interrupted while serving")
 	producer.Succeeds()
@@ -140,8 +139,7 @@ func TestHangup(t *testing.T) {
 	producer.Signal(syscall.SIGHUP)
 	consume(s, t)
 	producer.WaitLine("Consumer verified data successfully!")
-	producer.Signal(syscall.SIGTERM)
-	producer.Succeeds()
+	endsInOrder(producer)
 }
 
 // A stuck is a software driver whose calls can be made to hang: its directory's lock is
@@ -327,14 +325,12 @@ func TestFullDirectory(t *testing.T) {
 func TestMaxSize(t *testing.T) {
 	programs.Parallel(t)
 	t.Run("the granularity does not count", func(t *testing.T) {
-		s := programs.NewScene(t)
-		producer := s.Serving("-size", "1MiB", "-consumers", "2")
+		s, producer := serving(t, "-size", "1MiB", "-consumers", "2")
 		s.Consumer("-max-size", "1048575").Fails(1, "larger than this side accepts: 1048576 bytes in 1 chunk of 2097152; want 1048575 bytes at most")
 		s.Consumer("-max-size", "1MiB").Succeeds()
 		producer.Fails(1, "consumer 1 ", "larger than this side accepts")
 	})
-	s := programs.NewScene(t)
-	producer := s.Serving("-size", "6MiB", "-chunk", "2MiB", "-consumers", "2")
+	s, producer := serving(t, "-size", "6MiB", "-chunk", "2MiB", "-consumers", "2")
 	s.Consumer("-max-size", "5MiB").Fails(1, "5242880 bytes at most")
 	s.Consumer("-max-size", "6MiB").Succeeds()
 	producer.Fails(1, "consumer 1 ", "larger than this side accepts")

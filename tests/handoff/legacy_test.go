@@ -49,8 +49,7 @@ var (
 
 func TestLegacyTranscript(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-handle", "legacy", "-fill", "cpu")
+	s, producer := serving(t, "-handle", "legacy", "-fill", "cpu")
 	consumer := s.Consumer("-verify", "cpu")
 	consumer.Succeeds()
 	producer.Succeeds()
@@ -70,8 +69,7 @@ func TestLegacy(t *testing.T) {
 				if size != 10*programs.MiB+1 {
 					cutest.ProvenOnSoft(t)
 				}
-				s := programs.NewScene(t)
-				producer := s.Serving("-handle", "legacy", "-size", programs.Decimal(size), "-fill", way, "-salt", "0x5EED", "-consumers", "3", "-access", "rw")
+				s, producer := serving(t, "-handle", "legacy", "-size", programs.Decimal(size), "-fill", way, "-salt", "0x5EED", "-consumers", "3", "-access", "rw")
 				s.Consumer("-verify", way, "-access", "rw").Succeeds()
 				one, two := s.Consumer("-json"), s.Consumer("-verify", way)
 				one.Succeeds()
@@ -163,8 +161,7 @@ func TestDescriptorsWithoutVMM(t *testing.T) {
 		require.NotContains(t, line, "-handle legacy")
 		programs.NewScene(t).Start("consumer", neither).Fails(3, why)
 	}
-	s := programs.NewScene(t)
-	producer := s.Serving("-consumers", "2")
+	s, producer := serving(t, "-consumers", "2")
 	s.Start("consumer", none).Fails(3, why, "by a vmm handle, and this side takes [legacy]", "start the producer with --handle legacy")
 	s.Consumer().Succeeds()
 	producer.Fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "this side takes [legacy]")
@@ -193,8 +190,7 @@ func TestLegacyWrongData(t *testing.T) {
 	}
 	t.Run("fault 67: another run", func(t *testing.T) {
 		programs.Parallel(t)
-		s := programs.NewScene(t)
-		producer := s.Serving("-handle", "legacy", "-salt", "7")
+		s, producer := serving(t, "-handle", "legacy", "-salt", "7")
 		s.Consumer("-expect-salt", "8").Fails(1, "index 0")
 		producer.Fails(1, "index 0")
 	})
@@ -214,8 +210,7 @@ func TestFault2and9_LegacyProducerDies(t *testing.T) {
 	})
 	t.Run("fault 2: opened", func(t *testing.T) {
 		programs.Parallel(t)
-		s := programs.NewScene(t)
-		producer := s.Serving("-handle", "legacy")
+		s, producer := serving(t, "-handle", "legacy")
 		s.Relayed(t, nil, programs.OnlyOf(programs.TypeMapped, func(*programs.Message) { producer.Kill() })).Consumer().
 			Fails(4, "before it confirmed that the memory is what it offered", "peer lost")
 		s.Forsaken()
@@ -223,8 +218,7 @@ func TestFault2and9_LegacyProducerDies(t *testing.T) {
 	})
 	t.Run("fault 9: interrupted", func(t *testing.T) {
 		programs.Parallel(t)
-		s := programs.NewScene(t)
-		producer := s.Serving("-handle", "legacy", "-size", programs.Long, "-consumers", "0")
+		s, producer := serving(t, "-handle", "legacy", "-size", programs.Long, "-consumers", "0")
 		consumer := haltVerifying(s)
 		producer.Signal(syscall.SIGTERM)
 		producer.WaitLine("  waiting for consumers to close the memory (1), for 30s at most")
@@ -243,8 +237,7 @@ func TestFault5and6_LegacyConsumerDies(t *testing.T) {
 	for _, when := range []string{"Received IPC handle", "Opened IPC handle", "  verifying"} {
 		t.Run(strings.TrimSpace(when), func(t *testing.T) {
 			programs.Parallel(t)
-			s := programs.NewScene(t)
-			producer := s.Serving("-handle", "legacy", "-size", programs.Long, "-consumers", "2")
+			s, producer := serving(t, "-handle", "legacy", "-size", programs.Long, "-consumers", "2")
 			consumer := s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)).Consumer("-verify", "cpu")
 			consumer.WaitLine(when)
 			consumer.Kill()
@@ -290,14 +283,12 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 func TestFault39_LegacyMemoryOfAnotherDevice(t *testing.T) {
 	programs.Parallel(t)
 	a, b := programs.TwoUUIDs(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-handle", "legacy", "-device", b, "-consumers", "0")
+	s, producer := serving(t, "-handle", "legacy", "-device", b, "-consumers", "0")
 	named, err := cu.ParseUUID(a)
 	require.NoError(t, err)
 	s.Relayed(t, programs.OnlyOf(programs.TypeOffer, programs.Put(programs.AtDevice, named[:]...)), nil).Consumer().Succeeds()
 	s.Consumer("-device", b).Succeeds()
-	producer.Signal(syscall.SIGTERM)
-	producer.Succeeds()
+	endsInOrder(producer)
 }
 
 // TestFault46_LegacyNamespaces: as with descriptors, but for two that have one number,

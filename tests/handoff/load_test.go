@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"strconv"
-	"syscall"
 	"testing"
 
 	"github.com/gpufd/gpufd/tests/internal/programs"
@@ -19,8 +18,7 @@ import (
 // another connection does not give up, and serves who waits as soon as it has.
 func TestFault57_ProducerOutOfFDs(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-consumers", "0", "-timeout", programs.Patience.String())
+	s, producer := serving(t, "-consumers", "0", "-timeout", programs.Patience.String())
 	const room = 3
 	all := limitFDs(t, producer, room)
 	ctx, cancel := context.WithTimeout(context.Background(), programs.Patience)
@@ -39,8 +37,7 @@ func TestFault57_ProducerOutOfFDs(t *testing.T) {
 		require.NoError(t, conn.Close())
 	}
 	consumer.Succeeds()
-	producer.Signal(syscall.SIGTERM)
-	producer.Succeeds()
+	endsInOrder(producer)
 }
 
 // TestFault57_ConsumerOutOfFDs: a consumer that has no descriptors for all of an

@@ -52,8 +52,7 @@ func TestFault42_HiddenDevice(t *testing.T) {
 		require.Equal(t, 1, producer.Wait(), producer.Dump())
 	})
 	t.Run("none is visible", func(t *testing.T) {
-		s := programs.NewScene(t)
-		producer := s.Serving()
+		s, producer := serving(t)
 		for _, none := range []string{"", "-1"} {
 			s.Start("consumer", visible(none)).Fails(3, "CUDA_ERROR_NO_DEVICE (100)", "CUDA_VISIBLE_DEVICES")
 		}

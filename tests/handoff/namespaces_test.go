@@ -85,8 +85,7 @@ func TestFault46_UserNamespaces(t *testing.T) {
 		require.NotEmpty(t, programs.Find(producer, "  consumer 1 is pid unknown uid 0 "))
 	})
 	t.Run("the consumer does not know the producer", func(t *testing.T) {
-		s := programs.NewScene(t)
-		producer := s.Serving()
+		s, producer := serving(t)
 		wrapped(s, unmapped, nil, "consumer").Fails(1, "uid 65534 stands for every user unknown in this user namespace")
 		s.Consumer().Succeeds()
 		producer.Succeeds()
@@ -143,15 +142,13 @@ func TestFault46_SoftwareDirectory(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "memory")
 	require.NoError(t, os.Mkdir(other, 0o700))
 	t.Run("another name", func(t *testing.T) {
-		s := programs.NewScene(t)
-		producer := s.Serving()
+		s, producer := serving(t)
 		mount := append(in[:len(in):len(in)], "sh", "-c", `mount --bind "$0" "$1" && shift && exec "$@"`, os.Getenv("GPUFD_SOFT_DIR"), other)
 		wrapped(s, mount, args("GPUFD_SOFT_DIR="+other), "consumer").Succeeds()
 		producer.Succeeds()
 	})
 	t.Run("another directory", func(t *testing.T) {
-		s := programs.NewScene(t)
-		producer := s.Serving()
+		s, producer := serving(t)
 		consumer := wrapped(s, in, args("GPUFD_SOFT_DIR="+other), "consumer")
 		require.Equal(t, 1, consumer.Wait(), consumer.Dump())
 		require.Contains(t, consumer.Err.String(), "the memory is on a device that is not visible to this process")

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/gpufd/gpufd/tests/internal/programs"
@@ -204,13 +203,11 @@ func TestFault56_ManyAtOnce(t *testing.T) {
 // TestSocketMode: nobody else can connect to the socket, from its first moment.
 func TestSocketMode(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving()
+	s, producer := serving(t)
 	info, err := os.Lstat(s.Socket)
 	require.NoError(t, err)
 	require.Equal(t, os.ModeSocket|0o600, info.Mode())
-	producer.Signal(syscall.SIGTERM)
-	producer.Succeeds()
+	endsInOrder(producer)
 }
 
 // TestDefaultSocket: without -socket both meet in the user's runtime directory,

@@ -54,8 +54,7 @@ func TestTranscript(t *testing.T) {
 	programs.Parallel(t)
 	for access, words := range map[string]string{"ro": "read-only", "rw": "read/write"} {
 		t.Run(access, func(t *testing.T) {
-			s := programs.NewScene(t)
-			producer := s.Serving("-access", access, "-fill", "cpu")
+			s, producer := serving(t, "-access", access, "-fill", "cpu")
 			consumer := s.Consumer("-access", access, "-verify", "cpu")
 			consumer.Succeeds()
 			producer.Succeeds()
@@ -71,8 +70,7 @@ func TestTranscript(t *testing.T) {
 // nothing says so. All else stays.
 func TestTranscriptOnGPU(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving("-fill", "gpu")
+	s, producer := serving(t, "-fill", "gpu")
 	consumer := s.Consumer("-verify", "gpu")
 	consumer.Succeeds()
 	producer.Succeeds()
@@ -116,8 +114,7 @@ func requireTranscript(t *testing.T, p *programs.Process, want []string) {
 // TestTranscriptNamesPeer: the lines between say who the other side is.
 func TestTranscriptNamesPeer(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving()
+	s, producer := serving(t)
 	consumer := s.Consumer()
 	consumer.Succeeds()
 	producer.Succeeds()
@@ -135,8 +132,7 @@ func TestTranscriptNamesPeer(t *testing.T) {
 // waits, and what a consumer has reached while its producer is silent.
 func TestLinesAppearAsSoonAsTrue(t *testing.T) {
 	programs.Parallel(t)
-	s := programs.NewScene(t)
-	producer := s.Serving()
+	s, producer := serving(t)
 	require.Empty(t, programs.Find(producer, "Consumer connected"))
 	producer.Stop()
 	consumer := s.Consumer()

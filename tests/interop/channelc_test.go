@@ -3,7 +3,6 @@ package interop
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -20,14 +19,7 @@ import (
 )
 
 // channelReader is the reader of channels in C, built once.
-var channelReader = sync.OnceValues(func() (string, error) {
-	file := filepath.Join(programs.Scratch, "channel.c.bin")
-	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", file, filepath.Join(programs.Root(), "examples", "c", "channel.c"), "-ldl").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
-	}
-	return file, nil
-})
+var channelReader = sync.OnceValues(func() (string, error) { return cc("channel.c") })
 
 // A channelOfC is a writer of gpufd's and a reader in C, at one socket.
 type channelOfC struct {

@@ -21,14 +21,17 @@ import (
 )
 
 // compiled is the consumer in C, built once.
-var compiled = sync.OnceValues(func() (string, error) {
-	file := filepath.Join(programs.Scratch, "consumer.c.bin")
-	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", file, filepath.Join(programs.Root(), "examples", "c", "consumer.c"), "-ldl").CombinedOutput()
+var compiled = sync.OnceValues(func() (string, error) { return cc("consumer.c") })
+
+// cc compiles a program of examples/c and returns where it is.
+func cc(name string) (string, error) {
+	file := filepath.Join(programs.Scratch, name+".bin")
+	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", file, filepath.Join(programs.Root(), "examples", "c", name), "-ldl").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return file, nil
-})
+}
 
 // A peer is a program that speaks the protocol, and the modules of Python that it takes
 // on a GPU.
@@ -93,22 +96,19 @@ type pair struct{ producer, consumer peer }
 
 func (p pair) String() string { return fmt.Sprintf("%v to %v", p.producer, p.consumer) }
 
-// pairs are those that work on either driver.
-var pairs = []pair{
-	{goProducer, pyConsumer},
-	{pyProducer, goConsumer},
-	{pyProducer, pyConsumer},
-	{goProducer, cConsumer},
-	{pyProducer, cConsumer},
-}
+// Pairs that work on either driver: those in which one program is of gpufd, and all. What a side does
+// when the other fails is tested with ours, which each program meets.
+var (
+	withOurs = []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {goProducer, cConsumer}}
+	pairs    = append(slices.Clone(withOurs), pair{pyProducer, pyConsumer}, pair{pyProducer, cConsumer})
+)
 
 // TestInteropDefaultSocket: without a flag the programs meet in one place, whatever the
 // language, where the environment names a directory of the user's or of temporary files.
 func TestInteropDefaultSocket(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
-	all := []pair{{goProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, goConsumer}}
-	eachPair(t, all, func(t *testing.T, p pair) {
+	eachPair(t, withOurs, func(t *testing.T, p pair) {
 		for _, name := range args("XDG_RUNTIME_DIR", "TMPDIR") {
 			s := programs.Meeting(t)
 			s.Keep("gpufd", fmt.Sprintf("gpufd-%d", os.Getuid())) // the directory of the socket
@@ -223,7 +223,7 @@ func TestInteropLibraries(t *testing.T) {
 func TestInteropLegacy(t *testing.T) {
 	programs.Parallel(t)
 	programs.SkipOnSoft(t, "a legacy handle of the software driver is for its own processes")
-	all := []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {pyProducer, pyConsumer}, {goProducer, cConsumer}, {pyProducer, cConsumer}}
+	all := slices.Clone(pairs)
 	for _, library := range args("cupy", "torch") {
 		all = append(all, pair{goProducer, pyConsumer.with(library)}, pair{pyProducer.with(library), goConsumer},
 			pair{pyProducer.with(library), pyConsumer}, pair{pyProducer.with(library), cConsumer}, pair{pyProducer.with(library), pyConsumer.with(library)})
@@ -255,7 +255,7 @@ func TestInteropLegacy(t *testing.T) {
 func TestInteropLegacyKilled(t *testing.T) {
 	programs.Parallel(t)
 	programs.SkipOnSoft(t, "a legacy handle of the software driver is for its own processes")
-	eachPair(t, []pair{{goProducer, pyConsumer}, {pyProducer, goConsumer}, {goProducer, cConsumer}}, func(t *testing.T, p pair) {
+	eachPair(t, withOurs, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer, "-handle", "legacy")
 		producer.Stop()
@@ -300,8 +300,7 @@ func TestInteropLegacySoftware(t *testing.T) {
 // read-write, and is refused where the offer does not give that.
 func TestInteropReadWrite(t *testing.T) {
 	programs.Parallel(t)
-	eachPair(t, pairs, func(t *testing.T, p pair) {
-		p.provenUnlessOurs(t)
+	eachPair(t, withOurs, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer, "-access", "rw")
 		startPeer(s, p.consumer, "-access", "rw").Succeeds()
@@ -318,8 +317,7 @@ func TestInteropReadWrite(t *testing.T) {
 // the integer.
 func TestInteropWrongData(t *testing.T) {
 	programs.Parallel(t)
-	eachPair(t, pairs, func(t *testing.T, p pair) {
-		p.provenUnlessOurs(t)
+	eachPair(t, withOurs, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer, "-size", "1030", "-salt", "7")
 		startPeer(s, p.consumer, "-expect-salt", "8").Fails(1, "first at index 0, want 0xdeadbbde, got 0xdeadbbd1; 258 integers are wrong")
@@ -346,8 +344,7 @@ func TestInteropFlippedBit(t *testing.T) {
 // socket over, whatever the language of the one that died.
 func TestInteropProducerKilled(t *testing.T) {
 	programs.Parallel(t)
-	eachPair(t, pairs, func(t *testing.T, p pair) {
-		p.provenUnlessOurs(t)
+	eachPair(t, withOurs, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer)
 		producer.Stop()
@@ -363,7 +360,7 @@ func TestInteropProducerKilled(t *testing.T) {
 // TestInteropConsumerKilled: the producer knows at once, and serves the next.
 func TestInteropConsumerKilled(t *testing.T) {
 	programs.Parallel(t)
-	eachPair(t, []pair{{pyProducer, goConsumer}, {goProducer, pyConsumer}, {goProducer, cConsumer}}, func(t *testing.T, p pair) {
+	eachPair(t, withOurs, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer, "-consumers", "2")
 		consumer := startPeer(s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)), p.consumer)
@@ -378,8 +375,7 @@ func TestInteropConsumerKilled(t *testing.T) {
 // signal is no failure of it.
 func TestInteropRevoked(t *testing.T) {
 	programs.Parallel(t)
-	eachPair(t, pairs, func(t *testing.T, p pair) {
-		p.provenUnlessOurs(t)
+	eachPair(t, withOurs, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer)
 		consumer := startPeer(s.Relayed(t, nil, programs.Drop(programs.TypeVerdict)), p.consumer)
@@ -455,7 +451,7 @@ func TestInteropOneProducer(t *testing.T) {
 func TestInteropSilence(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
-	eachPair(t, pairs, func(t *testing.T, p pair) {
+	eachPair(t, withOurs, func(t *testing.T, p pair) {
 		s := programs.Meeting(t)
 		producer := servingPeer(s, p.producer, "-consumers", "0")
 		producer.Stop()

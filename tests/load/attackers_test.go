@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // The kinds of attackers, each a process of its own, with how many connections it
@@ -41,10 +42,7 @@ const (
 func attack(do task) error {
 	kind := attackers[do.What]
 	var counts tally
-	bag, err := openBag()
-	if err != nil {
-		return err
-	}
+	bag := testenv.Got(openBag())
 	defer bag.close()
 	return obey(func(ctx context.Context) error {
 		var wg sync.WaitGroup

@@ -23,6 +23,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -158,7 +159,7 @@ func background(work func(context.Context) error, failed chan<- error) (halt fun
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := work(ctx); err != nil {
+		if err := testenv.Complaint(func() error { return work(ctx) }); err != nil {
 			failed <- err
 		}
 	}()

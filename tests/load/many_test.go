@@ -15,18 +15,16 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 )
 
 // attachAndHold attaches as often as the task says, says so, stays until it is to halt,
 // and then verifies and reports each.
 func attachAndHold(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
+	st := testenv.Got(openStage())
 	var counts tally
-	err = obey(func(ctx context.Context) error {
+	err := obey(func(ctx context.Context) error {
 		atts, err := st.attachMany(do)
 		if err == nil {
 			counts.add(countAttached, len(atts))

@@ -9,27 +9,17 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
 
 // serve offers a buffer until there are no more orders.
 func serve(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
-	buf, err := st.newBuffer()
-	if err != nil {
-		return err
-	}
-	if err := st.fill(buf, offerSize, do.Salt); err != nil {
-		return err
-	}
-	srv, err := share.Listen(do.Socket, share.WithTimeout(do.Timeout))
-	if err != nil {
-		return err
-	}
+	st := testenv.Got(openStage())
+	buf := testenv.Got(st.newBuffer())
+	testenv.Must(st.fill(buf, offerSize, do.Salt))
+	srv := testenv.Got(share.Listen(do.Socket, share.WithTimeout(do.Timeout)))
 	var counts tally
 	plant := plants[do.What]
 	there := make(chan struct{})
@@ -51,7 +41,7 @@ func serve(do task) error {
 		cancel()
 		return err
 	}
-	err = obey(func(context.Context) error { return nil }, counts.all)
+	err := obey(func(context.Context) error { return nil }, counts.all)
 	cancel()
 	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
 }
@@ -94,14 +84,16 @@ const (
 // consumeForEver hands over again and again while it may. Each takes no longer than the
 // task's timeout.
 func consumeForEver(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
+	return overAndOver(func(_ context.Context, st *stage, counts *tally) error { return st.consumeOnce(do, counts) })
+}
+
+// overAndOver does something between the orders to go and to halt, until it fails.
+func overAndOver(something func(context.Context, *stage, *tally) error) error {
+	st := testenv.Got(openStage())
 	var counts tally
-	err = obey(func(ctx context.Context) error {
+	err := obey(func(ctx context.Context) error {
 		for ctx.Err() == nil {
-			if err := st.consumeOnce(do, &counts); err != nil {
+			if err := something(ctx, st, &counts); err != nil {
 				return err
 			}
 		}
@@ -145,15 +137,10 @@ const (
 // consumeAndDie hands over as often as the task says, and prints a line each
 // time. Then it dies.
 func consumeAndDie(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
+	st := testenv.Got(openStage())
 	endless := do.What == dieAnywhere || do.What == dieStarting
 	for i := 0; i < do.Count || endless; i++ {
-		if err := st.handOver(context.Background(), do.Socket); err != nil {
-			return err
-		}
+		testenv.Must(st.handOver(context.Background(), do.Socket))
 		fmt.Println("handoff")
 	}
 	return st.consumeHalf(do)
@@ -167,23 +154,18 @@ func (st *stage) consumeHalf(do task) error {
 			die()
 		}
 	}
-	att, err := share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev,
+	att := testenv.Got(share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev,
 		share.OnConnected(func(sock.Peer) { at(dieConnected) }),
 		share.OnReceived(func(share.Offer, []*os.File) {
 			at(dieReceived)
 			if do.What == dieImporting {
 				time.AfterFunc(time.Duration(do.Count%4)*50*time.Microsecond, die)
 			}
-		}))
-	if err != nil {
-		return err
-	}
+		})))
 	at(dieMapped)
 	time.AfterFunc(do.After, die)
 	for do.What == dieVerifying {
-		if err := st.look(att); err != nil {
-			return err
-		}
+		testenv.Must(st.look(att))
 	}
 	_ = att.Report(context.Background(), nil)
 	_ = att.Close()
@@ -201,14 +183,8 @@ const (
 // produceAndDie offers a buffer, and dies somewhere in between. Without a point
 // to die at it ends when there are no more orders.
 func produceAndDie(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
-	srv, err := share.Listen(do.Socket)
-	if err != nil {
-		return err
-	}
+	st := testenv.Got(openStage())
+	srv := testenv.Got(share.Listen(do.Socket))
 	if do.What == dieListening {
 		die()
 	}
@@ -217,33 +193,23 @@ func produceAndDie(do task) error {
 		time.AfterFunc(do.After, die)
 		select {}
 	}
-	buf, err := st.newBuffer()
-	if err != nil {
-		return err
-	}
-	prepared, err := srv.Prepare(cli.OfferName, buf, share.ReadOnly, offered(do.Salt, func(e share.Event) {
+	buf := testenv.Got(st.newBuffer())
+	prepared := testenv.Got(srv.Prepare(cli.OfferName, buf, share.ReadOnly, offered(do.Salt, func(e share.Event) {
 		if e.Kind.String() == do.What && e.Lease >= do.Count {
 			die()
 		}
-	})...)
-	if err != nil {
-		return err
-	}
+	})...))
 	if do.What == dieFilling {
 		time.AfterFunc(do.After, die)
 		for {
-			if err := st.fill(buf, offerSize/2, do.Salt); err != nil {
-				return err
-			}
+			testenv.Must(st.fill(buf, offerSize/2, do.Salt))
 		}
 	}
-	if err := st.fill(buf, offerSize, do.Salt); err != nil {
-		return err
-	}
+	testenv.Must(st.fill(buf, offerSize, do.Salt))
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- prepared.Offer(ctx) }()
-	err = obey(func(context.Context) error { return nil }, func() map[string]int { return nil })
+	err := obey(func(context.Context) error { return nil }, func() map[string]int { return nil })
 	cancel()
 	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -27,14 +28,8 @@ import (
 // has are over. The first makes the memory; each other takes it and the socket over from
 // the one that listens for it at do.What.
 func succeedProducer(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
-	successor, err := sock.Listen(successorSocket(do.Socket, do.Count))
-	if err != nil {
-		return err
-	}
+	st := testenv.Got(openStage())
+	successor := testenv.Got(sock.Listen(successorSocket(do.Socket, do.Count)))
 	srv, buf, closeMemory, err := st.succeed(do)
 	if err != nil {
 		return err
@@ -122,21 +117,13 @@ func ignoring(err, ignored error) error {
 // checkOwner attaches and leaves, over and over. Nothing may go wrong, and the pid that it sees
 // is that of the process that serves it.
 func checkOwner(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
-	var counts tally
-	err = obey(func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			if err := st.checkOnce(do); err != nil {
-				return err
-			}
+	return overAndOver(func(_ context.Context, st *stage, counts *tally) error {
+		err := st.checkOnce(do)
+		if err == nil {
 			counts.add(countHandoffs, 1)
 		}
-		return nil
-	}, counts.all)
-	return errors.Join(err, st.close())
+		return err
+	})
 }
 
 func (st *stage) checkOnce(do task) error {

@@ -23,21 +23,13 @@ import (
 // follow attaches, verifies, waits for something newer, verifies again and leaves, over
 // and over.
 func follow(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
-	var counts tally
-	err = obey(func(ctx context.Context) error {
-		for ctx.Err() == nil {
-			if err := st.followOne(ctx, do); err != nil {
-				return err
-			}
+	return overAndOver(func(ctx context.Context, st *stage, counts *tally) error {
+		err := st.followOne(ctx, do)
+		if err == nil {
 			counts.add(countHandoffs, 1)
 		}
-		return nil
-	}, counts.all)
-	return errors.Join(err, st.close())
+		return err
+	})
 }
 
 func (st *stage) followOne(over context.Context, do task) error {

@@ -18,6 +18,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -41,29 +42,12 @@ again:
 
 // writeForEver is killed while its kernel writes, on device number do.Count.
 func writeForEver(do task) error {
-	st, err := openStageOn(do.Count)
-	if err != nil {
-		return err
-	}
-	att, err := share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev, share.WithAccess(share.ReadWrite), share.WithPeerAccess())
-	if err != nil {
-		return err
-	}
-	mod, err := st.ctx.LoadModule([]byte(endlessKernel))
-	if err != nil {
-		return err
-	}
-	kernel, err := mod.Function("endless")
-	if err != nil {
-		return err
-	}
-	stream, err := st.ctx.NewStream()
-	if err != nil {
-		return err
-	}
-	if err := kernel.Launch(stream, cu.LaunchConfig{Grid: cu.Dim3{X: 1, Y: 1, Z: 1}, Block: cu.Dim3{X: 1, Y: 1, Z: 1}}, att.Ptr()); err != nil {
-		return err
-	}
+	st := testenv.Got(openStageOn(do.Count))
+	att := testenv.Got(share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev, share.WithAccess(share.ReadWrite), share.WithPeerAccess()))
+	mod := testenv.Got(st.ctx.LoadModule([]byte(endlessKernel)))
+	kernel := testenv.Got(mod.Function("endless"))
+	stream := testenv.Got(st.ctx.NewStream())
+	testenv.Must(kernel.Launch(stream, cu.LaunchConfig{Grid: cu.Dim3{X: 1, Y: 1, Z: 1}, Block: cu.Dim3{X: 1, Y: 1, Z: 1}}, att.Ptr()))
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(1) // nobody has killed it
 	return nil
@@ -72,10 +56,7 @@ func writeForEver(do task) error {
 // judgeWriters offers memory to so many writers, one after the other, and says of each what
 // became of its writing.
 func judgeWriters(do task) error {
-	st, err := openStage()
-	if err != nil {
-		return err
-	}
+	st := testenv.Got(openStage())
 	srv, err := share.Listen(do.Socket)
 	if err != nil {
 		return errors.Join(err, st.close())

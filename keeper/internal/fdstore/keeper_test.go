@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/internal/testenv"
 )
 
 // steps are what a keeper does for a new version, one after the other. It may be killed
@@ -42,18 +44,9 @@ var steps = []struct {
 func dyingKeeper(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	n, err := strconv.Atoi(args[1])
-	if err != nil {
-		return err
-	}
-	c, err := Dial(ctx, args[0])
-	if err != nil {
-		return err
-	}
-	fd, err := unix.MemfdCreate("new", unix.MFD_CLOEXEC)
-	if err != nil {
-		return err
-	}
+	n := testenv.Got(strconv.Atoi(args[1]))
+	c := testenv.Got(Dial(ctx, args[0]))
+	fd := testenv.Got(unix.MemfdCreate("new", unix.MFD_CLOEXEC))
 	files := make([]*os.File, 128)
 	for i := range files {
 		files[i] = os.NewFile(uintptr(fd), "new")

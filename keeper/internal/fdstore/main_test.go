@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
 )
 
@@ -39,7 +40,7 @@ func childMain(name string, args []string) int {
 	if !ok {
 		child = func([]string) error { return errors.New("no such child") }
 	}
-	if err := child(args); err != nil {
+	if err := testenv.Complaint(func() error { return child(args) }); err != nil {
 		fmt.Fprintf(os.Stderr, "child %s: %v\n", name, err)
 		return 1
 	}
@@ -59,9 +60,7 @@ func childArgs(name string, args ...string) []string {
 const narrowFDs = spare + 70
 
 func narrowStore(args []string) error {
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: narrowFDs}); err != nil {
-		return err
-	}
+	testenv.Must(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: narrowFDs}))
 	return Run(context.Background(), args[0], func() {})
 }
 
@@ -69,17 +68,9 @@ func narrowStore(args []string) error {
 func spawner(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	r, err := unix.MemfdCreate("inherited", 0) // not closed by exec
-	if err != nil {
-		return err
-	}
+	r := testenv.Got(unix.MemfdCreate("inherited", 0)) // not closed by exec
 	defer unix.Close(r)
-	c, err := Spawn(ctx, args[0], childArgs("store", args[0])...)
-	if err != nil {
-		return err
-	}
-	if err := c.Hold(ctx, 1, []*os.File{os.Stdin}); err != nil {
-		return err
-	}
+	c := testenv.Got(Spawn(ctx, args[0], childArgs("store", args[0])...))
+	testenv.Must(c.Hold(ctx, 1, []*os.File{os.Stdin}))
 	return unix.Kill(os.Getpid(), unix.SIGKILL)
 }
