@@ -17,26 +17,25 @@ func WithFabric() NewOption { return newOption(func(o *options) { o.types |= cu.
 // NVLink domain. They keep nothing alive, so keep the buffer open until the peer
 // has imported them. Finish the work on the memory before you tell a peer. A
 // buffer that was not made [WithFabric] gives [ErrNotShareable].
-func (b *Buffer) ExportFabric() (Descriptor, []cu.FabricHandle, error) {
-	if b == nil || b.content == nil {
-		return Descriptor{}, nil, cu.ErrClosed
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return Descriptor{}, nil, cu.ErrClosed
-	}
-	if b.imported || b.opts.types&cu.HandleFabric == 0 {
-		return Descriptor{}, nil, fmt.Errorf("%w: the buffer was made without WithFabric, or by another process", ErrNotShareable)
-	}
-	handles := make([]cu.FabricHandle, len(b.content.chunks))
-	for i, c := range b.content.chunks {
-		var err error
-		if handles[i], err = c.handle.ExportFabric(); err != nil {
-			return Descriptor{}, nil, fmt.Errorf("exporting chunk %d of %d: %w", i+1, len(b.content.chunks), err)
+func (b *Buffer) ExportFabric() (d Descriptor, handles []cu.FabricHandle, err error) {
+	err = b.whileOpen(func() error {
+		if b.imported || b.opts.types&cu.HandleFabric == 0 {
+			return fmt.Errorf("%w: the buffer was made without WithFabric, or by another process", ErrNotShareable)
 		}
+		for i, c := range b.content.chunks {
+			h, err := c.handle.ExportFabric()
+			if err != nil {
+				return fmt.Errorf("exporting chunk %d of %d: %w", i+1, len(b.content.chunks), err)
+			}
+			handles = append(handles, h)
+		}
+		d = b.describe()
+		return nil
+	})
+	if err != nil {
+		return Descriptor{}, nil, err
 	}
-	return b.describe(), handles, nil
+	return d, handles, nil
 }
 
 // ImportFabric is [Import] for memory that comes as fabric handles. If a step
@@ -51,15 +50,11 @@ func ImportFabric(dev *cu.Device, d Descriptor, handles []cu.FabricHandle, opts 
 	if b.opts.reexport {
 		return nil, b.opts.giveUp(fmt.Errorf("%w: WithReexport keeps descriptors; fabric handles have none", ErrNotShareable))
 	}
-	err = b.importChunks(d, func(i int) (*Allocation, error) {
+	return b.importChunks(d, func(i int) (*Allocation, error) {
 		h, err := dev.Driver().ImportFabric(handles[i], d.ChunkSize)
 		if err != nil {
 			return nil, err
 		}
 		return importedOn(dev, h)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
 }

@@ -45,11 +45,7 @@ func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...ImportOption
 	if err != nil {
 		return nil, err
 	}
-	err = b.importChunks(d, func(i int) (*Allocation, error) { return b.importFile(files[i]) })
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
+	return b.importChunks(d, func(i int) (*Allocation, error) { return b.importFile(files[i]) })
 }
 
 // importFile imports one chunk. It duplicates the descriptor only after the
@@ -100,24 +96,24 @@ func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*B
 
 // importChunks imports each chunk with get and maps them. A lost buffer is
 // reported as made by its caller's caller.
-func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, error)) error {
+func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, error)) (*Buffer, error) {
 	chunks := make([]*Allocation, d.Chunks)
 	for i := range chunks {
 		var err error
 		if chunks[i], err = get(i); err != nil {
 			err = errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, d.Chunks, err), closeAll(chunks[:i]))
-			return b.opts.giveUp(err)
+			return nil, b.opts.giveUp(err)
 		}
 	}
-	return sizeLie(b.assemble(chunks, d.Size))
+	if err := b.assemble(chunks, d.Size); err != nil {
+		return nil, sizeLie(err)
+	}
+	return b, nil
 }
 
 // sizeLie says what a refused mapping means: the memory is smaller than its
 // exporter says, as the driver maps whole allocations only.
 func sizeLie(err error) error {
-	if err == nil {
-		return nil
-	}
 	var e *cu.Error
 	if errors.As(err, &e) && e.Op == "cuMemMap" && (e.Result == cu.ErrNotSupported || e.Result == cu.ErrInvalidValue) {
 		return &DescriptorError{Field: "chunk size", Reason: "is not the size of the memory that came", Err: err}

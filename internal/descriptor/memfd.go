@@ -29,14 +29,8 @@ func Sealed(name string, content []byte) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err = f.Write(content); err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, Seals)
-		err = os.NewSyscallError("fcntl", err)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	_, err = f.Write(content)
+	return seal(f, err, Seals)
 }
 
 // Fixed returns a file of size bytes, more than 0. Everybody who has it may write
@@ -47,10 +41,14 @@ func Fixed(name string, size int64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = unix.Fallocate(int(f.Fd()), 0, 0, size); err != nil {
-		err = os.NewSyscallError("fallocate", err)
-	} else {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, Size|unix.F_SEAL_SEAL)
+	err = unix.Fallocate(int(f.Fd()), 0, 0, size)
+	return seal(f, os.NewSyscallError("fallocate", err), Size|unix.F_SEAL_SEAL)
+}
+
+// seal seals f, or closes it if err says that it could not be made.
+func seal(f *os.File, err error, seals int) (*os.File, error) {
+	if err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
 		err = os.NewSyscallError("fcntl", err)
 	}
 	if err != nil {
