@@ -96,9 +96,7 @@ func TestFault96_StreamTakesWhatADeadWriterLeft(t *testing.T) {
 
 // A stream that comes late gets what was published when the writer was closed.
 func TestStreamTakesWhatWasPublished(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
-	r := newReader(t, ctx, srv)
+	ctx, w, r := newPair(t, 4, 64, WithStreams())
 	s := newStream(t, ctx)
 	for range 3 {
 		slot := ok(w.AcquireOn(s))(t)
@@ -434,9 +432,7 @@ func TestFault96_ClosedWhileAStepIsRefused(t *testing.T) {
 
 // Whoever sleeps until a host wakes it learns that streams have begun to write, which wake nobody.
 func TestSleeperLearnsOfStreams(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
-	r := newReader(t, ctx, srv)
+	ctx, w, r := newPair(t, 2, 64, WithStreams())
 	require.NoError(t, w.AwaitReaders(soon(t), 1))
 	sleeps := func(bell int) { r.words.store(bell, 1) }
 	rang := func(bell int) bool { return r.words.load(bell) == 0 }
@@ -515,8 +511,7 @@ func takeOn(r *Reader, s *cu.Stream, frames int) error {
 // A stream is closed with work that it was given: what it has done is known nevertheless, and another
 // one may go on.
 func TestStreamClosedWithWork(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
+	ctx, srv, w := newChannel(t, 4, 64, WithStreams())
 	r := ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	first := ok(ctx.NewStream())(t)
 	f := ok(r.NextOn(first))(t)

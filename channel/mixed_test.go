@@ -106,9 +106,7 @@ func waitsForLock(function string) bool {
 
 // The host does not take, publish or release what a stream has still to get to.
 func TestHostsWaitForStreams(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 2, 64, WithStreams())
-	r := newReader(t, ctx, srv)
+	ctx, w, r := newPair(t, 2, 64, WithStreams())
 	ws, rs := newStream(t, ctx), newStream(t, ctx)
 	early := ok(r.NextOn(rs))(t)
 	require.ErrorIs(t, r.Release(early), ErrOrder, "it has not come")
@@ -185,8 +183,7 @@ func TestLiarDoesNotKeepAStream(t *testing.T) {
 
 // A frame that a stream published has a size for readers that join behind, too.
 func TestNewestOfAStream(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
+	ctx, srv, w := newChannel(t, 4, 64, WithStreams())
 	s := newStream(t, ctx)
 	slot := ok(w.AcquireOn(s))(t)
 	require.NoError(t, w.PublishOn(s, slot, Meta{}))
@@ -197,8 +194,7 @@ func TestNewestOfAStream(t *testing.T) {
 
 // A reader that drops the newest and stands still leaves others of its kind their share.
 func TestDropNewestIsShared(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 8, 64)
+	ctx, srv, w := newChannel(t, 8, 64)
 	still, quick := newReader(t, ctx, srv, WithPolicy(DropNewest)), newReader(t, ctx, srv, WithPolicy(DropNewest))
 	for n := uint64(1); n <= 50; n++ {
 		put(t, ctx, w)

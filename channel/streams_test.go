@@ -213,9 +213,7 @@ func TestStreamClosedWithinAStep(t *testing.T) {
 
 // A stream that is being closed is given no more steps, which nobody would mark.
 func TestStreamGetsNoStepWhileItIsClosed(t *testing.T) {
-	ctx, srv := listening(t)
-	w := newWriter(t, ctx, srv, 4, 64, WithStreams())
-	r := newReader(t, ctx, srv)
+	ctx, w, r := newPair(t, 4, 64, WithStreams())
 	first := ok(ctx.NewStream())(t)
 	put(t, ctx, w)
 	f := ok(r.NextOn(first))(t)
