@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -14,14 +13,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
-
-// nameOf returns the name of v, or its type and number.
-func nameOf[T ~uint8 | ~uint32](names map[T]string, v T) string {
-	if name, ok := names[v]; ok {
-		return name
-	}
-	return fmt.Sprintf("%s(%d)", reflect.TypeFor[T]().Name(), v)
-}
 
 // softSymbol is exported by the software driver alone.
 const softSymbol = "gpufdSoftDriver"

@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"fmt"
 	"unsafe"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -18,7 +19,12 @@ const (
 )
 
 // String gives "unknown", "host", "device", "array" or "unified".
-func (t MemoryType) String() string { return nameOf(memoryTypes, t) }
+func (t MemoryType) String() string {
+	if name, ok := memoryTypes[t]; ok {
+		return name
+	}
+	return fmt.Sprintf("MemoryType(%d)", uint32(t))
+}
 
 var memoryTypes = map[MemoryType]string{0: "unknown", MemoryHost: "host", MemoryDevice: "device", MemoryArray: "array", MemoryUnified: "unified"}
 
