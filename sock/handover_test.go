@@ -112,8 +112,7 @@ func requireOffered(t testing.TB, b *Conn) {
 func TestNobodyIsRefusedWhileAListenerChangesHands(t *testing.T) {
 	requireNoLeak(t)
 	dir := safeDir(t)
-	first, err := Listen(filepath.Join(dir, "s"), withBacklog(2))
-	require.NoError(t, err)
+	first := listenAt(t, filepath.Join(dir, "s"), withBacklog(2))
 	stop := make(chan struct{})
 	var clients, servers sync.WaitGroup
 	serve := func(l *Listener) {

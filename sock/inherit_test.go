@@ -17,8 +17,7 @@ import (
 // A socket that somebody keeps outlives who listened there: who connects meanwhile waits.
 func TestListenerOfFiles(t *testing.T) {
 	path := filepath.Join(safeDir(t), "s")
-	first, err := Listen(path, WithMaxFDs(0))
-	require.NoError(t, err)
+	first := listenAt(t, path, WithMaxFDs(0))
 	files, err := first.Files()
 	require.NoError(t, err)
 	defer CloseFiles(files)
@@ -28,8 +27,7 @@ func TestListenerOfFiles(t *testing.T) {
 	require.ErrorIs(t, err, ErrInUse)
 
 	dialled(t, path)
-	second, err := Listen(path, WithMaxFDs(0), WithInherited(files))
-	require.NoError(t, err)
+	second := listenAt(t, path, WithMaxFDs(0), WithInherited(files))
 	dialled(t, path)
 	for range 2 {
 		c := accepted(t, second)
@@ -39,8 +37,7 @@ func TestListenerOfFiles(t *testing.T) {
 	require.NoError(t, second.Close())
 	require.FileExists(t, path, "the files are not its own")
 	require.NoError(t, CloseFiles(files))
-	third, err := Listen(path)
-	require.NoError(t, err)
+	third := listenAt(t, path)
 	require.NoError(t, third.Close())
 }
 
@@ -59,8 +56,7 @@ func init() {
 // listener died while it handed the socket over, with a backlog of 0.
 func TestInheritedListenerListens(t *testing.T) {
 	path := filepath.Join(safeDir(t), "s")
-	first, err := Listen(path)
-	require.NoError(t, err)
+	first := listenAt(t, path)
 	files, err := first.Files()
 	require.NoError(t, err)
 	defer CloseFiles(files)
@@ -83,8 +79,7 @@ func TestInheritedListenerListens(t *testing.T) {
 // A file that is no listener of the path is refused, and stays the caller's.
 func TestListenerOfWrongFiles(t *testing.T) {
 	path, other := filepath.Join(safeDir(t), "s"), filepath.Join(safeDir(t), "s")
-	l, err := Listen(other)
-	require.NoError(t, err)
+	l := listenAt(t, other)
 	defer os.Remove(other)
 	files, err := l.Files()
 	require.NoError(t, err)
@@ -95,8 +90,7 @@ func TestListenerOfWrongFiles(t *testing.T) {
 		_, err := Listen(path, WithInherited(wrong))
 		require.Error(t, err)
 	}
-	again, err := Listen(other, WithInherited(files))
-	require.NoError(t, err)
+	again := listenAt(t, other, WithInherited(files))
 	require.NoError(t, again.Close())
 	_, err = (*Listener)(nil).Files()
 	require.ErrorIs(t, err, ErrClosed)

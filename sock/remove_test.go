@@ -14,13 +14,11 @@ func TestRemove(t *testing.T) {
 	requireNoLeak(t)
 	dir := safeDir(t)
 	path := filepath.Join(dir, "s")
-	first, err := Listen(path)
-	require.NoError(t, err)
+	first := listenAt(t, path)
 	require.NoError(t, first.Remove())
 	requireEmptyDir(t, dir)
 
-	second, err := Listen(path)
-	require.NoError(t, err)
+	second := listenAt(t, path)
 	require.NoError(t, first.Remove())
 	require.NoError(t, first.Close())
 	require.NoError(t, first.Remove())
@@ -40,8 +38,7 @@ func TestRemove(t *testing.T) {
 func TestRemoveLeavesOthersFiles(t *testing.T) {
 	requireNoLeak(t)
 	path := filepath.Join(safeDir(t), "s")
-	l, err := Listen(path)
-	require.NoError(t, err)
+	l := listenAt(t, path)
 	for _, name := range []string{path, path + ".lock"} {
 		require.NoError(t, os.Remove(name))
 		require.NoError(t, os.WriteFile(name, nil, 0o600))
@@ -51,6 +48,7 @@ func TestRemoveLeavesOthersFiles(t *testing.T) {
 	require.FileExists(t, path+".lock")
 
 	require.NoError(t, l.Close())
+	var err error
 	l.id, _, err = inodeAt(path)
 	require.NoError(t, err)
 	l.lock.id, _, err = inodeAt(path + ".lock")

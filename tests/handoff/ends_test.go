@@ -127,12 +127,12 @@ func TestHangup(t *testing.T) {
 	hangups := make(chan os.Signal, 1) // taken, so that children do not have them ignored, as under nohup(1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	s, producer := serving(t, "-consumers", "0")
+	_, producer := serving(t, "-consumers", "0")
 	producer.Signal(syscall.SIGHUP)
 	producer.WaitLine("Interrupted while serving")
 	producer.Succeeds()
 
-	s = programs.NewScene(t)
+	s := programs.NewScene(t)
 	producer = programs.Start(t, "producer", "/bin/sh", []string{"GPUFD_DRIVER=" + programs.KindName()},
 		"-c", `trap "" HUP; exec "$0" "$@"`, programs.ProgramPath(t, "producer"), "-socket", s.Socket, "-consumers", "0")
 	producer.WaitLine("Waiting for consumer connection...")

@@ -55,7 +55,7 @@ func TestJSONOfFailure(t *testing.T) {
 	consumer := s.Consumer("-json", "-expect-salt", "1")
 	consumer.Fails(1)
 	producer.Fails(1)
-	lonely := s.Consumer("-json", "-timeout", "1s")
+	lonely := s.Consumer("-json", "-timeout", "200ms")
 	lonely.Fails(1)
 	usage := s.Producer("-json", "-consumers", "-1")
 	usage.Fails(2)

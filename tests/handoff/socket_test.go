@@ -27,19 +27,19 @@ var places = []place{
 	{"empty", literally(""), 2, 2, "empty", "empty"},
 	{"trailing slash", literally("/tmp/"), 2, 2, "ends with a slash", "ends with a slash"},
 	{"dot", literally("."), 2, 2, "names a directory", "names a directory"},
-	{"missing directories", below("missing/twice/s"), 1, 1, "mkdir -p -m 700", "no producer there within 1s"},
+	{"missing directories", below("missing/twice/s"), 1, 1, "mkdir -p -m 700", "no producer there within 200ms"},
 	{"file for a directory", fileAsDirectory, 1, 1, "not a directory", "not a directory"},
 	{"fault 50: directory", makeDirectory, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
 	{"fault 50: file", makeFile, 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
 	{"fault 50: symlink", makeSymlink("target"), 1, 1, "something else is there", "not a SOCK_SEQPACKET socket"},
-	{"fault 50: dangling symlink", makeSymlink("nowhere"), 1, 1, "something else is there", "no producer there within 1s"},
-	{"fault 50: lock is symlink", makeLockSymlink, 1, 1, "lock file", "no producer there within 1s"},
+	{"fault 50: dangling symlink", makeSymlink("nowhere"), 1, 1, "something else is there", "no producer there within 200ms"},
+	{"fault 50: lock is symlink", makeLockSymlink, 1, 1, "lock file", "no producer there within 200ms"},
 	{"stream socket", makeStreamSocket, 1, 1, "choose another socket with --socket", "a socket of another type"},
-	{"fault 52: world writable", chmod(0o777), 1, 1, "mode 0777", "no producer there within 1s"},
-	{"fault 52: group writable", chmod(0o770), 1, 1, "mode 0770", "no producer there within 1s"},
-	{"fault 52: sticky", chmod(0o777 | os.ModeSticky), 1, 1, "mode 1777", "no producer there within 1s"},
-	{"fault 52: other user", chown, 1, 1, "belongs to uid 12345", "no producer there within 1s"},
-	{"nobody there", literally("SCENE"), 0, 1, "", "no producer there within 1s"},
+	{"fault 52: world writable", chmod(0o777), 1, 1, "mode 0777", "no producer there within 200ms"},
+	{"fault 52: group writable", chmod(0o770), 1, 1, "mode 0770", "no producer there within 200ms"},
+	{"fault 52: sticky", chmod(0o777 | os.ModeSticky), 1, 1, "mode 1777", "no producer there within 200ms"},
+	{"fault 52: other user", chown, 1, 1, "belongs to uid 12345", "no producer there within 200ms"},
+	{"nobody there", literally("SCENE"), 0, 1, "", "no producer there within 200ms"},
 }
 
 // TestFault50to52_Places: neither program does anything at a place that is not
@@ -61,7 +61,7 @@ func TestFault50to52_Places(t *testing.T) {
 				path := p.make(t, s)
 				before := s.Listing()
 				s.Keep(before...)
-				s.Start(program, nil, "-socket", path, "-timeout", "1s").Fails(want.code, want.word)
+				s.Start(program, nil, "-socket", path, "-timeout", "200ms").Fails(want.code, want.word)
 				require.Equal(t, before, s.Listing())
 			})
 		}
@@ -155,7 +155,7 @@ func TestFault48_StaleSocket(t *testing.T) {
 			programs.Parallel(t)
 			s := programs.NewScene(t)
 			leave(t, s)
-			s.Consumer("-timeout", "1s").Fails(1, "no producer there within 1s")
+			s.Consumer("-timeout", "200ms").Fails(1, "no producer there within 200ms")
 			producer := s.Serving()
 			s.Consumer().Succeeds()
 			producer.Succeeds()
@@ -223,7 +223,7 @@ func TestDefaultSocket(t *testing.T) {
 			startDefault := func(program string, args ...string) *programs.Process {
 				return programs.Start(t, program, programs.ProgramPath(t, program), append(env(s), "GPUFD_DRIVER="+programs.KindName()), args...)
 			}
-			startDefault("consumer", "-timeout", "1s").Fails(1, "no producer there within 1s")
+			startDefault("consumer", "-timeout", "200ms").Fails(1, "no producer there within 200ms")
 			require.Empty(t, s.Listing(), "the consumer makes nothing")
 			for range 2 { // the directory stays
 				producer := startDefault("producer")

@@ -208,7 +208,7 @@ func requirePatternOf(t *testing.T, ctx *cu.Context, p cu.DevicePtr, size uint64
 func TestKernelsAreGivenUp(t *testing.T) {
 	programs.Parallel(t)
 	ctx := cutest.Context(t, cutest.Device(t))
-	const size = 8 * programs.MiB
+	const size = 3 * programs.MiB
 	mem, err := ctx.Alloc(size)
 	require.NoError(t, err)
 	k, err := cli.NewKernels(ctx)

@@ -3,6 +3,7 @@ package programs
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -120,8 +121,20 @@ func (p *Process) Stop() {
 func (p *Process) Stopped() bool {
 	p.T.Helper()
 	p.Signal(syscall.SIGSTOP)
-	Eventually(p.T, func() bool { return p.Ended() || State(p.PID()) == 'T' }, "%s does not stop", p.Name)
+	Eventually(p.T, func() bool { return p.Ended() || halted(p.PID()) }, "%s does not stop", p.Name)
 	return !p.Ended()
+}
+
+// halted reports whether no thread of a process runs any more: one that does goes on with its work.
+func halted(pid int) bool {
+	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	for _, thread := range threads {
+		id, _ := strconv.Atoi(thread.Name())
+		if s := State(id); s != 'T' && s != 0 { // 0: it has ended
+			return false
+		}
+	}
+	return err == nil
 }
 
 // WaitLine waits for a line of standard output that begins so.
