@@ -157,8 +157,7 @@ func TestWithoutFiles(t *testing.T) {
 			return
 		}
 		require.NoError(t, client.Send(soon(t), []byte("x"), tempFile(t, "x")))
-		_, err := server.Receive(soon(t))
-		require.ErrorIs(t, err, ErrTooManyFDs)
+		require.ErrorIs(t, errOf(server.Receive(soon(t))), ErrTooManyFDs)
 	})
 }
 
@@ -181,8 +180,7 @@ func TestReclaim(t *testing.T) {
 	requireNoLeak(t)
 	dir := safeDir(t)
 	l := listenAt(t, filepath.Join(dir, "s"))
-	files, err := l.Files()
-	require.NoError(t, err)
+	files := ok(l.Files())(t)
 	require.NoError(t, CloseFiles(files))
 	l.Reclaim()
 	require.NoError(t, l.Close())
@@ -203,8 +201,7 @@ func TestStrangersPipe(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.Send(soon(t), []byte("x"), r))
 	require.NoError(t, r.Close())
-	_, err = b.Receive(soon(t))
-	require.ErrorIs(t, err, ErrUnfit)
+	require.ErrorIs(t, errOf(b.Receive(soon(t))), ErrUnfit)
 	require.NoError(t, w.Close())
 	requireNobodyLeft(t)
 }

@@ -172,8 +172,7 @@ func TestCloseInLine(t *testing.T) {
 	a, b := pair(t)
 	c, d := pair(t)
 	b.s.from, d.s.from = hostile, hostile
-	copied, err := d.File()
-	require.NoError(t, err)
+	copied := ok(d.File())(t)
 	require.Equal(t, hostile, senderOf(copied))
 	bGone, dGone := b.Drop(), d.Drop()
 	require.NoError(t, a.WaitHangup(soon(t)))

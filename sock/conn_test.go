@@ -36,8 +36,7 @@ func init() {
 func TestParentAndChild(t *testing.T) {
 	requireNoLeak(t)
 	a, b := pair(t)
-	f, err := b.File()
-	require.NoError(t, err)
+	f := ok(b.File())(t)
 	cmd := childCommand(t, "inherited")
 	cmd.ExtraFiles = []*os.File{f}
 	cmd.Stderr = os.Stderr
@@ -58,8 +57,7 @@ func TestParentAndChild(t *testing.T) {
 func TestFromFileRefuses(t *testing.T) {
 	requireNoLeak(t)
 	socket := func(domain, kind int) *os.File {
-		fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
-		require.NoError(t, err)
+		fd := ok(unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0))(t)
 		return os.NewFile(uintptr(fd), "socket")
 	}
 	stream, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -101,11 +99,9 @@ func TestNothingPanicsOnNil(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.ErrorIs(t, c.Send(context.Background(), []byte("x")), ErrClosed)
 		require.ErrorIs(t, c.TrySend([]byte("x")), ErrClosed)
-		_, err := c.Receive(context.Background())
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, errOf(c.Receive(context.Background())), ErrClosed)
 		require.ErrorIs(t, c.WaitClose(context.Background()), ErrClosed)
-		_, err = c.File()
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, errOf(c.File()), ErrClosed)
 		require.ErrorIs(t, c.RefuseFiles(), ErrClosed)
 		require.ErrorIs(t, c.TakeFiles(), ErrClosed)
 		requireClosed(t, c.Drop())
@@ -116,8 +112,7 @@ func TestNothingPanicsOnNil(t *testing.T) {
 	for _, l := range []*Listener{nil, {}} {
 		require.NoError(t, l.Close())
 		require.Empty(t, l.Path())
-		_, err := l.Accept(context.Background())
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, errOf(l.Accept(context.Background())), ErrClosed)
 	}
 	var r *Record
 	require.NoError(t, r.Close())
@@ -176,8 +171,7 @@ func benchmarkRoundTrip(b *testing.B, files ...*os.File) {
 	b.ReportAllocs()
 	for b.Loop() {
 		require.NoError(b, near.Send(ctx, record, files...))
-		rec, err := near.Receive(ctx)
-		require.NoError(b, err)
+		rec := ok(near.Receive(ctx))(b)
 		require.NoError(b, rec.Close())
 	}
 }
@@ -186,13 +180,11 @@ func benchmarkRoundTrip(b *testing.B, files ...*os.File) {
 func TestMakersOfDescriptorsAreKnown(t *testing.T) {
 	path := filepath.Join(safeDir(t), "s")
 	requireNoLeak(t)
-	inherited, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	inherited := ok(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 	before := leak.OpenFDs()
 
 	a, b := pair(t)
-	f, err := a.File()
-	require.NoError(t, err)
+	f := ok(a.File())(t)
 	require.NoError(t, a.Send(soon(t), []byte("x"), f))
 	rec := received(t, b)
 	l := listenAt(t, path)
@@ -204,8 +196,7 @@ func TestMakersOfDescriptorsAreKnown(t *testing.T) {
 	require.Equal(t, 8, strings.Count(left, t.Name()), left)
 
 	before = leak.OpenFDs()
-	e, err := FromFile(os.NewFile(uintptr(inherited[0]), "inherited"))
-	require.NoError(t, err)
+	e := ok(FromFile(os.NewFile(uintptr(inherited[0]), "inherited")))(t)
 	require.Empty(t, leak.OpenFDs().Since(before), "in the place of the inherited one")
 	for _, c := range []io.Closer{a, b, f, &rec, l, c, d, e} {
 		require.NoError(t, c.Close())

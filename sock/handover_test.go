@@ -38,8 +38,7 @@ func handedOver(t testing.TB, l *Listener, opts ...ListenOption) *Listener {
 	a, b := pair(t)
 	given := make(chan error, 1)
 	go func() { given <- l.HandOver(soon(t), a) }()
-	next, err := TakeOver(soon(t), b, l.Path(), opts...)
-	require.NoError(t, err)
+	next := ok(TakeOver(soon(t), b, l.Path(), opts...))(t)
 	require.NoError(t, <-given)
 	t.Cleanup(func() { require.NoError(t, next.Close()) })
 	return next
@@ -58,8 +57,7 @@ func TestListenerGoesToAnotherProcess(t *testing.T) {
 	require.EqualValues(t, os.Getpid(), early.Peer().PID)
 
 	a, b := pair(t)
-	f, err := b.File()
-	require.NoError(t, err)
+	f := ok(b.File())(t)
 	cmd := childCommand(t, "successor", l.Path())
 	cmd.ExtraFiles = []*os.File{f}
 	cmd.Stderr = os.Stderr
@@ -74,22 +72,19 @@ func TestListenerGoesToAnotherProcess(t *testing.T) {
 		}
 		waited <- c
 	}()
-	_, err = Listen(l.Path())
-	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorIs(t, errOf(Listen(l.Path())), ErrInUse)
 	require.NoError(t, cmd.Start())
 	require.NoError(t, f.Close())
 	require.NoError(t, <-given)
 
 	server := accepted(t, l)
 	requireWorks(t, early, server)
-	_, err = l.Accept(soon(t))
-	require.ErrorIs(t, err, ErrHandedOver)
+	require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrHandedOver)
 	require.ErrorIs(t, l.HandOver(soon(t), a), ErrHandedOver)
 	require.NoError(t, l.Remove())
 	require.NoError(t, l.Close())
 	requireWorks(t, early, server)
-	_, err = Listen(l.Path())
-	require.ErrorIs(t, err, ErrInUse)
+	require.ErrorIs(t, errOf(Listen(l.Path())), ErrInUse)
 
 	late := <-waited
 	require.NotNil(t, late)
@@ -150,8 +145,7 @@ func TestNobodyIsRefusedWhileAListenerChangesHands(t *testing.T) {
 		a, b := pair(t)
 		given := make(chan error, 1)
 		go func() { given <- l.HandOver(soon(t), a) }()
-		next, err := TakeOver(soon(t), b, first.Path(), withBacklog(2))
-		require.NoError(t, err)
+		next := ok(TakeOver(soon(t), b, first.Path(), withBacklog(2)))(t)
 		require.NoError(t, <-given)
 		servers.Go(func() { serve(next) })
 		l = next

@@ -52,8 +52,7 @@ func pair(t testing.TB) (a, b *Conn) {
 // user may search.
 func safeDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "sock")
-	require.NoError(t, err)
+	dir := ok(os.MkdirTemp("/tmp", "sock"))(t)
 	require.NoError(t, os.Chmod(dir, 0o711))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	return dir
@@ -61,8 +60,7 @@ func safeDir(t testing.TB) string {
 
 func listenAt(t testing.TB, path string, opts ...ListenOption) *Listener {
 	t.Helper()
-	l, err := Listen(path, opts...)
-	require.NoError(t, err)
+	l := ok(Listen(path, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 	return l
 }
@@ -79,8 +77,7 @@ func connected(t testing.TB) (l *Listener, server, client *Conn) {
 // accepted is the next connection of l, until t ends.
 func accepted(t testing.TB, l *Listener) *Conn {
 	t.Helper()
-	c, err := l.Accept(soon(t))
-	require.NoError(t, err)
+	c := ok(l.Accept(soon(t)))(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
@@ -88,8 +85,7 @@ func accepted(t testing.TB, l *Listener) *Conn {
 // dialled is a connection to the listener at path, until t ends.
 func dialled(t testing.TB, path string, opts ...DialOption) *Conn {
 	t.Helper()
-	c, err := Dial(soon(t), path, opts...)
-	require.NoError(t, err)
+	c := ok(Dial(soon(t), path, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
 }
@@ -97,8 +93,7 @@ func dialled(t testing.TB, path string, opts ...DialOption) *Conn {
 // received is the next record that c receives.
 func received(t testing.TB, c *Conn) Record {
 	t.Helper()
-	rec, err := c.Receive(soon(t))
-	require.NoError(t, err)
+	rec := ok(c.Receive(soon(t)))(t)
 	return rec
 }
 
@@ -121,8 +116,7 @@ func requireServes(t testing.TB, l *Listener) {
 // requireEmptyDir says that nothing was left behind (invariant 4).
 func requireEmptyDir(t testing.TB, dir string) {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
+	entries := ok(os.ReadDir(dir))(t)
 	require.Empty(t, entries)
 }
 
@@ -138,20 +132,17 @@ func requireWorks(t testing.TB, a, b *Conn) {
 // tempFile is a file that holds content.
 func tempFile(t testing.TB, content string) *os.File {
 	t.Helper()
-	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
-	require.NoError(t, err)
+	fd := ok(unix.MemfdCreate("test", unix.MFD_CLOEXEC))(t)
 	f := os.NewFile(uintptr(fd), content)
 	t.Cleanup(func() { require.NoError(t, CloseFiles([]*os.File{f})) })
-	_, err = f.WriteString(content)
-	require.NoError(t, err)
+	require.NoError(t, errOf(f.WriteString(content)))
 	return f
 }
 
 // contentOf reads a file from its beginning, whatever its offset.
 func contentOf(t testing.TB, f *os.File) string {
 	t.Helper()
-	data, err := io.ReadAll(io.NewSectionReader(f, 0, 1<<20))
-	require.NoError(t, err)
+	data := ok(io.ReadAll(io.NewSectionReader(f, 0, 1<<20)))(t)
 	return string(data)
 }
 

@@ -31,8 +31,7 @@ func onBothKernels(t *testing.T, f func(t *testing.T, sealed bool)) {
 	t.Helper()
 	needsKernelsControl(t)
 	t.Run("with SO_PASSRIGHTS", func(t *testing.T) {
-		fd, err := newFD()
-		require.NoError(t, err)
+		fd := ok(newFD())(t)
 		sealed := refuseRights(fd)
 		require.NoError(t, unix.Close(fd))
 		if !sealed {
@@ -128,8 +127,7 @@ func (p trap) send(c *Conn, record []byte, n int) error {
 // the wait.
 func sendTrap(t *testing.T, c *Conn, record []byte, n int) (spring func()) {
 	t.Helper()
-	p, err := newTrap()
-	require.NoError(t, err)
+	p := ok(newTrap())(t)
 	require.NoError(t, p.send(c, record, n))
 	sprung := false
 	spring = func() {
@@ -287,11 +285,9 @@ func TestCallsThatWaitDoNotClose(t *testing.T) {
 	gone := b.Drop()
 	quickly(t, func() { require.ErrorIs(t, <-sent, ErrClosed) })
 	quickly(t, func() {
-		_, err := b.Receive(context.Background())
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, errOf(b.Receive(context.Background())), ErrClosed)
 		require.ErrorIs(t, b.TrySend([]byte("x")), ErrClosed)
-		_, err = b.File()
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, errOf(b.File()), ErrClosed)
 		require.ErrorIs(t, b.RefuseFiles(), ErrClosed)
 	})
 	requireHangs(t, gone, spring)
@@ -314,8 +310,7 @@ func TestLastToLeaveDoesNotClose(t *testing.T) {
 			}()
 			<-in
 			gone := b.Drop()
-			_, err := b.File()
-			require.ErrorIs(t, err, ErrClosed)
+			require.ErrorIs(t, errOf(b.File()), ErrClosed)
 			<-briefly(t).Done() // time for a close that does not wait
 			close(out)
 			quickly(t, func() { require.NoError(t, <-left) })
@@ -378,13 +373,11 @@ func TestBadRecordsThatHang(t *testing.T) {
 	t.Run("empty", func(t *testing.T) {
 		requireNoLeak(t)
 		a, b := pair(t)
-		p, err := newTrap()
-		require.NoError(t, err)
+		p := ok(newTrap())(t)
 		require.NoError(t, rawSendEmpty(t, a, unix.UnixRights(p.fd)))
 		require.NoError(t, unix.Close(p.fd))
 		quickly(t, func() {
-			_, err := b.Receive(soon(t))
-			require.ErrorIs(t, err, ErrEmptyRecord)
+			require.ErrorIs(t, errOf(b.Receive(soon(t))), ErrEmptyRecord)
 		})
 		requireHangs(t, b.Drop(), func() { require.NoError(t, p.spring()) })
 	})
@@ -396,8 +389,7 @@ func TestWaitHangup(t *testing.T) {
 	stuck := func(t *testing.T, a, b *Conn) {
 		b.limits.fds = 0
 		require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
-		_, err := b.Receive(soon(t))
-		require.ErrorIs(t, err, ErrStuck)
+		require.ErrorIs(t, errOf(b.Receive(soon(t))), ErrStuck)
 	}
 	waiting := func(t *testing.T, b *Conn) <-chan error {
 		ended := make(chan error, 1)
@@ -612,8 +604,7 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 		closesWait(t, time.Hour)
 		quickly(t, func() {
 			for range refusedPeers {
-				_, err := l.Accept(soon(t))
-				require.ErrorIs(t, err, ErrRefused)
+				require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrRefused)
 			}
 		})
 		requireServes(t, l)
@@ -629,8 +620,7 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 func requireSays(t *testing.T, r io.Reader, want string) {
 	t.Helper()
 	said := make([]byte, len(want)+1)
-	_, err := io.ReadFull(r, said)
-	require.NoError(t, err)
+	require.NoError(t, errOf(io.ReadFull(r, said)))
 	require.Equal(t, want+"\n", string(said))
 }
 
@@ -691,8 +681,7 @@ func TestRefuseFiles(t *testing.T) {
 			requireRefused(t, a)
 		} else {
 			require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
-			_, err := b.Receive(soon(t))
-			require.ErrorIs(t, err, ErrTooManyFDs)
+			require.ErrorIs(t, errOf(b.Receive(soon(t))), ErrTooManyFDs)
 		}
 		requireWorks(t, b, a)
 
@@ -700,8 +689,7 @@ func TestRefuseFiles(t *testing.T) {
 		spring := sendTrap(t, a, []byte("x"), 1)
 		require.NoError(t, b.RefuseFiles())
 		quickly(t, func() {
-			_, err := b.Receive(soon(t))
-			require.ErrorIs(t, err, ErrTooManyFDs)
+			require.ErrorIs(t, errOf(b.Receive(soon(t))), ErrTooManyFDs)
 		})
 		requireHangs(t, b.Drop(), spring)
 	})

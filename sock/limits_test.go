@@ -203,16 +203,14 @@ func TestFault53_Farewell(t *testing.T) {
 				}
 				done <- err
 			}()
-			_, err := l.Accept(soon(t))
-			require.ErrorIs(t, err, ErrRefused)
+			require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrRefused)
 			require.NoError(t, <-done)
 		}
 		mine := dialled(t, l.Path())
 		accepted := accepted(t, l)
 		requireWorks(t, accepted, mine) // no farewell to who is admitted
 		require.NoError(t, mine.Close())
-		_, err := accepted.Receive(soon(t))
-		require.ErrorIs(t, err, io.EOF)
+		require.ErrorIs(t, errOf(accepted.Receive(soon(t))), io.EOF)
 		require.NoError(t, accepted.Close())
 	}
 }
@@ -245,8 +243,7 @@ func TestFault60_FarewellWaitsForNobody(t *testing.T) {
 	asUser(t, cmd, 12345, 12345)
 	stdin, _ := started(t, cmd)
 	for range 100 {
-		_, err := l.Accept(soon(t))
-		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrRefused)
 	}
 	require.NoError(t, stdin.Close())
 	require.NoError(t, cmd.Wait())
@@ -256,8 +253,7 @@ func TestFault60_FarewellWaitsForNobody(t *testing.T) {
 func TestNilOptions(t *testing.T) {
 	l := listenAt(t, filepath.Join(safeDir(t), "s"), nil, LimitOption(nil), WithMaxFDs(1))
 	require.Equal(t, limits{MaxRecord, 1}, l.limits)
-	c, err := Dial(soon(t), l.Path(), nil, LimitOption(nil), WithMaxRecord(7))
-	require.NoError(t, err)
+	c := ok(Dial(soon(t), l.Path(), nil, LimitOption(nil), WithMaxRecord(7)))(t)
 	require.Equal(t, limits{7, MaxFDs}, c.limits)
 	require.NoError(t, c.Close())
 }

@@ -57,16 +57,14 @@ func TestModeFromTheStart(t *testing.T) {
 			l, err := Listen(filepath.Join(safeDir(t), "s"), WithMode(mode))
 			unix.Umask(old)
 			require.NoError(t, err)
-			info, err := os.Lstat(l.Path())
-			require.NoError(t, err)
+			info := ok(os.Lstat(l.Path()))(t)
 			require.Equal(t, mode, info.Mode().Perm(), "umask %o", umask)
 			require.NoError(t, l.Close())
 		}
 	}
 	// The kernel itself gives the file the mode of the socket: without that,
 	// it would be wider until chmod.
-	fd, err := newFD()
-	require.NoError(t, err)
+	fd := ok(newFD())(t)
 	defer unix.Close(fd)
 	l := &Listener{file: filepath.Join(safeDir(t), "s")}
 	old := unix.Umask(0)
@@ -126,8 +124,7 @@ func TestFault48_StaleSocket(t *testing.T) {
 // if backlog is not negative.
 func bare(t *testing.T, path string, kind, backlog int) (closeIt func()) {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	fd := ok(unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0))(t)
 	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: path}))
 	if backlog >= 0 {
 		require.NoError(t, unix.Listen(fd, backlog))
@@ -139,8 +136,7 @@ func TestFault49_LiveOwner(t *testing.T) {
 	requireNoLeak(t)
 	t.Run("of this package", func(t *testing.T) {
 		l, server, client := connected(t)
-		_, err := Listen(l.Path())
-		require.ErrorIs(t, err, ErrInUse)
+		require.ErrorIs(t, errOf(Listen(l.Path())), ErrInUse)
 		requireWorks(t, client, server)
 		dialled(t, l.Path())
 	})
@@ -159,10 +155,9 @@ func TestFault49_LiveOwner(t *testing.T) {
 			for range c.clients {
 				dialled(t, path)
 			}
-			_, err := Listen(path)
-			require.ErrorIs(t, err, ErrInUse)
+			require.ErrorIs(t, errOf(Listen(path)), ErrInUse)
 			require.NoFileExists(t, path+".lock", "nothing is left behind")
-			_, _, err = inodeAt(path)
+			_, _, err := inodeAt(path)
 			require.NoError(t, err, "it was left alone")
 
 			closeIt()
@@ -192,12 +187,9 @@ func TestFault50_NotASocket(t *testing.T) {
 			dir := safeDir(t)
 			path := filepath.Join(dir, "s")
 			require.NoError(t, make(path))
-			before, err := os.ReadDir(dir)
-			require.NoError(t, err)
-			_, err = Listen(path)
-			require.ErrorIs(t, err, ErrNotSocket)
-			after, err := os.ReadDir(dir)
-			require.NoError(t, err)
+			before := ok(os.ReadDir(dir))(t)
+			require.ErrorIs(t, errOf(Listen(path)), ErrNotSocket)
+			after := ok(os.ReadDir(dir))(t)
 			require.Equal(t, names(before), names(after))
 		})
 		if name == "file" { // that is what a lock is
@@ -206,10 +198,9 @@ func TestFault50_NotASocket(t *testing.T) {
 		t.Run(name+" for a lock", func(t *testing.T) {
 			path := filepath.Join(safeDir(t), "s")
 			require.NoError(t, make(path+".lock"))
-			_, err := Listen(path)
-			require.ErrorIs(t, err, ErrNotSocket)
+			require.ErrorIs(t, errOf(Listen(path)), ErrNotSocket)
 			require.NoFileExists(t, path)
-			_, _, err = inodeAt(path + ".lock")
+			_, _, err := inodeAt(path + ".lock")
 			require.NoError(t, err, "it was left alone")
 		})
 	}
@@ -238,14 +229,11 @@ func TestFault51_Paths(t *testing.T) {
 		"abstract": "\x00name", "slash": dir + "/", "dot": dir + "/.", "dots": dir + "/..", "root": "/", "here": ".",
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Listen(path)
-			require.ErrorIs(t, err, ErrPath)
-			_, err = Dial(soon(t), path)
-			require.ErrorIs(t, err, ErrPath)
+			require.ErrorIs(t, errOf(Listen(path)), ErrPath)
+			require.ErrorIs(t, errOf(Dial(soon(t), path)), ErrPath)
 		})
 	}
-	_, err := Listen(longest + "x")
-	require.ErrorContains(t, err, "108 bytes, at most 107")
+	require.ErrorContains(t, errOf(Listen(longest+"x")), "108 bytes, at most 107")
 	requireEmptyDir(t, dir)
 }
 
@@ -315,10 +303,8 @@ func TestFault52_InsecureDirectory(t *testing.T) {
 	t.Run("not a directory", func(t *testing.T) {
 		file := filepath.Join(safeDir(t), "f")
 		require.NoError(t, os.WriteFile(file, nil, 0o600))
-		_, err := Listen(filepath.Join(file, "s"))
-		require.ErrorIs(t, err, ErrNoDirectory)
-		_, err = Listen(filepath.Join(file, "deeper", "s"))
-		require.ErrorIs(t, err, ErrNoDirectory)
+		require.ErrorIs(t, errOf(Listen(filepath.Join(file, "s"))), ErrNoDirectory)
+		require.ErrorIs(t, errOf(Listen(filepath.Join(file, "deeper", "s"))), ErrNoDirectory)
 	})
 }
 
@@ -330,8 +316,7 @@ func TestFault55_DirectoryRemoved(t *testing.T) {
 	dir := filepath.Dir(l.Path())
 	require.NoError(t, os.RemoveAll(dir))
 	requireWorks(t, client, server)
-	_, err := Dial(soon(t), l.Path())
-	require.ErrorIs(t, err, ErrNoListener)
+	require.ErrorIs(t, errOf(Dial(soon(t), l.Path())), ErrNoListener)
 
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	successor := listenAt(t, l.Path())

@@ -89,10 +89,8 @@ func childCommand(t *testing.T, name string, args ...string) *exec.Cmd {
 // started starts a child and returns its standard input and output.
 func started(t testing.TB, cmd *exec.Cmd) (in io.WriteCloser, out io.Reader) {
 	t.Helper()
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err = cmd.StdoutPipe()
-	require.NoError(t, err)
+	in = ok(cmd.StdinPipe())(t)
+	out = ok(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	return in, out
@@ -118,8 +116,7 @@ func asUser(t *testing.T, cmd *exec.Cmd, uid, gid uint32) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to start a process of another user")
 	}
-	self, err := os.Open("/proc/self/exe")
-	require.NoError(t, err)
+	self := ok(os.Open("/proc/self/exe"))(t)
 	t.Cleanup(func() { require.NoError(t, self.Close()) })
 	cmd.Path = fmt.Sprintf("/proc/self/fd/%d", 3+len(cmd.ExtraFiles))
 	cmd.ExtraFiles = append(cmd.ExtraFiles, self)

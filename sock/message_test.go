@@ -200,13 +200,11 @@ func TestFault24_EmptyRecord(t *testing.T) {
 		require.NoError(t, rawSend(t, a, nil, nil))
 		require.NoError(t, a.Send(soon(t), []byte("last")))
 		require.NoError(t, a.Close())
-		_, err := b.Receive(soon(t))
-		require.ErrorIs(t, err, ErrEmptyRecord)
+		require.ErrorIs(t, errOf(b.Receive(soon(t))), ErrEmptyRecord)
 		rec, err := b.Receive(soon(t))
 		require.NoError(t, err, "the end must not hide it")
 		require.Equal(t, "last", string(rec.Data))
-		_, err = b.Receive(soon(t))
-		require.ErrorIs(t, err, io.EOF)
+		require.ErrorIs(t, errOf(b.Receive(soon(t))), io.EOF)
 	})
 }
 
@@ -216,23 +214,17 @@ func TestFault25_AnyFD(t *testing.T) {
 	a, b := pair(t)
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	dir, err := os.Open(t.TempDir())
-	require.NoError(t, err)
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	require.NoError(t, err)
-	regular, err := os.Create(filepath.Join(t.TempDir(), "f"))
-	require.NoError(t, err)
-	self, err := a.File()
-	require.NoError(t, err)
+	dir := ok(os.Open(t.TempDir()))(t)
+	null := ok(os.OpenFile(os.DevNull, os.O_RDWR, 0))(t)
+	regular := ok(os.Create(filepath.Join(t.TempDir(), "f")))(t)
+	self := ok(a.File())(t)
 	sent := []*os.File{r, w, dir, null, regular, self, tempFile(t, "memfd")}
 	require.NoError(t, a.Send(soon(t), []byte("all"), sent...))
 
 	rec := received(t, b)
 	for i, f := range rec.Files {
-		want, err := sent[i].Stat()
-		require.NoError(t, err)
-		got, err := f.Stat()
-		require.NoError(t, err)
+		want := ok(sent[i].Stat())(t)
+		got := ok(f.Stat())(t)
 		require.True(t, os.SameFile(want, got))
 		require.NoError(t, withFDs([]*os.File{f}, nil, func(fds []int) error {
 			flags, err := unix.FcntlInt(uintptr(fds[0]), unix.F_GETFD, 0)
@@ -260,8 +252,7 @@ func TestSendLeavesFilesAlone(t *testing.T) {
 		require.NotZero(t, flags&unix.O_NONBLOCK, "os.File.Fd would have cleared it")
 		return err
 	}))
-	_, err = w.WriteString("still works")
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.WriteString("still works")))
 	require.NoError(t, CloseFiles([]*os.File{r, w}))
 
 	err = a.Send(soon(t), []byte("closed"), tempFile(t, "open"), r)
@@ -269,8 +260,7 @@ func TestSendLeavesFilesAlone(t *testing.T) {
 	require.NotErrorIs(t, err, ErrClosed, "that is for the connection")
 	require.ErrorContains(t, err, "file 1")
 	require.ErrorIs(t, a.Send(soon(t), []byte("nil"), nil), os.ErrInvalid)
-	_, err = b.Receive(briefly(t))
-	require.ErrorIs(t, err, context.DeadlineExceeded, "nothing was sent")
+	require.ErrorIs(t, errOf(b.Receive(briefly(t))), context.DeadlineExceeded, "nothing was sent")
 	requireWorks(t, a, b)
 }
 
@@ -286,15 +276,12 @@ func TestUnexpectedControlMessage(t *testing.T) {
 			}
 			require.NoError(t, a.Send(soon(t), []byte("x"), tempFile(t, "x")))
 			before := leak.OpenFDs()
-			_, err := b.Receive(soon(t))
-			require.ErrorIs(t, err, ErrControl)
+			require.ErrorIs(t, errOf(b.Receive(soon(t))), ErrControl)
 			require.Empty(t, leak.OpenFDs().Since(before))
 
 			// An inherited socket is freed of the option.
-			f, err := b.File()
-			require.NoError(t, err)
-			inherited, err := FromFile(f)
-			require.NoError(t, err)
+			f := ok(b.File())(t)
+			inherited := ok(FromFile(f))(t)
 			rec, err := inherited.Receive(soon(t))
 			require.NoError(t, err, "the record is where it was")
 			require.Len(t, rec.Files, 1)
@@ -337,8 +324,7 @@ func TestFault30_PeerCloses(t *testing.T) {
 		require.NoError(t, err, "the reset must not hide the last record")
 		require.Equal(t, "why", string(rec.Data))
 		require.NoError(t, rec.Close())
-		_, err = b.Receive(soon(t))
-		require.ErrorIs(t, err, unix.ECONNRESET)
+		require.ErrorIs(t, errOf(b.Receive(soon(t))), unix.ECONNRESET)
 	})
 	t.Run("with records unread, having said why, after what looked like the end", func(t *testing.T) {
 		a, b := pair(t)
@@ -348,8 +334,7 @@ func TestFault30_PeerCloses(t *testing.T) {
 		var rec Record
 		require.NoError(t, b.receiveAgain(errZero, &rec), "the reset must not hide the last record")
 		require.Equal(t, "why", string(rec.Data))
-		_, err := b.Receive(soon(t))
-		require.ErrorIs(t, err, unix.ECONNRESET)
+		require.ErrorIs(t, errOf(b.Receive(soon(t))), unix.ECONNRESET)
 	})
 	t.Run("and the sender learns first", func(t *testing.T) {
 		a, b := pair(t)

@@ -39,8 +39,7 @@ func connectedChild(t *testing.T) (c *Conn, kill func()) {
 
 func processOfPeer(t *testing.T, c *Conn) *Process {
 	t.Helper()
-	p, err := c.Process()
-	require.NoError(t, err)
+	p := ok(c.Process())(t)
 	t.Cleanup(func() { require.NoError(t, p.Close()) })
 	return p
 }
@@ -104,8 +103,7 @@ func TestNoProcess(t *testing.T) {
 		peer := a.peer
 		a.peer.PID = 0
 		defer func() { a.peer = peer }()
-		_, err := a.Process()
-		require.ErrorIs(t, err, ErrNoProcess)
+		require.ErrorIs(t, errOf(a.Process()), ErrNoProcess)
 	})
 	t.Run("kernel without any", func(t *testing.T) {
 		withoutPeerPIDFD(t, func(int) (int, error) { return -1, unix.ENOSYS })
@@ -123,8 +121,7 @@ func TestNoProcess(t *testing.T) {
 
 func TestClosedProcess(t *testing.T) {
 	a, _ := pair(t)
-	p, err := a.Process()
-	require.NoError(t, err)
+	p := ok(a.Process())(t)
 	waiting := make(chan error, 1)
 	go func() { waiting <- p.Wait(soon(t)) }()
 	require.NoError(t, p.Close())
@@ -135,9 +132,8 @@ func TestClosedProcess(t *testing.T) {
 		require.False(t, p.Died())
 		require.NoError(t, p.Close())
 	}
-	_, err = (*Conn)(nil).Process()
-	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, errOf((*Conn)(nil).Process()), ErrClosed)
 	require.NoError(t, a.Close())
-	_, err = a.Process()
+	_, err := a.Process()
 	require.True(t, errors.Is(err, ErrClosed))
 }

@@ -33,16 +33,13 @@ func TestListenerThatIsNotTakenStays(t *testing.T) {
 		"it is too late": {func(t *testing.T, b *Conn, give context.CancelFunc) {
 			give()
 			require.Eventually(t, func() bool { return b.queued() > len(listenerOffered) }, 10*time.Second, time.Millisecond, "withdrawn")
-			_, err := TakeOver(soon(t), b, filepath.Join(safeDir(t), "other"))
-			require.ErrorIs(t, err, ErrNotListener)
+			require.ErrorIs(t, errOf(TakeOver(soon(t), b, filepath.Join(safeDir(t), "other"))), ErrNotListener)
 		}, context.Canceled, ""},
 		"it has another path": {func(t *testing.T, b *Conn, _ context.CancelFunc) {
-			_, err := TakeOver(soon(t), b, filepath.Join(safeDir(t), "other"))
-			require.ErrorIs(t, err, ErrNotListener)
+			require.ErrorIs(t, errOf(TakeOver(soon(t), b, filepath.Join(safeDir(t), "other"))), ErrNotListener)
 		}, nil, "and not at"},
 		"its path is wrong": {func(t *testing.T, b *Conn, _ context.CancelFunc) {
-			_, err := TakeOver(soon(t), b, "/nowhere/s")
-			require.ErrorIs(t, err, ErrNoDirectory)
+			require.ErrorIs(t, errOf(TakeOver(soon(t), b, "/nowhere/s")), ErrNoDirectory)
 		}, nil, "no such directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,8 +67,7 @@ func TestListenerThatIsNotTakenStays(t *testing.T) {
 			require.NoError(t, <-waited)
 			later := dialled(t, l.Path())
 			requireWorks(t, accepted(t, l), later)
-			_, err = Listen(l.Path())
-			require.ErrorIs(t, err, ErrInUse)
+			require.ErrorIs(t, errOf(Listen(l.Path())), ErrInUse)
 
 			next := handedOver(t, l) // the next one gets it
 			later = dialled(t, next.Path())
@@ -113,20 +109,15 @@ func TestWhatIsNoListenerIsNotTakenOver(t *testing.T) {
 	dir := safeDir(t)
 	l := listenAt(t, filepath.Join(dir, "s"))
 	other := listenAt(t, filepath.Join(dir, "other"))
-	stream, err := net.Listen("unix", filepath.Join(dir, "stream"))
-	require.NoError(t, err)
+	stream := ok(net.Listen("unix", filepath.Join(dir, "stream")))(t)
 	defer stream.Close()
-	streamFile, err := stream.(*net.UnixListener).File()
-	require.NoError(t, err)
+	streamFile := ok(stream.(*net.UnixListener).File())(t)
 	defer streamFile.Close()
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	tcp := ok(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer tcp.Close()
-	tcpFile, err := tcp.(*net.TCPListener).File()
-	require.NoError(t, err)
+	tcpFile := ok(tcp.(*net.TCPListener).File())(t)
 	defer tcpFile.Close()
-	unlocked, err := os.Open(l.Path() + ".lock")
-	require.NoError(t, err)
+	unlocked := ok(os.Open(l.Path() + ".lock"))(t)
 	defer unlocked.Close()
 	server, _ := pair(t)
 	file := tempFile(t, "file")
@@ -161,8 +152,7 @@ func TestWhatIsNoListenerIsNotTakenOver(t *testing.T) {
 			require.ErrorContains(t, err, c.words)
 			rec := received(t, a)
 			require.Contains(t, string(rec.Data), c.words)
-			info, err := os.Stat(l.Path())
-			require.NoError(t, err)
+			info := ok(os.Stat(l.Path()))(t)
 			require.EqualValues(t, 0o600, info.Mode().Perm())
 		})
 	}
@@ -182,8 +172,7 @@ func TestPredecessorDies(t *testing.T) {
 	require.NoError(t, a.Send(soon(t), listenerOffered, l.s.file, l.lock.file))
 	require.NoError(t, a.Close())
 	l.letGo()
-	next, err := TakeOver(soon(t), b, l.Path())
-	require.NoError(t, err)
+	next := ok(TakeOver(soon(t), b, l.Path()))(t)
 	requireWorks(t, dialled(t, l.Path()), accepted(t, next))
 	require.NoError(t, next.Close())
 	requireEmptyDir(t, dir)
@@ -191,8 +180,7 @@ func TestPredecessorDies(t *testing.T) {
 	l = listenAt(t, l.Path())
 	a, b = pair(t)
 	require.NoError(t, a.Close()) // before anything is sent
-	_, err = TakeOver(soon(t), b, l.Path())
-	require.ErrorIs(t, err, ErrPeerLost)
+	require.ErrorIs(t, errOf(TakeOver(soon(t), b, l.Path())), ErrPeerLost)
 }
 
 // The successor has options of its own.
@@ -200,13 +188,11 @@ func TestSuccessorHasItsOwnOptions(t *testing.T) {
 	requireNoLeak(t)
 	l := listenAt(t, filepath.Join(safeDir(t), "s"), WithMaxFDs(0), WithMode(0o660))
 	next := handedOver(t, l, WithMode(0o600))
-	info, err := os.Stat(l.Path())
-	require.NoError(t, err)
+	info := ok(os.Stat(l.Path()))(t)
 	require.EqualValues(t, 0o600, info.Mode().Perm())
 	c := dialled(t, l.Path())
 	require.NoError(t, c.Send(soon(t), []byte("file"), tempFile(t, "")))
-	rec, err := accepted(t, next).Receive(soon(t))
-	require.NoError(t, err)
+	rec := ok(accepted(t, next).Receive(soon(t)))(t)
 	require.Len(t, rec.Files, 1)
 	require.NoError(t, rec.Close())
 
@@ -214,8 +200,7 @@ func TestSuccessorHasItsOwnOptions(t *testing.T) {
 	c = dialled(t, l.Path())
 	server := accepted(t, last)
 	if c.Send(soon(t), []byte("file"), tempFile(t, "")) == nil { // the kernel is older than 6.16
-		_, err = server.Receive(soon(t))
-		require.ErrorIs(t, err, ErrTooManyFDs)
+		require.ErrorIs(t, errOf(server.Receive(soon(t))), ErrTooManyFDs)
 	}
 }
 
@@ -229,8 +214,7 @@ func TestHandOverOfWhatIsNotThere(t *testing.T) {
 	}
 	for _, none := range []*Conn{nil, {}} {
 		require.ErrorIs(t, l.HandOver(soon(t), none), ErrClosed)
-		_, err := TakeOver(soon(t), none, l.Path())
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, errOf(TakeOver(soon(t), none, l.Path())), ErrClosed)
 	}
 	ctx, cancel := context.WithCancel(soon(t))
 	given := make(chan error, 1)
@@ -261,12 +245,10 @@ func TestWithdrawnListenerShowsItsPredecessor(t *testing.T) {
 	given := make(chan error, 1)
 	go func() { given <- l.HandOver(ctx, a) }()
 	requireOffered(t, b)
-	next, err := receiveListener(soon(t), b, l.Path(), newOptions(nil))
-	require.NoError(t, err)
+	next := ok(receiveListener(soon(t), b, l.Path(), newOptions(nil)))(t)
 	over, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer stop()
-	_, err = Dial(over, l.Path())
-	require.ErrorIs(t, err, context.DeadlineExceeded, "the door is closed")
+	require.ErrorIs(t, errOf(Dial(over, l.Path())), context.DeadlineExceeded, "the door is closed")
 	cancel()
 	require.ErrorIs(t, <-given, context.Canceled)
 	require.ErrorIs(t, next.confirm(soon(t), b), ErrNotListener)

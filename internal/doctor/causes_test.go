@@ -189,8 +189,7 @@ func TestNoProcess(t *testing.T) {
 // check.
 func TestPeerThatIsSilent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mute")
-	l, err := sock.Listen(path)
-	require.NoError(t, err)
+	l := ok(sock.Listen(path))(t)
 	defer func() { require.NoError(t, errors.Join(l.Remove(), l.Close())) }()
 	c := config(t)
 	c.Timeout = 2 * time.Second
@@ -260,8 +259,7 @@ func TestSockets(t *testing.T) {
 
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	l, err := sock.Listen(path("dead"))
-	require.NoError(t, err)
+	l := ok(sock.Listen(path("dead")))(t)
 	c.Socket = path("dead")
 	require.Equal(t, "the default socket, "+c.Socket+", was connected to", find(t, Run(t.Context(), c), "socket").Seen)
 	require.NoError(t, l.Close())
@@ -280,8 +278,7 @@ func TestSockets(t *testing.T) {
 		require.Equal(t, map[string]Status{"socket-dead": Warn, "socket": Fail}[want], find(t, rows, "socket").Status, name)
 		require.Contains(t, find(t, rows, "socket").Seen, name)
 	}
-	stream, err := net.Listen("unix", path("stream"))
-	require.NoError(t, err)
+	stream := ok(net.Listen("unix", path("stream")))(t)
 	defer stream.Close()
 	defer babbler(t, path("babbler"))()
 	for name, want := range map[string]string{
@@ -300,8 +297,7 @@ func TestSockets(t *testing.T) {
 
 // babbler listens and says what is no record of gpufd.
 func babbler(t *testing.T, path string) (end func()) {
-	l, err := sock.Listen(path)
-	require.NoError(t, err)
+	l := ok(sock.Listen(path))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -325,8 +321,7 @@ func babbler(t *testing.T, path string) (end func()) {
 func TestHeldMemory(t *testing.T) {
 	needSoft(t)
 	drv := cutest.Driver(t)
-	buf, err := vmm.New(drv.Devices()[0], 4<<20)
-	require.NoError(t, err)
+	buf := ok(vmm.New(drv.Devices()[0], 4<<20))(t)
 	_, files, err := buf.Export()
 	require.NoError(t, err)
 	cmd := exec.CommandContext(t.Context(), "sleep", "300")
@@ -359,26 +354,20 @@ func TestRealMistakes(t *testing.T) {
 	drv := cutest.Driver(t)
 	dev := drv.Devices()[0]
 	ctx := cutest.Context(t, dev)
-	buf, err := vmm.New(dev, 2<<20)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 2<<20))(t)
 	defer buf.Close()
 	_, _, ofBuffer := ctx.IPCHandle(buf.Ptr())
-	pool, err := dev.DefaultPool()
-	require.NoError(t, err)
+	pool := ok(dev.DefaultPool())(t)
 	stream := ctx.NullStream()
-	pooled, err := pool.AllocAsync(stream, 1<<20)
-	require.NoError(t, err)
+	pooled := ok(pool.AllocAsync(stream, 1<<20))(t)
 	_, _, ofPool := ctx.IPCHandle(pooled.Ptr())
 	require.NoError(t, pooled.Close())
 	require.NoError(t, stream.Synchronize(t.Context()))
-	m, err := ctx.Alloc(4096)
-	require.NoError(t, err)
-	h, err := m.IPCHandle()
-	require.NoError(t, err)
+	m := ok(ctx.Alloc(4096))(t)
+	h := ok(m.IPCHandle())(t)
 	_, own := ctx.OpenIPC(h)
 	require.NoError(t, m.Close())
-	fd, err := unix.MemfdCreate("x", 0)
-	require.NoError(t, err)
+	fd := ok(unix.MemfdCreate("x", 0))(t)
 	file := os.NewFile(uintptr(fd), "x")
 	_, notMemory := drv.ImportMemory(file, 2<<20)
 	require.NoError(t, file.Close())
@@ -399,8 +388,7 @@ func TestRealMistakes(t *testing.T) {
 func confusedHandles(t *testing.T, dev *cu.Device) []error {
 	t.Helper()
 	drv := dev.Driver()
-	m, err := dev.CreateMemory(2<<20, cu.HandleFD)
-	require.NoError(t, err)
+	m := ok(dev.CreateMemory(2<<20, cu.HandleFD))(t)
 	_, asFabric := m.ExportFabric()
 	require.NoError(t, m.Close())
 	const address = 0x7f00_1234_5678 // a fabric handle is passed by its address, which is no descriptor's number

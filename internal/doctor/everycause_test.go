@@ -28,8 +28,7 @@ var noProof = map[string]string{
 // TestEveryCauseIsShown: the tests of this package name each cause, unless it is said to be not tried.
 func TestEveryCauseIsShown(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("*_test.go")
-	require.NoError(t, err)
+	files := ok(filepath.Glob("*_test.go"))(t)
 	if len(files) == 0 {
 		t.Skip("needs the sources")
 	}
@@ -38,8 +37,7 @@ func TestEveryCauseIsShown(t *testing.T) {
 		if f == "everycause_test.go" || f == "explain_test.go" {
 			continue
 		}
-		b, err := os.ReadFile(f)
-		require.NoError(t, err)
+		b := ok(os.ReadFile(f))(t)
 		sources.Write(b)
 	}
 	for _, c := range advice.Causes {

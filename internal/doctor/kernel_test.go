@@ -24,8 +24,7 @@ func runDoctor(t *testing.T, child string, front []string, env ...string) []Row 
 		cutest.Front(t, cmd, front)
 	}
 	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	require.NoError(t, err)
+	out := ok(cmd.Output())(t)
 	var rows []Row
 	require.NoError(t, json.Unmarshal(out, &rows))
 	return rows

@@ -24,10 +24,8 @@ import (
 // offering starts a process that offers memory to doctors, behind front.
 func offering(t *testing.T, cmd *exec.Cmd, path string) {
 	t.Helper()
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	in := ok(cmd.StdinPipe())(t)
+	out := ok(cmd.StdoutPipe())(t)
 	cmd.Stderr = os.Stderr
 	cmd.Env = append(cmd.Env, socketEnv+"="+path)
 	require.NoError(t, cmd.Start())
@@ -36,8 +34,7 @@ func offering(t *testing.T, cmd *exec.Cmd, path string) {
 		_, _ = io.Copy(io.Discard, out)
 		require.NoError(t, cmd.Wait())
 	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
+	line := ok(bufio.NewReader(out).ReadString('\n'))(t)
 	require.Equal(t, "ready\n", line)
 }
 
@@ -141,8 +138,7 @@ func TestWithAProducer(t *testing.T) {
 
 // A process that has ended is not compared with: another one may have its number.
 func TestPeerThatHasEnded(t *testing.T) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	fd := ok(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 	listener := os.NewFile(uintptr(fd), "listener")
 	defer listener.Close()
 	path := filepath.Join(t.TempDir(), "s")
@@ -150,12 +146,10 @@ func TestPeerThatHasEnded(t *testing.T) {
 	cmd.ExtraFiles = []*os.File{listener}
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	conn, err := sock.Dial(t.Context(), path)
-	require.NoError(t, err)
+	conn := ok(sock.Dial(t.Context(), path))(t)
 	defer conn.Close()
 	require.Equal(t, int32(cmd.Process.Pid), conn.Peer().PID)
-	_, err = identityOfPeer(conn)
-	require.ErrorContains(t, err, "which made the socket, has ended")
+	require.ErrorContains(t, errOf(identityOfPeer(conn)), "which made the socket, has ended")
 	rows := (&run{}).compareWith(identity{}, err)
 	require.Len(t, rows, 1)
 	require.Equal(t, Unknown, find(t, rows, "pid-equal").Status)
@@ -169,18 +163,15 @@ func TestWithAnotherUser(t *testing.T) {
 	}
 	const other = 12345
 	cutest.Device(t) // makes the identity
-	identity, err := os.ReadFile(filepath.Join(os.Getenv("GPUFD_SOFT_DIR"), "machine"))
-	require.NoError(t, err)
-	dir, err := os.MkdirTemp("", "gpufd-doctor-")
-	require.NoError(t, err)
+	identity := ok(os.ReadFile(filepath.Join(os.Getenv("GPUFD_SOFT_DIR"), "machine")))(t)
+	dir := ok(os.MkdirTemp("", "gpufd-doctor-"))(t)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.WriteFile(dir+"/machine", identity, 0o600))
 	require.NoError(t, os.Mkdir(dir+"/s", 0o711))
 	for _, path := range []string{dir + "/machine", dir + "/s", dir} {
 		require.NoError(t, os.Chown(path, other, other))
 	}
-	binary, err := os.Open("/proc/self/exe")
-	require.NoError(t, err)
+	binary := ok(os.Open("/proc/self/exe"))(t)
 	defer binary.Close()
 	start := func(env ...string) *exec.Cmd {
 		cmd := offer(t, nil, append(env, "GPUFD_SOFT_DIR="+dir, uidsEnv+"=0")...)

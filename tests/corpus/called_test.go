@@ -19,8 +19,7 @@ import (
 // compared with those that follow from the mask which it was given. The code is not
 // optimised, because an optimiser may replace calls by what they call.
 func TestCalledByDifferentCalls(t *testing.T) {
-	text, err := os.ReadFile("../../cu/soft/internal/ptx/testdata/corpus/called.ptx")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../../cu/soft/internal/ptx/testdata/corpus/called.ptx"))(t)
 	c := cutest.Context(t, cutest.Device(t))
 	require.NoError(t, c.SetLimit(cu.LimitStackSize, randomStack))
 	sameParity := func(lane int) uint32 { return 0x55555555 << (lane & 1) }
@@ -36,8 +35,7 @@ func TestCalledByDifferentCalls(t *testing.T) {
 		{"together", func(int) uint32 { return 0xffffffff }},
 	}
 	for name, option := range map[string]cu.JITOption{"not optimised": cu.JITOptimization(asWritten), "for a debugger": cu.JITDebugInfo()} {
-		m, err := c.LoadModule(text, option)
-		require.NoError(t, err)
+		m := ok(c.LoadModule(text, option))(t)
 		defer func() { require.NoError(t, m.Close()) }()
 		for _, k := range kernels {
 			t.Run(k.name+" "+name, func(t *testing.T) {
@@ -58,13 +56,10 @@ func TestCalledByDifferentCalls(t *testing.T) {
 func answers(t *testing.T, m *cu.Module, kernel string) [][4]uint32 {
 	t.Helper()
 	c, list := m.Context(), make([][4]uint32, 64)
-	f, err := m.Function(kernel)
-	require.NoError(t, err)
-	s, err := c.NewStream()
-	require.NoError(t, err)
+	f := ok(m.Function(kernel))(t)
+	s := ok(c.NewStream())(t)
 	defer s.Close()
-	out, err := c.Alloc(uint64(len(list)) * 16)
-	require.NoError(t, err)
+	out := ok(c.Alloc(uint64(len(list)) * 16))(t)
 	defer out.Close()
 	require.NoError(t, f.Launch(s, cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: uint32(len(list))}}, out))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -260,8 +260,7 @@ func (k kase) outcome(t *testing.T) (o outcome) {
 
 // recorded reads what an H200 made of the cases.
 func recorded(t *testing.T) map[string]string {
-	text, err := os.ReadFile(filepath.Join(*directory, "h200.txt"))
-	require.NoError(t, err)
+	text := ok(os.ReadFile(filepath.Join(*directory, "h200.txt")))(t)
 	known := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		if f := strings.Fields(line); len(f) == 2 {
@@ -284,8 +283,7 @@ func takes(t *testing.T, version string) {
 // Every kernel of the corpus makes the bytes that it makes on an H200. With
 // -record, what it makes is written to that directory instead.
 func TestCorpus(t *testing.T) {
-	list, err := cases()
-	require.NoError(t, err)
+	list := ok(cases())(t)
 	require.NotEmpty(t, list)
 	takes(t, "9.0")
 	if *recordTo != "" {
@@ -317,8 +315,7 @@ const tolerance = 4
 // near compares floats with those that were recorded, the same in all variants.
 func (k kase) near(t *testing.T, o outcome) {
 	require.Empty(t, o.result)
-	want, err := unzipped(k.kernel + ".bin.gz")
-	require.NoError(t, err)
+	want := ok(unzipped(k.kernel + ".bin.gz"))(t)
 	require.Len(t, o.output, len(want))
 	for i := 0; i < len(want); i += 4 {
 		a, b := ordered(binary.LittleEndian.Uint32(want[i:])), ordered(binary.LittleEndian.Uint32(o.output[i:]))
@@ -347,8 +344,7 @@ func keep(t *testing.T, k kase, o outcome) {
 }
 
 func record(t *testing.T, dir string, list []kase) {
-	file, err := os.Create(filepath.Join(dir, "h200.txt"))
-	require.NoError(t, err)
+	file := ok(os.Create(filepath.Join(dir, "h200.txt")))(t)
 	defer file.Close()
 	for _, k := range list {
 		t.Run(k.name(), func(t *testing.T) {

@@ -16,8 +16,7 @@ var rewrite = flag.Bool("update", false, "rewrite the counts of "+document)
 
 // The document counts what is compared here.
 func TestDocument(t *testing.T) {
-	text, err := os.ReadFile(document)
-	require.NoError(t, err)
+	text := ok(os.ReadFile(document))(t)
 	const begin, end = "<!-- corpus -->\n", "<!-- end -->\n"
 	before, rest, ok := strings.Cut(string(text), begin)
 	require.True(t, ok)
@@ -33,8 +32,7 @@ func TestDocument(t *testing.T) {
 
 // counts are of what TestCorpus and TestRandom want to be equal.
 func counts(t *testing.T) string {
-	list, err := cases()
-	require.NoError(t, err)
+	list := ok(cases())(t)
 	var exact, near, astray int
 	for _, k := range list {
 		switch {

@@ -51,8 +51,7 @@ var leftOut = []string{"testp", "vadd4"}
 // assembler leaves it out: these the software driver refuses.
 func TestGuards(t *testing.T) {
 	takes(t, randomVersion)
-	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)))
-	require.NoError(t, err)
+	r := ok(newRandomRunner(cutest.Context(t, cutest.Device(t))))(t)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	var all []string
 	without := map[string][]string{}
@@ -78,8 +77,7 @@ func TestGuards(t *testing.T) {
 				continue
 			}
 			for _, text := range without[name] {
-				_, err := r.c.LoadModule([]byte(randomHeader + guarded("k", []string{text})))
-				require.ErrorContains(t, err, "with a guard", text)
+				require.ErrorContains(t, errOf(r.c.LoadModule([]byte(randomHeader+guarded("k", []string{text})))), "with a guard", text)
 			}
 		}
 	}
@@ -89,8 +87,7 @@ func TestGuards(t *testing.T) {
 func (r *randomRunner) leaves(t *testing.T, level uint32, instructions []string) []byte {
 	t.Helper()
 	text := fmt.Sprint(randomHeader, ".const .align 16 .u32 const_k0[16]; ", guarded("k0", instructions))
-	m, err := r.c.LoadModule([]byte(text), cu.JITOptimization(level))
-	require.NoError(t, err)
+	m := ok(r.c.LoadModule([]byte(text), cu.JITOptimization(level)))(t)
 	out, err := r.run(m, 0)
 	require.NoError(t, errors.Join(err, m.Close()))
 	return out

@@ -160,14 +160,12 @@ func (o leaving) agreed(seed int) bool {
 
 // randomRecorded reads what each left.
 func randomRecorded(t *testing.T) map[int]leaving {
-	text, err := os.ReadFile(filepath.Join(*directory, "random.txt"))
-	require.NoError(t, err)
+	text := ok(os.ReadFile(filepath.Join(*directory, "random.txt")))(t)
 	known := map[int]leaving{}
 	for line := range strings.Lines(string(text)) {
 		var seed int
 		var o leaving
-		_, err := fmt.Sscan(line, &seed, &o.optimised, &o.asWritten)
-		require.NoError(t, err)
+		require.NoError(t, errOf(fmt.Sscan(line, &seed, &o.optimised, &o.asWritten)))
 		known[seed] = o
 	}
 	return known
@@ -196,8 +194,7 @@ func TestRandom(t *testing.T) {
 		recordRandom(t, *recordTo)
 		return
 	}
-	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)))
-	require.NoError(t, err)
+	r := ok(newRandomRunner(cutest.Context(t, cutest.Device(t))))(t)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	known := randomRecorded(t)
 	require.Len(t, known, lastSeed, "GPUFD_DRIVER=cuda go test ./tests/corpus -run TestRandom$ -record DIRECTORY on an H200 makes random.txt")
@@ -228,8 +225,7 @@ func TestRandom(t *testing.T) {
 // For a debugger nothing is optimised.
 func TestRandomForADebugger(t *testing.T) {
 	takes(t, randomVersion)
-	r, err := newRandomRunner(cutest.Context(t, cutest.Device(t)))
-	require.NoError(t, err)
+	r := ok(newRandomRunner(cutest.Context(t, cutest.Device(t))))(t)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	known, changed := randomRecorded(t), 0
 	require.NoError(t, r.compiled(seeds(firstPlain, firstPlain+19), func(seed int, out []byte) error {

@@ -89,8 +89,7 @@ func TestFault53_OtherUser(t *testing.T) {
 			}
 			s := programs.OpenScene(t)
 			producer := s.Serving(append(args("-consumers", "0", "-size", "5MiB", "-chunk", "2MiB"), c.producer...)...)
-			info, err := os.Stat(s.Socket)
-			require.NoError(t, err)
+			info := ok(os.Stat(s.Socket))(t)
 			require.Equal(t, c.mode, info.Mode().Perm())
 			other := s.StartAs(asOther(), "consumer", c.consumer...)
 			if c.says == nil {

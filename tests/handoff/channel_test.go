@@ -42,8 +42,7 @@ func TestChannelBetweenNamespaces(t *testing.T) {
 	for i := range data {
 		data[i] = byte(i/frame + i%251)
 	}
-	_, err := w.In.Write(data[:half*frame])
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.In.Write(data[:half*frame])))
 	for i := range readers {
 		require.Eventually(t, func() bool {
 			info, err := os.Stat(out(i))
@@ -51,14 +50,12 @@ func TestChannelBetweenNamespaces(t *testing.T) {
 		}, programs.Patience, 10*time.Millisecond, "what reader %d got", i)
 	}
 	readers[0].Kill()
-	_, err = w.In.Write(data[half*frame:])
-	require.NoError(t, err)
+	require.NoError(t, errOf(w.In.Write(data[half*frame:])))
 	require.NoError(t, w.In.Close())
 	require.Zero(t, w.Wait(), w.Dump())
 	for i, r := range readers[1:] {
 		require.Zero(t, r.Wait(), r.Dump())
-		got, err := os.ReadFile(out(i + 1))
-		require.NoError(t, err)
+		got := ok(os.ReadFile(out(i + 1)))(t)
 		require.True(t, bytes.Equal(data, got), "reader %d has %d bytes of %d, or others", i+1, len(got), len(data))
 	}
 	require.Contains(t, w.Err.String(), "is gone, after frame ")

@@ -37,15 +37,12 @@ func TestFileIsCutOff(t *testing.T) {
 	} {
 		t.Run(way, func(t *testing.T) {
 			s := programs.NewScene(t)
-			buf, err := vmm.New(cutest.Device(t), 4*programs.MiB)
-			require.NoError(t, err)
+			buf := ok(vmm.New(cutest.Device(t), 4*programs.MiB))(t)
 			_, files, err := buf.Export()
 			require.NoError(t, err)
-			srv, err := share.Listen(s.Socket)
-			require.NoError(t, err)
+			srv := ok(share.Listen(s.Socket))(t)
 			meta := pattern.Meta{Count: pattern.Count(4 * programs.MiB)}
-			prepared, err := srv.Prepare(cli.OfferName, buf, share.ReadOnly, share.WithData(meta.Encode()), share.WithLeases(1))
-			require.NoError(t, err)
+			prepared := ok(srv.Prepare(cli.OfferName, buf, share.ReadOnly, share.WithData(meta.Encode()), share.WithLeases(1)))(t)
 			consumer := s.Consumer("-verify", way)
 			awaitMapped(t, consumer.PID(), files[0])
 			require.NoError(t, files[0].Truncate(int64(programs.MiB)))

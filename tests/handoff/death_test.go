@@ -52,8 +52,7 @@ func TestFault2_ProducerDiesAfterSending(t *testing.T) {
 	s := programs.NewScene(t)
 	const size = 5*programs.MiB + 3
 	producer := s.Serving("-size", programs.Decimal(size), "-chunk", "2MiB")
-	att, err := s.Attach(share.OnReceived(func(share.Offer, []*os.File) { s.Kill(producer) }))
-	require.NoError(t, err)
+	att := ok(s.Attach(share.OnReceived(func(share.Offer, []*os.File) { s.Kill(producer) })))(t)
 	requireOrphaned(t, att)
 	programs.RequirePattern(t, att.Buffer().Device(), att.Buffer().Ptr(), size)
 	require.NoError(t, att.Close())
@@ -78,8 +77,7 @@ func TestFault3_ProducerDiesAfterMapping(t *testing.T) {
 	s := programs.NewScene(t)
 	free := programs.FreeMemory(t)
 	producer := s.Serving("-size", "3MiB")
-	att, err := s.Attach()
-	require.NoError(t, err)
+	att := ok(s.Attach())(t)
 	s.Kill(producer)
 	requireOrphaned(t, att)
 	dev := att.Buffer().Device()
@@ -191,14 +189,12 @@ func TestFault7_BothDie(t *testing.T) {
 func TestFault16_Exec(t *testing.T) {
 	s := programs.NewScene(t)
 	dev := cutest.Device(t)
-	buf, err := vmm.New(dev, 2*programs.MiB)
-	require.NoError(t, err)
+	buf := ok(vmm.New(dev, 2*programs.MiB))(t)
 	defer func() { require.NoError(t, buf.Close()) }()
 	_, files, err := buf.Export()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, sock.CloseFiles(files)) }()
-	srv, err := share.Listen(s.Socket)
-	require.NoError(t, err)
+	srv := ok(share.Listen(s.Socket))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
 	mustAttachElsewhere(s, t)
 
@@ -219,8 +215,7 @@ func TestFault16_Exec(t *testing.T) {
 func mustAttachElsewhere(s *programs.Scene, t *testing.T) {
 	other := programs.NewScene(t)
 	producer := other.Serving()
-	att, err := other.Attach()
-	require.NoError(t, err)
+	att := ok(other.Attach())(t)
 	t.Cleanup(func() {
 		programs.Report(t, att, nil)
 		require.NoError(t, att.Close())

@@ -91,8 +91,7 @@ func TestNobodyReads(t *testing.T) {
 // consume attaches from this process, and reports that nothing is wrong.
 func consume(s *programs.Scene, t testing.TB) {
 	t.Helper()
-	att, err := s.Attach()
-	require.NoError(t, err)
+	att := ok(s.Attach())(t)
 	programs.Report(t, att, nil)
 	require.NoError(t, att.Close())
 }

@@ -10,8 +10,9 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/gpufd/gpufd/tests/internal/programs"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/tests/internal/programs"
 )
 
 // An answer is what a function of a fake libcuda does: store 32 bits where its

@@ -25,8 +25,7 @@ func TestFault57_ProducerOutOfFDs(t *testing.T) {
 	defer cancel()
 	var idle []*sock.Conn
 	for range 2 * room { // half of them in the backlog
-		conn, err := sock.Dial(ctx, s.Socket)
-		require.NoError(t, err)
+		conn := ok(sock.Dial(ctx, s.Socket))(t)
 		idle = append(idle, conn)
 	}
 	consumer := s.Consumer()

@@ -100,8 +100,7 @@ func TestFault46_UserNamespaces(t *testing.T) {
 		require.NoError(t, os.Chmod(s.Dir, 0o711))
 		require.NoError(t, os.Chmod(s.Socket, 0o666))
 		asUser(t, 12345, func() {
-			conn, err := sock.Dial(context.Background(), s.Socket)
-			require.NoError(t, err)
+			conn := ok(sock.Dial(context.Background(), s.Socket))(t)
 			require.NoError(t, conn.Close())
 		})
 		refused := producer.WaitLine("  turned a peer away")

@@ -56,8 +56,7 @@ func readmesProgram(ctx context.Context, t *testing.T) (readme, program string) 
 	if _, err := os.Stat(filepath.Join(programs.Root(), "go.mod")); err != nil || noGo != nil {
 		t.Skip("takes Go and the sources of gpufd")
 	}
-	b, err := os.ReadFile(filepath.Join(programs.Root(), "README.md"))
-	require.NoError(t, err)
+	b := ok(os.ReadFile(filepath.Join(programs.Root(), "README.md")))(t)
 	blocks := regexp.MustCompile("(?s)```go\n(package main\n.+?)```").FindAllStringSubmatch(string(b), -1)
 	require.Len(t, blocks, 1, "programs in README.md")
 	source := filepath.Join(t.TempDir(), "main.go")

@@ -10,8 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu/cutest"
 	"golang.org/x/sys/unix"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // A place is a socket path at which no socket can be made or found.
@@ -109,8 +110,7 @@ func makeLockSymlink(t *testing.T, s *programs.Scene) string {
 }
 
 func makeStreamSocket(t *testing.T, s *programs.Scene) string {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	fd := ok(unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
 	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: s.Socket}))
 	require.NoError(t, unix.Listen(fd, 8))
@@ -138,8 +138,7 @@ func TestFault48_StaleSocket(t *testing.T) {
 	programs.Parallel(t)
 	for name, leave := range map[string]func(t *testing.T, s *programs.Scene){
 		"bare file": func(t *testing.T, s *programs.Scene) {
-			fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-			require.NoError(t, err)
+			fd := ok(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 			require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: s.Socket}))
 			require.NoError(t, unix.Close(fd))
 		},
@@ -204,8 +203,7 @@ func TestFault56_ManyAtOnce(t *testing.T) {
 func TestSocketMode(t *testing.T) {
 	programs.Parallel(t)
 	s, producer := serving(t)
-	info, err := os.Lstat(s.Socket)
-	require.NoError(t, err)
+	info := ok(os.Lstat(s.Socket))(t)
 	require.Equal(t, os.ModeSocket|0o600, info.Mode())
 	endsInOrder(producer)
 }
@@ -234,11 +232,9 @@ func TestDefaultSocket(t *testing.T) {
 			made := s.Listing()
 			require.Len(t, made, 1)
 			s.Keep(made...)
-			info, err := os.Stat(filepath.Join(s.Dir, made[0]))
-			require.NoError(t, err)
+			info := ok(os.Stat(filepath.Join(s.Dir, made[0])))(t)
 			require.Equal(t, os.ModeDir|0o700, info.Mode())
-			left, err := os.ReadDir(filepath.Join(s.Dir, made[0]))
-			require.NoError(t, err)
+			left := ok(os.ReadDir(filepath.Join(s.Dir, made[0])))(t)
 			require.Empty(t, left)
 		})
 	}

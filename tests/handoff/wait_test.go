@@ -29,10 +29,8 @@ func TestFault18_PeerDiesBeforeItWrites(t *testing.T) {
 func waitForTheDead(t *testing.T, s *programs.Scene) {
 	t.Helper()
 	producer := s.Serving("-access", "rw")
-	att, err := s.Attach(share.WithAccess(share.ReadWrite))
-	require.NoError(t, err)
-	ctx, err := att.Buffer().Device().PrimaryContext()
-	require.NoError(t, err)
+	att := ok(s.Attach(share.WithAccess(share.ReadWrite)))(t)
+	ctx := ok(att.Buffer().Device().PrimaryContext())(t)
 	waits, writes := newStream(t, ctx), newStream(t, ctx)
 	free := func() error { return writes.WriteValue32(att.Buffer().Ptr(), 1, cu.WriteDefault) }
 	late := time.AfterFunc(programs.Patience, func() { _ = free() }) // so that a failure ends
@@ -44,8 +42,7 @@ func waitForTheDead(t *testing.T, s *programs.Scene) {
 	short, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, waits.Synchronize(short), context.DeadlineExceeded)
-	done, err := waits.Query()
-	require.NoError(t, err)
+	done := ok(waits.Query())(t)
 	require.False(t, done)
 
 	require.NoError(t, free())
@@ -60,7 +57,6 @@ func waitForTheDead(t *testing.T, s *programs.Scene) {
 
 func newStream(t *testing.T, ctx *cu.Context) *cu.Stream {
 	t.Helper()
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	stream := ok(ctx.NewStream())(t)
 	return stream
 }

@@ -103,8 +103,7 @@ func notLaunched(t *testing.T) *cu.Device {
 // fillWith fills size bytes at p as the producer does on the GPU.
 func fillWith(t *testing.T, ctx *cu.Context, p cu.DevicePtr, size uint64, salt uint32) {
 	t.Helper()
-	k, err := cli.NewKernels(ctx)
-	require.NoError(t, err)
+	k := ok(cli.NewKernels(ctx))(t)
 	require.NoError(t, k.Fill(t.Context(), p, size, salt, func(uint64) error { return nil }))
 	require.NoError(t, k.Close())
 }
@@ -114,8 +113,7 @@ func fillWith(t *testing.T, ctx *cu.Context, p cu.DevicePtr, size uint64, salt u
 func launchOnce(t *testing.T) {
 	t.Helper()
 	ctx := cutest.Context(t, cutest.Device(t))
-	mem, err := ctx.Alloc(programs.MiB)
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(programs.MiB))(t)
 	fillWith(t, ctx, mem.Ptr(), programs.MiB, 0)
 	requirePatternOf(t, ctx, mem.Ptr(), programs.MiB, 0)
 	require.NoError(t, mem.Close())
@@ -137,8 +135,7 @@ func TestFault66_FillThatIsNotLaunched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := programs.NewScene(t)
 			dev := notLaunched(t)
-			buf, err := vmm.New(dev, size)
-			require.NoError(t, err)
+			buf := ok(vmm.New(dev, size))(t)
 			before(t, buf.Ptr())
 			fillWith(t, cutest.Context(t, dev), buf.Ptr(), size, 2)
 			verdicts, serving := offer(s, buf, pattern.Meta{Count: pattern.Count(size), Salt: 2})
@@ -182,12 +179,10 @@ func TestFault66_CheckThatIsNotLaunched(t *testing.T) {
 	for _, size := range []uint64{1, 3, 4*programs.KiB + 1, 3 * programs.MiB} {
 		dev := notLaunched(t)
 		ctx := cutest.Context(t, dev)
-		mem, err := ctx.Alloc(size)
-		require.NoError(t, err)
+		mem := ok(ctx.Alloc(size))(t)
 		fillWith(t, cutest.Context(t, cutest.Device(t)), mem.Ptr(), size, 3)
 		requirePatternOf(t, ctx, mem.Ptr(), size, 3)
-		k, err := cli.NewKernels(ctx)
-		require.NoError(t, err)
+		k := ok(cli.NewKernels(ctx))(t)
 		wrong, err := k.Check(t.Context(), mem.Ptr(), size, 3, func(uint64) error { return nil })
 		require.ErrorContains(t, err, "the kernel that checks the data does not run")
 		require.Zero(t, wrong)
@@ -209,10 +204,8 @@ func TestKernelsAreGivenUp(t *testing.T) {
 	programs.Parallel(t)
 	ctx := cutest.Context(t, cutest.Device(t))
 	const size = 3 * programs.MiB
-	mem, err := ctx.Alloc(size)
-	require.NoError(t, err)
-	k, err := cli.NewKernels(ctx)
-	require.NoError(t, err)
+	mem := ok(ctx.Alloc(size))(t)
+	k := ok(cli.NewKernels(ctx))(t)
 	fillWith(t, ctx, mem.Ptr(), size, 0)
 	stopped := errors.New("stopped")
 	for _, f := range []func(context.Context, func(uint64) error) error{

@@ -36,8 +36,7 @@ type channelOfC struct {
 func newChannelOfC(t *testing.T, policy string) *channelOfC {
 	t.Helper()
 	programs.NeedCC(t)
-	file, err := channelReader()
-	require.NoError(t, err)
+	file := ok(channelReader())(t)
 	dir, err := os.MkdirTemp(programs.ShortTempDir(), "gpufd-") // not a scene: who is killed leaves its socket
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -92,8 +91,7 @@ func TestChannelByC(t *testing.T) {
 				_, err := c.feed.Write(data)
 				fed <- errors.Join(err, c.feed.Close())
 			}()
-			got, err := io.ReadAll(c.out)
-			require.NoError(t, err)
+			got := ok(io.ReadAll(c.out))(t)
 			require.NoError(t, <-fed)
 			require.NoError(t, c.writer.Wait())
 			require.NoError(t, c.reader.Wait(), c.err.String())

@@ -69,8 +69,7 @@ func (p peer) command(t testing.TB) []string {
 		return args(programs.Python(t, p.modules...), "-B", filepath.Join(programs.PythonDir, p.name))
 	case ".c":
 		programs.NeedCC(t)
-		file, err := compiled()
-		require.NoError(t, err)
+		file := ok(compiled())(t)
 		return args(file)
 	}
 	return args(programs.ProgramPath(t, p.name))
@@ -511,8 +510,7 @@ func TestInteropLegacyRaw(t *testing.T) {
 
 	t.Run("opens ours", func(t *testing.T) {
 		const at = 4096
-		mem, err := ctx.Alloc(at + size)
-		require.NoError(t, err)
+		mem := ok(ctx.Alloc(at + size))(t)
 		defer func() { require.NoError(t, mem.Close()) }()
 		require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr().Add(at), data))
 		h, offset, err := ctx.IPCHandle(mem.Ptr().Add(at))
@@ -526,20 +524,16 @@ func TestInteropLegacyRaw(t *testing.T) {
 	})
 	t.Run("its memory is opened here", func(t *testing.T) {
 		p := raw(t, "own", programs.Decimal(size), "77")
-		in, err := p.StdinPipe()
-		require.NoError(t, err)
-		out, err := p.StdoutPipe()
-		require.NoError(t, err)
+		in := ok(p.StdinPipe())(t)
+		out := ok(p.StdoutPipe())(t)
 		require.NoError(t, p.Start())
 		defer func() { require.NoError(t, p.Wait()) }()
 		defer in.Close()
 		var h, offset string
-		_, err = fmt.Fscan(out, &h, &offset)
-		require.NoError(t, err)
+		require.NoError(t, errOf(fmt.Fscan(out, &h, &offset)))
 		var handle cu.IPCHandle
 		require.NoError(t, handle.UnmarshalText([]byte(h)))
-		mem, err := ctx.OpenIPC(handle)
-		require.NoError(t, err)
+		mem := ok(ctx.OpenIPC(handle))(t)
 		got := make([]byte, size)
 		require.NoError(t, cu.CopyToHost(ctx, got, mem.Ptr()))
 		require.Equal(t, "0", offset)

@@ -39,8 +39,7 @@ type turner struct {
 func newTurner(t *testing.T, data cu.DevicePtr) *turner {
 	t.Helper()
 	ctx := cutest.Context(t, cutest.Device(t))
-	stream, err := ctx.NewStream()
-	require.NoError(t, err)
+	stream := ok(ctx.NewStream())(t)
 	t.Cleanup(func() { require.NoError(t, stream.Close()) })
 	return &turner{t, ctx, stream, data}
 }
@@ -94,8 +93,7 @@ func (p *turner) counters(control *vmm.Buffer) (zero, one *share.Counter) {
 // Offer waits for queued work, which may itself wait for a counter.
 func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ...share.OfferOption) *vmm.Buffer {
 	t.Helper()
-	buf, err := vmm.New(cutest.Device(t), size)
-	require.NoError(t, err)
+	buf := ok(vmm.New(cutest.Device(t), size))(t)
 	ctx := cutest.Context(t, cutest.Device(t))
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), size))
 	require.NoError(t, ctx.Synchronize(t.Context()))
@@ -156,8 +154,7 @@ func TestInteropCounter(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), programs.Patience)
 		defer cancel()
 		for n := uint64(1); n <= 20; n++ {
-			w, err := one.Wait(ctx, p.stream, n)
-			require.NoError(t, err)
+			w := ok(one.Wait(ctx, p.stream, n))(t)
 			b := make([]byte, turnSize)
 			require.NoError(t, errors.Join(cu.CopyToHostAsync(p.stream, b, p.data), p.stream.Synchronize(t.Context())))
 			require.NoError(t, p.stream.Synchronize(ctx))
@@ -179,8 +176,7 @@ func attachTo(t *testing.T, socket, name string) *share.Attachment {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), programs.Patience)
 	defer cancel()
-	att, err := share.Attach(ctx, socket, name, cutest.Device(t), share.WithAccess(share.ReadWrite))
-	require.NoError(t, err)
+	att := ok(share.Attach(ctx, socket, name, cutest.Device(t), share.WithAccess(share.ReadWrite)))(t)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	return att
 }
@@ -208,8 +204,7 @@ func TestInteropCounterGivenUp(t *testing.T) {
 		py := startPeer(s, pyTurns, "attach")
 		py.WaitLine("Attached")
 		limited, cancel := context.WithCancelCause(t.Context())
-		w, err := zero.Wait(limited, p.stream, 1)
-		require.NoError(t, err)
+		w := ok(zero.Wait(limited, p.stream, 1))(t)
 		py.Kill()
 		cancel(fmt.Errorf("%s is gone", py.Name))
 		require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
@@ -258,31 +253,26 @@ func TestInteropIPCEvent(t *testing.T) {
 	pyTurns.command(t)
 	s := programs.Meeting(t)
 	ctx := cutest.Context(t, cutest.Device(t))
-	ours, err := ctx.NewEvent(cu.EventInterprocess | cu.EventDisableTiming)
-	require.NoError(t, err)
-	h, err := ours.IPCHandle()
-	require.NoError(t, err)
+	ours := ok(ctx.NewEvent(cu.EventInterprocess | cu.EventDisableTiming))(t)
+	h := ok(ours.IPCHandle())(t)
 	defer func() { require.NoError(t, ours.Close()) }()
 	data := offering(t, listening(s), "data", turnSize, share.WithData(h[:]))
 	p := newTurner(t, data.Ptr())
 	py := startPeer(s, pyTurns, "attach", "-by", "event", "-turns", "20")
 	var theirs cu.IPCEventHandle
 	require.NoError(t, theirs.UnmarshalText([]byte(strings.TrimPrefix(py.WaitLine("Event "), "Event "))))
-	opened, err := ctx.OpenIPCEvent(theirs)
-	require.NoError(t, err)
+	opened := ok(ctx.OpenIPCEvent(theirs))(t)
 	defer func() { require.NoError(t, opened.Close()) }()
 	soon, cancel := context.WithTimeout(t.Context(), programs.Patience)
 	defer cancel()
 	for n := uint64(1); n <= 20; n++ {
 		p.write(n)
 		require.NoError(t, ours.Record(p.stream))
-		_, err := io.WriteString(py.In, "go\n")
-		require.NoError(t, err)
+		require.NoError(t, errOf(io.WriteString(py.In, "go\n")))
 		py.WaitLines("Turn ", int(n))
 		require.NoError(t, opened.Synchronize(soon))
 		p.read(n)
 	}
-	_, err = io.WriteString(py.In, "go\n")
-	require.NoError(t, err)
+	require.NoError(t, errOf(io.WriteString(py.In, "go\n")))
 	py.Succeeds()
 }

@@ -31,8 +31,7 @@ func liesWithFiles(t *testing.T) (lies []lie) {
 	t.Helper()
 	dev := cutest.Device(t)
 	for name, size := range map[string]uint64{"fault 26: an allocation of another size": 2 * programs.MiB, "fault 26: an allocation of the same size": 4 * programs.MiB} {
-		buf, err := vmm.New(dev, size)
-		require.NoError(t, err)
+		buf := ok(vmm.New(dev, size))(t)
 		_, files, err := buf.Export()
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, sock.CloseFiles(files)); require.NoError(t, buf.Close()) })
@@ -53,20 +52,16 @@ func liesWithFiles(t *testing.T) (lies []lie) {
 func holes(t *testing.T) *os.File {
 	t.Helper()
 	const size = 4 * programs.MiB
-	buf, err := vmm.New(cutest.Device(t), size)
-	require.NoError(t, err)
+	buf := ok(vmm.New(cutest.Device(t), size))(t)
 	_, files, err := buf.Export()
 	require.NoError(t, err)
 	trailer := make([]byte, 4096)
-	_, err = files[0].ReadAt(trailer, int64(size))
-	require.NoError(t, err)
+	require.NoError(t, errOf(files[0].ReadAt(trailer, int64(size))))
 	require.NoError(t, sock.CloseFiles(files))
 	require.NoError(t, buf.Close())
-	fd, err := unix.MemfdCreate("holes", unix.MFD_CLOEXEC)
-	require.NoError(t, err)
+	fd := ok(unix.MemfdCreate("holes", unix.MFD_CLOEXEC))(t)
 	f := os.NewFile(uintptr(fd), "holes")
-	_, err = f.WriteAt(trailer, int64(size))
-	require.NoError(t, err)
+	require.NoError(t, errOf(f.WriteAt(trailer, int64(size))))
 	return f
 }
 
@@ -75,17 +70,12 @@ func foreignFiles(t *testing.T) map[string]*os.File {
 	t.Helper()
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	memfd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
-	require.NoError(t, err)
+	pair := ok(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
+	memfd := ok(unix.MemfdCreate("test", unix.MFD_CLOEXEC))(t)
 	require.NoError(t, unix.Ftruncate(memfd, int64(4*programs.MiB)))
-	file, err := os.CreateTemp(t.TempDir(), "")
-	require.NoError(t, err)
-	dir, err := os.Open(t.TempDir())
-	require.NoError(t, err)
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	file := ok(os.CreateTemp(t.TempDir(), ""))(t)
+	dir := ok(os.Open(t.TempDir()))(t)
+	null := ok(os.Open(os.DevNull))(t)
 	files := map[string]*os.File{"pipe": r, "memfd": os.NewFile(uintptr(memfd), "memfd"), "file": file, "directory": dir,
 		"dev null": null, "socket": os.NewFile(uintptr(pair[0]), "socket")}
 	if cutest.Kind() == cu.Soft {
@@ -194,8 +184,7 @@ func TestLiesToTheProducer(t *testing.T) {
 	s.Consumer().Succeeds() // as above
 	for _, c := range []lie{
 		{"fault 25: a descriptor that nobody asked for", func(m *programs.Message) {
-			null, err := os.Open(os.DevNull)
-			require.NoError(t, err)
+			null := ok(os.Open(os.DevNull))(t)
 			t.Cleanup(func() { require.NoError(t, null.Close()) })
 			m.Files = []*os.File{null}
 		}, "refused"},
@@ -224,8 +213,7 @@ func TestLiesToTheProducer(t *testing.T) {
 // (SO_PASSRIGHTS, Linux 6.16).
 func kernelRefusesDescriptors(t *testing.T) bool {
 	t.Helper()
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	fd := ok(unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, soPassRights, 0) == nil && !cutest.Emulated()
 }

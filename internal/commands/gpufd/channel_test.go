@@ -94,11 +94,10 @@ func TestChannelWriterKilled(t *testing.T) {
 	u := newUser(t)
 	r := u.start("channel", "read", "cam", "-o", "out", "--json")
 	w := &running{Cmd: command(u, "channel", "write", "cam", "--slot-size", "64"), user: u}
-	feed, err := w.StdinPipe()
-	require.NoError(t, err)
+	feed := ok(w.StdinPipe())(t)
 	require.NoError(t, w.Start())
 	in := data(100, 5)
-	_, err = feed.Write(in) // a frame, and a part of one
+	_, err := feed.Write(in) // a frame, and a part of one
 	require.NoError(t, err)
 	u.until(func() bool {
 		b, err := os.ReadFile(filepath.Join(u.dir, "out"))
@@ -179,8 +178,7 @@ func TestChannelLeavesTheKeepersSocket(t *testing.T) {
 	u := newUser(t)
 	w := &running{Cmd: command(u, "channel", "write", "c", "--slot-size", "64"), user: u}
 	w.Stderr = &w.err
-	feed, err := w.StdinPipe()
-	require.NoError(t, err)
+	feed := ok(w.StdinPipe())(t)
 	require.NoError(t, w.Start())
 	u.until(func() bool {
 		return strings.Contains(w.err.String(), "Channel c: 4 slots of 64 at "+u.dir+"/gpufd/channel.sock")
@@ -189,8 +187,7 @@ func TestChannelLeavesTheKeepersSocket(t *testing.T) {
 	u.keeper("--socket", u.dir+"/gpufd/keeper.sock")
 	u.does("ls")
 	r := u.start("channel", "read", "c")
-	_, err = feed.Write([]byte("frame"))
-	require.NoError(t, err)
+	require.NoError(t, errOf(feed.Write([]byte("frame"))))
 	require.NoError(t, feed.Close())
 	code, out := r.end()
 	require.Zero(t, code, r.err.String())

@@ -35,8 +35,7 @@ func oddFiles(t *testing.T) (cases []oddFile) {
 	dir := filepath.Join(t.TempDir(), "odd")
 	out, err := exec.Command(python, "-B", script, dir).CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	text, err := os.ReadFile(filepath.Join(dir, "cases.json"))
-	require.NoError(t, err)
+	text := ok(os.ReadFile(filepath.Join(dir, "cases.json")))(t)
 	require.NoError(t, json.Unmarshal(text, &cases))
 	return cases
 }
@@ -71,8 +70,7 @@ func TestOddFiles(t *testing.T) {
 func (l *load) tensors(t *testing.T, is table) map[string]string {
 	buffer, all := make([]byte, l.size), map[string]string{}
 	for _, s := range l.segments {
-		_, err := s.File.ReadAt(buffer[s.Offset:s.Offset+s.Size], int64(s.At))
-		require.NoError(t, err)
+		require.NoError(t, errOf(s.File.ReadAt(buffer[s.Offset:s.Offset+s.Size], int64(s.At))))
 	}
 	for _, x := range is.Tensors.Tensors {
 		all[x.Name] = hex.EncodeToString(buffer[x.Offset : x.Offset+x.Bytes])
@@ -96,11 +94,9 @@ func TestFilesOfTwoKinds(t *testing.T) {
 		require.ErrorContains(t, err, "is of another kind: give files of tensors alone, the directory")
 		require.ErrorContains(t, err, config+" is of")
 	}
-	l, err := openLoad([]string{config, other})
-	require.NoError(t, err)
+	l := ok(openLoad([]string{config, other}))(t)
 	require.NoError(t, l.close())
-	_, err = openLoad([]string{model, model})
-	require.ErrorContains(t, err, "is there twice, in "+model+" too")
+	require.ErrorContains(t, errOf(openLoad([]string{model, model})), "is there twice, in "+model+" too")
 }
 
 // A file that changes while put reads it is not what anybody has written.
@@ -114,11 +110,10 @@ func TestFileChanges(t *testing.T) {
 			"newer":   func() error { return os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)) },
 		} {
 			require.NoError(t, os.WriteFile(path, content, 0o600))
-			l, err := openLoad([]string{path})
-			require.NoError(t, err)
+			l := ok(openLoad([]string{path}))(t)
 			require.NoError(t, l.unchanged())
 			require.NoError(t, change())
-			err = l.write(nil)(t.Context(), nil)
+			err := l.write(nil)(t.Context(), nil)
 			require.ErrorContains(t, err, path+" changed while it was read", what)
 			require.NoError(t, l.close())
 		}
@@ -135,8 +130,7 @@ func TestStandardFiles(t *testing.T) {
 	piped := func(in []byte, args ...string) []byte {
 		cmd := command(u, args...)
 		cmd.Stdin = bytes.NewReader(in)
-		out, err := cmd.Output()
-		require.NoError(t, err)
+		out := ok(cmd.Output())(t)
 		return out
 	}
 	piped(model, "put", "m", "-")
@@ -147,8 +141,7 @@ func TestStandardFiles(t *testing.T) {
 	require.Equal(t, data(5_000_001, 3), piped(nil, "get", "b", "-o", "-"))
 
 	cmd := command(u, "put", "m", "--part", "0@0=-")
-	in, err := os.Open(filepath.Join(u.dir, "model"))
-	require.NoError(t, err)
+	in := ok(os.Open(filepath.Join(u.dir, "model")))(t)
 	defer in.Close()
 	cmd.Stdin = in
 	require.NoError(t, cmd.Run(), "a file of which nothing has been read")
@@ -237,8 +230,7 @@ func TestOutputOnAFullDisk(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, string(out), "writing out: file too large")
 	require.NotContains(t, string(out), ".gpufd-")
-	left, err := filepath.Glob(filepath.Join(u.dir, ".gpufd-*"))
-	require.NoError(t, err)
+	left := ok(filepath.Glob(filepath.Join(u.dir, ".gpufd-*")))(t)
 	require.Empty(t, left)
 	require.NotContains(t, strings.TrimSpace(string(out)), "\n")
 }

@@ -44,8 +44,7 @@ func TestPutAndGet(t *testing.T) {
 	u.does("get", "two", "--part", "0", "-o", "link")
 	require.Equal(t, a, u.read("out"), "the link stays")
 
-	entries, err := os.ReadDir(u.dir)
-	require.NoError(t, err)
+	entries := ok(os.ReadDir(u.dir))(t)
 	require.False(t, slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), ".gpufd-") }))
 	require.Equal(t, []any{"two", "w/of.one"}, u.says(1, "rm", "two", "nothing", "w/of.one")["removed"], "also those behind one that is not there")
 	require.Equal(t, "NAME", strings.Fields(u.does("ls"))[0])
@@ -172,8 +171,7 @@ func TestEnd(t *testing.T) {
 	require.Contains(t, out, fmt.Sprintf("  w, version 1: 1000 bytes; still mapped by PID %d\n  x, version 1: 1000 bytes\n", h.Process.Pid))
 	code, _ := k.end()
 	require.Zero(t, code)
-	left, err := filepath.Glob(filepath.Join(u.dir, "s*"))
-	require.NoError(t, err)
+	left := ok(filepath.Glob(filepath.Join(u.dir, "s*")))(t)
 	require.Empty(t, left)
 	u.fails(1, "nobody is listening", "keeper", "--end")
 	_, _ = h.stop(syscall.SIGINT)
@@ -188,8 +186,7 @@ func TestEnd(t *testing.T) {
 // A put of what can never fit fails at once, before it loads anything.
 func TestNeverFits(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "gpufd-soft-")
-	require.NoError(t, err)
+	dir := ok(os.MkdirTemp("", "gpufd-soft-"))(t)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	u := newKept(t, "GPUFD_SOFT_MEMORY=8MiB", "GPUFD_SOFT_DIR="+dir)
 	u.write("a", data(9<<20, 1))
@@ -206,8 +203,7 @@ func TestNeverFits(t *testing.T) {
 // A put without room waits, names the holders, and can be interrupted.
 func TestNoRoom(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "gpufd-soft-")
-	require.NoError(t, err)
+	dir := ok(os.MkdirTemp("", "gpufd-soft-"))(t)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	u := newKept(t, "GPUFD_SOFT_MEMORY=8MiB", "GPUFD_SOFT_DIR="+dir)
 	u.write("a", data(5<<20, 1))
@@ -234,8 +230,7 @@ func TestNoRoom(t *testing.T) {
 // A put without room names the holders of a replaced version, and what frees it.
 func TestNoRoomForARetiredVersion(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "gpufd-soft-")
-	require.NoError(t, err)
+	dir := ok(os.MkdirTemp("", "gpufd-soft-"))(t)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	u := newKept(t, "GPUFD_SOFT_MEMORY=8MiB", "GPUFD_SOFT_DIR="+dir)
 	u.write("a", data(3<<20, 1))
@@ -285,10 +280,8 @@ func TestDamaged(t *testing.T) {
 	u.write("a", data(1000, 1))
 	u.does("put", "w", "a")
 	dev := cutest.Device(t)
-	att, err := share.Attach(t.Context(), u.dir+"/s", "w", dev, share.WithAccess(share.ReadWrite))
-	require.NoError(t, err)
-	primary, err := dev.PrimaryContext()
-	require.NoError(t, err)
+	att := ok(share.Attach(t.Context(), u.dir+"/s", "w", dev, share.WithAccess(share.ReadWrite)))(t)
+	primary := ok(dev.PrimaryContext())(t)
 	require.NoError(t, cu.Fill(primary, att.Ptr(), uint8(9), 10))
 	require.NoError(t, primary.Synchronize(t.Context()))
 	require.NoError(t, primary.Close())

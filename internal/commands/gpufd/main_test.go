@@ -62,8 +62,7 @@ type user struct {
 
 // newUser has no keeper yet. env is of the software driver.
 func newUser(t *testing.T, env ...string) *user {
-	dir, err := os.MkdirTemp("", "gpufd-")
-	require.NoError(t, err)
+	dir := ok(os.MkdirTemp("", "gpufd-"))(t)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	soft := []string{"GPUFD_DRIVER=soft", "GPUFD_SOCKET=" + dir + "/s", "XDG_RUNTIME_DIR=" + dir}
 	return &user{t: t, dir: dir, env: append(append(os.Environ(), soft...), env...)}

@@ -20,8 +20,7 @@ func TestReaderOfAnotherUser(t *testing.T) {
 	own := filepath.Join(t.TempDir(), "soft")
 	u := newUser(t, "GPUFD_SOFT_DIR="+own)
 	require.NoError(t, os.Chmod(u.dir, 0o711))
-	program, err := os.ReadFile(gpufd)
-	require.NoError(t, err)
+	program := ok(os.ReadFile(gpufd))(t)
 	require.NoError(t, os.WriteFile(filepath.Join(u.dir, "gpufd"), program, 0o755))
 	u.write("policy", []byte(`{"rules":[{"uid":1234,"prefix":"w/","allow":["read"]}]}`))
 	u.write("a", data(100_000, 1))
@@ -31,8 +30,7 @@ func TestReaderOfAnotherUser(t *testing.T) {
 
 	theirs := filepath.Join(u.dir, "theirs") // a software driver of theirs, of the same devices
 	require.NoError(t, os.Mkdir(theirs, 0o700))
-	machine, err := os.ReadFile(filepath.Join(own, "machine"))
-	require.NoError(t, err)
+	machine := ok(os.ReadFile(filepath.Join(own, "machine")))(t)
 	require.NoError(t, os.WriteFile(filepath.Join(theirs, "machine"), machine, 0o600))
 	require.NoError(t, os.Chown(theirs, reader, reader))
 	require.NoError(t, os.Chown(filepath.Join(theirs, "machine"), reader, reader))

@@ -24,8 +24,7 @@ func TestHoldersOfOtherPIDNamespaces(t *testing.T) {
 	const script = `"$0" keeper & k=$!; read x; kill -9 $k; wait $k; "$0" keeper & read x`
 	pod := exec.Command(in[0], append(append(in[1:len(in):len(in)], "sh", "-c", script), gpufd)...)
 	pod.Dir, pod.Env = u.dir, u.env
-	input, err := pod.StdinPipe()
-	require.NoError(t, err)
+	input := ok(pod.StdinPipe())(t)
 	require.NoError(t, pod.Start())
 	t.Cleanup(func() {
 		_ = pod.Process.Kill()
@@ -51,8 +50,7 @@ func TestHoldersOfOtherPIDNamespaces(t *testing.T) {
 	for _, h := range readers { // they do not come back, and live
 		require.NoError(t, h.Process.Signal(syscall.SIGSTOP))
 	}
-	_, err = io.WriteString(input, "\n")
-	require.NoError(t, err)
+	require.NoError(t, errOf(io.WriteString(input, "\n")))
 	u.until(func() bool { return u.stat("w")["holders"].([]any)[0].(map[string]any)["lost"] == true })
 	for left := 3; left > 0; left-- {
 		u.until(count(left))

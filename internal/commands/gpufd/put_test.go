@@ -33,8 +33,7 @@ func TestInterruptedPutEndsSoon(t *testing.T) {
 		require.NoError(t, os.Mkdir(soft, 0o700))
 		u.env = append(u.env, "GPUFD_SOFT_DIR="+soft)
 		u.write("a", data(1000, 1))
-		lock, err := os.OpenFile(filepath.Join(soft, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
-		require.NoError(t, err)
+		lock := ok(os.OpenFile(filepath.Join(soft, "lock"), os.O_RDWR|os.O_CREATE, 0o600))(t)
 		defer lock.Close()
 		require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX)) // calls of the software driver hang
 		put := u.start("put", "w", "a")
@@ -56,8 +55,7 @@ func TestPutShowsItsProgress(t *testing.T) {
 	t.Parallel()
 	dev := cutest.Device(t)
 	u := newUser(t)
-	loads, err := openAll(t.Context(), []source{{0, "0", []string{u.write("a", data(3<<20, 1))}}, {1, "0", []string{u.write("b", data(1<<20, 1))}}})
-	require.NoError(t, err)
+	loads := ok(openAll(t.Context(), []source{{0, "0", []string{u.write("a", data(3<<20, 1))}}, {1, "0", []string{u.write("b", data(1<<20, 1))}}}))(t)
 	var out, errs bytes.Buffer
 	p := &program{out: &output{w: &out, failed: func(error) {}}}
 	p.shown = app.NewOutput(&errs, true)
@@ -66,8 +64,7 @@ func TestPutShowsItsProgress(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	for i, part := range p.parts("w", make([]source, 2), []*cu.Device{dev, dev}, loads, idle) {
-		b, err := vmm.New(dev, part.Size)
-		require.NoError(t, err)
+		b := ok(vmm.New(dev, part.Size))(t)
 		if i == 0 {
 			require.ErrorIs(t, part.Write(ended, b), context.Canceled)
 			require.Nil(t, p.hasty.Load(), "nothing is handed over")

@@ -25,8 +25,7 @@ func safetensorsFile(t *testing.T, tensors map[string][]byte) []byte {
 		body = append(body, tensors[name]...)
 		head[name] = tensor{DType: "F32", Shape: []uint64{uint64(len(tensors[name])) / 4}, Offsets: [2]uint64{from, uint64(len(body))}}
 	}
-	text, err := json.Marshal(head)
-	require.NoError(t, err)
+	text := ok(json.Marshal(head))(t)
 	return slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text, body)
 }
 

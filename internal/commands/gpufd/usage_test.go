@@ -176,8 +176,7 @@ func TestCompletionInBash(t *testing.T) {
 			__start_gpufd
 			echo "${COMPREPLY[@]%% *}"`, "bash", line)
 		c.Env = append(slices.Clip(u.env), "PATH="+filepath.Dir(gpufd)+":"+os.Getenv("PATH"))
-		out, err := c.Output()
-		require.NoError(t, err)
+		out := ok(c.Output())(t)
 		got := strings.Fields(string(out))
 		slices.Sort(got)
 		require.Equal(t, want, strings.Join(got, " "), line)
@@ -199,8 +198,7 @@ func TestNoKeeper(t *testing.T) {
 	for where, why := range map[string]string{"file/s": "not a directory", "file": "nobody is listening", ".": "nobody is listening"} {
 		u.fails(1, why, "ls", "--socket", where) // at once: nobody will listen there
 	}
-	dead, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(u.dir, "s.ctl"), Net: "unixpacket"})
-	require.NoError(t, err)
+	dead := ok(net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(u.dir, "s.ctl"), Net: "unixpacket"}))(t)
 	dead.SetUnlinkOnClose(false)
 	require.NoError(t, dead.Close())
 	u.fails(1, "start a keeper with gpufd keeper", "ls", "--timeout", "500ms")
@@ -283,8 +281,7 @@ func TestOutputIsLost(t *testing.T) {
 	u := newKept(t)
 	u.write("a", data(1000, 1))
 	u.does("put", "w", "a")
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	require.NoError(t, err)
+	full := ok(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
 	defer full.Close()
 	r, closed, err := os.Pipe()
 	require.NoError(t, err)

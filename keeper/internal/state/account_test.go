@@ -86,8 +86,7 @@ func TestLostLeasesLeaveTheNameToOthers(t *testing.T) {
 		evil.Pidfd = s.NewID()
 		if err = s.MayHold("weights", evil); err == nil {
 			var id HoldID
-			id, err = s.Hold("weights", evil)
-			require.NoError(t, err)
+			id = ok(s.Hold("weights", evil))(t)
 			require.NoError(t, s.Lose(id))
 		}
 	}
@@ -99,8 +98,7 @@ func TestLostLeasesLeaveTheNameToOthers(t *testing.T) {
 		hold(t, s, "weights", 1, func(x *Holder) { *x = h })
 	}
 	put(t, s, newBooking("weights", by(user(2))))
-	info, err := s.Stat("weights", user(2).Who)
-	require.NoError(t, err)
+	info := ok(s.Stat("weights", user(2).Who))(t)
 	require.Len(t, Processes(info.Retired[0].Holders), n-1+100)
 }
 
@@ -120,14 +118,12 @@ func TestHoldersWithoutPIDs(t *testing.T) {
 		s = restarted(t, s, open())
 	}
 	for left := 3; left > 0; left-- {
-		info, err := s.Stat("weights", reader)
-		require.NoError(t, err)
+		info := ok(s.Stat("weights", reader))(t)
 		require.Len(t, info.Holders, left, "one of each process")
 		require.Len(t, Processes(info.Holders), left)
 		require.True(t, s.Fence(pidfds[left-1]))
 	}
-	info, err := s.Stat("weights", reader)
-	require.NoError(t, err)
+	info := ok(s.Stat("weights", reader))(t)
 	require.Empty(t, info.Holders)
 	require.Len(t, Processes([]Holder{{}, {}, {Process: 5}, {Process: 5}, {Who: reader, Process: 6}, {Who: reader, Process: 7}}), 4)
 }
@@ -172,8 +168,7 @@ func TestLabelsCountForEachPart(t *testing.T) {
 	s.Bound(Bounds{Tables: 1600})
 	for i := range 3 {
 		b := newBooking("a", of("x", i, 4), by(user(1)), labelled("k", strings.Repeat("v", 199)))
-		_, err := s.Deliver(book(t, s, b), partOf(s, b), t0)
-		require.NoError(t, err)
+		require.NoError(t, errOf(s.Deliver(book(t, s, b), partOf(s, b), t0)))
 	}
 	b := newBooking("a", of("x", 3, 4), by(user(1)), labelled("k", strings.Repeat("v", 199)))
 	_, err := s.Deliver(book(t, s, b), partOf(s, b), t0)

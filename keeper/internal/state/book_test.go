@@ -81,8 +81,7 @@ func TestPartsOfATransactionAgree(t *testing.T) {
 	e.By = Writer{Who: Who{UID: 2001, GID: 50, PID: 22}}
 	_, err := s.Book(e)
 	require.Equal(t, []Holder{{Who: writer, Access: gpumem.ReadWrite, Since: t0}}, refused(t, err, Taken, "process 2").Holders)
-	_, err = s.Deliver(ticket, partOf(s, first), t0)
-	require.NoError(t, err)
+	require.NoError(t, errOf(s.Deliver(ticket, partOf(s, first), t0)))
 	_, err = s.Book(e)
 	refused(t, err, Taken, "was delivered")
 	e.Index, e.At = 1, t0.Add(time.Minute)
@@ -107,12 +106,10 @@ func TestRenew(t *testing.T) {
 	refused(t, err, NotFound, "book it anew")
 	_, err = s.Renew(ticket, Who{UID: 2001, GID: 50}, t0)
 	refused(t, err, Denied, "of uid 2000")
-	again, err := s.Renew(ticket, writer, t0.Add(time.Hour))
-	require.NoError(t, err)
+	again := ok(s.Renew(ticket, writer, t0.Add(time.Hour)))(t)
 	b.Deadline = t0.Add(time.Hour)
 	require.Equal(t, b, again)
-	again, err = s.Renew(ticket, writer, t0)
-	require.NoError(t, err)
+	again = ok(s.Renew(ticket, writer, t0))(t)
 	require.Equal(t, b, again, "the latest deadline counts")
 	require.Equal(t, map[string]Booking{ticket: b}, s.Bookings())
 }
@@ -124,7 +121,6 @@ func TestBookingIsACopy(t *testing.T) {
 	ticket := book(t, s, b)
 	b.Labels["a"], *b.Expect = "2", 9
 	b.Expect = nil
-	v, err := s.Deliver(ticket, partOf(s, b), t0)
-	require.NoError(t, err)
+	v := ok(s.Deliver(ticket, partOf(s, b), t0))(t)
 	require.Equal(t, map[string]string{"a": "1"}, v.Labels)
 }

@@ -93,8 +93,7 @@ func TestCompareAndSwap(t *testing.T) {
 	part.By.Pidfd = s.NewID()
 	ticket := book(t, s, part)
 	come := partOf(s, part)
-	_, err = s.Deliver(ticket, come, t0)
-	require.NoError(t, err)
+	require.NoError(t, errOf(s.Deliver(ticket, come, t0)))
 	part.Index = 1
 	ticket = book(t, s, part)
 	require.EqualValues(t, 2, put(t, s, newBooking("weights", expecting(1))).N)

@@ -31,12 +31,9 @@ func everything(t testing.TB) *State {
 	b := newBooking("weights", by(w), labelled("step", "<7>"), bytesOf(5000), func(b *Booking) { b.Kind, b.At = gpumem.CUDA, t0.Add(1) })
 	p := partOf(s, b)
 	p.Table, p.TableSize = s.NewID(), 12
-	_, err := s.Deliver(book(t, s, b), p, b.At)
-	require.NoError(t, err)
-	_, err = s.Report("weights", 2, 0, reader, Damaged, "")
-	require.NoError(t, err)
-	_, err = s.Report("weights", 2, 0, writer, Damaged, "sums differ")
-	require.NoError(t, err)
+	require.NoError(t, errOf(s.Deliver(book(t, s, b), p, b.At)))
+	require.NoError(t, errOf(s.Report("weights", 2, 0, reader, Damaged, "")))
+	require.NoError(t, errOf(s.Report("weights", 2, 0, writer, Damaged, "sums differ")))
 	s.Fence(w.Pidfd)
 	require.NoError(t, s.Drain("weights", writer, true))
 	put(t, s, newBooking("weights", of("y", 1, 2), expecting(2), labelled("a", "b")))
@@ -64,8 +61,7 @@ func TestFormat(t *testing.T) {
 	if *update {
 		require.NoError(t, os.WriteFile(path, text, 0o644))
 	}
-	want, err := os.ReadFile(path)
-	require.NoError(t, err)
+	want := ok(os.ReadFile(path))(t)
 	require.Equal(t, string(want), string(text))
 	for _, word := range []string{wordState, wordOutcome, wordName, wordCurrent, wordRetired, wordPart, wordTransaction, wordDelivered, wordBooking, wordHolder} {
 		require.Contains(t, string(text), "\n"+word+" ")
@@ -74,13 +70,10 @@ func TestFormat(t *testing.T) {
 
 // What keepers wrote that knew no outcomes, counts and holders that were told to let go.
 func TestOlderManifest(t *testing.T) {
-	text, err := os.ReadFile("testdata/manifest-1-old.txt")
-	require.NoError(t, err)
-	s, err := Decode(text, open())
-	require.NoError(t, err)
+	text := ok(os.ReadFile("testdata/manifest-1-old.txt"))(t)
+	s := ok(Decode(text, open()))(t)
 	for ticket, b := range s.Bookings() {
-		_, err := s.Deliver(ticket, partOf(s, b), t0)
-		require.NoError(t, err)
+		require.NoError(t, errOf(s.Deliver(ticket, partOf(s, b), t0)))
 		version, _, ok := s.Outcome(ticket, b.By.Who)
 		require.True(t, ok)
 		require.NotZero(t, version)
@@ -165,8 +158,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"part 0 is":               {`"reports":1`, `"reports":-1`},
 	} {
 		require.Contains(t, lines, edit[0])
-		_, err := Decode(sealed(strings.Replace(lines, edit[0], edit[1], 1)), open())
-		require.ErrorContains(t, err, words, "%q", edit)
+		require.ErrorContains(t, errOf(Decode(sealed(strings.Replace(lines, edit[0], edit[1], 1)), open())), words, "%q", edit)
 	}
 }
 
@@ -182,8 +174,7 @@ func TestDecodeNoticesEachByte(t *testing.T) {
 	text := everything(t).Encode()
 	for i := range text {
 		text[i] ^= 4
-		_, err := Decode(text, open())
-		require.Error(t, err, "byte %d", i)
+		require.Error(t, errOf(Decode(text, open())), "byte %d", i)
 		text[i] ^= 4
 	}
 }

@@ -74,16 +74,14 @@ func partOf(s *State, b Booking) Part {
 
 func book(t testing.TB, s *State, b Booking) string {
 	t.Helper()
-	ticket, err := s.Book(b)
-	require.NoError(t, err)
+	ticket := ok(s.Book(b))(t)
 	return ticket
 }
 
 // put books and delivers one part, and returns the version that this commits, if it does.
 func put(t testing.TB, s *State, b Booking) *Version {
 	t.Helper()
-	v, err := s.Deliver(book(t, s, b), partOf(s, b), b.At)
-	require.NoError(t, err)
+	v := ok(s.Deliver(book(t, s, b), partOf(s, b), b.At))(t)
 	return v
 }
 
@@ -94,8 +92,7 @@ func hold(t testing.TB, s *State, name string, version uint64, change ...func(*H
 	for _, f := range change {
 		f(&h)
 	}
-	id, err := s.Hold(name, h)
-	require.NoError(t, err)
+	id := ok(s.Hold(name, h))(t)
 	return id, h.Pidfd
 }
 

@@ -27,14 +27,10 @@ func TestStat(t *testing.T) {
 	})
 	put(t, s, newBooking("weights", of("y", 0, 2), bytesOf(5)))
 	book(t, s, newBooking("weights", of("y", 1, 2), bytesOf(6)))
-	_, err := s.Report("weights", 3, 1, reader, Damaged, "odd")
-	require.NoError(t, err)
-	_, err = s.Report("weights", 3, 1, writer, Quarantined, "look")
-	require.NoError(t, err)
-	info, err := restarted(t, s, open()).Stat("weights", reader)
-	require.NoError(t, err)
-	text, err := json.Marshal(info)
-	require.NoError(t, err)
+	require.NoError(t, errOf(s.Report("weights", 3, 1, reader, Damaged, "odd")))
+	require.NoError(t, errOf(s.Report("weights", 3, 1, writer, Quarantined, "look")))
+	info := ok(restarted(t, s, open()).Stat("weights", reader))(t)
+	text := ok(json.Marshal(info))(t)
 	digest := digestOf(s.get("weights").Current.Parts)
 	require.JSONEq(t, `{
 	  "name": "weights", "version": 3, "state": "quarantined", "bytes": 200, "reserved_bytes": 11, "frees_bytes": 70,
@@ -61,23 +57,19 @@ func TestStat(t *testing.T) {
 func TestStatOfLittle(t *testing.T) {
 	s := New(open())
 	book(t, s, newBooking("soon"))
-	info, err := s.Stat("soon", writer)
-	require.NoError(t, err)
-	text, err := json.Marshal(info)
-	require.NoError(t, err)
+	info := ok(s.Stat("soon", writer))(t)
+	text := ok(json.Marshal(info))(t)
 	require.NotContains(t, string(text), "null")
 	require.Contains(t, string(text), `"state":"reserved","bytes":0,"reserved_bytes":100,"labels":{},"parts":[],"holders":[],"retired":[]`)
 	require.Zero(t, s.Len())
-	empty, err := json.Marshal(s.List(nobody))
-	require.NoError(t, err)
+	empty := ok(json.Marshal(s.List(nobody)))(t)
 	require.Equal(t, "[]", string(empty))
 }
 
 func TestStatesShown(t *testing.T) {
 	s := New(open())
 	state := func() string {
-		i, err := s.Stat("weights", reader)
-		require.NoError(t, err)
+		i := ok(s.Stat("weights", reader))(t)
 		return i.State
 	}
 	for i := range 3 {
@@ -90,8 +82,7 @@ func TestStatesShown(t *testing.T) {
 	require.NoError(t, s.Drain("weights", writer, true))
 	require.Equal(t, "draining", state())
 	for part, verdict := range []PartState{Quarantined, Damaged} {
-		_, err := s.Report("weights", 1, part, writer, verdict, "")
-		require.NoError(t, err)
+		require.NoError(t, errOf(s.Report("weights", 1, part, writer, verdict, "")))
 		require.Equal(t, string(verdict), state())
 	}
 	hold(t, s, "weights", 1)
@@ -150,7 +141,6 @@ func TestErrors(t *testing.T) {
 	require.Empty(t, none.Error())
 	require.Empty(t, CodeOf(nil))
 	require.Empty(t, CodeOf(none))
-	text, err := json.Marshal(fail(Quota, "no").because(newBooking("x").By.asHolder(1)))
-	require.NoError(t, err)
+	text := ok(json.Marshal(fail(Quota, "no").because(newBooking("x").By.asHolder(1))))(t)
 	require.JSONEq(t, `{"code":"quota","message":"no","holders":[{"uid":2000,"gid":50,"pid":2,"part":1,"access":"read-write","since":"`+t0.Format(time.RFC3339)+`","fenced":false}]}`, string(text))
 }

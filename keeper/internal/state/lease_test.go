@@ -89,8 +89,7 @@ func TestReport(t *testing.T) {
 	}
 	report := func(by Who, verdict PartState, reason string) bool {
 		t.Helper()
-		counted, err := s.Report("weights", 1, 1, by, verdict, reason)
-		require.NoError(t, err)
+		counted := ok(s.Report("weights", 1, 1, by, verdict, reason))(t)
 		s = restarted(t, s, open())
 		return counted
 	}
@@ -124,8 +123,7 @@ func TestReport(t *testing.T) {
 	put(t, s, newBooking("weights"))
 	require.NoError(t, lease(0))
 	old := s.get("weights").Retired[0]
-	counted, err := s.Report("weights", 1, 0, writer, Damaged, "later")
-	require.NoError(t, err)
+	counted := ok(s.Report("weights", 1, 0, writer, Damaged, "later"))(t)
 	require.True(t, counted)
 	require.Equal(t, Damaged, s.get("weights").Retired[0].Parts[0].State)
 	require.NoError(t, lease(0), "that was the retired one")
@@ -136,13 +134,11 @@ func TestReport(t *testing.T) {
 func TestWriterEndsNoQuarantine(t *testing.T) {
 	s := New(with(func(r *Rule) { r.Allow = []Right{Read, Write} }))
 	put(t, s, newBooking("weights"))
-	counted, err := s.Report("weights", 1, 0, writer, Quarantined, "")
-	require.NoError(t, err)
+	counted := ok(s.Report("weights", 1, 0, writer, Quarantined, ""))(t)
 	require.True(t, counted)
-	_, err = s.Report("weights", 1, 0, writer, OK, "")
+	_, err := s.Report("weights", 1, 0, writer, OK, "")
 	refused(t, err, Denied, "may not remove")
-	counted, err = s.Report("weights", 1, 0, owner, OK, "")
-	require.NoError(t, err)
+	counted = ok(s.Report("weights", 1, 0, owner, OK, ""))(t)
 	require.True(t, counted)
 	_, _, err = s.Lease("weights", 0, reader)
 	require.NoError(t, err)
@@ -253,8 +249,7 @@ func TestLose(t *testing.T) {
 
 func TestHoldersInJSON(t *testing.T) {
 	h := Holder{Who: reader, Version: 2, Part: 1, Access: gpumem.ReadWrite, Since: t0}
-	text, err := json.Marshal(h)
-	require.NoError(t, err)
+	text := ok(json.Marshal(h))(t)
 	require.JSONEq(t, `{"uid":3000,"gid":60,"pid":3,"version":2,"part":1,"access":"read-write","since":"2026-07-01T12:00:00Z","fenced":false}`, string(text))
 	var back Holder
 	require.NoError(t, json.Unmarshal(text, &back))

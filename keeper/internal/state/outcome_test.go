@@ -61,8 +61,7 @@ func TestOutcomeOfNothing(t *testing.T) {
 	s := New(open())
 	b := newBooking("x", of("tx", 0, 2))
 	ticket := book(t, s, b)
-	_, err := s.Deliver(ticket, partOf(s, b), t0)
-	require.NoError(t, err)
+	require.NoError(t, errOf(s.Deliver(ticket, partOf(s, b), t0)))
 	s.Expire(b.Deadline)
 	_, _, ok := s.Outcome(ticket, writer)
 	require.False(t, ok)
@@ -99,7 +98,6 @@ func TestCounts(t *testing.T) {
 		"cannot unmarshal":    `state {"last_id":9,"counts":{"a":-1}}`,
 		"instead of the stat": `outcome {"ticket":"t1","uid":1,"version":1}`,
 	} {
-		_, err := Decode(sealed(head+"\n"), open())
-		require.ErrorContains(t, err, why)
+		require.ErrorContains(t, errOf(Decode(sealed(head+"\n"), open())), why)
 	}
 }

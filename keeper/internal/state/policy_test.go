@@ -9,20 +9,18 @@ import (
 )
 
 func TestParsePolicy(t *testing.T) {
-	p, err := ParsePolicy([]byte(`{
+	p := ok(ParsePolicy([]byte(`{
 	  "grace": "10m",
 	  "rules": [
 	    {"uid": 1000, "allow": ["read", "write", "remove"], "bytes": 85899345920, "names": 100},
 	    {"gid": 50, "prefix": "weights/", "allow": ["read"], "leases": 0, "expiry": "24h"}
 	  ]
-	}`), 7)
-	require.NoError(t, err)
+	}`), 7))(t)
 	require.Equal(t, Policy{Owner: 7, Grace: Duration(10 * time.Minute), Rules: []Rule{
 		{UID: at(uint32(1000)), Allow: []Right{Read, Write, Remove}, Bytes: at(uint64(80 << 30)), Names: at(100)},
 		{GID: at(uint32(50)), Prefix: "weights/", Allow: []Right{Read}, Leases: at(0), Expiry: Duration(24 * time.Hour)},
 	}}, p)
-	p, err = ParsePolicy([]byte(`{}`), 7)
-	require.NoError(t, err)
+	p = ok(ParsePolicy([]byte(`{}`), 7))(t)
 	require.Equal(t, DefaultPolicy(7), p)
 }
 
@@ -93,9 +91,8 @@ func TestWhichRuleCounts(t *testing.T) {
 // The owner's own rule is there unless the policy has one, and a Rule for nobody is for
 // nobody.
 func TestOwnersRule(t *testing.T) {
-	_, err := DefaultPolicy(7).complete().allow(Who{UID: 7}, "x", Remove)
-	require.NoError(t, err)
-	_, err = Policy{Owner: 7, Rules: []Rule{{UID: at(uint32(7)), Allow: []Right{Read}}}}.complete().allow(Who{UID: 7}, "x", Write, Remove)
+	require.NoError(t, errOf(DefaultPolicy(7).complete().allow(Who{UID: 7}, "x", Remove)))
+	_, err := Policy{Owner: 7, Rules: []Rule{{UID: at(uint32(7)), Allow: []Right{Read}}}}.complete().allow(Who{UID: 7}, "x", Write, Remove)
 	refused(t, err, Denied, "may not write or remove", "uid 7", "allows read")
 	_, err = Policy{Owner: 7, Rules: []Rule{{Allow: []Right{Read}}, {GID: at(uint32(9)), Prefix: "x"}}}.complete().allow(Who{GID: 9}, "x", Read)
 	refused(t, err, Denied, "allows nothing")
@@ -129,12 +126,10 @@ func TestOwnerIsBoundByUID(t *testing.T) {
 		{GID: at(uint32(7)), Prefix: "w/", Allow: []Right{Read}},
 		{UID: at(uint32(7)), Prefix: "v/", Allow: []Right{Read}},
 	}}.complete()
-	_, err := p.allow(Who{UID: 7, GID: 7}, "w/x", Write)
-	require.NoError(t, err)
-	_, err = p.allow(Who{UID: 7, GID: 7}, "v/x", Write)
+	require.NoError(t, errOf(p.allow(Who{UID: 7, GID: 7}, "w/x", Write)))
+	_, err := p.allow(Who{UID: 7, GID: 7}, "v/x", Write)
 	require.Equal(t, Denied, CodeOf(err))
 	_, err = p.allow(Who{UID: 8, GID: 7}, "w/x", Write)
 	require.Equal(t, Denied, CodeOf(err))
-	_, err = p.allow(Who{UID: 8, GID: 7}, "w/x", Read)
-	require.NoError(t, err)
+	require.NoError(t, errOf(p.allow(Who{UID: 8, GID: 7}, "w/x", Read)))
 }

@@ -39,12 +39,10 @@ func TestNilAndZero(t *testing.T) {
 		refused(t, err, NotFound)
 		_, err = s.Report("x", 1, 0, root, Damaged, "")
 		refused(t, err, NotFound)
-		_, err = s.Hold("x", Holder{Access: gpumem.ReadOnly})
-		require.Error(t, err)
+		require.Error(t, errOf(s.Hold("x", Holder{Access: gpumem.ReadOnly})))
 		_, err = s.Book(Booking{})
 		refused(t, err, BadRequest)
-		_, err = s.Book(newBooking("x", by(Writer{Who: nobody})))
-		require.Error(t, err)
+		require.Error(t, errOf(s.Book(newBooking("x", by(Writer{Who: nobody})))))
 		if s == nil {
 			require.Zero(t, s.NewID())
 			require.Error(t, s.DrainDevice(gpumem.UUID{}, root, true))
@@ -56,6 +54,5 @@ func TestNilAndZero(t *testing.T) {
 	}
 	var zero State
 	require.EqualValues(t, 1, put(t, &zero, newBooking("x", by(Writer{Who: root}))).N)
-	_, err := Decode(nil, Policy{})
-	require.Error(t, err)
+	require.Error(t, errOf(Decode(nil, Policy{})))
 }
