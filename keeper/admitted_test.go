@@ -11,6 +11,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // Readers that come at once get as many leases as the quota has, and those that are refused
@@ -71,26 +72,16 @@ func TestListIsNoLease(t *testing.T) {
 // A version that cannot be offered is not committed: the one before is served.
 func TestCommitIsAllOrNothing(t *testing.T) {
 	dev := cutest.Device(t)
-	fails := false
-	at = func(step string) {
-		if step == "prepare" && fails {
-			lowerFiles(t, 3)
-		}
-	}
-	t.Cleanup(func() { at = func(string) {} })
-	s := opened(t, options(newSocket(t)))
-	c := dialled(t, s.opts.Socket)
+	socket := newSocket(t)
+	relay := relayStore(t, socket)
+	opened(t, options(socket))
+	c := dialled(t, socket)
 	put(t, c, dev, "x", 1)
 	var before unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
-	hold(s)
-	fails = true
-	s.finish()
+	relay.call(onceAt("held:1", func(*sock.Conn) { lowerFiles(t, 3) })) // the part's descriptors are the last
 	_, err := c.Put(soon(t), Put{Name: "x"}, part(0, dev, 2))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
-	hold(s)
-	fails = false
-	s.finish()
 	require.ErrorContains(t, err, "could not be offered, and is not committed")
 	require.Equal(t, uint64(1), stat(t, c, "x").Version)
 	requireBytes(t, attach(t, c, dev, "x")[0], 1)

@@ -140,7 +140,6 @@ func (c *session) respond(r reply, files []*os.File) error {
 	ctx, cancel := c.server.step()
 	defer cancel()
 	defer sock.DropFiles(files)
-	at("answer")
 	return send(ctx, c.conn, r, files...)
 }
 

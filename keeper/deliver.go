@@ -300,12 +300,10 @@ func (s *Server) keepNow(ticket string, d delivery, m *memory, digest string) (v
 // take gives a part's descriptors to the store before the manifest names them. It is part
 // of a change.
 func (s *Server) take(p *state.Part, d delivery, next *state.State, counted ...string) error {
-	at("hold")
 	err := s.vault.hold(s.store, uint64(p.Files), d.files)
 	if err == nil && d.table != nil {
 		err = s.vault.hold(s.store, uint64(p.Table), oneFile(d.table))
 	}
-	at("held")
 	if err == nil {
 		err = s.commit(next, counted...)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,16 +84,18 @@ func mortal(ctx context.Context, socket, step string, env ...string) (*exec.Cmd,
 	return cmd, cmd.Start()
 }
 
-// steps are where a keeper is killed: of a commit, of attaching and resuming, and of its start.
-var steps = []string{
-	"hold", "held", "swap", "swapped", "offer", "drop", "dropped", "answer",
-	"attach", "lease", share.Connected.String(), share.Sent.String(), share.Mapped.String(), share.Ended.String(),
-}
+// storeSteps are where a keeper is killed by the relay before its store: of a commit, and of its start.
+var storeSteps = []string{"hold", "held", "swap", "swapped", "drop", "dropped"}
+
+// steps are these, and where it kills itself: of attaching and resuming.
+var steps = append(slices.Clip(storeSteps),
+	"attach", "lease", share.Connected.String(), share.Sent.String(), share.Mapped.String(), share.Ended.String())
 
 // A trial is what writers and readers do while keepers die.
 type trial struct {
 	t      *testing.T
 	socket string
+	store  *storeRelay
 	devs   []*cu.Device
 	judges map[cu.UUID]*judge
 	ctx    context.Context
@@ -118,6 +121,7 @@ func newTrial(t *testing.T, devs []*cu.Device, longest time.Duration) *trial {
 		t.Cleanup(func() { require.NoError(t, j.close()) })
 		x.judges[dev.UUID()] = j
 	}
+	x.store = relayStore(t, x.socket)
 	require.NoError(t, opened(t, options(x.socket)).Close()) // from now on there are sockets to wait at
 	return x
 }
@@ -289,6 +293,17 @@ func TestFault86_KeeperKilledAtEveryStep(t *testing.T) {
 // missing, it serves until they are made, and dies then.
 func (x *trial) kill(step string, before int64) error {
 	done := func() bool { return x.commits.Load() >= before && x.attaches.Load() >= 10*before }
+	if name, _, _ := strings.Cut(step, ":"); slices.Contains(storeSteps, name) {
+		cmd, err := mortal(x.ctx, x.socket, "")
+		if err != nil {
+			return err
+		}
+		for !done() && x.ctx.Err() == nil {
+			time.Sleep(waitStep)
+		}
+		x.store.kill(step)
+		return cmd.Wait()
+	}
 	if done() {
 		cmd, err := mortal(x.ctx, x.socket, step)
 		if err != nil {

@@ -11,8 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // A pause has the first change that ends an offer stand still, behind the store's answer.
@@ -23,7 +25,7 @@ type pause struct {
 	goOn    func()
 }
 
-func newPause(t *testing.T) *pause {
+func newPause(t *testing.T, relay *storeRelay) *pause {
 	open := make(chan bool)
 	p := &pause{reached: make(chan bool, 1), attach: make(chan bool, 1), goOn: sync.OnceFunc(func() { close(open) })}
 	at = func(step string) {
@@ -33,12 +35,14 @@ func newPause(t *testing.T) *pause {
 			default:
 			}
 		}
+	}
+	t.Cleanup(func() { at = func(string) {} })
+	relay.call(func(step string, _ *sock.Conn) {
 		if s := p.server.Load(); step == "swapped" && s != nil && s.leaves() > 0 && p.server.CompareAndSwap(s, nil) {
 			p.reached <- true
 			<-open
 		}
-	}
-	t.Cleanup(func() { at = func(string) {} })
+	})
 	return p
 }
 
@@ -71,7 +75,8 @@ func TestNoYieldWithAStoppedStore(t *testing.T) {
 // A change that goes on after its keeper has taken the offers, to end them, makes no others, and
 // is not lost.
 func TestChangeOutlastsTheOffers(t *testing.T) {
-	p := newPause(t)
+	socket := newSocket(t)
+	p := newPause(t, relayStore(t, socket))
 	var ends atomic.Bool
 	taken, goEnd := make(chan bool), make(chan bool)
 	paused := at
@@ -82,7 +87,7 @@ func TestChangeOutlastsTheOffers(t *testing.T) {
 			<-goEnd
 		}
 	}
-	s, c, dev, lines := hastyKeeper(t, 20*time.Second)
+	s, c, dev, lines := hastyKeeperAt(t, socket, 20*time.Second)
 	defer p.goOn()
 	p.server.Store(s)
 	go func() { _, _ = c.Put(soon(t), Put{Name: "a"}, part(0, dev, 2)) }() // it may hear the end of the keeper
@@ -109,8 +114,9 @@ func TestChangeOutlastsTheOffers(t *testing.T) {
 // A reader that waits for a change gets the new version also if the keeper is asked to end
 // meanwhile.
 func TestReaderWaitsWhileTheKeeperEnds(t *testing.T) {
-	p := newPause(t)
-	s, c, dev, _ := hastyKeeper(t, 20*time.Second)
+	socket := newSocket(t)
+	p := newPause(t, relayStore(t, socket))
+	s, c, dev, _ := hastyKeeperAt(t, socket, 20*time.Second)
 	defer p.goOn()
 	s.patience = waitLong
 	p.server.Store(s)
@@ -144,8 +150,9 @@ func TestReaderWaitsWhileTheKeeperEnds(t *testing.T) {
 //
 //fault:rows 88 91
 func TestDeliverAgainAfterSilence(t *testing.T) {
-	p := newPause(t)
-	s, c, dev, _ := hastyKeeper(t, time.Second)
+	socket := newSocket(t)
+	p := newPause(t, relayStore(t, socket))
+	s, c, dev, _ := hastyKeeperAt(t, socket, time.Second)
 	defer p.goOn()
 	p.server.Store(s)
 	b, err := c.book(soon(t), Put{Name: "a", Parts: 1}, part(0, dev, 2), "tx")
@@ -247,14 +254,10 @@ func TestDecidedAtTheLastMoment(t *testing.T) {
 // has died, and no manifest says that yet.
 func TestDeadReadersVersionLeaves(t *testing.T) {
 	var leaves atomic.Int64
-	var serves atomic.Pointer[Server]
-	at = func(step string) {
-		if s := serves.Load(); step == "swap" && s != nil {
-			leaves.Store(int64(s.leaves()))
-		}
-	}
-	t.Cleanup(func() { at = func(string) {} })
-	s, c, dev := kept(t)
+	dev, socket := cutest.Device(t), newSocket(t)
+	relay := relayStore(t, socket)
+	s := opened(t, options(socket))
+	c := dialled(t, socket)
 	put(t, c, dev, "x", 1)
 	attach(t, c, dev, "x")
 	put(t, c, dev, "x", 2)
@@ -266,7 +269,11 @@ func TestDeadReadersVersionLeaves(t *testing.T) {
 	defer s.finish()
 	require.Len(t, s.resumable, 1)
 	s.state.Holds(func(_ state.HoldID, _ string, h state.Holder) { s.dead[h.Pidfd] = true })
-	serves.Store(s)
+	relay.call(func(step string, _ *sock.Conn) {
+		if step == "swap" {
+			leaves.Store(int64(s.leaves()))
+		}
+	})
 	require.NoError(t, s.commit(s.state.Clone()))
 	require.Equal(t, int64(1), leaves.Load())
 	require.Empty(t, s.resumable)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,8 @@ func mortalWriter() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	r := &relay{ctx: ctx, keeper: os.Getenv(socketEnv), reached: mortalAt(os.Getenv(stepEnv))}
+	dies := mortalAt(os.Getenv(stepEnv))
+	r := &relay{ctx: ctx, keeper: os.Getenv(socketEnv), reached: func(step string) error { dies(step); return nil }}
 	socket := fmt.Sprintf("%s-%d", r.keeper, os.Getpid())
 	l, err := sock.Listen(socket + controlSuffix)
 	if err != nil {
@@ -47,7 +49,7 @@ func mortalWriter() error {
 type relay struct {
 	ctx     context.Context
 	keeper  string
-	reached func(step string)
+	reached func(step string) error // whose error ends the connection
 }
 
 // serve relays connections until l is closed.
@@ -80,15 +82,16 @@ func (r *relay) exchange(client, keeper *sock.Conn) error {
 	if err := json.Unmarshal(text, &q); err != nil {
 		return err
 	}
-	r.reached(q.Op + " asked")
-	if err := r.pass(asked, keeper); err != nil {
+	if err := errors.Join(r.reached(q.Op+" asked"), r.pass(asked, keeper)); err != nil {
 		return err
 	}
 	answered, _, err := r.read(keeper)
 	if err != nil {
 		return err
 	}
-	r.reached(q.Op + " answered")
+	if err := r.reached(q.Op + " answered"); err != nil {
+		return err
+	}
 	return r.pass(answered, client)
 }
 
@@ -108,7 +111,7 @@ func (r *relay) read(from *sock.Conn) (records []sock.Record, text []byte, err e
 
 func (r *relay) pass(records []sock.Record, to *sock.Conn) error {
 	for _, rec := range records {
-		if err := errors.Join(to.Send(r.ctx, rec.Data, rec.Files...), rec.Close()); err != nil {
+		if err := pass(r.ctx, rec, to); err != nil {
 			return err
 		}
 	}
@@ -198,13 +201,14 @@ func (x *trial) readStamps(name string) error {
 //
 //fault:rows 86
 func TestPutOutlivesItsKeeper(t *testing.T) {
-	for _, step := range []string{"hold:1", "held:1", "swap:3"} { // the first is that of the start, the second that of the booking
+	for _, step := range []string{"hold:4", "held:4", "swap:3"} { // those before are of the start, and of the booking
 		t.Run(step, func(t *testing.T) {
 			dev := cutest.Device(t)
 			c, second := mortalAndNext(t, step)
 			require.Equal(t, uint64(1), put(t, c, dev, "x", 5).Version)
-			requireBytes(t, attach(t, c, dev, "x")[0], 5)
-			require.NoError(t, (<-second).Close())
+			next := <-second
+			requireBytes(t, attach(t, dialled(t, next.opts.Socket), dev, "x")[0], 5)
+			require.NoError(t, next.Close())
 		})
 	}
 }
@@ -212,7 +216,7 @@ func TestPutOutlivesItsKeeper(t *testing.T) {
 // TestFault91_AnswerToACommitIsLost: a keeper is killed when the store has what a writer
 // delivered, and the writer has not heard. It hears the version from the next one, once.
 func TestFault91_AnswerToACommitIsLost(t *testing.T) {
-	for _, step := range []string{"swapped:4", "answer:4", "swapped:5", "answer:6"} { // of the first part, and of the second
+	for _, step := range []string{"swapped:4", "deliver answered:1", "swapped:5", "deliver answered:2"} { // of the first part, and of the second
 		t.Run(step, func(t *testing.T) {
 			dev := cutest.Device(t)
 			c, second := mortalAndNext(t, step)
@@ -222,7 +226,7 @@ func TestFault91_AnswerToACommitIsLost(t *testing.T) {
 			next := <-second
 			require.Equal(t, "1", scraped(next)["gpufd_keeper_commits_total"])
 			require.Equal(t, uint64(1), stat(t, c, "x").Version)
-			for i, a := range attach(t, c, dev, "x") {
+			for i, a := range attach(t, dialled(t, next.opts.Socket), dev, "x") {
 				requireBytes(t, a, byte(5+i))
 				require.Equal(t, k.Digests[i], a.Data.Digest)
 			}
@@ -235,9 +239,17 @@ func TestFault91_AnswerToACommitIsLost(t *testing.T) {
 func mortalAndNext(t *testing.T, step string) (*Client, <-chan *Server) {
 	t.Helper()
 	socket := newSocket(t)
-	first, err := mortal(soon(t), socket, step)
+	relayStore(t, socket).kill(step)
+	first, err := mortal(soon(t), socket, "")
 	require.NoError(t, err)
-	c := awaitKeeper(t, socket)
+	var lost atomic.Bool
+	dies := onceAt(step, func(*sock.Conn) { lost.Store(first.Process.Kill() == nil) })
+	c := awaitKeeper(t, relayClients(t, socket, func(now string) error {
+		if dies(now, nil); lost.Swap(false) {
+			return errors.New("nobody hears this answer")
+		}
+		return nil
+	}))
 	second := make(chan *Server, 1)
 	ctx := soon(t)
 	go func() {

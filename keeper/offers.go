@@ -75,7 +75,6 @@ func (s *Server) reconcile() {
 			if o := s.offers[as]; o != nil && o.part.Files == p.Files {
 				continue
 			}
-			at("offer")
 			if err := s.offer(name, as, v, p); err != nil {
 				s.unoffered = true
 				if !said {
@@ -160,7 +159,6 @@ func (s *Server) prepare(next *state.State) error {
 		}
 		for i := range v.Parts {
 			if p := &v.Parts[i]; failed == nil && p.State == state.OK {
-				at("prepare")
 				s.ready[p.Files], failed = s.material(name, v, p)
 			}
 		}

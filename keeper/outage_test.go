@@ -15,14 +15,20 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // loggedKeeper is a keeper that has name a, its client, and what it says. store is the command of its fd
 // store, if it is not the usual one.
 func loggedKeeper(t *testing.T, store ...string) (*Server, *Client, *cu.Device, *diary) {
 	t.Helper()
+	return loggedKeeperAt(t, newSocket(t), store...)
+}
+
+func loggedKeeperAt(t *testing.T, socket string, store ...string) (*Server, *Client, *cu.Device, *diary) {
+	t.Helper()
 	dev, lines := cutest.Device(t), newDiary()
-	opts := options(newSocket(t))
+	opts := options(socket)
 	opts.Log = lines.log
 	if len(store) > 0 {
 		opts.Store = store
@@ -34,7 +40,7 @@ func loggedKeeper(t *testing.T, store ...string) (*Server, *Client, *cu.Device, 
 }
 
 // anothersStore starts an fd store at path, as a service manager does.
-func anothersStore(t *testing.T, path string) *fdstore.Client {
+func anothersStore(t testing.TB, path string) *fdstore.Client {
 	t.Helper()
 	store, err := fdstore.Spawn(soon(t), path, append(storeCommand(), path)...)
 	require.NoError(t, err)
@@ -78,17 +84,17 @@ func TestConnectionToTheStoreBreaks(t *testing.T) {
 func TestStoreThatOthersStart(t *testing.T) {
 	dev, lines := cutest.Device(t), newDiary()
 	opts := options(newSocket(t))
-	opts.Log, opts.Store = lines.log, nil
+	opts.Store = nil
 	path := opts.Socket + storeSuffix
 	require.NoError(t, anothersStore(t, path).Close())
 	missing, goOn := make(chan bool), make(chan bool) // the keeper stands still between them
-	at = func(step string) {
-		if step == "no store" {
+	opts.Log = func(line string) {
+		lines.log(line)
+		if strings.Contains(line, "the fd store has died") {
 			missing <- true
 			<-goOn
 		}
 	}
-	t.Cleanup(func() { at = func(string) {} })
 	s := opened(t, opts)
 	c := dialled(t, opts.Socket)
 	put(t, c, dev, "a", 1)
@@ -128,14 +134,20 @@ func TestStoreThatOthersStart(t *testing.T) {
 func TestNoStoreInTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	at = func(step string) {
-		if step == "look again" {
-			cancel()
-		}
-	}
-	t.Cleanup(func() { at = func(string) {} })
 	v := &vault{path: newSocket(t) + storeSuffix}
-	_, _, err := v.find(ctx, func() {})
+	var l *sock.Listener
+	_, _, err := v.find(ctx, func() { // one comes then, and says nothing
+		var err error
+		l, err = sock.Listen(v.path)
+		require.NoError(t, err)
+		go func() {
+			if conn, err := l.Accept(ctx); err == nil {
+				cancel()
+				conn.Drop()
+			}
+		}()
+	})
+	require.NoError(t, l.Close())
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "start one there: gpufd fd-store "+v.path)
 }

@@ -321,18 +321,14 @@ func TestPutThatFails(t *testing.T) {
 // is committed.
 func TestPutOutOfTimeWhenItIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
-	var committed atomic.Bool
-	at = func(step string) {
-		switch {
-		case step == "held":
-			committed.Store(true) // in a moment
-		case step == "answer" && committed.Swap(false):
+	s, _, dev := kept(t)
+	c := dialled(t, relayClients(t, s.opts.Socket, func(step string) error {
+		if step == "deliver answered" {
 			cancel()
 			time.Sleep(100 * time.Millisecond) // until the client has seen it
 		}
-	}
-	t.Cleanup(func() { at = func(string) {} })
-	_, c, dev := kept(t)
+		return nil
+	}))
 	k, err := c.Put(ctx, Put{Name: "x"}, part(0, dev, 1))
 	require.NoError(t, err)
 	require.Error(t, ctx.Err())

@@ -148,7 +148,6 @@ func (s *Server) start(ctx context.Context, scrapers net.Listener) (err error) {
 		}
 		return err
 	}
-	at("serve")
 	s.begun = true
 	if scrapers != nil {
 		s.serveMetrics(scrapers)
@@ -218,11 +217,7 @@ func (s *Server) commit(next *state.State, counted ...string) error {
 	}
 	next.Retire(time.Now())
 	dropped := next.Dropped()
-	at("swap")
 	err := s.vault.swap(s.store, next.Encode())
-	if err == nil {
-		at("swapped")
-	}
 	s.publish(next, leases, err)
 	done(err)
 	if s.store.Err() != nil {
@@ -233,9 +228,7 @@ func (s *Server) commit(next *state.State, counted ...string) error {
 	}
 	s.saved = time.Now()
 	s.processes.forget(dropped)
-	at("drop")
 	s.drop(ids(dropped)...)
-	at("dropped")
 	return nil
 }
 
@@ -272,8 +265,7 @@ func (s *Server) drop(ids ...uint64) {
 	}
 }
 
-// at is called between the steps of what must survive the end of the process. Tests end it
-// there.
+// at is called at steps that a process beside this one cannot see. Tests end the process there, or wait.
 var at = func(string) {}
 
 func ids(from []state.ID) []uint64 {

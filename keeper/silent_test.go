@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // stop has a process do nothing, until goOn or the end of the test.
@@ -47,7 +47,12 @@ func isStopped(pid int) bool {
 // hastyKeeper is a keeper that waits for a step no longer than that, and has name a.
 func hastyKeeper(t *testing.T, step time.Duration) (*Server, *Client, *cu.Device, *diary) {
 	t.Helper()
-	s, _, dev, lines := loggedKeeper(t)
+	return hastyKeeperAt(t, newSocket(t), step)
+}
+
+func hastyKeeperAt(t *testing.T, socket string, step time.Duration) (*Server, *Client, *cu.Device, *diary) {
+	t.Helper()
+	s, _, dev, lines := loggedKeeperAt(t, socket)
 	require.NoError(t, s.Close())
 	opts := s.opts
 	opts.Timeout = step
@@ -113,15 +118,14 @@ func TestFault88_StoreIsStopped(t *testing.T) {
 //fault:rows 88
 func TestStoreStopsDuringACommit(t *testing.T) {
 	stopped := make(chan func(), 1)
-	var serves atomic.Pointer[Server]
-	at = func(step string) {
-		if s := serves.Load(); step == "swap" && s != nil && s.leaves() > 0 {
+	socket := newSocket(t)
+	relay := relayStore(t, socket)
+	s, c, dev, _ := hastyKeeperAt(t, socket, 3*time.Second)
+	relay.call(func(step string, _ *sock.Conn) {
+		if step == "swap" && s.leaves() > 0 {
 			stopped <- stop(t, s.Status().Store)
 		}
-	}
-	t.Cleanup(func() { at = func(string) {} })
-	s, c, dev, _ := hastyKeeper(t, 3*time.Second)
-	serves.Store(s)
+	})
 	changed := make(chan error, 1)
 	go func() {
 		_, err := c.Put(soon(t), Put{Name: "a"}, part(0, dev, 2))
@@ -171,21 +175,19 @@ func TestCloseWithAStoppedStore(t *testing.T) {
 // between these and the manifest that names them, or behind the manifest. The change is made
 // whole or not at all, and the writer hears which.
 func TestFault88_StoreDiesWithinACommit(t *testing.T) {
-	for step, made := range map[string]bool{"hold": false, "held": false, "swap": false, "swapped": true, "drop": true} {
+	for step, made := range map[string]bool{
+		"hold:1": false, "held:1": false, "hold:2": false, "held:2": false, "swap:1": false, "swapped:1": true,
+	} {
 		t.Run(step, func(t *testing.T) {
-			var pid atomic.Int64 // of the store that is to die
-			at = func(now string) {
-				if p := pid.Load(); now == step && p != 0 && pid.CompareAndSwap(p, 0) {
-					_ = unix.Kill(int(p), unix.SIGKILL)
-				}
-			}
-			t.Cleanup(func() { at = func(string) {} })
-			s, c, dev, lines := loggedKeeper(t)
+			socket := newSocket(t)
+			relay := relayStore(t, socket)
+			s, c, dev, lines := loggedKeeperAt(t, socket)
 			other := Put{Name: "b", Parts: 1, Expect: number(uint64(0))}
 			b, err := c.book(soon(t), other, part(0, dev, 2), "tx")
 			require.NoError(t, err)
 			d, files := exported(t, dev)
-			pid.Store(int64(s.vault.pid()))
+			store := s.vault.pid()
+			relay.call(onceAt(step, func(*sock.Conn) { relay.killStore(store) }))
 			a, err := b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`))
 			if made {
 				require.NoError(t, err)

@@ -82,7 +82,6 @@ func (v *vault) find(ctx context.Context, none func()) (store *fdstore.Client, s
 		case <-ctx.Done():
 			return nil, false, fmt.Errorf("keeper: waiting for an fd store: %w: %v; start one there: gpufd fd-store %s", context.Cause(ctx), err, v.path)
 		case <-time.After(storePause):
-			at("look again")
 		}
 	}
 }
@@ -275,7 +274,6 @@ func (s *Server) replaceStore() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
 	defer cancel()
 	store, spawned, err := s.vault.find(ctx, func() { // changes fail meanwhile, and do not wait
-		at("no store")
 		s.complain("the fd store has died: until another one has everything, the end of this keeper would lose what is kept")
 	})
 	before := s.vault.is
