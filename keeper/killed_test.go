@@ -108,8 +108,8 @@ type trial struct {
 	commits, attaches, resumed, stamps atomic.Int64
 }
 
-func newTrial(t *testing.T, devs []*cu.Device, longest time.Duration) *trial {
-	x := &trial{t: t, socket: newSocket(t), devs: devs, judges: map[cu.UUID]*judge{}, acked: map[string]uint64{}}
+func newTrial(t *testing.T, socket string, devs []*cu.Device, longest time.Duration) *trial {
+	x := &trial{t: t, socket: socket, devs: devs, judges: map[cu.UUID]*judge{}, acked: map[string]uint64{}}
 	x.ctx, x.stop = context.WithTimeout(context.Background(), longest)
 	t.Cleanup(x.stop)
 	for _, dev := range devs {
@@ -257,7 +257,10 @@ func mustData(a *share.Attachment) (d Data) {
 // killed, with 300 commits and 3,000 attaches between: a tenth with -short and on a GPU.
 func TestFault86_KeeperKilledAtEveryStep(t *testing.T) {
 	kills := soak(2*len(steps), 300)
-	x := newTrial(t, []*cu.Device{cutest.Device(t)}, 8*time.Minute)
+	socket := newSocket(t)
+	store := relayStore(t, socket)
+	x := newTrial(t, socket, []*cu.Device{cutest.Device(t)}, 8*time.Minute)
+	x.store = store
 	for _, name := range []string{"a", "b"} {
 		x.goOn("writing", func() error { return x.write(name) })
 		x.goOn("reading", func() error { return x.read(name) })

@@ -122,7 +122,7 @@ func (r *relay) pass(records []sock.Record, to *sock.Conn) error {
 // version after the other, and writers that are killed at each step. Readers see all parts of one version; what a writer had that
 // has died is given up, and nothing is booked.
 func TestFault87_WriterDies(t *testing.T) {
-	x := newTrial(t, spread(cutest.Driver(t)), 4*time.Minute)
+	x := newTrial(t, newSocket(t), spread(cutest.Driver(t)), 4*time.Minute)
 	x.judges = nil
 	s := opened(t, options(x.socket))
 	c := dialled(t, x.socket)
@@ -276,7 +276,7 @@ func awaitKeeper(t testing.TB, socket string) *Client {
 //
 //fault:rows 86
 func TestTakeOver(t *testing.T) {
-	x := newTrial(t, []*cu.Device{cutest.Device(t)}, time.Minute)
+	x := newTrial(t, newSocket(t), []*cu.Device{cutest.Device(t)}, time.Minute)
 	s := ok(Open(soon(t), options(x.socket)))(t)
 	c := dialled(t, x.socket)
 	require.NoError(t, x.write("a"))

@@ -85,9 +85,7 @@ func TestLostLeasesLeaveTheNameToOthers(t *testing.T) {
 	for ; err == nil && n < 10_000; n++ {
 		evil.Pidfd = s.NewID()
 		if err = s.MayHold("weights", evil); err == nil {
-			var id HoldID
-			id = ok(s.Hold("weights", evil))(t)
-			require.NoError(t, s.Lose(id))
+			require.NoError(t, s.Lose(ok(s.Hold("weights", evil))(t)))
 		}
 	}
 	refused(t, err, Quota, "uid 1 would have", "of its record, and may have")
