@@ -120,7 +120,6 @@ func newTrial(t *testing.T, socket string, devs []*cu.Device, longest time.Durat
 		t.Cleanup(func() { require.NoError(t, j.close()) })
 		x.judges[dev.UUID()] = j
 	}
-	x.store = relayStore(t, x.socket)
 	require.NoError(t, opened(t, options(x.socket)).Close()) // from now on there are sockets to wait at
 	return x
 }
