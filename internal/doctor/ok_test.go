@@ -14,6 +14,3 @@ func ok[T any](v T, err error) func(testing.TB) T {
 		return v
 	}
 }
-
-// errOf returns the error of a call with two results.
-func errOf[T any](_ T, err error) error { return err }
