@@ -114,6 +114,21 @@ func TestRenew(t *testing.T) {
 	require.Equal(t, map[string]Booking{ticket: b}, s.Bookings())
 }
 
+// The part of a writer that gave up can be booked again, and what has come stays.
+func TestCancel(t *testing.T) {
+	s := New(open())
+	refused(t, s.Cancel("t1"), NotFound)
+	put(t, s, newBooking("weights", of("x", 0, 2)))
+	b := newBooking("weights", of("x", 1, 2))
+	b.By.Pidfd = s.NewID()
+	require.NoError(t, s.Cancel(book(t, s, b)))
+	require.Equal(t, []ID{b.By.Pidfd}, s.Dropped())
+	require.EqualValues(t, 1, put(t, s, newBooking("weights", of("x", 1, 2))).N)
+	require.NoError(t, s.Cancel(book(t, s, newBooking("other"))))
+	require.Nil(t, s.get("other"), "nothing is left of a name that never had a version")
+	require.Empty(t, s.Dropped())
+}
+
 // What one call takes over, its caller cannot change later.
 func TestBookingIsACopy(t *testing.T) {
 	s := New(open())

@@ -2,11 +2,32 @@ package state
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/gpumem"
 )
+
+func TestVersionsCountCommits(t *testing.T) {
+	s := New(open())
+	first := newBooking("weights", labelled("n", "first"))
+	early := book(t, s, first)
+	for n := range uint64(3) {
+		v := put(t, s, newBooking("weights"))
+		require.Equal(t, n+1, v.N)
+		require.Equal(t, t0, v.Committed)
+	}
+	v := ok(s.Deliver(early, partOf(s, first), t0.Add(time.Second)))(t)
+	require.EqualValues(t, 4, v.N, "the order is that of the commits")
+	require.Equal(t, OK, v.Parts[0].State)
+	require.Equal(t, writer, v.Parts[0].Writer.Who)
+	require.NoError(t, s.Remove("weights", writer))
+	s.Retire(t0)
+	s = restarted(t, s, open())
+	require.EqualValues(t, 5, put(t, s, newBooking("weights")).N, "no number comes twice")
+	require.EqualValues(t, 1, put(t, s, newBooking("biases")).N)
+}
 
 // The last part publishes all, whichever it is and whoever delivers it.
 func TestLastPartCommits(t *testing.T) {
@@ -67,6 +88,17 @@ func TestDeliverRefusesAnotherPart(t *testing.T) {
 		require.Equal(t, before, string(s.Encode()))
 		require.Empty(t, s.Dropped(), "its descriptors are the caller's")
 	}
+}
+
+func TestDeliverTooLate(t *testing.T) {
+	s := New(open())
+	b := newBooking("weights", until(t0.Add(time.Minute)))
+	ticket := book(t, s, b)
+	_, err := s.Deliver(ticket, partOf(s, b), b.Deadline)
+	refused(t, err, Expired, "book the part anew")
+	require.True(t, s.Expire(b.Deadline))
+	_, err = s.Deliver(ticket, partOf(s, b), t0)
+	refused(t, err, NotFound, "book it anew")
 }
 
 // The policy of the day counts, not that of the booking.

@@ -65,6 +65,19 @@ func TestTwoVersionsInTurn(t *testing.T) {
 	}
 }
 
+// Names are apart: transactions of many names that run side by side commit on their own.
+func TestManyNames(t *testing.T) {
+	s := New(open())
+	for part := range 4 {
+		for n := range 50 {
+			v := put(t, s, newBooking(fmt.Sprintf("n%d", n), of(fmt.Sprint(n), part, 4)))
+			require.Equal(t, part == 3, v != nil)
+		}
+		s = restarted(t, s, open())
+	}
+	require.Equal(t, 50, s.Len())
+}
+
 // A record has bounds, which bookings and holders meet before anything grows without end.
 func TestRecordsAreBounded(t *testing.T) {
 	s := New(open())
