@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/wire"
-
 	"github.com/gpufd/gpufd/sock"
 )
 
