@@ -33,7 +33,7 @@ TESTFLAGS  ?=
 HANDOFFS  ?= 10000
 SIEGE     ?= 60s
 
-.PHONY: all build demo test gate long faults check generate docs man cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
+.PHONY: all build demo test gate lint long faults check generate docs man cross test-arm64 test-old race bench test-bench test-deploy test-python bench-bundle microbench fuzz soak soak-channel hostile gpu-bundle test-gpu clean help
 
 all: build
 
@@ -55,7 +55,12 @@ gate: demo test check ## what every change has to pass
 	$(MAKE) test-deploy
 	tables=$$(mktemp -d) && trap 'rm -r "$$tables"' EXIT && $(MAKE) bench ROUNDS=1 BENCH_OUT="$$tables"
 
-long: ## run what the gate leaves out: the other packages on an old driver, with the race detector and for arm64; fuzzers, soak, siege
+lint: ## vet everything for arm64, and check bench/ and deploy/ with staticcheck, too
+	GOARCH=arm64 $(GO) vet ./...
+	cd bench && CGO_ENABLED=1 $(GO) tool -modfile=../tools.mod staticcheck ./...
+	cd deploy/check && $(GO) tool -modfile=../../tools.mod staticcheck ./...
+
+long: ## run what the gate leaves out: lint; the other packages on an old driver, with the race detector and for arm64; fuzzers, soak, siege
 	GATE_OLD='$(GATE_OLD)' GATE_RACE='$(GATE_RACE)' GATE_ARM64='$(GATE_ARM64)' scripts/long.sh
 
 faults: ## run the tests of the faults of docs/faults.md
@@ -65,7 +70,7 @@ check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
 	@out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')) || exit 1; \
 		test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }
 	$(GO) vet ./...
-	GOARCH=arm64 $(GO) vet ./...
+	GOARCH=arm64 $(GO) vet ./cu/sys
 	$(TOOL) staticcheck ./...
 	scripts/drift.sh
 	GOARCH=arm64 $(GO) build -o /dev/null ./cmd/...
@@ -103,12 +108,12 @@ bench: ## measure ROUNDS times what calls into C cost, into BENCH_OUT (needs a C
 # The cache does not see the programs that the tests build.
 test-bench: ## check and test what is in bench/ (needs a C compiler and Python)
 	cd bench && CGO_ENABLED=0 $(GO) vet ./... && export CGO_ENABLED=1 && $(GO) vet ./... && \
-		$(GO) tool -modfile=../tools.mod staticcheck ./... && $(GO) test -count=1 ./...
+		$(GO) test -count=1 ./...
 	python3 -B -m unittest discover -qs bench/python
 
 # deploy/check is a module of its own, for the types of Kubernetes. -v names what was not run.
 test-deploy: ## check the manifests and units of deploy/, and run a pod's containers with runc (root; GPUFD_REQUIRE=runc if it must)
-	cd deploy/check && $(GO) vet ./... && $(GO) tool -modfile=../../tools.mod staticcheck ./... && $(GO) test -v -count=1 -timeout 10m ./...
+	cd deploy/check && $(GO) vet ./... && $(GO) test -v -count=1 -timeout 10m ./...
 
 PYTHON ?= /usr/bin/python3
 

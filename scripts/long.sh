@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 go=${GO:-go} make=${MAKE:-make}
-slices=(old race arm64 channel fuzz hostile)
+slices=(lint old race arm64 channel fuzz hostile)
 
 # but lists all packages but those that the gate tests in the same way.
 but() {
@@ -14,6 +14,7 @@ but() {
 
 slice() {
 	case $1 in
+	lint) $make lint ;;
 	old) pkgs=$(but ${GATE_OLD:-}) && $make test-old PKGS="$pkgs" ;;
 	race) pkgs=$(but ${GATE_RACE:-}) && $make race PKGS="$pkgs" ;;
 	arm64) pkgs=$(but ${GATE_ARM64:-}) && $make test-arm64 PKGS="$pkgs" ;;
