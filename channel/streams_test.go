@@ -189,7 +189,7 @@ func TestStreamClosedWithinAStep(t *testing.T) {
 	var once sync.Once
 	ctx := cutest.Context(t, cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		result := next()
-		if givesWork(call) {
+		if givesWork(call) && result == sys.CUDA_SUCCESS {
 			once.Do(func() {
 				go func() { closed <- first.Close() }()
 				for first.OnClose(t, nil) { // until Close has begun
