@@ -18,8 +18,8 @@ BENCH_OUT ?= docs/benchmarks
 FUZZTIME  ?= 10s
 # The packages that race, test-arm64 and test-old test.
 PKGS      ?= ./...
-# What the gate tests with the race detector (packages with locks), as on an old driver
-# (packages that fall back to older ABIs), and for arm64 (packages that the ABI touches).
+# What the gate tests with the race detector, as on an old driver (packages that fall back to older ABIs), and for
+# arm64 (packages that the ABI touches most). make long tests all the others in these ways.
 GATE_RACE  := ./sock ./vmm ./cu
 GATE_OLD   := ./cu ./tests/conformance
 GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./tests/conformance
@@ -66,7 +66,7 @@ long: ## run what the gate leaves out: lint; the other packages on an old driver
 faults: ## run the tests of the faults of docs/faults.md
 	$(GOTEST) -run Fault ./...
 
-check: ## formatting, vet, staticcheck, drift of generated files, arm64 build
+check: ## formatting, vet, staticcheck, drift of generated files; the crossing and the commands for arm64
 	@out=$$("$$($(GO) env GOROOT)/bin/gofmt" -l $$(git ls-files -co --exclude-standard '*.go')) || exit 1; \
 		test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }
 	$(GO) vet ./...

@@ -18,13 +18,13 @@ func (h *heldFrames) at(i uint64) *heldFrame {
 	return &h.ring[i]
 }
 
-// add adds one; there are fewer than slots.
+// add appends f. The caller has checked that fewer are held than there are slots.
 func (h *heldFrames) add(f heldFrame) {
 	*h.at(h.n) = f
 	h.n++
 }
 
-// dropOldest removes the oldest; there is one.
+// dropOldest removes the oldest. The caller has checked that one is held.
 func (h *heldFrames) dropOldest() {
 	if h.oldest++; h.oldest == uint64(len(h.ring)) {
 		h.oldest = 0

@@ -52,20 +52,21 @@ type Reader struct {
 
 // writerEnd says how the writer has ended.
 type writerEnd struct {
-	lost  atomic.Bool // it has; the others are set before
+	lost  atomic.Bool // it has; set after the fields below
 	whole uint64      // frames that were given by then
 	final uint64      // sequence of the last frame that it published, if it says so
 	why   error
 }
 
-// leaving is how far Close has got.
+// leaving records the progress of Close.
 type leaving struct {
+	once   sync.Once // of shut: a second caller goes on when the bell has been rung
 	begun  atomic.Bool
-	closed chan struct{} // with begun
+	closed chan struct{} // closed together with begun
 
 	mu    sync.Mutex
 	freed <-chan struct{} // closed when the streams are free; nil before Close has begun to free them
-	over  bool            // but for what is behind
+	over  bool            // Close is done, except for the goroutines of behind
 }
 
 // counters are what a reader counts.
@@ -219,12 +220,13 @@ func (r *Reader) Close() error {
 	return r.discard()
 }
 
-// shut has all other methods end.
+// shut makes all other methods return [ErrClosed].
 func (r *Reader) shut() {
-	if r.leaving.begun.CompareAndSwap(false, true) {
+	r.leaving.once.Do(func() {
+		r.leaving.begun.Store(true)
 		close(r.leaving.closed)
 		r.ring(offReaderBell)
-	}
+	})
 }
 
 // leave begins Close for a stream that is being closed, and waits for a frame.

@@ -293,7 +293,7 @@ func keepFreeing(w words, off int, over, lost func() bool) {
 	}
 }
 
-// lockWithin locks mu unless that takes longer than limit.
+// lockWithin locks mu unless that takes longer than limit. Then a goroutine waits on, until whoever holds mu lets go.
 func lockWithin(mu *sync.Mutex, limit time.Duration) bool {
 	var decided atomic.Bool // by whichever comes first, the lock or the limit
 	locked := begin(func() {

@@ -111,6 +111,7 @@ func (s *Stream) NotCaptured() error {
 	return s.run("cuStreamIsCapturing", s.refuseCaptured)
 }
 
+// refuseCaptured refuses a call on s while s is being captured.
 func (s *Stream) refuseCaptured(call sys.Caller, h sys.CUstream) sys.CUresult {
 	return s.ctx.inner.refuseCaptured(call, h)
 }

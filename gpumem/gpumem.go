@@ -1,6 +1,6 @@
-// Package gpumem has the values by which processes speak of GPU memory: which driver and device it is on, who may do what
-// with it, how large it is, and what names it. They go over sockets and into files, and need no driver. Packages cu and
-// vmm, which do need one, have them by the same names.
+// Package gpumem defines the values with which processes describe GPU memory: which driver and device it is on, who may
+// do what with it, how large it is, and what names it. They go over sockets and into files, and need no driver. Packages
+// cu and vmm, which do need one, alias them.
 package gpumem
 
 import "fmt"

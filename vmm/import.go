@@ -37,9 +37,9 @@ func checkDescriptor(dev *cu.Device, d Descriptor) error {
 // [WithAccess] says otherwise). The caller keeps the files and may close them as
 // soon as Import has returned. If a step fails, nothing is left behind.
 //
-// Errors: [ErrKind]; [ErrDevice]; a [*DescriptorError]; [cu.ErrUnknown] for a descriptor that is
-// not device memory; a [*DescriptorError] also if the driver finds that the
-// memory does not have the size or the device that d says.
+// Errors: [ErrKind], [ErrDevice] or a [*DescriptorError] for a description that does not fit dev;
+// [cu.ErrUnknown] for a descriptor that is not device memory; a [*DescriptorError] also if the
+// driver finds that the memory does not have the size or the device that d says.
 func Import(dev *cu.Device, d Descriptor, files []*os.File, opts ...ImportOption) (*Buffer, error) {
 	b, err := planImport(dev, d, len(files), opts)
 	if err != nil {

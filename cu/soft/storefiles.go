@@ -21,7 +21,7 @@ func (s *store) create(t *trailer, capacity uint64) (fd int, err error) {
 	return s.lockedOpen(func(l *ledger) (int, error) { return s.createLocked(l, t, capacity) })
 }
 
-// lockedOpen is locked for a function that opens a file.
+// lockedOpen calls open with the store locked, as locked does, and returns the file.
 func (s *store) lockedOpen(open func(*ledger) (int, error)) (fd int, err error) {
 	err = s.locked(func(l *ledger) error {
 		fd, err = open(l)

@@ -69,7 +69,7 @@ func TestOddFiles(t *testing.T) {
 // tensors reads what would be loaded.
 func (l *load) tensors(t *testing.T, is table) map[string]string {
 	buffer, all := make([]byte, l.size), map[string]string{}
-	for _, s := range l.segments {
+	for _, s := range l.ranges {
 		require.NoError(t, errOf(s.File.ReadAt(buffer[s.Offset:s.Offset+s.Size], int64(s.At))))
 	}
 	for _, x := range is.Tensors.Tensors {

@@ -18,7 +18,7 @@ import (
 type load struct {
 	size      uint64
 	table     json.RawMessage
-	segments  []vmm.FileRange
+	ranges    []vmm.FileRange
 	unchanged func() error // fails if a file has changed since it was opened
 	close     func() error
 }
@@ -89,7 +89,7 @@ func openLoad(paths []string) (*load, error) {
 
 // tensorLoad plans a buffer of a model.
 func tensorLoad(m *safetensors.Model, paths []string) (*load, error) {
-	l := &load{size: m.Table.Size, segments: m.Segments(), unchanged: m.Unchanged, close: m.Close}
+	l := &load{size: m.Table.Size, ranges: m.Segments(), unchanged: m.Unchanged, close: m.Close}
 	var err error
 	l.table, err = json.Marshal(table{Format: formatTensors, Tensors: &m.Table})
 	return l, l.check(err, paths)
@@ -110,7 +110,7 @@ func explainFormat(err error, paths []string) error {
 
 // bytes is how much is read from the files.
 func (l *load) bytes() (n uint64) {
-	for _, s := range l.segments {
+	for _, s := range l.ranges {
 		n += s.Size
 	}
 	return n
@@ -173,7 +173,7 @@ func bytesLoad(files []*os.File) (*load, error) {
 			continue
 		}
 		t.Files = append(t.Files, fileEntry{filepath.Base(f.Name()), l.size, size})
-		l.segments = append(l.segments, vmm.FileRange{File: f, Offset: l.size, Size: size})
+		l.ranges = append(l.ranges, vmm.FileRange{File: f, Offset: l.size, Size: size})
 		l.size += size
 	}
 	var err error
@@ -195,7 +195,7 @@ func openFile(path string) (*os.File, error) {
 // write loads the files into a buffer.
 func (l *load) write(progress func(done, total uint64)) func(context.Context, *vmm.Buffer) error {
 	return func(ctx context.Context, b *vmm.Buffer) error {
-		err := b.Load(ctx, l.segments, vmm.TransferOptions{OnProgress: progress})
+		err := b.Load(ctx, l.ranges, vmm.TransferOptions{OnProgress: progress})
 		if changed := l.unchanged(); changed != nil {
 			return changed
 		}

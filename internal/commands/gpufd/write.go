@@ -149,10 +149,10 @@ func (p *program) stream(ctx context.Context, part *keeper.Attached) (err error)
 	}
 	out := newAsideWriter(p.data)
 	defer out.end()
-	buf, segments := part.Buffer(), []vmm.FileRange{{Size: part.Size()}}
+	buf, ranges := part.Buffer(), []vmm.FileRange{{Size: part.Size()}}
 	if t.Format == formatTensors && t.Tensors != nil {
 		var head []byte
-		if head, segments, err = t.Tensors.Layout(buf.Size()); err != nil {
+		if head, ranges, err = t.Tensors.Layout(buf.Size()); err != nil {
 			return err
 		}
 		if err := out.write(ctx, head); err != nil {
@@ -165,7 +165,7 @@ func (p *program) stream(ctx context.Context, part *keeper.Attached) (err error)
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	host := make([]byte, streamed)
-	for _, s := range segments {
+	for _, s := range ranges {
 		for done := uint64(0); done < s.Size; {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
