@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -82,7 +83,10 @@ func (r *relay) exchange(client, keeper *sock.Conn) error {
 	if err := json.Unmarshal(text, &q); err != nil {
 		return err
 	}
-	if err := errors.Join(r.reached(q.Op+" asked"), r.pass(asked, keeper)); err != nil {
+	if err := r.reached(q.Op + " asked"); err != nil {
+		return errors.Join(err, closeAll(asked))
+	}
+	if err := r.pass(asked, keeper); err != nil {
 		return err
 	}
 	answered, _, err := r.read(keeper)
@@ -90,9 +94,16 @@ func (r *relay) exchange(client, keeper *sock.Conn) error {
 		return err
 	}
 	if err := r.reached(q.Op + " answered"); err != nil {
-		return err
+		return errors.Join(err, closeAll(answered))
 	}
 	return r.pass(answered, client)
+}
+
+func closeAll(records []sock.Record) (err error) {
+	for _, rec := range records {
+		err = errors.Join(err, rec.Close())
+	}
+	return err
 }
 
 // read returns the records of a message, and its text.
@@ -240,13 +251,18 @@ func mortalAndNext(t *testing.T, step string) (*Client, <-chan *Server) {
 	socket := newSocket(t)
 	relayStore(t, socket).kill(step)
 	first := ok(mortal(soon(t), socket, ""))(t)
-	var lost atomic.Bool
-	dies := onceAt(step, func(*sock.Conn) { lost.Store(first.Process.Kill() == nil) })
+	var mu sync.Mutex // the client may have several connections
+	var lost error
+	dies := onceAt(step, func(*sock.Conn) {
+		lost = errors.New("nobody hears this answer")
+		assert.NoError(t, first.Process.Kill())
+	})
 	c := awaitKeeper(t, relayClients(t, socket, func(now string) error {
-		if dies(now, nil); lost.Swap(false) {
-			return errors.New("nobody hears this answer")
-		}
-		return nil
+		mu.Lock()
+		defer mu.Unlock()
+		lost = nil
+		dies(now, nil)
+		return lost
 	}))
 	second := make(chan *Server, 1)
 	ctx := soon(t)

@@ -163,10 +163,12 @@ func relayClients(t testing.TB, keeper string, reached func(step string) error) 
 	r := &relay{ctx: ctx, keeper: keeper, reached: reached}
 	socket = keeper + ".relay"
 	l := ok(sock.Listen(socket + controlSuffix))(t)
-	go r.serve(l)
+	var work sync.WaitGroup
+	work.Go(func() { r.serve(l) })
 	t.Cleanup(func() {
 		cancel()
 		require.NoError(t, l.Close())
+		work.Wait()
 	})
 	return socket
 }

@@ -130,7 +130,12 @@ func TestStoreStopsDuringACommit(t *testing.T) {
 		_, err := c.Put(soon(t), Put{Name: "a"}, part(0, dev, 2))
 		changed <- err
 	}()
-	goOn := <-stopped
+	var goOn func()
+	select {
+	case goOn = <-stopped:
+	case <-soon(t).Done():
+		require.FailNow(t, "the store is not asked")
+	}
 	_, err := Attach(soon(t), dev.Driver(), dialled(t, s.opts.Socket), "a", Want{})
 	require.ErrorIs(t, err, share.ErrRefused, "nobody knows which version is the one")
 	requireCode(t, codeStoreSilent, err)

@@ -19,6 +19,51 @@ func refusedThenTaken(t *testing.T) (a, b *Conn) {
 	return a, b
 }
 
+// TestTakeFiles: after it descriptors arrive again. Each is Take's caller's or is closed by
+// Close, and Take gives it once.
+func TestTakeFiles(t *testing.T) {
+	onBothKernels(t, func(t *testing.T, _ bool) {
+		requireNoLeak(t)
+		a, b := refusedThenTaken(t)
+		require.NoError(t, a.Send(soon(t), []byte("two"), tempFile(t, "first"), tempFile(t, "second")))
+		before := leak.OpenFDs()
+		rec := ok(b.Receive(soon(t)))(t)
+		require.Len(t, rec.Files, 2)
+
+		second := rec.Take(1)
+		require.Equal(t, "second", contentOf(t, second))
+		require.Nil(t, rec.Take(1), "it was taken")
+		first := rec.Files[0]
+		require.Equal(t, "first", contentOf(t, first))
+		require.NoError(t, rec.Close())
+		require.Error(t, errOf(first.Stat()), "Close left open what nobody took")
+		require.Equal(t, "second", contentOf(t, second), "Close closed what was taken")
+		require.Nil(t, rec.Take(0), "it was closed")
+		require.NoError(t, second.Close())
+		require.Empty(t, leak.OpenFDs().Since(before))
+	})
+}
+
+// TestTakeFilesFewerThanDeclared: the bytes may promise any number of descriptors. Files are
+// those that came, and Take returns nil for the others.
+func TestTakeFilesFewerThanDeclared(t *testing.T) {
+	onBothKernels(t, func(t *testing.T, _ bool) {
+		requireNoLeak(t)
+		a, b := refusedThenTaken(t)
+		for sent := range 3 {
+			files := rightsOf(t, tempFile(t, "x"), sent)
+			require.NoError(t, rawSend(t, a, []byte("3 files"), files))
+			rec := ok(b.Receive(soon(t)))(t)
+			require.Len(t, rec.Files, sent)
+			for _, i := range []int{-1, sent, 2, 3, MaxFDs} {
+				require.Nil(t, rec.Take(i), "file %d of %d", i, sent)
+			}
+			require.NoError(t, rec.Close())
+		}
+		requireWorks(t, a, b)
+	})
+}
+
 // TestTakeFilesFromALiar: a peer that sends more than are taken leaves no descriptor here,
 // neither what it sent while files were refused nor what it sends after.
 func TestTakeFilesFromALiar(t *testing.T) {

@@ -41,3 +41,18 @@ func TestHeldBufferIsNotClosed(t *testing.T) {
 	require.ErrorIs(t, errOf(buf.Hold("too late")), cu.ErrClosed)
 	require.NoError(t, second.Close())
 }
+
+// Imported memory is held as one's own.
+func TestHeldImportIsNotClosed(t *testing.T) {
+	b, dev := bookkept(t)
+	leavesNothing(t, b, dev)
+	own := newBuffer(t, dev, 1)
+	d, files, err := own.Export()
+	require.NoError(t, err)
+	buf := ok(vmm.Import(dev, d, files))(t)
+	closeFiles(t, files)
+	h := ok(buf.Hold("its user"))(t)
+	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
+	require.NoError(t, h.Close())
+	require.NoError(t, buf.Close())
+}

@@ -91,8 +91,7 @@ func TestClosedMemoryIsNoArgument(t *testing.T) {
 		}
 	}{{"*vmm.View", view}, {"*vmm.Buffer", buf}, {"*vmm.Mapping", mapping}, {"*vmm.Reservation", room}} {
 		require.NotZero(t, c.memory.Ptr())
-		l, err := f.Prepare(one, c.memory, uint64(1), uint8(7))
-		require.NoError(t, err)
+		l := ok(f.Prepare(one, c.memory, uint64(1), uint8(7)))(t)
 		if c.memory != room { // which has nothing left by then
 			require.NoError(t, l.Run(ctx.NullStream()))
 			require.NoError(t, ctx.Synchronize(t.Context()))
