@@ -162,7 +162,7 @@ func (k *keeperProcess) restart() (time.Duration, error) {
 	return time.Since(begin), err
 }
 
-// stop ends the keeper and its fd store, which give up what they keep, also if the caller has been told to end.
+// stop ends the keeper and its fd store, and so what they keep. It does so even after the caller was told to end.
 func (k *keeperProcess) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

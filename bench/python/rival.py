@@ -173,7 +173,7 @@ def nudge(conn):
 
 
 def exchange(side, conn):
-    """What it took in ns, and the consumer's report."""
+    """Returns the nanoseconds that it took, and the consumer's report."""
     with talking():
         begin = time.monotonic_ns()
         side.give(conn)

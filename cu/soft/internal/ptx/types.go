@@ -41,7 +41,7 @@ func (t typ) String() string {
 	return fmt.Sprintf("%s%d", letter, t.size*8)
 }
 
-// mask has the bits of the type's width set, of which a predicate has one.
+// mask returns a number with as many low bits set as the type is wide; a predicate is one bit wide.
 func (t typ) mask() uint64 {
 	if t.kind == predicate {
 		return 1

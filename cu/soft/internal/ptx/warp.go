@@ -64,8 +64,8 @@ func converge(warp []thread) (went bool) {
 	return went
 }
 
-// census returns the threads of a warp that have not ended, as bits, and of these those
-// that run and those at a convergence point.
+// census returns three sets of threads of a warp, as bits: those that have not ended, those that run, and those that
+// wait at a convergence point.
 func census(warp []thread) (alive, runs, waits uint32) {
 	for k := range warp {
 		bit := uint32(1) << k
