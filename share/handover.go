@@ -13,8 +13,8 @@ import (
 // offers end. Consumers that connect during the handover wait; later ones are the
 // successor's. After HandOver, Close leaves the socket alone.
 //
-// HandOver returns when each consumer that had connected here has a lease, waits for an
-// expected offer or for newer memory ([WithWait]), or was refused. If ctx is done first, it
+// HandOver returns when each consumer that had connected here has a lease (and [OnLease] has
+// returned), waits for an expected offer or for newer memory ([WithWait]), or was refused. If ctx is done first, it
 // returns nil if the successor has the socket by then. To end without taking a lease back,
 // wait for the leases that there are now ([Server.Leases], [Lease.Done]): there will be no
 // others.

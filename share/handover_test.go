@@ -2,7 +2,10 @@ package share
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -63,6 +66,42 @@ func TestSuccessorTakesOver(t *testing.T) {
 	require.NoError(t, late.Err())
 	requireNoise(t, ctx, attached(t, v2, "data", dev).Buffer(), 1)
 	s2.stop(t)
+}
+
+// HandOver does not return before the application has heard of each lease (OnLease): it may end
+// the server when there is none that goes on.
+func TestHandOverWaitsForOnLease(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	v1 := listen(t)
+	heard, wait := make(chan struct{}), make(chan struct{})
+	serve(t, v1, newBuffer(t, ctx, 1), OnLease(func(*Lease) {
+		close(heard)
+		<-wait
+	}))
+	goOn := sync.OnceFunc(func() { close(wait) })
+	defer goOn()
+	made := make(chan error, 1)
+	go func() {
+		att, err := Attach(soon(t), v1.Path(), "data", dev)
+		made <- errors.Join(err, att.Close())
+	}()
+	<-heard
+	a, b := twoEnds(t)
+	var v2 *Server
+	var err error
+	took := make(chan struct{})
+	go func() {
+		defer close(took)
+		v2, err = TakeOver(soon(t), b, v1.Path())
+	}()
+	while, cancel := context.WithTimeout(context.Background(), time.Second/5)
+	defer cancel()
+	require.NoError(t, v1.HandOver(while, a))
+	require.Error(t, while.Err(), "HandOver returned before OnLease did")
+	<-took
+	require.NoError(t, errors.Join(err, v2.Close()))
+	goOn()
+	require.NoError(t, <-made)
 }
 
 // A consumer that has connected and not said what it wants is still waited for, and served.

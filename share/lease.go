@@ -157,7 +157,6 @@ func (l *Lease) Revoke() {
 // run serves a consumer that came when the data was there.
 func (l *Lease) run() {
 	l.state = leaseServed
-	l.begin()
 	if err := l.sendOffer(l.offering.recordsFor(l.resume, false), l.sendRecord); err != nil {
 		l.end(l.why(err, false))
 		return

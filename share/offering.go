@@ -128,6 +128,7 @@ func (o *offering) putUp(ctx context.Context) error {
 		w.publish()
 	}
 	for _, w := range now.waiting {
+		w.lease.begin()
 		w.deliver()
 	}
 	generation := o.record.Memory.Generation

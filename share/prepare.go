@@ -48,6 +48,7 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 		return nil, join(err, o.giveUp(err))
 	}
 	for _, w := range waiting {
+		w.lease.begin()
 		w.deliver()
 	}
 	return &Prepared{o: o}, nil

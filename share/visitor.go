@@ -79,7 +79,10 @@ func (v *visitor) attend() error {
 	if err != nil {
 		return v.namesParts(err)
 	}
-	v.settled()
+	if lease != nil {
+		lease.begin()
+	}
+	v.settled() // not before: whoever hands over has heard of each lease
 	switch {
 	case w == nil:
 		lease.run()

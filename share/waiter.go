@@ -134,7 +134,6 @@ func (w *waiter) leave() *Lease {
 
 // deliver sends the descriptors, on this goroutine if that need not wait.
 func (w *waiter) deliver() {
-	w.lease.begin()
 	w.send(w.sendOffer, w.isDelivered)
 }
 
