@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -125,7 +126,7 @@ func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		require.FailNow(t, "it waits")
 	}
-	most := int(time.Since(begun)/progressPause) + 1 // however often it is called
+	most := int(time.Since(begun)/broker.ProgressPause) + 1 // however often it is called
 	require.Equal(t, wire.Progress{Done: 0, Total: 1000}, heard(t, conn))
 	for n := 1; ; n++ {
 		require.LessOrEqual(t, n, most)

@@ -54,9 +54,9 @@ func (f *fenceOption) flags() wire.ProcessFlags {
 
 // unfenced are the consumers of an offering that may still write after their leases.
 type unfenced struct {
-	fences  []*fence // those to wait for, one per process
-	unknown keepers  // those whose end cannot be known
-	why     error    // the reason for the first of unknown
+	fences  []*fence   // those to wait for, one per process
+	unknown unreleased // those whose end cannot be known
+	why     error      // the reason for the first of unknown
 }
 
 // fenceOff notes an ended lease if the offering has to wait for its consumer.
@@ -128,11 +128,12 @@ func (o *offering) forgetFence(err error) {
 // earlier returns the offerings of the memory that are over, or going to be, and whose consumers
 // may still write.
 func (o *offering) earlier() (all []*offering) {
-	o.server.mu.Lock()
-	defer o.server.mu.Unlock()
-	for _, x := range o.server.fencing {
-		named := o.server.offers[x.record.Name]
-		over := x.ctx.Err() != nil || x.published && (x.isOver() || named == nil || !named.isOfSameMemory(o))
+	s := o.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.fencing {
+		named := s.offerings[s.broker.Named(x.record.Name)]
+		over := isClosed(x.over) || x.published && (x.caller.Err() != nil || named == nil || !named.isOfSameMemory(o))
 		if x != o && over && x.isOfSameMemory(o) {
 			all = append(all, x)
 		}
@@ -165,8 +166,8 @@ func (o *offering) awaitEarlier(ctx context.Context) error {
 				return fmt.Errorf("%q was offered before: %w", x.record.Name, x.unsure)
 			}
 		case <-ctx.Done():
-		case <-o.ctx.Done():
-			return o.cause()
+		case <-o.over:
+			return o.cause
 		}
 	}
 	return nil
@@ -176,7 +177,7 @@ func (o *offering) awaitEarlier(ctx context.Context) error {
 // connection until it has released the memory.
 func (l *Lease) isAskedToRelease(reason error) bool {
 	o := l.offering
-	return errors.Is(reason, ErrRevoked) && o.record.Process.Flags&wire.ProcessWaits != 0 && l.says.Told &&
+	return errors.Is(reason, ErrRevoked) && o.record.Process.Flags&wire.ProcessWaits != 0 && l.session.want.Process.Told &&
 		l.event.Access == ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.fence.ctx.Err() == nil
 }
 
@@ -191,7 +192,7 @@ func (l *Lease) closeWhenReleased(last wire.Message) {
 
 // sayFarewell says that this side ends in order, to a peer that knows what that is.
 func (l *Lease) sayFarewell() {
-	if l.says.Told {
+	if l.session.want.Process.Told {
 		l.transport.trySay(wire.Farewell{})
 	}
 }

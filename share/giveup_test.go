@@ -62,7 +62,7 @@ func TestPrepareFails(t *testing.T) {
 	require.Error(t, errOf(srv.Prepare("a\nb", buf, ReadOnly)))
 	require.Error(t, errOf(srv.Prepare("data", buf, cu.NoAccess)))
 	require.Error(t, errOf(srv.Prepare("data", buf, ReadOnly, WithData(make([]byte, MaxData+1)))))
-	require.Empty(t, srv.expected)
+	require.False(t, stands(srv, "data"))
 
 	fresh := newBuffer(t, ctx, 1)
 	srv.Expect("data")
@@ -155,7 +155,7 @@ func TestServerEndsBeforeItsOffer(t *testing.T) {
 	p := ok(srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly))(t)
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, p.o.serve(soon(t)), ErrClosed)
-	require.Empty(t, srv.expected)
+	require.False(t, stands(srv, "data"))
 }
 
 // A consumer that stops waiting for the data says why.

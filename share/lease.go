@@ -1,13 +1,13 @@
 package share
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -17,19 +17,21 @@ import (
 // with the connection; it need not be closed. It is safe for concurrent use. The zero
 // Lease has ended.
 type Lease struct {
+	session   *session
 	offering  *offering
 	transport *transport
 	event     Event // the fields that all events of this lease share
 	start     time.Time
-	ctx       context.Context // until the lease is revoked or over, or the offer is
-	cancel    context.CancelCauseFunc
-	resume    uint64        // the generation that the consumer has mapped already, or 0
 	letGo     time.Duration // how long the consumer may take to close legacy memory in the end
 
-	// The lease's goroutine's alone:
-	state  leaseState
-	sent   int  // records of the offer
-	whole  bool // all of them were sent
+	// The goroutine's that performs the outbox:
+	begun bool // the application knows of it
+	sent  int  // records of the offer
+	whole bool // all of them were sent
+	told  bool // the application knows that the memory is mapped
+
+	// The reader's:
+	mapped bool // the consumer has mapped the memory
 	failed bool // the consumer could not attach: it has nothing mapped
 
 	cursors *os.File // memory of this lease alone, or nil
@@ -38,29 +40,18 @@ type Lease struct {
 	done   chan struct{}
 	reason error // why done is closed
 	fence  *fence
-	says   wire.Process // what the consumer says of its process
 }
 
-// A leaseState says how far a lease is. It may end in any state.
-type leaseState int
-
-const (
-	leaseAdmitted leaseState = iota // the consumer was not sent everything
-	leaseSent                       // it was sent the descriptors, but the data is not there
-	leaseServed                     // the data is there, and it is being sent the descriptors
-	leaseMapped                     // it has mapped the memory
-)
-
 // newLease runs with the server's mu held.
-func newLease(o *offering, v *visitor) *Lease {
-	t, peer := v.transport, v.transport.conn.Peer()
-	l := &Lease{offering: o, transport: t, resume: v.want.Resume, letGo: t.timeout, start: time.Now(), done: make(chan struct{}), says: v.want.Process,
-		event: Event{Lease: o.numbered, Peer: peer, Access: o.gives(v.want)}}
-	l.fence = newFence(peer, l.says, v.watch, v.unwatched, l.done)
-	if v.watch != nil {
-		v.watch.leased.Store(true)
+func newLease(o *offering, x *session, number int) *Lease {
+	t, peer := x.transport, x.transport.conn.Peer()
+	l := &Lease{session: x, offering: o, transport: t, letGo: t.timeout, start: time.Now(), done: make(chan struct{}),
+		event: Event{Lease: number, Peer: peer, Access: o.gives(x.want)}}
+	l.fence = newFence(peer, x.want.Process, x.watch, x.unwatched, l.done)
+	if x.watch != nil {
+		x.watch.leased.Store(true)
 	}
-	l.ctx, l.cancel = context.WithCancelCause(o.ctx)
+	o.work.Add(1)
 	return l
 }
 
@@ -150,20 +141,8 @@ func (l *Lease) Err() error {
 // [WithLeases].
 func (l *Lease) Revoke() {
 	if !l.isZero() {
-		l.cancel(ErrRevoked)
+		l.offering.server.bring(broker.Revoke{Session: l.session.id}, nil)
 	}
-}
-
-// run serves a consumer that came when the data was there.
-func (l *Lease) run() {
-	l.state = leaseServed
-	if err := l.sendOffer(l.offering.recordsFor(l.resume, false), l.sendRecord); err != nil {
-		l.end(l.why(err, false))
-		return
-	}
-	l.tell(Sent, nil)
-	l.tellOfNewer()
-	l.end(l.follow())
 }
 
 // begin tells the application that the consumer was admitted, before it is sent anything.
@@ -182,11 +161,11 @@ func (l *Lease) tell(k EventKind, err error) {
 // sendOffer sends the description with all descriptors, as many per record as fit. After
 // an error, the next call goes on where this one stopped. It does not send a handle of
 // freed memory, which may open other memory by now.
-func (l *Lease) sendOffer(records []parcel, send sendFunc) error {
+func (l *Lease) sendOffer(pending bool, send sendFunc) error {
 	if err := errors.Join(l.offering.source.vouch(), l.refused); err != nil {
 		return err
 	}
-	records = l.withCursors(records)
+	records := l.withCursors(l.offering.recordsFor(l.session.want.Resume, pending))
 	for ; l.sent < len(records); l.sent++ {
 		if err := l.over(); err != nil {
 			return err // the offer or the lease has ended
@@ -199,81 +178,22 @@ func (l *Lease) sendOffer(records []parcel, send sendFunc) error {
 	return nil
 }
 
-// sendRecord waits until the record is sent.
-func (l *Lease) sendRecord(record []byte, files ...*os.File) error {
-	return l.transport.sendRecord(l.ctx, record, files...)
-}
-
-// follow serves a consumer that has its descriptors until it leaves. The error is why
-// the lease ends, or nil if the consumer left in order.
-func (l *Lease) follow() error {
-	for {
-		patient := l.state == leaseMapped && !l.offering.opts.verdict
-		m, files, err := l.transport.receive(l.ctx, patient)
-		_ = sock.CloseFiles(files)
-		if err != nil {
-			return l.why(err, patient)
-		}
-		if over, err := l.hear(m); over {
-			return err
-		}
-	}
-}
-
-// hear handles one message of the consumer, and returns whether and why the lease is over.
-func (l *Lease) hear(m wire.Message) (over bool, err error) {
-	switch m := m.(type) {
-	case wire.Progress:
-		l.event.Done, l.event.Total = m.Done, m.Total
-		l.tell(Progress, nil)
-		return false, nil
-	case wire.Mapped:
-		if l.state != leaseMapped && m.Generation == l.offering.record.Memory.Generation {
-			l.state = leaseMapped
-			l.tell(Mapped, nil)
-			err := l.confirm()
-			return err != nil, err
-		}
-	case wire.Refuse:
-		l.failed = l.state != leaseMapped
-	case wire.Verdict:
-		if l.state == leaseMapped || !m.OK { // without a mapping no verdict can be good
-			l.failed = l.state != leaseMapped
-			err := faultOf(m)
-			l.tell(Verdict, err)
-			l.sayFarewell()
-			return true, err
-		}
-	}
-	return true, unexpected(m, "from a consumer that was sent an offer")
-}
-
-// hearEarly handles a message that comes before the data is there. The consumer may only
-// say that it cannot attach.
-func (l *Lease) hearEarly(m wire.Message) error {
-	v, judged := m.(wire.Verdict)
-	if _, refuses := m.(wire.Refuse); refuses || judged && !v.OK {
-		_, err := l.hear(m)
-		return err
-	}
-	return unexpected(m, "from a consumer whose data is not there yet")
-}
-
-// confirm tells a consumer that it has opened the legacy memory that was offered. The
+// confirm tells the application that the memory is mapped, once, and a consumer that it has
+// opened the legacy memory that was offered. The
 // lease has kept the memory, unless somebody has freed it who does not know of leases.
-func (l *Lease) confirm() error {
+func (l *Lease) confirm(send sendFunc) error {
+	if !l.told {
+		l.told = true
+		l.tell(Mapped, nil)
+	}
 	r := l.offering.record
 	if r.Legacy == nil {
 		return nil
 	}
-	err := l.offering.source.vouch()
-	if err == nil {
-		err = l.transport.send(l.ctx, wire.Confirm{Generation: r.Memory.Generation})
+	if err := l.offering.source.vouch(); err != nil {
+		return err
 	}
-	if err != nil {
-		return l.why(err, false)
-	}
-	return nil
+	return send(wire.Encode(wire.Confirm{Generation: r.Memory.Generation}))
 }
 
 func faultOf(v wire.Verdict) error {

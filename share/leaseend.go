@@ -1,80 +1,90 @@
 package share
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 
-// why returns why the lease ends after receiving or sending failed with err. If patient,
-// the consumer owes no verdict and may leave with a farewell.
-func (l *Lease) why(err error, patient bool) error {
-	cause, lost := l.over(), errors.Is(err, sock.ErrPeerLost)
-	err = l.fence.lost(l.transport, l.says, err)
+// why returns why the lease ends on this connection: receiving or sending failed with err. heard
+// says that receiving did, from a consumer that was told that its data is there.
+func (l *Lease) why(err error, heard bool) (broker.Reason, error) {
+	lost := errors.Is(err, sock.ErrPeerLost)
+	err = l.fence.lost(l.transport, l.session.want.Process, err)
 	var died *LostError
 	switch {
-	case errors.Is(cause, ErrRevoked):
-		return ErrRevoked
-	case cause != nil:
-		return fmt.Errorf("%w: %w", ErrRevoked, cause)
-	case lost && patient && !errors.As(err, &died):
-		return nil
-	case lost && l.offering.opts.verdict && l.state >= leaseServed:
-		return errors.Join(ErrNoVerdict, err)
+	case lost && heard && l.mapped && !l.offering.opts.verdict && !errors.As(err, &died):
+		return broker.Left, nil
+	case lost && l.offering.opts.verdict && l.session.served:
+		return broker.Lost, errors.Join(ErrNoVerdict, err)
+	case lost:
+		return broker.Lost, err
 	}
-	return err
+	return broker.Failed, err
 }
 
 // over returns why this side has ended the lease, or nil.
 func (l *Lease) over() error {
-	if err := l.offering.ending(); err != nil {
-		return err
+	l.offering.server.mu.Lock()
+	defer l.offering.server.mu.Unlock()
+	if l.session.end == broker.Revoked {
+		return ErrRevoked
 	}
-	return context.Cause(l.ctx)
+	return l.offering.ended()
 }
 
-// end ends the lease. reason is nil if the consumer left in order. A lease that ended
-// before the data was there leaves its place to another consumer.
+// reasonOf returns why the lease has ended, for the application. err is the connection's.
+func (l *Lease) reasonOf(end broker.Reason, err error) error {
+	switch end {
+	case broker.Revoked:
+		return ErrRevoked
+	case broker.Withdrawn:
+		return revoked(l.offering.ended())
+	}
+	return err
+}
+
+// revoked returns the error of a lease whose offer is over.
+func revoked(cause error) error {
+	if errors.Is(cause, ErrRevoked) {
+		return ErrRevoked
+	}
+	return fmt.Errorf("%w: %w", ErrRevoked, cause)
+}
+
+// end ends the lease. reason is nil if the consumer left in order.
 func (l *Lease) end(reason error) {
-	o := l.offering
+	o, s := l.offering, l.offering.server
 	defer o.work.Done()
 	l.reason = join(reason, l.sayLast(reason))
 	l.fence.released = l.transport.left || l.hasNothing()
-	o.server.mu.Lock()
-	o.live = slices.DeleteFunc(o.live, func(x *Lease) bool { return x == l })
-	o.server.mu.Unlock()
-	l.cancel(nil)
+	s.bring(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.released}, nil)
 	dropCursors(l.cursors)
 	close(l.done)
 	l.fence.settle()
 	o.fenceOff(l)
 	l.tell(Ended, l.reason)
-	o.server.mu.Lock()
-	if l.state >= leaseServed {
-		o.ended++
-	} else {
-		o.begun--
-	}
-	o.server.mu.Unlock()
-	o.moved()
 }
 
 // hasNothing reports whether the consumer has said that it could not attach, and had not
 // mapped the memory before it asked. It may say so just as the producer ends the lease.
 func (l *Lease) hasNothing() bool {
-	return l.resume == 0 && (l.failed || l.state != leaseMapped && l.transport.declined)
+	return l.session.want.Resume == 0 && (l.failed || !l.mapped && l.transport.declined)
 }
 
 // sayLast tells the consumer why its lease ends, if it is still there. A consumer that was
 // sent a legacy handle keeps the connection until it has closed the memory; sayLast waits
 // for that as long as for any step, and returns an error if it does not happen.
 func (l *Lease) sayLast(reason error) error {
+	if l.session.end == broker.Judged {
+		l.sayFarewell()
+	}
 	last, told := l.lastWord(reason)
 	waits := l.offering.record.Legacy != nil && l.sent > 0 && !errors.Is(reason, ErrMemoryGone)
 	switch {
@@ -91,7 +101,7 @@ func (l *Lease) sayLast(reason error) error {
 		return nil
 	}
 	l.offering.server.mu.Lock()
-	l.offering.keepers.add(l.Peer())
+	l.offering.unreleased.add(l.Peer())
 	l.offering.server.mu.Unlock()
 	return &StillOpenError{Peers: []sock.Peer{l.Peer()}, After: l.letGo}
 }
@@ -103,7 +113,7 @@ func (l *Lease) lastWord(reason error) (last wire.Message, told bool) {
 	case reason == nil:
 		return nil, true
 	case errors.Is(reason, ErrRevoked):
-		if l.offering.over() == nil {
+		if l.session.end == broker.Revoked {
 			return wire.Revoke{Text: "the producer has taken this lease back"}, false
 		}
 		return wire.Revoke{Text: "the producer has ended the offer"}, false
@@ -149,20 +159,20 @@ func peerNames(peers []sock.Peer) string {
 	return strings.Join(names, "; ")
 }
 
-// keepers are the consumers that had not closed legacy memory when their leases ended. An
-// offer may go on for as long as the machine, so only maxKeepers are named.
-type keepers struct {
+// unreleased are the consumers that had not closed legacy memory when their leases ended. An
+// offer may go on for as long as the machine, so only maxUnreleased are named.
+type unreleased struct {
 	peers []sock.Peer
 	more  int
 }
 
-// maxKeepers bounds the named peers of keepers.
-const maxKeepers = 64
+// maxUnreleased bounds the named peers of unreleased.
+const maxUnreleased = 64
 
-func (k *keepers) add(p sock.Peer) {
+func (k *unreleased) add(p sock.Peer) {
 	switch {
 	case slices.Contains(k.peers, p):
-	case len(k.peers) == maxKeepers:
+	case len(k.peers) == maxUnreleased:
 		k.more++
 	default:
 		k.peers = append(k.peers, p)
@@ -174,8 +184,8 @@ func (k *keepers) add(p sock.Peer) {
 func (o *offering) stillOpen() error {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
-	if len(o.keepers.peers) == 0 {
+	if len(o.unreleased.peers) == 0 {
 		return nil
 	}
-	return &StillOpenError{o.keepers.peers, o.keepers.more, o.server.opts.timeout}
+	return &StillOpenError{o.unreleased.peers, o.unreleased.more, o.server.opts.timeout}
 }

@@ -192,7 +192,7 @@ func (m *Legacy) inUse() error {
 	e := &InUseError{}
 	for o := range m.offers {
 		o.server.mu.Lock()
-		for _, l := range o.live {
+		for _, l := range o.leases() {
 			e.Peers = append(e.Peers, l.Peer())
 		}
 		o.server.mu.Unlock()

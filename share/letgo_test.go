@@ -144,13 +144,13 @@ func TestManyKeepLegacyMemoryOpen(t *testing.T) {
 	require.NoError(t, o.stillOpen())
 	for range 3 {
 		for pid := range 1000 {
-			o.keepers.add(sock.Peer{PID: int32(1 + pid)})
+			o.unreleased.add(sock.Peer{PID: int32(1 + pid)})
 		}
 	}
 	var still *StillOpenError
 	require.ErrorAs(t, o.stillOpen(), &still)
-	require.Len(t, still.Peers, maxKeepers)
-	require.Equal(t, 3*(1000-maxKeepers), still.More)
+	require.Len(t, still.Peers, maxUnreleased)
+	require.Equal(t, 3*(1000-maxUnreleased), still.More)
 	require.ErrorContains(t, still, "pid 64 ")
 	require.ErrorContains(t, still, "; and 2808 more; freeing")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -68,12 +69,13 @@ func TestListOfManyOffers(t *testing.T) {
 
 // addOffer puts up what is no offer but in lists.
 func addOffer(srv *Server, name string) {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	o := &offering{server: srv, published: true}
+	opts, _ := newOfferOptions(nil)
+	o := &offering{server: srv, opts: opts, over: make(chan struct{}), cancel: func(error) {}}
 	o.record.Name, o.record.Access = name, ReadOnly
-	srv.offers[name] = o
-	srv.startAccepting()
+	if err := o.claim(); err != nil {
+		panic(err)
+	}
+	srv.bring(broker.Publish{Offer: o.id}, nil)
 }
 
 // Of what the application does not let a peer read it does not hear, neither by a list

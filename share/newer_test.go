@@ -51,8 +51,10 @@ func awaitBehind(t testing.TB, srv *Server, n int) {
 		srv.mu.Lock()
 		defer srv.mu.Unlock()
 		behind := 0
-		for _, o := range srv.there() {
-			behind += len(o.behind)
+		for _, w := range srv.broker.Waiting() {
+			if w.Knows != 0 {
+				behind++
+			}
 		}
 		return behind == n
 	}, 10*time.Second, time.Millisecond)

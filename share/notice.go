@@ -30,7 +30,7 @@ func (l *Lease) Notify(ctx context.Context, b []byte) error {
 		return err
 	}
 	if err := l.over(); err != nil {
-		return l.why(err, false)
+		return revoked(err)
 	}
 	return l.transport.notify(ctx, b)
 }

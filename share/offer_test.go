@@ -138,25 +138,6 @@ func TestManyConsumersAtOnce(t *testing.T) {
 	require.True(t, numbers[1] && numbers[consumers])
 }
 
-// Numbers are given out with the places.
-func TestLeaseNumbersAreNotGivenTwice(t *testing.T) {
-	_, ctx, srv := listening(t)
-	serve(t, srv, newBuffer(t, ctx, 1))
-	want := wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadOnly, Name: "data"}
-	conn, other, err := sock.NewPair()
-	require.NoError(t, err)
-	require.NoError(t, other.Close())
-	defer conn.Close()
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	for n := 1; n <= 3; n++ {
-		l := ok(srv.offers["data"].admit(&visitor{transport: hearer(conn), server: srv, want: want}))(t)
-		defer l.offering.work.Done()
-		defer l.cancel(nil)
-		require.Equal(t, n, l.Number())
-	}
-}
-
 // More chunks than descriptors fit a record.
 func TestOfferOfManyRecords(t *testing.T) {
 	dev, ctx := leavesNothing(t)
@@ -218,7 +199,7 @@ func TestOfferChecksItsArguments(t *testing.T) {
 		require.NotErrorIs(t, err, ErrRefused)
 	}
 	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
-	require.Empty(t, srv.offers)
+	require.Empty(t, srv.offerings)
 
 	over, cancel := context.WithCancel(bg)
 	cancel()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
@@ -32,25 +33,24 @@ type offering struct {
 	records []parcel // that the descriptors travel with
 	early   []parcel // the same, before the data is there
 
+	id       broker.OfferID
 	ctx      context.Context // until it is over
 	cancel   context.CancelCauseFunc
 	work     sync.WaitGroup // leases, and calls of onEvent
-	wake     chan struct{}  // begun or ended moved
-	replaced chan struct{}  // closed, under server.mu, when another has its name
+	replaced chan struct{}  // closed when another has its name
 	fenced   chan struct{}  // closed when unsure has been set
 	unsure   error          // that its consumers may still write; see WithFence
 
 	// Under server.mu:
-	caller       context.Context // Offer's, once it is published
-	begun, ended int             // leases
-	numbered     int             // the last number that a lease got
-	published    bool
-	pending      []*waiter // are sent the descriptors before the data is there
-	behind       []*waiter // know the memory, and wait for newer
-	live         []*Lease  // have not ended
-	newer        uint64    // the generation of what has its place under another name, or 0
-	keepers      keepers   // consumers whose leases ended with legacy memory open
-	unfenced     unfenced  // consumers whose leases ended and that may still write
+	caller     context.Context // Offer's, once it is published
+	published  bool
+	taken      bool          // it cannot have its name
+	over       chan struct{} // closed when it is over; then the next two stay
+	cause      error         // why it is over
+	failure    error         // what Offer returns for that, or nil
+	timer      *time.Timer   // of the broker, or nil
+	unreleased unreleased    // consumers whose leases ended with legacy memory open
+	unfenced   unfenced      // consumers whose leases ended and that may still write
 }
 
 // newOffering makes an offering, which borrows the memory from now on. Consumers that ask
@@ -63,15 +63,15 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 	if err = errors.Join(err, wire.CheckName(name), wire.CheckAccess(access)); err != nil {
 		return nil, err
 	}
-	o := &offering{server: s, opts: terms, source: memory, wake: make(chan struct{}, 1), replaced: make(chan struct{}), fenced: make(chan struct{})}
+	o := &offering{server: s, opts: terms, source: memory, over: make(chan struct{}), replaced: make(chan struct{}), fenced: make(chan struct{})}
 	o.record.Name, o.record.Access = name, access
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
 	if err := o.claim(); err != nil {
+		o.cancel(err)
 		return nil, err
 	}
 	if o.loan, err = memory.lend(o); err != nil {
-		o.forget()
-		o.cancel(err)
+		o.withdraw(err)
 		return nil, err
 	}
 	if err := o.setData(terms.data); err != nil {
@@ -84,6 +84,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
 	o.record.Process = wire.Process{Told: true, Flags: s.knownFlags(memory.device()) | o.opts.fence.flags()}
 	o.records = o.parcels(o.record)
+	s.bring(broker.Describe{Offer: o.id, Record: o.record}, nil)
 	o.noteFence()
 	return o, nil
 }
@@ -111,30 +112,24 @@ func (o *offering) serve(ctx context.Context) error {
 	if err := o.putUp(ctx); err != nil {
 		return join(err, o.giveUp(err))
 	}
-	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
-	err := o.wait()
-	o.remove()
-	return join(err, o.end(ErrRevoked))
+	defer context.AfterFunc(ctx, func() { o.withdraw(ErrRevoked) })()
+	<-o.over
+	return join(o.failure, o.end(ErrRevoked))
 }
 
-// putUp publishes the offering and tells everybody who waits for it or has what it replaces.
+// putUp publishes the offering: from now on consumers get it.
 func (o *offering) putUp(ctx context.Context) error {
 	o.opts.onEvent(Event{Kind: Offered})
-	now, err := o.publish(ctx)
-	if err != nil {
+	s := o.server
+	s.bring(broker.Publish{Offer: o.id}, nil)
+	if err := o.refused(); err != nil {
 		return err
 	}
-	for _, w := range now.pending {
-		w.publish()
-	}
-	for _, w := range now.waiting {
-		w.lease.begin()
-		w.deliver()
-	}
-	generation := o.record.Memory.Generation
-	now.replaced.tellSuperseded(generation)
-	for _, other := range now.beside {
-		other.tellSuperseded(generation)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.published, o.caller = true, ctx
+	if ctx.Done() != nil && !isClosed(o.over) {
+		s.callers = append(s.callers, o)
 	}
 	return nil
 }
@@ -162,55 +157,56 @@ func (o *offering) synchronize(ctx context.Context) error {
 	return nil
 }
 
-// A publishing is everybody to tell that an offering is published.
-type publishing struct {
-	waiting  []*waiter   // have waited for it, and are admitted now
-	pending  []*waiter   // have its descriptors, and wait for its data
-	replaced *offering   // had its name before; or nil
-	beside   []*offering // offers under its name that only resume leases
+// withdraw ends the offering with the broker, unless it is over: its name is free, and its leases end.
+func (o *offering) withdraw(cause error) {
+	o.server.mu.Lock()
+	if !isClosed(o.over) {
+		o.cause = cause
+	}
+	o.server.mu.Unlock()
+	o.server.bring(broker.Withdraw{Offer: o.id}, nil)
 }
 
-// publish gives the offering its name: from now on consumers get it.
-func (o *offering) publish(ctx context.Context) (p publishing, err error) {
-	s, name := o.server, o.record.Name
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return p, context.Cause(s.ctx)
+// isOver notes that the offering is over, and why. It runs with the server's mu held.
+func (o *offering) isOver(idle bool) {
+	s := o.server
+	switch {
+	case s.ctx.Err() != nil:
+		o.cause = context.Cause(s.ctx)
+		o.failure = o.cause
+	case o.caller != nil && o.caller.Err() != nil:
+		o.cause = context.Cause(o.caller)
+	case o.cause == nil:
+		o.cause = ErrRevoked
 	}
-	if o.opts.resumed {
-		o.putBeside(ctx)
-		return p, nil
+	if idle {
+		o.failure = fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.idle)
 	}
-	if o.isTaken() {
-		return p, fmt.Errorf("%w: %q", ErrNameTaken, name)
+	o.cancel(o.cause)
+	close(o.over)
+	if o.timer != nil {
+		o.timer.Stop()
 	}
-	if p.replaced = s.offers[name]; p.replaced != nil {
-		close(p.replaced.replaced)
-		p.replaced.release()
+	s.callers = slices.DeleteFunc(s.callers, func(x *offering) bool { return x == o })
+}
+
+// tickAt has the broker look at the offering again at a time. It runs with the server's mu held.
+func (o *offering) tickAt(at time.Time) {
+	tick := func() { o.server.bring(broker.Tick{Offer: o.id}, nil) }
+	if o.timer == nil {
+		o.timer = time.AfterFunc(time.Until(at), tick)
+	} else {
+		o.timer.Reset(time.Until(at))
 	}
-	s.offers[name], o.published, o.caller = o, true, ctx
-	for _, w := range o.pending {
-		if w.state == waiterOffered {
-			w.state = waiterServed
-			p.pending = append(p.pending, w)
-		}
-	}
-	o.pending = nil
-	p.waiting, p.beside = o.admitAll(o.fulfil()), slices.Clone(s.resumed[name])
-	return p, nil
 }
 
 // giveUp ends an offering that was not published, and tells its waiters.
-func (o *offering) giveUp(cause error) error {
-	o.forget()
-	return o.end(cause)
-}
+func (o *offering) giveUp(cause error) error { return o.end(cause) }
 
 // end ends the offering, and tells the consumers that are still attached. The error names
 // those that may have legacy memory open, or may still write.
 func (o *offering) end(cause error) error {
-	o.cancel(cause)
+	o.withdraw(cause)
 	o.work.Wait()
 	err := o.awaitFences()
 	o.forgetFence(err)
@@ -219,103 +215,21 @@ func (o *offering) end(cause error) error {
 	return join(o.stillOpen(), err)
 }
 
-// remove takes the offering off the server.
-func (o *offering) remove() {
-	o.server.mu.Lock()
-	defer o.server.mu.Unlock()
-	if o.server.offers[o.record.Name] == o {
-		delete(o.server.offers, o.record.Name)
-	}
-	o.removeBeside()
-	delete(o.server.watching, o)
-	o.release()
-}
-
-// wait returns when the offer is over. The error says why, unless it ended as it should.
-func (o *offering) wait() error {
-	replaced := o.replaced // nil once it is
-	var grace <-chan time.Time
-	for {
-		done, active := o.count()
-		switch {
-		case done:
-			return nil
-		case replaced == nil && active == 0:
-			return o.cause() // the leases may have ended with the server
-		}
-		var idle <-chan time.Time
-		if o.opts.idle > 0 && active == 0 {
-			idle = time.After(o.opts.idle)
-		}
-		select {
-		case <-replaced:
-			replaced = nil
-			if o.opts.grace > 0 {
-				grace = time.After(o.opts.grace)
-			}
-		case <-grace:
-			return nil
-		case <-o.ctx.Done():
-			return o.cause()
-		case <-idle:
-			select {
-			case <-o.wake: // a lease has begun, and may have ended
-			default:
-				return fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.idle)
-			}
-		case <-o.wake:
-		}
-	}
-}
-
-// count returns whether all leases that WithLeases allows have ended, and how many go on.
-func (o *offering) count() (done bool, active int) {
-	o.server.mu.Lock()
-	defer o.server.mu.Unlock()
-	return o.opts.leases > 0 && o.ended >= o.opts.leases, o.begun - o.ended
-}
-
-// moved wakes wait after begun or ended has changed.
-func (o *offering) moved() {
-	select {
-	case o.wake <- struct{}{}:
-	default:
-	}
-}
-
-// over returns why the offer has ended, or nil.
-func (o *offering) over() error {
-	if err := o.ending(); err != nil {
-		return err
-	}
-	return context.Cause(o.ctx)
-}
-
-// ending returns why the offer's context is done, or will be in a moment: its own context
-// ends a little later than the server's and Offer's.
-func (o *offering) ending() error {
-	if err := o.cause(); err != nil {
-		return err
-	}
-	o.server.mu.Lock()
-	caller := o.caller
-	o.server.mu.Unlock()
-	if caller == nil {
-		return nil
-	}
-	return context.Cause(caller)
-}
-
-// isOver reports whether the offer has ended, so that a consumer may wait for the next.
-// It runs with the server's mu held.
-func (o *offering) isOver() bool { return o.ctx.Err() != nil || o.caller.Err() != nil }
-
-// cause returns why the server has ended the offer's context, or nil.
-func (o *offering) cause() error {
-	if o.server.ctx.Err() != nil {
-		return context.Cause(o.server.ctx)
+// ended returns why the offering is over, or nil.
+func (o *offering) ended() error {
+	if isClosed(o.over) {
+		return o.cause
 	}
 	return nil
+}
+
+// leases returns those that have not ended, in the order of their numbers. It runs with the
+// server's mu held.
+func (o *offering) leases() (all []*Lease) {
+	for _, id := range o.server.broker.Leases(o.id) {
+		all = append(all, o.server.sessions[id].lease)
+	}
+	return all
 }
 
 // gives returns the access that a consumer gets that asks for want.
@@ -329,12 +243,12 @@ func (o *offering) gives(want wire.Attach) cu.Access {
 // inform calls onEvent, unless the offer has ended. The end of an offer waits for such calls.
 func (o *offering) inform(e Event) {
 	o.server.mu.Lock()
-	_, watching := o.server.watching[o]
-	if watching {
+	over := isClosed(o.over)
+	if !over {
 		o.work.Add(1)
 	}
 	o.server.mu.Unlock()
-	if watching {
+	if !over {
 		defer o.work.Done()
 		o.opts.onEvent(e)
 	}

@@ -2,10 +2,10 @@ package share
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -43,34 +43,14 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 	if err := o.inUse(); err != nil {
 		return nil, join(err, o.giveUp(err))
 	}
-	waiting, err := o.announce()
-	if err != nil {
-		return nil, join(err, o.giveUp(err))
-	}
-	for _, w := range waiting {
-		w.lease.begin()
-		w.deliver()
-	}
-	return &Prepared{o: o}, nil
-}
-
-// announce admits the consumers that wait for the offer, and lets later ones be admitted
-// before its data is there.
-func (o *offering) announce() ([]*waiter, error) {
 	m := o.record
 	m.Pending = true
-	early := o.parcels(m)
-	s := o.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if o.isTaken() {
-		return nil, fmt.Errorf("%w: %q", ErrNameTaken, o.record.Name)
+	o.early = o.parcels(m)
+	s.bring(broker.Prepare{Offer: o.id}, nil)
+	if err := o.refused(); err != nil {
+		return nil, join(err, o.giveUp(err))
 	}
-	e := s.expected[o.record.Name]
-	e.prepared, o.early = o, early
-	waiting := e.waiting
-	e.waiting = nil
-	return o.admitAll(waiting), nil
+	return &Prepared{o: o}, nil
 }
 
 // Offer is [Server.Offer] for prepared memory. It waits for work on the memory, tells the

@@ -182,7 +182,7 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 			require.True(t, heard(t, conn).(wire.Offer).Pending)
 			c.do(t, conn)
 			require.ErrorIs(t, s.await(t, Ended, 1).Err, c.want)
-			require.Eventually(t, func() bool { _, active := p.o.count(); return active == 0 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(srv.Leases("data")) == 0 }, 10*time.Second, time.Millisecond)
 
 			next := asked(t, srv, wants(dev)) // the only place is free again
 			require.True(t, heard(t, next).(wire.Offer).Pending)

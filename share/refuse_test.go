@@ -197,7 +197,7 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		(&visitor{transport: hearer(conn), server: srv}).turnAway(fmt.Errorf("nothing came: %w", ErrTimeout))
+		newSession(srv, hearer(conn)).turnAway(fmt.Errorf("nothing came: %w", ErrTimeout))
 		_ = conn.Close()
 	}()
 	require.Equal(t, RefusedTimeout, heard(t, slow).(wire.Refuse).Code)

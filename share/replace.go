@@ -2,12 +2,9 @@ package share
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wire"
-	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -38,29 +35,3 @@ func (s *Server) ReplaceLegacy(ctx context.Context, name string, m *Legacy, opts
 }
 
 func replacing(o *offerOptions) { o.replaces = true }
-
-// tellSuperseded tells the consumers of an offering, which may be nil, that memory of another
-// generation has its place. Goroutines tell those whose queues are full.
-func (o *offering) tellSuperseded(by uint64) {
-	if o == nil {
-		return
-	}
-	o.server.mu.Lock()
-	live := slices.Clone(o.live)
-	o.work.Add(len(live)) // each lease is work, so that nobody has waited for the last yet
-	o.server.mu.Unlock()
-	record := superseded(by)
-	for _, l := range live {
-		if err := l.transport.conn.TrySend(record); !errors.Is(err, sock.ErrWouldWait) {
-			o.work.Done() // a consumer that has gone need not know
-			continue
-		}
-		go func() {
-			defer o.work.Done()
-			_ = l.sendRecord(record)
-		}()
-	}
-}
-
-// superseded is what tells a consumer that other memory is offered instead.
-func superseded(by uint64) []byte { return wire.Encode(wire.Superseded{Generation: by}) }

@@ -28,9 +28,7 @@ func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *s
 
 // offeringOf is what has the name "data".
 func offeringOf(srv *Server) *offering {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	return srv.offers["data"]
+	return offeringAs(srv, "data")
 }
 
 func awaitReplaced(t testing.TB, o *offering) {
@@ -202,7 +200,7 @@ func TestReplaceThatFails(t *testing.T) {
 			att := attached(t, srv, "data", dev)
 			err := spy.during(c.fail, func() error { return srv.Replace(c.ctx, "data", next, ReadOnly, c.opts...) })
 			require.ErrorIs(t, err, c.want)
-			require.Empty(t, srv.expected)
+			require.False(t, isExpected(srv))
 			old.goesOn(t)
 			require.False(t, isSuperseded(att))
 			require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
@@ -243,7 +241,7 @@ func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
 func isExpected(srv *Server) bool {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	return srv.expected["data"] != nil
+	return srv.broker.Expects("data")
 }
 
 // The application is asked about the new offer, also for a consumer about which it has

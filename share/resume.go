@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/internal/plain"
-	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // Resume takes a new lease of the memory after the lease has ended, without mapping it
@@ -93,9 +92,4 @@ func (o *offering) recordsFor(resume uint64, pending bool) []parcel {
 		return o.early
 	}
 	return o.records
-}
-
-// resumable reports whether the consumer has mapped the offered memory, or none.
-func (o *offering) resumable(want wire.Attach) bool {
-	return want.Resume == 0 || o.record.Legacy == nil && o.record.Memory.Generation == want.Resume
 }

@@ -54,7 +54,6 @@ func TestOfferResumed(t *testing.T) {
 	require.NoError(t, beside.Close())
 	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
 	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrStale)
-	require.Empty(t, second.resumed)
 	require.NoError(t, next.Close())
 	require.NoError(t, now.Close())
 }
@@ -66,8 +65,8 @@ func TestOfferResumedWrong(t *testing.T) {
 	wrong := memory
 	wrong.Chunks = 2
 	require.ErrorContains(t, errOf(srv.OfferResumed("data", wrong, files, ReadOnly)), "descriptors for memory of 2 chunks")
-	require.Empty(t, srv.watching)
-	require.Empty(t, srv.expected)
+	require.Empty(t, srv.offerings)
+	require.False(t, stands(srv, "data"))
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, errOf(srv.OfferResumed("data", memory, files, ReadOnly)), ErrClosed)
 	require.NoError(t, sock.CloseFiles(files))

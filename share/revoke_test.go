@@ -100,7 +100,7 @@ func TestLeaseIsDone(t *testing.T) {
 			require.ErrorIs(t, awaitEnd(t, srv, l), c.want)
 			require.ErrorIs(t, awaitDone(t, att), c.there)
 			require.Equal(t, l.Err(), s.await(t, Ended, 1).Err)
-			require.Error(t, l.ctx.Err(), "the offer keeps nothing of it")
+			require.Error(t, l.session.ctx.Err(), "the offer keeps nothing of it")
 			why := l.Err()
 			l.Revoke()
 			require.Equal(t, why, l.Err())
@@ -216,7 +216,7 @@ func TestRevokeBeforeTheDataIsThere(t *testing.T) {
 	require.ErrorIs(t, <-results, ErrRevoked)
 	require.ErrorIs(t, awaitEnd(t, srv, l), ErrRevoked)
 	s.await(t, Ended, 1)
-	require.Eventually(t, func() bool { _, active := p.o.count(); return active == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(srv.Leases("data")) == 0 }, 10*time.Second, time.Millisecond)
 
 	go attach()
 	require.NoError(t, <-results)

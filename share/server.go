@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -26,12 +27,13 @@ type Server struct {
 	work     sync.WaitGroup
 	visits   sync.WaitGroup // peers without a lease or a place in line, and the goroutine that accepts
 
-	mu       sync.Mutex
-	offers   map[string]*offering    // those whose data is there
-	expected map[string]*expectation // those whose data is not
-	resumed  map[string][]*offering  // those of OfferResumed
-	watching map[*offering]struct{}  // those that hear of events that belong to no offer
-	fencing  []*offering             // those WithFence that have not ended
+	mu        sync.Mutex
+	broker    *broker.Broker
+	number    uint64 // the last id
+	offerings map[broker.OfferID]*offering
+	sessions  map[broker.SessionID]*session
+	callers   []*offering // those whose Offer's context may end
+	fencing   []*offering // those WithFence that have not ended
 
 	flags sync.Map // *cu.Device → what processFlags says of it
 }
@@ -56,13 +58,12 @@ func open(opts []ListenOption, listen func([]sock.ListenOption) (*sock.Listener,
 		return nil, err
 	}
 	s := &Server{
-		listener: l,
-		opts:     o,
-		places:   newPlaces(o.connections, o.perPeer),
-		offers:   map[string]*offering{},
-		expected: map[string]*expectation{},
-		resumed:  map[string][]*offering{},
-		watching: map[*offering]struct{}{},
+		listener:  l,
+		opts:      o,
+		places:    newPlaces(o.connections, o.perPeer),
+		broker:    broker.New(broker.Options{Consults: o.allow != nil || o.allowName != nil, Hides: o.allow != nil || o.allowName != nil}),
+		offerings: map[broker.OfferID]*offering{},
+		sessions:  map[broker.SessionID]*session{},
 	}
 	s.watches = newWatches(s, o.connections)
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
@@ -116,12 +117,38 @@ func (s *Server) Close() error {
 	if s.isZero() {
 		return nil
 	}
-	s.mu.Lock() // Expect starts accepting under it
-	s.stop(ErrClosed)
-	s.mu.Unlock()
+	s.end(ErrClosed)
 	err := s.listener.Close()
 	s.work.Wait()
 	return err
+}
+
+// end ends all offers and sessions.
+func (s *Server) end(cause error) {
+	s.mu.Lock() // Start starts accepting under it
+	s.stop(cause)
+	s.mu.Unlock()
+	s.bring(broker.Close{}, nil)
+}
+
+// newID returns a number for an offer or a session. It runs with mu held.
+func (s *Server) newID() uint64 {
+	s.number++
+	return s.number
+}
+
+// join makes a session known to the broker's loop, until leave.
+func (s *Server) join(x *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x.id = broker.SessionID(s.newID())
+	s.sessions[x.id] = x
+}
+
+func (s *Server) leave(x *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.sessions, x.id)
 }
 
 // startAccepting starts serving if nobody has. It runs with mu held.
@@ -162,7 +189,7 @@ func (s *Server) serve() {
 		case errors.Is(err, sock.ErrHandedOver):
 			return
 		default:
-			s.stop(fmt.Errorf("accepting consumers: %w", err))
+			s.end(fmt.Errorf("accepting consumers: %w", err))
 			return
 		}
 	}
@@ -184,10 +211,11 @@ func (s *Server) take(conn *sock.Conn) (talk func()) {
 	s.visits.Add(1)
 	return func() {
 		defer s.work.Done()
-		v := &visitor{server: s, transport: t, settled: sync.OnceFunc(s.visits.Done)}
-		v.watch, v.unwatched = s.watches.join(conn)
-		v.talk()
-		s.watches.leave(v.watch)
+		x := newSession(s, t)
+		x.settled = sync.OnceFunc(s.visits.Done)
+		x.watch, x.unwatched = s.watches.join(conn)
+		x.talk()
+		s.watches.leave(x.watch)
 		dropped := conn.Drop()
 		select {
 		case <-dropped:
@@ -201,7 +229,7 @@ func (s *Server) take(conn *sock.Conn) (talk func()) {
 // tell gives an event that belongs to no offer to all offers.
 func (s *Server) tell(e Event) {
 	s.mu.Lock()
-	all := slices.Collect(maps.Keys(s.watching))
+	all := slices.Collect(maps.Values(s.offerings))
 	s.mu.Unlock()
 	for _, o := range all {
 		o.inform(e)
@@ -217,14 +245,11 @@ func (s *Server) Leases(name string) []*Lease {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := s.offers[name]
-	if e := s.expected[name]; o == nil && e != nil {
-		o = e.prepared
-	}
+	o := s.offerings[s.broker.Named(name)]
 	if o == nil {
 		return nil
 	}
-	return slices.Clone(o.live)
+	return o.leases()
 }
 
 // Remove removes the socket and its lock file without waiting, for a process that is about

@@ -72,9 +72,8 @@ func (s *served) start(t testing.TB, name string, offer func(context.Context) er
 }
 
 func offered(srv *Server, name string) bool {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	return srv.offers[name] != nil
+	o := offeringAs(srv, name)
+	return o != nil && o.isPublished()
 }
 
 func (s *served) see(e Event) {
@@ -172,14 +171,36 @@ func early(t testing.TB, srv *Server, want wire.Attach) *sock.Conn {
 	return conn
 }
 
-// waiting lists who waits for any offer.
-func waiting(srv *Server) (all []*waiter) {
+// waiting returns the sessions that wait for any offer.
+func waiting(srv *Server) (all []*session) {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	for _, e := range srv.expected {
-		all = append(all, e.waiting...)
+	for _, w := range srv.broker.Waiting() {
+		if w.Knows == 0 {
+			all = append(all, srv.sessions[w.Session])
+		}
 	}
 	return all
+}
+
+// offeringAs returns the offer that has a name, or nil.
+func offeringAs(srv *Server, name string) *offering {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return srv.offerings[srv.broker.Named(name)]
+}
+
+func (o *offering) isPublished() bool {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	return o.published
+}
+
+// stands reports whether a name stands for anything, or is expected to.
+func stands(srv *Server, name string) bool {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return srv.broker.Stands(name)
 }
 
 // heard is the next message on conn, whose files are closed.

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -61,7 +62,7 @@ func (s *Standing) Leases() []*Lease {
 	}
 	s.offering.server.mu.Lock()
 	defer s.offering.server.mu.Unlock()
-	return slices.Clone(s.offering.live)
+	return s.offering.leases()
 }
 
 // Replaced returns a channel that is closed when another offer has taken the name, or
@@ -79,21 +80,8 @@ func (s *Standing) Replaced() <-chan struct{} {
 // and tells each consumer that resumes.
 func (s *Standing) Supersede(generation uint64) {
 	if s != nil && s.offering != nil {
-		s.offering.supersede(generation)
+		s.offering.server.bring(broker.Supersede{Offer: s.offering.id, By: generation}, nil)
 	}
-}
-
-func (o *offering) supersede(by uint64) {
-	s, name := o.server, o.record.Name
-	s.mu.Lock()
-	o.newer = by
-	if s.offers[name] == o {
-		delete(s.offers, name)
-		close(o.replaced)
-		o.release()
-	}
-	s.mu.Unlock()
-	o.tellSuperseded(by)
 }
 
 // Close ends the offer and closes the descriptors. Attached consumers are told
@@ -104,10 +92,7 @@ func (s *Standing) Close() error {
 	if s == nil || s.offering == nil {
 		return nil
 	}
-	s.close.Do(func() {
-		s.offering.remove()
-		s.err = s.offering.end(ErrRevoked)
-	})
+	s.close.Do(func() { s.err = s.offering.end(ErrRevoked) })
 	return s.err
 }
 

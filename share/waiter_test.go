@@ -23,10 +23,10 @@ func wants(dev *cu.Device) wire.Attach {
 
 // clog fills the queue of a consumer that does not read, and returns with how
 // many records.
-func clog(t *testing.T, w *waiter) (n int) {
+func clog(t *testing.T, x *session) (n int) {
 	t.Helper()
 	for {
-		err := w.visitor.transport.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
+		err := x.transport.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
 		if err != nil {
 			require.ErrorIs(t, err, sock.ErrWouldWait)
 			return n
@@ -236,7 +236,7 @@ func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 	s.await(t, Mapped, 1)
-	w.stop(ErrTimeout) // as its timer would, if it came late
+	w.timeOut() // as its timer would, if it came late
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Progress{Done: 1, Total: 2})))
 	s.await(t, Progress, 1)
 	require.Empty(t, s.of(Ended))

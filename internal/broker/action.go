@@ -1,0 +1,131 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/gpufd/gpufd/internal/wire"
+)
+
+// A Reason says why a session has ended.
+type Reason int
+
+const (
+	Withdrawn Reason = iota + 1 // its offer has ended
+	Revoked                     // its lease was taken back
+	Left                        // it left in order
+	Lost                        // its connection ended without a farewell
+	Judged                      // it gave its verdict
+	Failed                      // it broke the protocol, took too long, could not attach or be served
+)
+
+// An Action is something for the caller to do. To returns the session that it is for, or 0.
+type Action interface{ To() SessionID }
+
+// Actions for one session.
+type (
+	// Consult asks the application whether a session may have an offer. Answer follows.
+	Consult struct {
+		Session SessionID
+		Offer   OfferID
+	}
+
+	// Wait says that a session waits, and nothing is to be sent now.
+	Wait struct{ Session SessionID }
+
+	// Progress tells a session that waits how far its offer is, unless that had to wait.
+	Progress struct {
+		Session     SessionID
+		Done, Total uint64
+	}
+
+	// Grant tells the application of a lease, and then sends the offer: without its data if
+	// Pending, and without descriptors if the session resumes.
+	Grant struct {
+		Session SessionID
+		Offer   OfferID
+		Number  int // of the lease within its offer, from 1
+		Pending bool
+	}
+
+	// Complete tells a session that the data is there.
+	Complete struct{ Session SessionID }
+
+	// Newer tells a session that memory of another generation has the place of its own.
+	Newer struct {
+		Session    SessionID
+		Generation uint64
+	}
+
+	// Confirm says that a session has mapped the memory. A session with legacy memory waits to hear it.
+	Confirm struct{ Session SessionID }
+
+	// Refuse ends a session that has no lease. Denied: its code and text are the application's.
+	Refuse struct {
+		Session SessionID
+		Denied  bool
+		Because wire.Refuse
+	}
+
+	// End ends a session that has a lease, or one that has left without. Gone follows.
+	End struct {
+		Session SessionID
+		Reason  Reason
+		Served  bool // it was told that the data is there
+		Mapped  bool
+	}
+)
+
+// Actions for the maker of an offer.
+type (
+	// Taken says that an offer cannot have its name, or that everything has ended (Closed).
+	Taken struct {
+		Offer  OfferID
+		Closed bool
+	}
+
+	// Begun answers Begin. InUse: consumers of the offer By may still write the memory.
+	Begun struct {
+		Offer OfferID
+		InUse bool
+		By    OfferID
+	}
+
+	// Replaced says that other memory has the offer's place.
+	Replaced struct{ Offer OfferID }
+
+	// Timer asks for a Tick at that time, in place of an earlier one.
+	Timer struct {
+		Offer OfferID
+		At    time.Time
+	}
+
+	// Over says that an offer ends, and why: Idle is that no consumer came.
+	Over struct {
+		Offer OfferID
+		Idle  bool
+	}
+
+	// Finished says that an offer's leases have ended, and that nobody writes its memory any
+	// more but the sessions Unsure, of which that cannot be known. The memory may be let go.
+	Finished struct {
+		Offer  OfferID
+		Unsure []SessionID
+	}
+)
+
+func (a Consult) To() SessionID  { return a.Session }
+func (a Wait) To() SessionID     { return a.Session }
+func (a Progress) To() SessionID { return a.Session }
+func (a Grant) To() SessionID    { return a.Session }
+func (a Complete) To() SessionID { return a.Session }
+func (a Newer) To() SessionID    { return a.Session }
+func (a Confirm) To() SessionID  { return a.Session }
+func (a Refuse) To() SessionID   { return a.Session }
+func (a End) To() SessionID      { return a.Session }
+
+func (Taken) To() SessionID    { return 0 }
+func (Begun) To() SessionID    { return 0 }
+func (Replaced) To() SessionID { return 0 }
+func (Timer) To() SessionID    { return 0 }
+func (Over) To() SessionID     { return 0 }
+func (Finished) To() SessionID { return 0 }

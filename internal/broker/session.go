@@ -1,0 +1,297 @@
+package broker
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/wire"
+)
+
+// A session is one consumer's connection.
+type session struct {
+	id      SessionID
+	process ProcessID
+	want    wire.Attach
+	state   sessionState
+	served  bool      // it was told that the data is there, before it ended
+	told    time.Time // when it last heard of progress
+
+	asked  *offer // the application is being asked about, or nil
+	queued string // the name in whose queue it is; "" is none
+	knows  *offer // behind which it waits, or nil
+	lease  *offer // of which it has a lease, or nil
+}
+
+// A sessionState says how far a session is. asking, queued and behind have no lease.
+type sessionState int
+
+const (
+	asking  sessionState = iota // the application is asked
+	queued                      // waits for the offer of a name
+	behind                      // waits for newer memory than that of an offer
+	granted                     // has a lease, and waits for the data
+	served                      // was told that the data is there
+	mapped                      // has mapped the memory
+	over                        // End was returned
+)
+
+func (e Ask) apply(b *Broker) {
+	s := &session{id: e.Session, process: e.Process, want: e.Want}
+	b.sessions[s.id] = s
+	b.use(s.process)
+	if b.closed {
+		b.refuse(s, ended)
+		return
+	}
+	b.attend(s, nil)
+}
+
+func (e Answer) apply(b *Broker) {
+	s := b.sessions[e.Session]
+	if s == nil || s.state != asking || s.asked == nil || s.asked.id != e.Offer {
+		return
+	}
+	allowed := s.asked
+	s.asked = nil
+	switch {
+	case e.Hidden:
+		b.refuse(s, b.noOffer(""))
+	case e.Denied:
+		b.forget(s)
+		b.do(Refuse{Session: s.id, Denied: true})
+	default:
+		b.attend(s, allowed)
+	}
+}
+
+// attend finds what a session without a lease gets now. allowed is the offer that the
+// application has just admitted it to, or nil.
+func (b *Broker) attend(s *session, allowed *offer) {
+	o, n := b.find(s)
+	queue := s.queued
+	b.leaveLines(s)
+	switch {
+	case o == nil && n == nil:
+		b.refuse(s, b.noOffer(s.want.Name))
+	case o != nil && b.opts.Consults && o != allowed:
+		s.state, s.asked = asking, o
+		b.do(Consult{s.id, o.id})
+	case o != nil && s.knowsOf(o):
+		s.state, s.knows = behind, o
+		o.behind = append(o.behind, s)
+		b.wait(s, o.name())
+	case o != nil:
+		b.grant(s, o)
+	default:
+		s.state, s.queued = queued, queue
+		if s.queued == "" {
+			s.queued = b.nameFor(s)
+		}
+		n.queue = append(n.queue, s)
+		b.wait(s, s.queued)
+	}
+}
+
+// wait lets a session wait for the next offer of a name.
+func (b *Broker) wait(s *session, text string) {
+	b.do(Wait{s.id})
+	if n := b.names[text]; n != nil && n.expected {
+		b.report(s, n)
+	}
+}
+
+// find returns the offer that a session gets, or else the name that it waits for, or neither.
+func (b *Broker) find(s *session) (*offer, *name) {
+	if n := b.names[s.want.Name]; n != nil && s.want.Resume != 0 {
+		for _, o := range n.beside {
+			if o.isOf(s.want.Resume) {
+				return o, nil
+			}
+		}
+	}
+	n := b.names[b.nameFor(s)]
+	switch {
+	case n == nil:
+		return nil, nil
+	case n.current != nil:
+		return n.current, nil
+	case n.prepared != nil:
+		return n.prepared, nil
+	case n.expected:
+		return nil, n
+	}
+	return nil, nil
+}
+
+// nameFor returns the name that a session means: the only one, if it says none. One that was
+// queued for that keeps its place, unless another offer has been published.
+func (b *Broker) nameFor(s *session) string {
+	if s.want.Name != "" {
+		return s.want.Name
+	}
+	var published, expected []string
+	for text, n := range b.names {
+		if n.current != nil {
+			published = append(published, text)
+		}
+		if n.expected {
+			expected = append(expected, text)
+		}
+	}
+	switch {
+	case len(published) == 1 && (s.queued == "" || s.queued == published[0]):
+		return published[0]
+	case len(published) == 0 && s.queued != "":
+		return s.queued
+	case len(published) == 0 && len(expected) == 1:
+		return expected[0]
+	}
+	return ""
+}
+
+// knowsOf reports whether an offer's memory is no newer than what a session has.
+func (s *session) knowsOf(o *offer) bool {
+	return s.want.After > 0 && o.terms.Record.Memory.Generation <= s.want.After
+}
+
+// leaveLines takes a session out of where it waits.
+func (b *Broker) leaveLines(s *session) {
+	if n := b.names[s.queued]; n != nil {
+		n.queue = without(n.queue, s)
+	}
+	if s.knows != nil {
+		s.knows.behind = without(s.knows.behind, s)
+	}
+	s.queued, s.knows, s.asked = "", nil, nil
+}
+
+// grant gives a session a lease, if the offer fits what it wants.
+func (b *Broker) grant(s *session, o *offer) {
+	if no := o.misfit(s.want); no.Code != 0 {
+		b.refuse(s, no)
+		return
+	}
+	o.begun++
+	o.number++
+	o.live = append(o.live, s)
+	s.lease, s.state = o, served
+	if !o.published {
+		s.state = granted
+	}
+	b.do(Grant{s.id, o.id, o.number, !o.published})
+	if by := b.newerThan(o); by != 0 {
+		b.do(Newer{s.id, by})
+	}
+}
+
+// misfit returns why a consumer cannot have an offer, or a zero Refuse.
+func (o *offer) misfit(want wire.Attach) wire.Refuse {
+	no := func(code wire.RefusalCode, format string, a ...any) wire.Refuse {
+		return wire.Refuse{Code: code, Text: fmt.Sprintf(format, a...)}
+	}
+	r := o.terms.Record
+	switch {
+	case want.Driver != r.Memory.Kind:
+		return no(wire.RefusedKind, "the producer uses the %s driver and the consumer %s; run both with the same --driver", r.Memory.Kind, want.Driver)
+	case want.Access > r.Access:
+		return no(wire.RefusedAccess, "%q is offered %s, and %s was asked for", r.Name, r.Access, want.Access)
+	case want.Resume != 0 && !o.isOf(want.Resume):
+		return no(wire.RefusedStale, "%q is not the memory of generation %d that you have mapped; attach anew", r.Name, want.Resume)
+	case r.Legacy != nil && want.Capabilities&wire.TakesLegacy == 0:
+		return no(wire.RefusedUnsupported, "%q is offered by a legacy handle, and you did not say that you take such", r.Name)
+	case r.DataSize > 0 && want.Capabilities&wire.TakesData == 0:
+		return no(wire.RefusedUnsupported, "%q has %d bytes of application data, and you did not say that you take more than %d", r.Name, r.DataSize, wire.MaxData)
+	case r.CursorSize > 0 && want.Capabilities&wire.TakesCursors == 0:
+		return no(wire.RefusedUnsupported, "%q gives each consumer cursors (field 5, a channel's), and you did not say that you take them", r.Name)
+	case o.terms.Leases > 0 && o.begun >= o.terms.Leases:
+		return no(wire.RefusedBusy, "%q has all it waits for: %s", r.Name, plain.Count(o.terms.Leases, "consumer"))
+	}
+	return wire.Refuse{}
+}
+
+// refuse ends a session without a lease.
+func (b *Broker) refuse(s *session, no wire.Refuse) {
+	b.forget(s)
+	b.do(Refuse{Session: s.id, Because: no})
+}
+
+// forget drops a session without a lease.
+func (b *Broker) forget(s *session) {
+	b.leaveLines(s)
+	b.drop(s)
+}
+
+func (b *Broker) drop(s *session) {
+	delete(b.sessions, s.id)
+	b.unuse(s.process)
+}
+
+func (e Map) apply(b *Broker) {
+	s := b.sessions[e.Session]
+	switch {
+	case s == nil || s.state == over:
+	case s.state == served && e.Generation == s.lease.terms.Record.Memory.Generation:
+		s.state = mapped
+		b.do(Confirm{s.id})
+	default:
+		b.leave(s, Failed)
+	}
+}
+
+func (e Revoke) apply(b *Broker) {
+	if s := b.sessions[e.Session]; s != nil && s.lease != nil {
+		b.leave(s, Revoked)
+	}
+}
+
+func (e Leave) apply(b *Broker) {
+	if s := b.sessions[e.Session]; s != nil {
+		b.leave(s, e.Reason)
+	}
+}
+
+// leave ends a session, unless it has ended.
+func (b *Broker) leave(s *session, why Reason) {
+	if s.state == over {
+		return
+	}
+	was := s.state
+	s.state = over
+	s.served = was >= served
+	b.do(End{s.id, why, was >= served, was == mapped})
+	if s.lease == nil {
+		b.forget(s)
+	}
+}
+
+func (e Gone) apply(b *Broker) {
+	s := b.sessions[e.Session]
+	if s == nil || s.state != over {
+		return
+	}
+	o := s.lease
+	o.live = without(o.live, s)
+	if s.served {
+		o.ended++
+	} else {
+		o.begun-- // it leaves its place to another consumer
+	}
+	b.fence(o, s, e)
+	b.drop(s)
+	b.rested(o)
+}
+
+func without[T comparable](all []T, one T) []T {
+	return slices.DeleteFunc(all, func(x T) bool { return x == one })
+}
+
+// gives returns the access that a session has.
+func (o *offer) gives(want wire.Attach) gpumem.Access {
+	if o.terms.Record.Legacy != nil {
+		return gpumem.ReadWrite // nothing can keep it from writing
+	}
+	return want.Access
+}

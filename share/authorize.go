@@ -1,0 +1,88 @@
+package share
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// consult asks the application whether the peer gets an offer.
+func (x *session) consult(id broker.OfferID) broker.Answer {
+	s := x.server
+	s.mu.Lock()
+	o := s.offerings[id]
+	s.mu.Unlock()
+	answer := broker.Answer{Session: x.id, Offer: id}
+	switch {
+	case o == nil: // it is over, and another is asked about
+	case x.want.Name == "" && x.mayAsk(o.record.Name, x.want.Access) != nil:
+		answer.Hidden = true
+	default:
+		err := x.allows(o, o.gives(x.want)) // also if it waits for newer: the wait itself would tell it a generation
+		s.mu.Lock()
+		x.denied, answer.Denied = err, err != nil
+		s.mu.Unlock()
+	}
+	return answer
+}
+
+// mayAsk asks the application, if it wants that, whether the peer may ask for a name with that access.
+func (x *session) mayAsk(name string, access cu.Access) error {
+	f := x.server.opts.allowName
+	if f == nil || name == "" {
+		return nil
+	}
+	if err := f(x.transport.conn.Peer(), name, access); err != nil {
+		return deniedError{err}
+	}
+	return nil
+}
+
+// allows asks the application, if it decides, whether the peer gets the offer; with access 0,
+// whether the peer may know of it.
+func (x *session) allows(o *offering, access cu.Access) error {
+	if x.server.opts.allow == nil {
+		return nil
+	}
+	would := Offer{
+		Name: o.record.Name, Descriptor: o.record.Memory, Access: access, Data: bytes.Clone(o.record.Data), Legacy: cloneHandle(o.record.Legacy),
+		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
+	}
+	if err := x.server.opts.allow(x.transport.conn.Peer(), would); err != nil {
+		return deniedError{err}
+	}
+	return nil
+}
+
+// A deniedError is an error of WithAuthorize's function, which the peer does not see.
+type deniedError struct{ error }
+
+func (e deniedError) Unwrap() error { return e.error }
+
+// notAllowed is what the peer is told instead.
+var notAllowed = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}
+
+// namesParts refuses a name that is not offered for another reason, if there is one: the application
+// offers parts of what has that name.
+func (x *session) namesParts(err error) error {
+	var no wire.Refuse
+	if x.server.opts.parts == nil || !errors.As(err, &no) || no.Code != RefusedName || x.server.ctx.Err() != nil {
+		return err
+	}
+	parts := x.server.opts.parts(x.transport.conn.Peer(), x.want.Name)
+	if len(parts) == 0 {
+		return err
+	}
+	more := ""
+	if len(parts) > maxNamed {
+		more = fmt.Sprintf(" and %d more", len(parts)-maxNamed)
+	}
+	return wire.Refuse{Code: RefusedParts, Text: fmt.Sprintf("%s has parts %s%s; ask for one of them, or for all", x.want.Name, strings.Join(parts[:min(len(parts), maxNamed)], ", "), more)}
+}

@@ -1,0 +1,189 @@
+package share
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// bring has the broker apply an event, and performs the actions that follow. by is the session
+// that brings it, on its own goroutine, or nil: for that one it may wait.
+func (s *Server) bring(e broker.Event, by *session) {
+	s.mu.Lock()
+	var work []*session
+	for _, o := range slices.Clone(s.callers) {
+		if o.caller.Err() != nil { // its Offer has not noticed yet
+			work = s.step(broker.Withdraw{Offer: o.id}, work)
+		}
+	}
+	work = s.step(e, work)
+	s.mu.Unlock()
+	for _, x := range work {
+		x.perform(x == by)
+	}
+}
+
+// step runs with mu held. It appends the sessions whose outboxes the caller has to perform.
+func (s *Server) step(e broker.Event, work []*session) []*session {
+	for _, a := range s.broker.Step(time.Now(), e) {
+		x := s.sessions[a.To()]
+		switch {
+		case a.To() == 0:
+			s.apply(a)
+		case x == nil, x.isOver(a):
+		default:
+			if x.outbox = append(x.outbox, a); x.busy == nil {
+				x.busy = make(chan struct{})
+				work = append(work, x)
+			}
+		}
+	}
+	return work
+}
+
+// isOver reports whether an action ends the session, which does not wait for its turn. It runs
+// with the server's mu held.
+func (x *session) isOver(a broker.Action) bool {
+	switch a := a.(type) {
+	case broker.End:
+		x.end = a.Reason
+	case broker.Refuse:
+		x.end, x.err = broker.Failed, a.Because
+		if a.Denied {
+			x.err = x.denied
+		}
+	case broker.Grant:
+		x.lease, x.served = newLease(x.server.offerings[a.Offer], x, a.Number), !a.Pending
+		return false
+	case broker.Complete:
+		x.served = true
+		return false
+	default:
+		return false
+	}
+	x.stop()
+	return true
+}
+
+// apply notes what an action says of an offer. It runs with mu held.
+func (s *Server) apply(a broker.Action) {
+	switch a := a.(type) {
+	case broker.Taken:
+		if o := s.offerings[a.Offer]; o != nil { // else it is over
+			o.taken = true
+		}
+	case broker.Replaced:
+		close(s.offerings[a.Offer].replaced)
+	case broker.Timer:
+		s.offerings[a.Offer].tickAt(a.At)
+	case broker.Over:
+		s.offerings[a.Offer].isOver(a.Idle)
+	case broker.Finished:
+		delete(s.offerings, a.Offer)
+	}
+}
+
+// sendFunc is TrySend, or a function that waits.
+type sendFunc = func(record []byte, files ...*os.File) error
+
+// perform empties the outbox, which is the caller's. If it must not wait, another goroutine goes
+// on where it would have to.
+func (x *session) perform(mayWait bool) {
+	for a := x.next(); a != nil; a = x.next() {
+		if !x.performOne(a, mayWait) {
+			go func() {
+				x.performOne(a, true)
+				x.perform(true)
+			}()
+			return
+		}
+	}
+}
+
+// next takes an action out of the outbox. Without one the outbox is nobody's.
+func (x *session) next() broker.Action {
+	x.server.mu.Lock()
+	defer x.server.mu.Unlock()
+	if len(x.outbox) == 0 {
+		close(x.busy)
+		x.busy = nil
+		return nil
+	}
+	a := x.outbox[0]
+	x.outbox = x.outbox[1:]
+	return a
+}
+
+// performOne returns false if it has to wait and must not. Then it is called again.
+func (x *session) performOne(a broker.Action, mayWait bool) bool {
+	if a, ok := a.(broker.Consult); ok {
+		if mayWait {
+			x.server.bring(x.consult(a.Offer), x)
+		}
+		return mayWait
+	}
+	send := x.transport.conn.TrySend
+	if mayWait {
+		send = x.send
+	}
+	err := x.do(a, send)
+	if errors.Is(err, sock.ErrWouldWait) {
+		return false
+	}
+	if err != nil {
+		x.leave(x.lease.why(err, false))
+	}
+	return true
+}
+
+// send waits until a record is sent.
+func (x *session) send(record []byte, files ...*os.File) error {
+	return x.transport.sendRecord(x.ctx, record, files...)
+}
+
+// do performs an action for the consumer.
+func (x *session) do(a broker.Action, send sendFunc) error {
+	switch a := a.(type) {
+	case broker.Wait:
+		x.settled()
+	case broker.Progress:
+		_ = x.transport.conn.TrySend(wire.Encode(wire.Progress{Done: a.Done, Total: a.Total})) // else it has enough to read
+	case broker.Newer:
+		if err := send(wire.Encode(wire.Superseded{Generation: a.Generation})); errors.Is(err, sock.ErrWouldWait) {
+			return err
+		} // a consumer that has gone need not know
+	case broker.Grant:
+		return x.grant(a.Pending, send)
+	case broker.Complete:
+		if err := send(wire.Encode(wire.Publish{Generation: x.lease.offering.record.Memory.Generation})); err != nil {
+			return err
+		}
+		x.rearm()
+	case broker.Confirm:
+		return x.lease.confirm(send)
+	}
+	return nil
+}
+
+// grant tells the application of the lease, once, and sends the offer.
+func (x *session) grant(pending bool, send sendFunc) error {
+	l := x.lease
+	if !l.begun {
+		l.begun = true
+		l.begin()
+		x.settled() // not before: whoever hands over has heard of each lease
+	}
+	if err := l.sendOffer(pending, send); err != nil {
+		return err
+	}
+	l.tell(Sent, nil)
+	if !pending {
+		x.rearm()
+	}
+	return nil
+}

@@ -1,0 +1,243 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// A session is a consumer's connection to a server. The goroutine that accepted it reads. What is
+// sent goes through the outbox, which is performed by whoever brought the event behind it, or by a
+// goroutine of its own where that would have to wait.
+type session struct {
+	id        broker.SessionID
+	server    *Server
+	transport *transport
+	watch     *watch // of its process, or nil
+	unwatched error  // why watch is nil
+	want      wire.Attach
+	lists     bool   // it wants only a list of the offers
+	settled   func() // says that it has a lease or waits for one, or has left; may be called again
+
+	ctx  context.Context // until the broker has ended the session
+	stop context.CancelFunc
+
+	// Under the server's mu:
+	timer  *time.Timer // bounds the time until the next message, or nil
+	due    time.Time   // when that is over, or 0
+	outbox []broker.Action
+	busy   chan struct{} // closed when nobody performs the outbox any more; nil if nobody does
+	lease  *Lease        // or nil
+	served bool          // the consumer was told that the data is there, or is about to be
+	end    broker.Reason // why the session has ended, or 0
+	denied error         // what the application said last, or nil
+	err    error         // of this connection, if that is why it has ended; or why there is no lease
+}
+
+func newSession(s *Server, t *transport) *session {
+	x := &session{server: s, transport: t}
+	x.ctx, x.stop = context.WithCancel(context.Background())
+	return x
+}
+
+// talk reads what the peer wants, and serves it until it has gone.
+func (x *session) talk() {
+	defer x.settled()
+	defer x.stop()
+	err := x.hearWish()
+	switch {
+	case err == nil && x.lists:
+		err = x.sayList()
+	case err == nil:
+		x.attend()
+		return
+	case x.server.ctx.Err() != nil && errors.Is(err, x.server.ctx.Err()) && !errors.Is(err, ErrTimeout):
+		err = errors.Join(errSilent, err)
+	}
+	if err != nil {
+		x.turnAway(err)
+	}
+}
+
+// errSilent says that the server was closed before a peer had said what it wants.
+var errSilent = errors.New("share: closed before the peer had said what it wants")
+
+// hearWish reads what the peer wants.
+func (x *session) hearWish() error {
+	m, files, err := x.transport.receive(x.server.ctx, false)
+	if err != nil {
+		return err
+	}
+	switch m := m.(type) {
+	case wire.Attach:
+		x.want = m
+		err = x.mayAsk(m.Name, m.Access)
+	case wire.List:
+		x.lists = true
+	default:
+		err = unexpected(m, "where a wish to attach belongs")
+	}
+	return errors.Join(err, sock.CloseFiles(files))
+}
+
+// attend asks the broker for a lease, and reads until the session has ended.
+func (x *session) attend() {
+	x.server.join(x)
+	defer x.server.leave(x)
+	x.server.bring(broker.Ask{Session: x.id, Want: x.want}, x)
+	for x.ctx.Err() == nil {
+		m, files, err := x.transport.receive(x.ctx, true)
+		_ = sock.CloseFiles(files)
+		l, served := x.idle()
+		switch {
+		case err != nil && l != nil:
+			reason, err := l.why(err, served)
+			x.leave(reason, err)
+		case err != nil:
+			x.leave(broker.Failed, err)
+		case l == nil:
+			x.hearWaiting(m)
+		case !served:
+			x.hearEarly(l, m)
+		default:
+			x.hear(l, m)
+		}
+	}
+	x.close()
+}
+
+// idle waits until nothing is being performed, and returns the lease, or nil, and whether the
+// consumer was told that its data is there. So a message is heard after what it answers was told.
+func (x *session) idle() (l *Lease, served bool) {
+	s := x.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for x.busy != nil {
+		busy := x.busy
+		s.mu.Unlock()
+		<-busy
+		s.mu.Lock()
+	}
+	return x.lease, x.served
+}
+
+// leave ends the session for a reason of this connection, unless it has ended.
+func (x *session) leave(why broker.Reason, err error) {
+	s := x.server
+	s.mu.Lock()
+	if x.end == 0 {
+		x.err = err
+	}
+	s.mu.Unlock()
+	s.bring(broker.Leave{Session: x.id, Reason: why}, x)
+}
+
+// hearWaiting hears a consumer that has no lease: it may only say that it cannot attach.
+func (x *session) hearWaiting(m wire.Message) {
+	if v, ok := m.(wire.Verdict); ok && !v.OK {
+		x.leave(broker.Judged, faultOf(v))
+		return
+	}
+	x.leave(broker.Failed, unexpected(m, "from a consumer that waits for an offer"))
+}
+
+// hearEarly hears a consumer whose data is not there yet: it may only say that it cannot attach.
+func (x *session) hearEarly(l *Lease, m wire.Message) {
+	v, judged := m.(wire.Verdict)
+	if _, refuses := m.(wire.Refuse); refuses || judged && !v.OK {
+		x.hear(l, m)
+		return
+	}
+	x.leave(broker.Failed, unexpected(m, "from a consumer whose data is not there yet"))
+}
+
+// hear hears a consumer that was told that its data is there.
+func (x *session) hear(l *Lease, m wire.Message) {
+	switch m := m.(type) {
+	case wire.Progress:
+		l.event.Done, l.event.Total = m.Done, m.Total
+		l.tell(Progress, nil)
+		x.rearm()
+		return
+	case wire.Mapped:
+		if !l.mapped && m.Generation == l.offering.record.Memory.Generation {
+			l.mapped = true
+			x.server.bring(broker.Map{Session: x.id, Generation: m.Generation}, x)
+			x.rearm()
+			return
+		}
+	case wire.Refuse:
+		l.failed = !l.mapped
+	case wire.Verdict:
+		if l.mapped || !m.OK { // without a mapping no verdict can be good
+			l.failed = !l.mapped
+			err := faultOf(m)
+			x.leave(broker.Judged, err)
+			l.tell(Verdict, err)
+			return
+		}
+	}
+	x.leave(broker.Failed, unexpected(m, "from a consumer that was sent an offer"))
+}
+
+// rearm gives the consumer the time of a step to say something, unless it may be silent: it has
+// mapped the memory, and owes no verdict.
+func (x *session) rearm() {
+	x.server.mu.Lock()
+	defer x.server.mu.Unlock()
+	if x.due = (time.Time{}); x.lease.mapped && !x.lease.offering.opts.verdict {
+		return
+	}
+	x.due = time.Now().Add(x.transport.timeout)
+	if x.timer == nil {
+		x.timer = time.AfterFunc(x.transport.timeout, x.timeOut)
+	} else {
+		x.timer.Reset(x.transport.timeout)
+	}
+}
+
+// timeOut ends the session if the time of a step is over. It may be called late, or for nothing.
+func (x *session) timeOut() {
+	x.server.mu.Lock()
+	over := !x.due.IsZero() && !time.Now().Before(x.due)
+	x.server.mu.Unlock()
+	if over {
+		x.leave(broker.Failed, ErrTimeout)
+	}
+}
+
+// close ends the conversation of a session that the broker has ended.
+func (x *session) close() {
+	l, _ := x.idle()
+	if x.timer != nil {
+		x.timer.Stop()
+	}
+	if l == nil {
+		x.turnAway(x.namesParts(x.err))
+	} else {
+		l.end(l.reasonOf(x.end, x.err))
+	}
+}
+
+// turnAway ends a conversation that led to no lease, and says why.
+func (x *session) turnAway(err error) {
+	var no wire.Refuse
+	var denied deniedError
+	last := refusal(err)
+	switch {
+	case errors.As(err, &denied): // whatever the application said
+		last = notAllowed
+	case errors.As(err, &no):
+		err = no
+	case errors.Is(err, errSilent):
+		last = wire.Refuse{Code: RefusedName, Text: "the producer has ended, and you had not said what you want"}
+	}
+	x.server.tell(Event{Kind: PeerRefused, Peer: x.transport.conn.Peer(), Err: err})
+	if denied.error != nil || !isGone(err) && !errors.Is(err, ErrVerdict) {
+		_ = x.transport.close(last, x.transport.farewell())
+	}
+}
