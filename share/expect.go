@@ -29,7 +29,7 @@ func (o *offering) claim() error {
 	s.offerings[o.id] = o
 	s.mu.Unlock()
 	s.bring(broker.Claim{Offer: o.id, Terms: broker.Terms{
-		Record: o.record, Leases: t.leases, Idle: t.idle, Grace: t.grace, Replaces: t.replaces, Resumes: t.resumed, Stands: t.stands,
+		Record: o.record, Leases: t.leases, Idle: t.idle, Grace: t.grace, Replaces: t.replaces, Resumes: t.resumed, Stands: t.stands, Fence: t.fence.terms(),
 	}}, nil)
 	if err := o.refused(); err != nil {
 		s.mu.Lock()

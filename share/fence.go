@@ -88,16 +88,20 @@ type fence struct {
 // newFence returns the fence of a peer. says is what the peer said of its process; watching
 // is why the process is not watched, if w is nil.
 func newFence(peer sock.Peer, says wire.Process, w *watch, watching error, over <-chan struct{}) *fence {
-	f := &fence{peer: peer, watch: w, over: over}
+	return &fence{peer: peer, watch: w, over: over, unknown: unknownEnd(says, w, watching)}
+}
+
+// unknownEnd returns why the end of a process does not say that its work has ended, or nil.
+func unknownEnd(says wire.Process, w *watch, watching error) error {
 	switch {
 	case w == nil:
-		f.unknown = watching
+		return watching
 	case !says.Told:
-		f.unknown = errors.New("the peer is older and does not say whether it runs under MPS")
+		return errors.New("the peer is older and does not say whether it runs under MPS")
 	case says.Flags&wire.ProcessMPS != 0:
-		f.unknown = errors.New("the peer says that it may run under MPS, where its work outlives it")
+		return errors.New("the peer says that it may run under MPS, where its work outlives it")
 	}
-	return f
+	return nil
 }
 
 // processFlags returns what this process says of itself; sure is false where the driver did not answer.

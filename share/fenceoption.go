@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
+	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
@@ -52,93 +53,61 @@ func (f *fenceOption) flags() wire.ProcessFlags {
 	return 0
 }
 
-// unfenced are the consumers of an offering that may still write after their leases.
-type unfenced struct {
-	fences  []*fence   // those to wait for, one per process
-	unknown unreleased // those whose end cannot be known
-	why     error      // the reason for the first of unknown
+// terms returns what the broker is to wait for.
+func (f *fenceOption) terms() broker.Fence {
+	switch {
+	case f == nil:
+		return broker.NoFence
+	case f.want == Released:
+		return broker.Released
+	}
+	return broker.Fenced
 }
 
-// fenceOff notes an ended lease if the offering has to wait for its consumer.
-func (o *offering) fenceOff(l *Lease) {
-	want := o.opts.fence
-	if want == nil || l.event.Access != ReadWrite || l.sent == 0 || l.fence.is(want.want) {
-		return
-	}
-	s, w := o.server, &o.unfenced
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := l.fence.doubt(); err != nil {
-		if w.why == nil {
-			w.why = err
+// awaitFinished waits until the offer's leases have ended and its fences have passed, as WithFence
+// says.
+func (o *offering) awaitFinished() {
+	if f := o.opts.fence; f != nil {
+		select {
+		case <-o.finished:
+		case <-f.ctx.Done():
+			o.server.bring(broker.GiveUp{Offer: o.id}, nil)
 		}
-		w.unknown.add(l.Peer())
-		return
 	}
-	w.fences = slices.DeleteFunc(w.fences, func(f *fence) bool {
-		passed := f.watch == l.fence.watch || f.is(want.want)
-		if passed {
-			s.watches.leave(f.watch)
-		}
-		return passed
-	})
-	s.watches.hold(l.fence.watch)
-	w.fences = append(w.fences, l.fence)
+	<-o.finished
 }
 
-// awaitFences waits as WithFence says. The error names the consumers that may still write.
-func (o *offering) awaitFences() error {
-	want, w := o.opts.fence, &o.unfenced // nobody else has it any more
-	if want == nil {
+// fenceError returns the error that names those who may still write, or nil.
+func (o *offering) fenceError(a broker.Finished) error {
+	f := o.opts.fence
+	if len(a.Unsure.List) == 0 {
 		return nil
 	}
-	for _, f := range w.fences {
-		if err := f.await(want.ctx, want.want); err != nil {
-			if w.why == nil {
-				w.why = err
-			}
-			w.unknown.add(f.peer)
-		}
-		o.server.watches.leave(f.watch)
+	err := plain.ContextErr(f.ctx)
+	if a.Doubt != "" {
+		err = fmt.Errorf("%w: %s", ErrNoFence, a.Doubt)
 	}
-	if w.why == nil {
-		return nil
-	}
-	return &FenceError{want.want, w.unknown.peers, w.unknown.more, w.why}
+	return &FenceError{f.want, peersOf(a.Unsure), a.Unsure.More, err}
 }
 
-// noteFence has later offers of the memory wait for the fences of this one's consumers.
-func (o *offering) noteFence() {
-	if o.opts.fence != nil {
-		o.server.mu.Lock()
-		defer o.server.mu.Unlock()
-		o.server.fencing = append(o.server.fencing, o)
-	}
-}
-
-// forgetFence ends noteFence; err says who may still write.
-func (o *offering) forgetFence(err error) {
-	o.unsure = err
-	close(o.fenced)
-	o.server.mu.Lock()
-	defer o.server.mu.Unlock()
-	o.server.fencing = slices.DeleteFunc(o.server.fencing, func(x *offering) bool { return x == o })
-}
-
-// earlier returns the offerings of the memory that are over, or going to be, and whose consumers
-// may still write.
-func (o *offering) earlier() (all []*offering) {
+// memoryID returns the number of the offering's memory: that of an earlier offer of it that has
+// fences, or a new one.
+func (o *offering) memoryID() broker.MemoryID {
 	s := o.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range s.fencing {
-		named := s.offerings[s.broker.Named(x.record.Name)]
-		over := isClosed(x.over) || x.published && (x.caller.Err() != nil || named == nil || !named.isOfSameMemory(o))
-		if x != o && over && x.isOfSameMemory(o) {
-			all = append(all, x)
+		if x.isOfSameMemory(o) {
+			o.memory = x.memory
 		}
 	}
-	return all
+	if o.memory == 0 {
+		o.memory = broker.MemoryID(s.newID())
+	}
+	if o.opts.fence != nil {
+		s.fencing = append(s.fencing, o)
+	}
+	return o.memory
 }
 
 // isOfSameMemory reports whether o and x, one of which may have more of it by now, are of the
@@ -149,28 +118,25 @@ func (o *offering) isOfSameMemory(x *offering) bool {
 	return o.record.Memory.Generation == x.record.Memory.Generation || a.buf != nil && a.buf == b.buf
 }
 
-// inUse is awaitEarlier where nobody waits.
-func (o *offering) inUse() error {
-	if len(o.earlier()) == 0 {
+// awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.
+// Without a context it does not wait, and fails.
+func (o *offering) awaitEarlier(ctx context.Context) error {
+	begun := make(chan struct{})
+	o.server.mu.Lock()
+	o.begun, o.inUse = begun, nil
+	o.server.mu.Unlock()
+	o.server.bring(broker.Begin{Offer: o.id, Wait: ctx != nil}, nil)
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	select {
+	case <-begun:
+	case <-o.over:
+		return o.cause
+	case <-ctx.Done():
 		return nil
 	}
-	return fmt.Errorf("%w: consumers of an earlier offer may still write it", ErrInUse)
-}
-
-// awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.
-func (o *offering) awaitEarlier(ctx context.Context) error {
-	for _, x := range o.earlier() {
-		select {
-		case <-x.fenced:
-			if x.unsure != nil {
-				return fmt.Errorf("%q was offered before: %w", x.record.Name, x.unsure)
-			}
-		case <-ctx.Done():
-		case <-o.over:
-			return o.cause
-		}
-	}
-	return nil
+	return o.inUse
 }
 
 // isAskedToRelease reports whether the consumer, whose offer or lease has ended, keeps its

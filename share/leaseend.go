@@ -3,7 +3,6 @@ package share
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -62,13 +61,14 @@ func revoked(cause error) error {
 func (l *Lease) end(reason error) {
 	o, s := l.offering, l.offering.server
 	defer o.work.Done()
-	l.reason = join(reason, l.sayLast(reason))
+	open := l.sayLast(reason)
+	l.reason = join(reason, open)
 	l.fence.released = l.transport.left || l.hasNothing()
-	s.bring(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.released}, nil)
+	s.bring(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.released, Open: open != nil}, nil)
+	s.keepWatching(l.session)
 	dropCursors(l.cursors)
 	close(l.done)
 	l.fence.settle()
-	o.fenceOff(l)
 	l.tell(Ended, l.reason)
 }
 
@@ -100,9 +100,6 @@ func (l *Lease) sayLast(reason error) error {
 	if err := l.transport.close(last, l.letGo); err == nil || errors.Is(err, sock.ErrPeerLost) {
 		return nil
 	}
-	l.offering.server.mu.Lock()
-	l.offering.unreleased.add(l.Peer())
-	l.offering.server.mu.Unlock()
 	return &StillOpenError{Peers: []sock.Peer{l.Peer()}, After: l.letGo}
 }
 
@@ -159,33 +156,10 @@ func peerNames(peers []sock.Peer) string {
 	return strings.Join(names, "; ")
 }
 
-// unreleased are the consumers that had not closed legacy memory when their leases ended. An
-// offer may go on for as long as the machine, so only maxUnreleased are named.
-type unreleased struct {
-	peers []sock.Peer
-	more  int
-}
-
-// maxUnreleased bounds the named peers of unreleased.
-const maxUnreleased = 64
-
-func (k *unreleased) add(p sock.Peer) {
-	switch {
-	case slices.Contains(k.peers, p):
-	case len(k.peers) == maxUnreleased:
-		k.more++
-	default:
-		k.peers = append(k.peers, p)
+// peersOf returns the peers that a broker names.
+func peersOf(p broker.Peers) (all []sock.Peer) {
+	for _, one := range p.List {
+		all = append(all, sock.Peer(one))
 	}
-}
-
-// stillOpen names the consumers that had not closed legacy memory when their leases ended;
-// it returns nil if there are none.
-func (o *offering) stillOpen() error {
-	o.server.mu.Lock()
-	defer o.server.mu.Unlock()
-	if len(o.unreleased.peers) == 0 {
-		return nil
-	}
-	return &StillOpenError{o.unreleased.peers, o.unreleased.more, o.server.opts.timeout}
+	return all
 }

@@ -138,23 +138,6 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 	})
 }
 
-// Of very many who keep the memory some are named, each once.
-func TestManyKeepLegacyMemoryOpen(t *testing.T) {
-	o := &offering{server: &Server{opts: &listenOptions{peerOptions: peerOptions{timeout: time.Second}}}}
-	require.NoError(t, o.stillOpen())
-	for range 3 {
-		for pid := range 1000 {
-			o.unreleased.add(sock.Peer{PID: int32(1 + pid)})
-		}
-	}
-	var still *StillOpenError
-	require.ErrorAs(t, o.stillOpen(), &still)
-	require.Len(t, still.Peers, maxUnreleased)
-	require.Equal(t, 3*(1000-maxUnreleased), still.More)
-	require.ErrorContains(t, still, "pid 64 ")
-	require.ErrorContains(t, still, "; and 2808 more; freeing")
-}
-
 // rawLegacy is a consumer by hand that has been confirmed legacy memory, without opening it.
 func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn {
 	t.Helper()

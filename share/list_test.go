@@ -70,7 +70,7 @@ func TestListOfManyOffers(t *testing.T) {
 // addOffer puts up what is no offer but in lists.
 func addOffer(srv *Server, name string) {
 	opts, _ := newOfferOptions(nil)
-	o := &offering{server: srv, opts: opts, over: make(chan struct{}), cancel: func(error) {}}
+	o := &offering{server: srv, opts: opts, over: make(chan struct{}), finished: make(chan struct{}), cancel: func(error) {}}
 	o.record.Name, o.record.Access = name, ReadOnly
 	if err := o.claim(); err != nil {
 		panic(err)

@@ -30,6 +30,7 @@ func (s *Server) bring(e broker.Event, by *session) {
 
 // step runs with mu held. It appends the sessions whose outboxes the caller has to perform.
 func (s *Server) step(e broker.Event, work []*session) []*session {
+	defer s.forgetFinished()
 	for _, a := range s.broker.Step(time.Now(), e) {
 		x := s.sessions[a.To()]
 		switch {
@@ -83,8 +84,11 @@ func (s *Server) apply(a broker.Action) {
 		s.offerings[a.Offer].tickAt(a.At)
 	case broker.Over:
 		s.offerings[a.Offer].isOver(a.Idle)
+	case broker.Begun:
+		s.offerings[a.Offer].isBegun(a, s.offerings[a.By])
 	case broker.Finished:
-		delete(s.offerings, a.Offer)
+		s.offerings[a.Offer].isFinished(a)
+		s.finished = append(s.finished, a.Offer)
 	}
 }
 

@@ -36,21 +36,23 @@ type offering struct {
 	id       broker.OfferID
 	ctx      context.Context // until it is over
 	cancel   context.CancelCauseFunc
+	memory   broker.MemoryID
 	work     sync.WaitGroup // leases, and calls of onEvent
 	replaced chan struct{}  // closed when another has its name
-	fenced   chan struct{}  // closed when unsure has been set
-	unsure   error          // that its consumers may still write; see WithFence
+	finished chan struct{}  // closed when leases and fences are over; then the next two stay
+	open     error          // consumers may have legacy memory open
+	unsure   error          // consumers may still write; see WithFence
 
 	// Under server.mu:
-	caller     context.Context // Offer's, once it is published
-	published  bool
-	taken      bool          // it cannot have its name
-	over       chan struct{} // closed when it is over; then the next two stay
-	cause      error         // why it is over
-	failure    error         // what Offer returns for that, or nil
-	timer      *time.Timer   // of the broker, or nil
-	unreleased unreleased    // consumers whose leases ended with legacy memory open
-	unfenced   unfenced      // consumers whose leases ended and that may still write
+	caller    context.Context // Offer's, once it is published
+	published bool
+	taken     bool          // it cannot have its name
+	begun     chan struct{} // closed when it has been waited for earlier offers; then the next stays
+	inUse     error         // consumers of an earlier offer may still write the memory
+	over      chan struct{} // closed when it is over; then the next two stay
+	cause     error         // why it is over
+	failure   error         // what Offer returns for that, or nil
+	timer     *time.Timer   // of the broker, or nil
 }
 
 // newOffering makes an offering, which borrows the memory from now on. Consumers that ask
@@ -63,7 +65,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 	if err = errors.Join(err, wire.CheckName(name), wire.CheckAccess(access)); err != nil {
 		return nil, err
 	}
-	o := &offering{server: s, opts: terms, source: memory, over: make(chan struct{}), replaced: make(chan struct{}), fenced: make(chan struct{})}
+	o := &offering{server: s, opts: terms, source: memory, over: make(chan struct{}), replaced: make(chan struct{}), finished: make(chan struct{})}
 	o.record.Name, o.record.Access = name, access
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
 	if err := o.claim(); err != nil {
@@ -84,8 +86,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
 	o.record.Process = wire.Process{Told: true, Flags: s.knownFlags(memory.device()) | o.opts.fence.flags()}
 	o.records = o.parcels(o.record)
-	s.bring(broker.Describe{Offer: o.id, Record: o.record}, nil)
-	o.noteFence()
+	s.bring(broker.Describe{Offer: o.id, Record: o.record, Memory: o.memoryID()}, nil)
 	return o, nil
 }
 
@@ -190,6 +191,39 @@ func (o *offering) isOver(idle bool) {
 	s.callers = slices.DeleteFunc(s.callers, func(x *offering) bool { return x == o })
 }
 
+// isBegun notes whether consumers of an earlier offer of the memory may still write it.
+func (o *offering) isBegun(a broker.Begun, by *offering) {
+	switch {
+	case a.InUse && by.unsure != nil:
+		o.inUse = fmt.Errorf("%q was offered before: %w", by.record.Name, by.unsure)
+	case a.InUse:
+		o.inUse = fmt.Errorf("%w: consumers of an earlier offer may still write it", ErrInUse)
+	}
+	close(o.begun)
+}
+
+// isFinished notes that leases and fences are over. It runs with the server's mu held.
+func (o *offering) isFinished(a broker.Finished) {
+	if len(a.Open.List) > 0 {
+		o.open = &StillOpenError{peersOf(a.Open), a.Open.More, o.server.opts.timeout}
+	}
+	o.unsure = o.fenceError(a)
+	close(o.finished)
+}
+
+// forgetFinished runs with mu held.
+func (s *Server) forgetFinished() {
+	for _, id := range s.finished {
+		o := s.offerings[id]
+		s.fencing = slices.DeleteFunc(s.fencing, func(x *offering) bool { return x == o })
+		delete(s.offerings, id)
+	}
+	if len(s.finished) > 0 {
+		s.stopWatching()
+	}
+	s.finished = s.finished[:0]
+}
+
 // tickAt has the broker look at the offering again at a time. It runs with the server's mu held.
 func (o *offering) tickAt(at time.Time) {
 	tick := func() { o.server.bring(broker.Tick{Offer: o.id}, nil) }
@@ -208,11 +242,10 @@ func (o *offering) giveUp(cause error) error { return o.end(cause) }
 func (o *offering) end(cause error) error {
 	o.withdraw(cause)
 	o.work.Wait()
-	err := o.awaitFences()
-	o.forgetFence(err)
+	o.awaitFinished()
 	o.loan.end()
 	_ = o.data.Close()
-	return join(o.stillOpen(), err)
+	return join(o.open, o.unsure)
 }
 
 // ended returns why the offering is over, or nil.

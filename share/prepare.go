@@ -40,7 +40,7 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 	if err != nil {
 		return nil, err
 	}
-	if err := o.inUse(); err != nil {
+	if err := o.awaitEarlier(nil); err != nil {
 		return nil, join(err, o.giveUp(err))
 	}
 	m := o.record

@@ -32,8 +32,10 @@ type Server struct {
 	number    uint64 // the last id
 	offerings map[broker.OfferID]*offering
 	sessions  map[broker.SessionID]*session
-	callers   []*offering // those whose Offer's context may end
-	fencing   []*offering // those WithFence that have not ended
+	callers   []*offering                 // those whose Offer's context may end
+	fencing   []*offering                 // those WithFence that have not finished
+	finished  []broker.OfferID            // by this step
+	watched   map[broker.ProcessID]*watch // for offers that wait for their ends
 
 	flags sync.Map // *cu.Device → what processFlags says of it
 }
@@ -64,6 +66,7 @@ func open(opts []ListenOption, listen func([]sock.ListenOption) (*sock.Listener,
 		broker:    broker.New(broker.Options{Consults: o.allow != nil || o.allowName != nil, Hides: o.allow != nil || o.allowName != nil}),
 		offerings: map[broker.OfferID]*offering{},
 		sessions:  map[broker.SessionID]*session{},
+		watched:   map[broker.ProcessID]*watch{},
 	}
 	s.watches = newWatches(s, o.connections)
 	s.ctx, s.stop = context.WithCancelCause(context.Background())

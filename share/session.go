@@ -88,7 +88,13 @@ func (x *session) hearWish() error {
 func (x *session) attend() {
 	x.server.join(x)
 	defer x.server.leave(x)
-	x.server.bring(broker.Ask{Session: x.id, Want: x.want}, x)
+	ask := broker.Ask{Session: x.id, Peer: broker.Peer(x.transport.conn.Peer()), Want: x.want}
+	if err := unknownEnd(x.want.Process, x.watch, x.unwatched); err != nil {
+		ask.Doubt = err.Error()
+	} else {
+		ask.Process = x.watch.number
+	}
+	x.server.bring(ask, x)
 	for x.ctx.Err() == nil {
 		m, files, err := x.transport.receive(x.ctx, true)
 		_ = sock.CloseFiles(files)

@@ -41,7 +41,7 @@ func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File
 	if err != nil {
 		return nil, err
 	}
-	if err = o.inUse(); err == nil {
+	if err = o.awaitEarlier(nil); err == nil {
 		err = o.putUp(context.Background())
 	}
 	if err != nil {

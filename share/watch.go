@@ -3,11 +3,12 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -19,9 +20,10 @@ type watch struct {
 	died    chan struct{} // closed when the process has died
 	lost    chan struct{} // closed when it is watched no longer, and had not died
 
-	id     string      // in watches
-	users  int         // how many need it; under mu of watches
-	leased atomic.Bool // the process has, or had, a lease
+	number broker.ProcessID // to the broker
+	id     string           // in watches
+	users  int              // how many need it; under mu of watches
+	leased atomic.Bool      // the process has, or had, a lease
 
 	mu     sync.Mutex
 	fences []*fence // are told of the death
@@ -78,8 +80,8 @@ type watches struct {
 
 	mu     sync.Mutex
 	byID   map[string]*watch
-	order  []*watch // oldest first
-	number int
+	order  []*watch         // oldest first
+	number broker.ProcessID // of the last
 }
 
 // errTooManyProcesses says why a process is not watched, or not any longer.
@@ -108,18 +110,23 @@ func (ws *watches) join(conn *sock.Conn) (*watch, error) {
 		return nil, errors.Join(errTooManyProcesses, p.Close())
 	}
 	w := newWatch(ws.server.ctx, p)
-	w.users, w.id = 1, p.ID()
+	ws.number++
+	w.users, w.id, w.number = 1, p.ID(), ws.number
 	if w.id == "" {
-		ws.number++
-		w.id = "number " + strconv.Itoa(ws.number)
+		w.id = fmt.Sprintf("number %d", w.number)
 	}
 	ws.byID[w.id] = w
 	ws.order = append(ws.order, w)
 	ws.server.work.Go(func() {
 		w.run()
 		ws.mu.Lock()
-		defer ws.mu.Unlock()
 		ws.drop(w)
+		ws.mu.Unlock()
+		if err := w.doubt(); err != nil {
+			ws.server.bring(broker.Lose{Process: w.number, Doubt: err.Error()}, nil)
+		} else {
+			ws.server.bring(broker.Die{Process: w.number}, nil)
+		}
 	})
 	return w, nil
 }
@@ -171,5 +178,26 @@ func (ws *watches) leave(w *watch) {
 	defer ws.mu.Unlock()
 	if w.users--; w.users == 0 && !w.leased.Load() {
 		ws.end(w)
+	}
+}
+
+// keepWatching keeps the watch of a session whose lease has ended while an offer waits for the end
+// of its process.
+func (s *Server) keepWatching(x *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w := x.watch; w != nil && s.broker.Awaits(w.number) && s.watched[w.number] == nil {
+		s.watched[w.number] = w
+		s.watches.hold(w)
+	}
+}
+
+// stopWatching ends keepWatching where no offer waits any more. It runs with mu held.
+func (s *Server) stopWatching() {
+	for number, w := range s.watched {
+		if !s.broker.Awaits(number) {
+			delete(s.watched, number)
+			s.watches.leave(w)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/internal/wire"
@@ -75,6 +76,25 @@ type (
 	}
 )
 
+// Peers are some of the peers that something is true of.
+type Peers struct {
+	List []Peer // each once, MaxPeers at most
+	More int    // sessions of others
+}
+
+// MaxPeers bounds the list: an offer may go on for as long as the machine.
+const MaxPeers = 64
+
+func (p *Peers) add(one Peer) {
+	switch {
+	case slices.Contains(p.List, one):
+	case len(p.List) == MaxPeers:
+		p.More++
+	default:
+		p.List = append(p.List, one)
+	}
+}
+
 // Actions for the maker of an offer.
 type (
 	// Taken says that an offer cannot have its name, or that everything has ended (Closed).
@@ -83,7 +103,7 @@ type (
 		Closed bool
 	}
 
-	// Begun answers Begin. InUse: consumers of the offer By may still write the memory.
+	// Begun answers Begin. InUse: consumers of the earlier offer By may still write the memory.
 	Begun struct {
 		Offer OfferID
 		InUse bool
@@ -106,10 +126,12 @@ type (
 	}
 
 	// Finished says that an offer's leases have ended, and that nobody writes its memory any
-	// more but the sessions Unsure, of which that cannot be known. The memory may be let go.
+	// more but those of Unsure. The memory may be let go.
 	Finished struct {
 		Offer  OfferID
-		Unsure []SessionID
+		Open   Peers  // may have legacy memory open
+		Unsure Peers  // may still write
+		Doubt  string // why the first of Unsure may; "" is GiveUp
 	}
 )
 

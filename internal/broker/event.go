@@ -10,9 +10,15 @@ import (
 type (
 	OfferID   uint64
 	SessionID uint64
-	ProcessID uint64 // 0 is a process whose end cannot be known
+	ProcessID uint64
 	MemoryID  uint64
 )
+
+// A Peer is who made a connection.
+type Peer struct {
+	UID, GID uint32
+	PID      int32
+}
 
 // A Fence says which word or fact about a consumer an offer waits for in the end.
 type Fence int
@@ -101,7 +107,9 @@ type (
 	// Ask says what a new session wants.
 	Ask struct {
 		Session SessionID
-		Process ProcessID // 0 if the end of its process cannot be known
+		Peer    Peer
+		Process ProcessID // 0 if its end cannot be known
+		Doubt   string    // why it cannot
 		Want    wire.Attach
 	}
 
@@ -135,9 +143,15 @@ type (
 		Session  SessionID
 		Sent     bool // it was sent a descriptor, at least
 		Released bool // it has said that it does not use the memory any more, or never had it
+		Open     bool // it may have legacy memory open
 	}
 
-	// Die says that a process has died, and Lose that its end cannot be known any more.
-	Die  struct{ Process ProcessID }
-	Lose struct{ Process ProcessID }
+	// Die says that a process has died.
+	Die struct{ Process ProcessID }
+
+	// Lose says that the end of a process cannot be known any more, and why.
+	Lose struct {
+		Process ProcessID
+		Doubt   string
+	}
 )

@@ -12,15 +12,16 @@ import (
 
 // A process is one that has sessions or fences.
 type process struct {
-	users int // sessions and fences
-	dead  bool
-	lost  bool // its end cannot be known any more
+	users int    // sessions and fences
+	waits int    // fences alone
+	dead  bool   // it has died
+	doubt string // why its end cannot be known any more, or ""
 }
 
-// A fence is waited for.
+// A fence is the process of a session whose lease has ended and that may still write.
 type fence struct {
-	session SessionID
 	process ProcessID
+	peer    Peer
 }
 
 // use counts a session or a fence of a process.
@@ -45,57 +46,72 @@ func (b *Broker) unuse(id ProcessID) {
 	}
 }
 
+// Awaits reports whether an offer waits for the end of a process.
+func (b *Broker) Awaits(id ProcessID) bool { return b.process[id] != nil && b.process[id].waits > 0 }
+
 func (e Die) apply(b *Broker) {
 	if p := b.process[e.Process]; p != nil {
 		p.dead = true
-		b.settle(e.Process, false)
+		b.settle(e.Process, "")
 	}
 }
 
 func (e Lose) apply(b *Broker) {
 	if p := b.process[e.Process]; p != nil && !p.dead {
-		p.lost = true
-		b.settle(e.Process, true)
+		p.doubt = e.Doubt
+		b.settle(e.Process, e.Doubt)
 	}
 }
 
-// settle ends the wait for a process: its sessions do not write any more, or are unsure.
-func (b *Broker) settle(id ProcessID, unsure bool) {
+// settle ends the wait for a process. With a doubt, it may still write.
+func (b *Broker) settle(id ProcessID, doubt string) {
 	for _, memory := range sorted(b.memory) {
 		for _, o := range slices.Clone(b.memory[memory]) {
-			o.fences = slices.DeleteFunc(o.fences, func(f fence) bool {
-				if f.process != id {
-					return false
-				}
-				if unsure {
-					o.unsure = append(o.unsure, f.session)
-				}
-				b.unuse(id)
-				return true
-			})
+			i := slices.IndexFunc(o.fences, func(f fence) bool { return f.process == id })
+			if i < 0 {
+				continue
+			}
+			if doubt != "" {
+				o.doubts(o.fences[i].peer, doubt)
+			}
+			b.pass(o, i)
 			b.finish(o)
 		}
 	}
 }
 
+// pass ends the wait of an offer for its i-th fence.
+func (b *Broker) pass(o *offer, i int) {
+	id := o.fences[i].process
+	o.fences = slices.Delete(o.fences, i, i+1)
+	b.process[id].waits--
+	b.unuse(id)
+}
+
+// doubts notes that a peer may still write an offer's memory.
+func (o *offer) doubts(peer Peer, why string) {
+	if o.doubt == "" && len(o.unsure.List) == 0 {
+		o.doubt = why
+	}
+	o.unsure.add(peer)
+}
+
 // fence has an offer wait for a session whose lease has ended, if that may still write.
 func (b *Broker) fence(o *offer, s *session, e Gone) {
-	want := o.terms.Fence
+	want, p := o.terms.Fence, b.process[s.process]
 	if want == NoFence || !e.Sent || o.gives(s.want) != gpumem.ReadWrite || want == Released && e.Released {
 		return
 	}
-	p := b.process[s.process]
 	switch {
-	case p == nil || p.lost:
-		o.unsure = append(o.unsure, s.id)
-	case !p.dead:
-		for _, f := range o.fences {
-			if f.process == s.process {
-				return // the process is waited for
-			}
-		}
+	case p == nil:
+		o.doubts(s.peer, s.doubt)
+	case p.dead:
+	case p.doubt != "":
+		o.doubts(s.peer, p.doubt)
+	case !slices.ContainsFunc(o.fences, func(f fence) bool { return f.process == s.process }):
 		b.use(s.process)
-		o.fences = append(o.fences, fence{s.id, s.process})
+		p.waits++
+		o.fences = append(o.fences, fence{s.process, s.peer})
 	}
 }
 
@@ -111,12 +127,9 @@ func (b *Broker) finish(o *offer) {
 	if !o.over || len(o.live) > 0 || b.offers[o.id] != o {
 		return
 	}
-	if o.gaveUp {
-		for _, f := range o.fences {
-			o.unsure = append(o.unsure, f.session)
-			b.unuse(f.process)
-		}
-		o.fences = nil
+	for o.gaveUp && len(o.fences) > 0 {
+		o.doubts(o.fences[0].peer, "")
+		b.pass(o, 0)
 	}
 	if len(o.fences) > 0 {
 		return
@@ -126,7 +139,10 @@ func (b *Broker) finish(o *offer) {
 	if b.memory[id] = without(b.memory[id], o); len(b.memory[id]) == 0 {
 		delete(b.memory, id)
 	}
-	b.do(Finished{o.id, o.unsure})
+	b.do(Finished{o.id, o.open, o.unsure, o.doubt})
+	if o.terms.Fence == NoFence {
+		return
+	}
 	for _, waiting := range sorted(b.offers) {
 		b.unblock(b.offers[waiting], o)
 	}
@@ -137,6 +153,7 @@ func (e Begin) apply(b *Broker) {
 	if o == nil {
 		return
 	}
+	o.blocks = nil
 	for _, x := range b.memory[o.terms.Memory] {
 		if x != o && b.isEarlier(x) {
 			o.blocks = append(o.blocks, x)
@@ -162,14 +179,14 @@ func (b *Broker) isEarlier(x *offer) bool {
 	return x.published && (n == nil || n.current == nil || n.current.terms.Memory != x.terms.Memory)
 }
 
-// unblock notes that an offer waits for one less.
+// unblock notes that an offer has finished for which another may wait.
 func (b *Broker) unblock(o, finished *offer) {
 	if !o.waits || !slices.Contains(o.blocks, finished) {
 		return
 	}
 	o.blocks = without(o.blocks, finished)
 	switch {
-	case len(finished.unsure) > 0:
+	case len(finished.unsure.List) > 0:
 		o.waits = false
 		b.do(Begun{Offer: o.id, InUse: true, By: finished.id})
 	case len(o.blocks) == 0:

@@ -32,8 +32,10 @@ type offer struct {
 	waits  bool     // Begin waits
 	blocks []*offer // those that it waits for
 	fences []fence
-	unsure []SessionID // may still write, and it cannot be known for how long
-	gaveUp bool
+	gaveUp bool   // fences are waited for no longer
+	open   Peers  // may have legacy memory open
+	unsure Peers  // may still write
+	doubt  string // why the first of unsure may, and it cannot be known for how long; or ""
 }
 
 func (o *offer) name() string { return o.terms.Record.Name }

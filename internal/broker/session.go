@@ -13,7 +13,9 @@ import (
 // A session is one consumer's connection.
 type session struct {
 	id      SessionID
+	peer    Peer
 	process ProcessID
+	doubt   string // why the end of its process cannot be known, or ""
 	want    wire.Attach
 	state   sessionState
 	served  bool      // it was told that the data is there, before it ended
@@ -39,7 +41,7 @@ const (
 )
 
 func (e Ask) apply(b *Broker) {
-	s := &session{id: e.Session, process: e.Process, want: e.Want}
+	s := &session{id: e.Session, peer: e.Peer, process: e.Process, doubt: e.Doubt, want: e.Want}
 	b.sessions[s.id] = s
 	b.use(s.process)
 	if b.closed {
@@ -278,6 +280,9 @@ func (e Gone) apply(b *Broker) {
 		o.ended++
 	} else {
 		o.begun-- // it leaves its place to another consumer
+	}
+	if e.Open {
+		o.open.add(s.peer)
 	}
 	b.fence(o, s, e)
 	b.drop(s)
