@@ -38,7 +38,7 @@ type Terms struct {
 	Leases      int           // consumers that it admits in all; 0 is no bound
 	Idle, Grace time.Duration // without a lease; after it was replaced; 0 is no bound
 	Replaces    bool          // takes its name from the offer that has it
-	Resumes     bool          // is for consumers that have mapped its memory, and does not have its name
+	Resumes     bool          // is for consumers that have mapped its memory, and does not have its name; it stands
 	Stands      bool          // ends only by Withdraw
 }
 

@@ -1,0 +1,127 @@
+package broker
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A plant is a fault in the source: text in the place of other text that stands there once. In the
+// new text, FAULT is true if this plant is the one.
+type plant struct{ file, old, with string }
+
+var plants = map[string]plant{
+	"waiters are forgotten":              {"offer.go", "before, waiting := n.current, n.queue", "before, waiting := n.current, n.queue; if FAULT { waiting = nil }"},
+	"a failed offer keeps its queue":     {"offer.go", "if !n.expected {\n", "if !n.expected && !FAULT {\n"},
+	"one failed maker ends the wait":     {"offer.go", "n.makers--; n.makers == 0", "n.makers--; n.makers == 0 || FAULT"},
+	"a name is taken twice":              {"offer.go", "(n.current != nil && !o.terms.Replaces ||", "(n.current != nil && !o.terms.Replaces && !FAULT ||"},
+	"a prepared name is taken":           {"offer.go", "n.prepared != nil && n.prepared != o)", "n.prepared != nil && n.prepared != o && !FAULT)"},
+	"the data is not announced":          {"offer.go", "if s.state == granted {\n\t\t\ts.state = served", "if s.state == granted && !FAULT {\n\t\t\ts.state = served"},
+	"replaced consumers hear nothing":    {"offer.go", "b.supersede(o)\n\tif o.terms.Grace > 0 {", "if !FAULT { b.supersede(o) }\n\tif o.terms.Grace > 0 {"},
+	"waiters for newer memory sleep on":  {"offer.go", "b.do(Replaced{o.id})\n\tb.release(o)", "b.do(Replaced{o.id})\n\tif !FAULT { b.release(o) }"},
+	"an end leaves waiters for newer":    {"offer.go", "b.unname(o)\n\tb.release(o)", "b.unname(o)\n\tif !FAULT { b.release(o) }"},
+	"an end leaves leases":               {"offer.go", "b.leave(s, Withdrawn)", "if !FAULT { b.leave(s, Withdrawn) }"},
+	"an end leaves the name":             {"offer.go", "\t\tn.current = nil\n\t}\n", "\t\tif !FAULT {\n\t\t\tn.current = nil\n\t\t}\n\t}\n"},
+	"an end leaves what was prepared":    {"offer.go", "if n.prepared == o {", "if n.prepared == o && !FAULT {"},
+	"an end leaves offers beside":        {"offer.go", "n.beside = without(n.beside, o)", "if !FAULT { n.beside = without(n.beside, o) }"},
+	"the limit of leases does not end":   {"offer.go", "case t.Leases > 0 && o.ended >= t.Leases,", "case t.Leases > 0 && o.ended >= t.Leases && !FAULT,"},
+	"a replaced offer goes on":           {"offer.go", "o.replaced && active == 0:", "o.replaced && active == 0 && !FAULT:"},
+	"no timer of grace":                  {"offer.go", "b.do(Timer{o.id, o.graceAt})", "if !FAULT { b.do(Timer{o.id, o.graceAt}) }"},
+	"no timer of idleness":               {"offer.go", "if o.terms.Idle > 0 && o.begun", "if o.terms.Idle > 0 && !FAULT && o.begun"},
+	"the limit of leases is not kept":    {"session.go", "case o.terms.Leases > 0 && o.begun >= o.terms.Leases:", "case o.terms.Leases > 0 && o.begun >= o.terms.Leases && !FAULT:"},
+	"more access than is offered":        {"session.go", "case want.Access > r.Access:", "case want.Access > r.Access && !FAULT:"},
+	"other memory is resumed":            {"session.go", "case want.Resume != 0 && !o.isOf(want.Resume):", "case want.Resume != 0 && !o.isOf(want.Resume) && !FAULT:"},
+	"cursors for one that takes none":    {"session.go", "case r.CursorSize > 0 &&", "case r.CursorSize > 0 && !FAULT &&"},
+	"known memory is granted":            {"session.go", "case o != nil && s.knowsOf(o):", "case o != nil && s.knowsOf(o) && !FAULT:"},
+	"the application is not asked":       {"session.go", "case o != nil && b.opts.Consults && o != allowed:", "case o != nil && b.opts.Consults && o != allowed && !FAULT:"},
+	"a stale answer counts":              {"session.go", "s.asked == nil || s.asked.id != e.Offer {", "s.asked == nil || s.asked.id != e.Offer && !FAULT {"},
+	"an answer counts for another offer": {"session.go", "s.state, s.asked = asking, o\n", "if FAULT && allowed != nil {\n\t\t\tb.grant(s, o)\n\t\t\treturn\n\t\t}\n\t\ts.state, s.asked = asking, o\n"},
+	"a denied session goes on":           {"session.go", "case e.Denied:", "case e.Denied && !FAULT:"},
+	"a lease that was not served counts": {"session.go", "if s.served {\n\t\to.ended++", "if s.served || FAULT {\n\t\to.ended++"},
+	"lease numbers are given twice":      {"session.go", "o.number++", "if !FAULT || o.number == 0 { o.number++ }"},
+	"a resumer does not hear of newer":   {"session.go", "if by := b.newerThan(o); by != 0 {", "if by := b.newerThan(o); by != 0 && !FAULT {"},
+	"an end is told twice":               {"session.go", "if s.state == over {\n\t\treturn\n\t}\n\twas", "if s.state == over && !FAULT {\n\t\treturn\n\t}\n\twas"},
+	"sessions are not dropped":           {"session.go", "delete(b.sessions, s.id)", "if !FAULT { delete(b.sessions, s.id) }"},
+	"a prepared offer is not found":      {"session.go", "case n.prepared != nil:", "case n.prepared != nil && !FAULT:"},
+	"an early mapping is taken":          {"session.go", "case s.state == served && e.Generation", "case (s.state == served || FAULT) && e.Generation"},
+	"finished before the last lease":     {"fence.go", "if !o.over || len(o.live) > 0 || b.offers", "if !o.over || len(o.live) > 0 && !FAULT || b.offers"},
+	"finished before the last fence":     {"fence.go", "if len(o.fences) > 0 {\n\t\treturn", "if len(o.fences) > 0 && !FAULT {\n\t\treturn"},
+	"no fence for a writer":              {"fence.go", "o.fences = append(o.fences, fence{s.process, s.peer})", "if !FAULT { o.fences = append(o.fences, fence{s.process, s.peer}) }"},
+	"a word fences as a death does":      {"fence.go", "want == Released && e.Released {", "(want == Released || FAULT) && e.Released {"},
+	"an unknown process is trusted":      {"fence.go", "o.doubts(s.peer, s.doubt)", "if !FAULT { o.doubts(s.peer, s.doubt) }"},
+	"a lost process is trusted":          {"fence.go", "if doubt != \"\" {\n", "if doubt != \"\" && !FAULT {\n"},
+	"deaths are not noticed":             {"fence.go", "b.settle(e.Process, \"\")", "if !FAULT { b.settle(e.Process, \"\") }"},
+	"giving up does not end the wait":    {"fence.go", "o.gaveUp = true", "o.gaveUp = !FAULT"},
+	"earlier writers are ignored":        {"fence.go", "if x != o && b.isEarlier(x) {", "if x != o && b.isEarlier(x) && !FAULT {"},
+	"unsure earlier writers are ignored": {"fence.go", "case len(finished.unsure.List) > 0:", "case len(finished.unsure.List) > 0 && !FAULT:"},
+	"waiting for earlier has no end":     {"fence.go", "b.unblock(b.offers[waiting], o)", "if !FAULT { b.unblock(b.offers[waiting], o) }"},
+	"processes are not dropped":          {"fence.go", "if p.users--; p.users == 0 {", "if p.users--; p.users == 0 && !FAULT {"},
+	"Close leaves waiters":               {"broker.go", "if s := b.sessions[id]; s.lease == nil {", "if s := b.sessions[id]; s.lease == nil && !FAULT {"},
+	"Close leaves offers":                {"broker.go", "if o := b.offers[id]; !o.over {", "if o := b.offers[id]; !o.over && !FAULT {"},
+	"progress without end":               {"broker.go", "if n.total == 0 || b.now.Sub(s.told) < ProgressPause {", "if n.total == 0 && !FAULT || b.now.Sub(s.told) < ProgressPause && !FAULT {"},
+}
+
+// The model finds each fault that is planted in the broker.
+func TestModelFindsPlantedFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs the Go toolchain, and a minute")
+	}
+	program := filepath.Join(t.TempDir(), "broker.test")
+	build := exec.Command("go", "test", "-c", "-vet=off", "-overlay", overlay(t), "-o", program, ".")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	for name := range plants {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(program, "-test.run", "^TestModel$")
+			cmd.Env = append(os.Environ(), "BROKER_FAULT="+name)
+			out, err := cmd.CombinedOutput()
+			require.Error(t, err, "the model does not find it")
+			require.Contains(t, string(out), "seed ", "it fails otherwise")
+		})
+	}
+}
+
+// overlay returns the file that tells the compiler of the faulty sources.
+func overlay(t *testing.T) string {
+	dir, replace := t.TempDir(), map[string]string{}
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	write := func(file, text string) string {
+		path := filepath.Join(dir, file)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	for _, file := range []string{"broker.go", "fence.go", "offer.go", "session.go"} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		replace[filepath.Join(here, file)] = write(file, faulty(t, file, string(text)))
+	}
+	replace[filepath.Join(here, "planted.go")] = write("planted.go", "package broker\n\nimport \"os\"\n\nvar planted = os.Getenv(\"BROKER_FAULT\")\n")
+	b, err := json.Marshal(map[string]any{"Replace": replace})
+	require.NoError(t, err)
+	return write("overlay.json", string(b))
+}
+
+// faulty returns the text of a source with all its plants.
+func faulty(t *testing.T, file, text string) string {
+	var pairs []string
+	for name, p := range plants {
+		if p.file != file {
+			continue
+		}
+		require.Equal(t, 1, strings.Count(text, p.old), "%s: %s has %q once", name, file, p.old)
+		pairs = append(pairs, p.old, strings.ReplaceAll(p.with, "FAULT", fmt.Sprintf("(planted == %q)", name)))
+	}
+	whole := strings.NewReplacer(pairs...).Replace(text)
+	for i := 0; i < len(pairs); i += 2 {
+		require.True(t, strings.Contains(whole, pairs[i+1]), "another plant stands where %q does", pairs[i])
+	}
+	return whole
+}
