@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -18,6 +19,21 @@ const (
 	Judged                      // it gave its verdict
 	Failed                      // it broke the protocol, took too long, could not attach or be served
 )
+
+var reasons = []string{"", "withdrawn", "revoked", "left", "lost", "judged", "failed"}
+
+// String returns the reason as the tables have it.
+func (r Reason) String() string { return reasons[r] }
+
+// UnmarshalText reads what String returns.
+func (r *Reason) UnmarshalText(text []byte) error {
+	i := slices.Index(reasons, string(text))
+	if i < 0 {
+		return fmt.Errorf("broker: there is no reason %q", text)
+	}
+	*r = Reason(i)
+	return nil
+}
 
 // An Action is something for the caller to do. To returns the session that it is for, or 0.
 type Action interface{ To() SessionID }
