@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,8 +16,12 @@ func TestDrainDeviceWaitsForAll(t *testing.T) {
 	t.Parallel()
 	u := newKept(t)
 	u.write("a", data(1000, 1))
-	u.does("put", "w", "--part", "0@0=a", "--transaction", "x", "--parts", "2", "--timeout", "2s")
-	u.fails(4, "w is being written, with 1000 bytes there: it is given up", "drain", "--device", "0", "--timeout", "300ms")
+	ticket := "2s"
+	if cutest.Emulated() {
+		ticket = "15s"
+	}
+	u.does("put", "w", "--part", "0@0=a", "--transaction", "x", "--parts", "2", "--timeout", ticket)
+	u.fails(4, "w is being written, with 1000 bytes there: it is given up", "drain", "--device", "0", "--timeout", briefly)
 	require.Contains(t, u.does("drain", "--device", "0"), "0 names removed", "it waits until the transaction is given up")
 	u.does("drain", "--device", "0", "--undo")
 
@@ -26,7 +31,7 @@ func TestDrainDeviceWaitsForAll(t *testing.T) {
 	require.Contains(t, u.does("stat", "w"), fmt.Sprintf("held by PID %d of uid", h.Process.Pid))
 	u.until(func() bool { return strings.Contains(u.does("stat", "w"), "given up version 1: 1000 bytes") }) // its lease ends first
 	u.does("put", "w", "a")
-	no := u.says(4, "drain", "--device", "0", "--timeout", "300ms")["error"].(map[string]any)
+	no := u.says(4, "drain", "--device", "0", "--timeout", briefly)["error"].(map[string]any)
 	require.Equal(t, float64(h.Process.Pid), no["holders"].([]any)[0].(map[string]any)["pid"])
 	u.does("drain", "--device", "0", "--undo")
 	u.does("put", "w", "a")

@@ -137,7 +137,7 @@ func TestHold(t *testing.T) {
 	require.Contains(t, holder, "since")
 	require.Contains(t, u.does("stat", "w"), fmt.Sprintf("held by PID %d", h.Process.Pid))
 
-	no := u.says(4, "drain", "w", "--timeout", "300ms")["error"].(map[string]any)
+	no := u.says(4, "drain", "w", "--timeout", briefly)["error"].(map[string]any)
 	require.Equal(t, float64(h.Process.Pid), no["holders"].([]any)[0].(map[string]any)["pid"])
 	require.Equal(t, "draining", u.stat("w")["state"])
 	u.fails(1, `"w" is draining`, "get", "w", "--verify")
@@ -145,7 +145,7 @@ func TestHold(t *testing.T) {
 	u.does("get", "w", "--verify", "--hold", "1ms")
 
 	u.does("put", "w", "a") // the holder's version is retired now
-	u.fails(4, fmt.Sprintf("w, version 1, has 1000 bytes there, which is retired and is free when PID %d let go", h.Process.Pid), "drain", "--device", "0", "--timeout", "300ms")
+	u.fails(4, fmt.Sprintf("w, version 1, has 1000 bytes there, which is retired and is free when PID %d let go", h.Process.Pid), "drain", "--device", "0", "--timeout", briefly)
 	code, out := h.stop(syscall.SIGTERM)
 	require.Zero(t, code)
 	require.Contains(t, out, `"ok":true`)
@@ -209,7 +209,7 @@ func TestNoRoom(t *testing.T) {
 	u.write("a", data(5<<20, 1))
 	u.does("put", "w", "a")
 	h := u.holds("w")
-	no := u.says(4, "put", "w", "a", "--timeout", "300ms")["error"].(map[string]any)
+	no := u.says(4, "put", "w", "a", "--timeout", briefly)["error"].(map[string]any)
 	require.Equal(t, "no-room", no["code"])
 	require.Len(t, no["holders"], 1, "put itself is not in its way")
 	require.Equal(t, float64(h.Process.Pid), no["holders"].([]any)[0].(map[string]any)["pid"])
@@ -237,7 +237,7 @@ func TestNoRoomForARetiredVersion(t *testing.T) {
 	u.does("put", "w", "a")
 	h := u.holds("w")
 	u.does("put", "w", "a")
-	no := u.says(4, "put", "w", "a", "--timeout", "300ms")["error"].(map[string]any)
+	no := u.says(4, "put", "w", "a", "--timeout", briefly)["error"].(map[string]any)
 	require.Equal(t, float64(h.Process.Pid), no["holders"].([]any)[0].(map[string]any)["pid"])
 	for _, words := range []string{
 		"w, version 2, has 3145728 bytes there, which nobody holds (gpufd drain w frees them)",

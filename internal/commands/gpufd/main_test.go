@@ -177,6 +177,9 @@ func (u *user) run(args ...string) (code int, out, errs string) {
 	return code, out, r.err.String()
 }
 
+// briefly is a --timeout of commands that are to wait in vain, once they have heard from the keeper.
+var briefly = map[bool]string{false: "300ms", true: "5s"}[cutest.Emulated()] // emulated, an answer may take half a second
+
 // does runs gpufd, which has to do what it is told.
 func (u *user) does(args ...string) (out string) {
 	u.t.Helper()
