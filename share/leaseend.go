@@ -20,7 +20,7 @@ func (l *Lease) why(err error, heard bool) (broker.Reason, error) {
 	switch {
 	case lost && heard && l.mapped && !l.offering.opts.verdict && !errors.As(err, &died):
 		return broker.Left, nil
-	case lost && l.offering.opts.verdict && l.session.served:
+	case lost && l.offering.opts.verdict && l.session.wasServed():
 		return broker.Lost, errors.Join(ErrNoVerdict, err)
 	case lost:
 		return broker.Lost, err

@@ -36,7 +36,7 @@ func (s *Server) step(e broker.Event, work []*session) []*session {
 		switch {
 		case a.To() == 0:
 			s.apply(a)
-		case x == nil, x.isOver(a):
+		case x == nil, x.note(a): // nothing to send
 		default:
 			if x.outbox = append(x.outbox, a); x.busy == nil {
 				x.busy = make(chan struct{})
@@ -47,9 +47,9 @@ func (s *Server) step(e broker.Event, work []*session) []*session {
 	return work
 }
 
-// isOver reports whether an action ends the session, which does not wait for its turn. It runs
-// with the server's mu held.
-func (x *session) isOver(a broker.Action) bool {
+// note notes what an action says of the session. An end does not wait for its turn in the outbox, and
+// note returns true. It runs with the server's mu held.
+func (x *session) note(a broker.Action) bool {
 	switch a := a.(type) {
 	case broker.End:
 		x.end = a.Reason
@@ -83,11 +83,11 @@ func (s *Server) apply(a broker.Action) {
 	case broker.Timer:
 		s.offerings[a.Offer].tickAt(a.At)
 	case broker.Over:
-		s.offerings[a.Offer].isOver(a.Idle)
+		s.offerings[a.Offer].noteOver(a.Idle)
 	case broker.Begun:
-		s.offerings[a.Offer].isBegun(a, s.offerings[a.By])
+		s.offerings[a.Offer].noteBegun(a, s.offerings[a.By])
 	case broker.Finished:
-		s.offerings[a.Offer].isFinished(a)
+		s.offerings[a.Offer].noteFinished(a)
 		s.finished = append(s.finished, a.Offer)
 	}
 }

@@ -77,7 +77,7 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 		return nil, err
 	}
 	if err := o.setData(terms.data); err != nil {
-		return nil, join(err, o.giveUp(err))
+		return nil, join(err, o.end(err))
 	}
 	terms.data = nil // the caller's
 	if c := terms.cursors; c != nil {
@@ -95,23 +95,23 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 // were sent their descriptors.
 func (o *offering) serve(ctx context.Context) error {
 	if err := o.server.enter(); err != nil {
-		return join(err, o.giveUp(err))
+		return join(err, o.end(err))
 	}
 	defer o.server.work.Done()
 	if ctx.Err() != nil { // over before it began, which is no error
-		return o.giveUp(context.Cause(ctx))
+		return o.end(context.Cause(ctx))
 	}
 	if err := o.awaitEarlier(ctx); err != nil {
-		return join(err, o.giveUp(err))
+		return join(err, o.end(err))
 	}
 	if err := o.synchronize(ctx); err != nil {
-		return join(err, o.giveUp(err))
+		return join(err, o.end(err))
 	}
 	if ctx.Err() != nil { // over meanwhile
-		return o.giveUp(context.Cause(ctx))
+		return o.end(context.Cause(ctx))
 	}
 	if err := o.putUp(ctx); err != nil {
-		return join(err, o.giveUp(err))
+		return join(err, o.end(err))
 	}
 	defer context.AfterFunc(ctx, func() { o.withdraw(ErrRevoked) })()
 	<-o.over
@@ -168,8 +168,8 @@ func (o *offering) withdraw(cause error) {
 	o.server.bring(broker.Withdraw{Offer: o.id}, nil)
 }
 
-// isOver notes that the offering is over, and why. It runs with the server's mu held.
-func (o *offering) isOver(idle bool) {
+// noteOver notes that the offering is over, and why. It runs with the server's mu held.
+func (o *offering) noteOver(idle bool) {
 	s := o.server
 	switch {
 	case s.ctx.Err() != nil:
@@ -191,8 +191,8 @@ func (o *offering) isOver(idle bool) {
 	s.callers = slices.DeleteFunc(s.callers, func(x *offering) bool { return x == o })
 }
 
-// isBegun notes whether consumers of an earlier offer of the memory may still write it.
-func (o *offering) isBegun(a broker.Begun, by *offering) {
+// noteBegun notes whether consumers of an earlier offer of the memory may still write it.
+func (o *offering) noteBegun(a broker.Begun, by *offering) {
 	switch {
 	case a.InUse && by.unsure != nil:
 		o.inUse = fmt.Errorf("%q was offered before: %w", by.record.Name, by.unsure)
@@ -202,8 +202,8 @@ func (o *offering) isBegun(a broker.Begun, by *offering) {
 	close(o.begun)
 }
 
-// isFinished notes that leases and fences are over. It runs with the server's mu held.
-func (o *offering) isFinished(a broker.Finished) {
+// noteFinished notes that leases and fences are over. It runs with the server's mu held.
+func (o *offering) noteFinished(a broker.Finished) {
 	if len(a.Open.List) > 0 {
 		o.open = &StillOpenError{peersOf(a.Open), a.Open.More, o.server.opts.timeout}
 	}
@@ -233,9 +233,6 @@ func (o *offering) tickAt(at time.Time) {
 		o.timer.Reset(time.Until(at))
 	}
 }
-
-// giveUp ends an offering that was not published, and tells its waiters.
-func (o *offering) giveUp(cause error) error { return o.end(cause) }
 
 // end ends the offering, and tells the consumers that are still attached. The error names
 // those that may have legacy memory open, or may still write.

@@ -41,14 +41,14 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 		return nil, err
 	}
 	if err := o.awaitEarlier(nil); err != nil {
-		return nil, join(err, o.giveUp(err))
+		return nil, join(err, o.end(err))
 	}
 	m := o.record
 	m.Pending = true
 	o.early = o.parcels(m)
 	s.bring(broker.Prepare{Offer: o.id}, nil)
 	if err := o.refused(); err != nil {
-		return nil, join(err, o.giveUp(err))
+		return nil, join(err, o.end(err))
 	}
 	return &Prepared{o: o}, nil
 }
@@ -69,7 +69,7 @@ func (p *Prepared) Offer(ctx context.Context) error {
 // a [*StillOpenError] and a [*FenceError].
 func (p *Prepared) Close() error {
 	if p != nil && p.o != nil && p.over.CompareAndSwap(false, true) {
-		return p.o.giveUp(ErrRevoked)
+		return p.o.end(ErrRevoked)
 	}
 	return nil
 }

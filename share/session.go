@@ -131,6 +131,13 @@ func (x *session) idle() (l *Lease, served bool) {
 	return x.lease, x.served
 }
 
+// wasServed reports whether the consumer was told that its data is there.
+func (x *session) wasServed() bool {
+	x.server.mu.Lock()
+	defer x.server.mu.Unlock()
+	return x.served
+}
+
 // leave ends the session for a reason of this connection, unless it has ended.
 func (x *session) leave(why broker.Reason, err error) {
 	s := x.server
@@ -195,15 +202,14 @@ func (x *session) hear(l *Lease, m wire.Message) {
 func (x *session) rearm() {
 	x.server.mu.Lock()
 	defer x.server.mu.Unlock()
+	if x.timer != nil {
+		x.timer.Stop()
+	}
 	if x.due = (time.Time{}); x.lease.mapped && !x.lease.offering.opts.verdict {
 		return
 	}
 	x.due = time.Now().Add(x.transport.timeout)
-	if x.timer == nil {
-		x.timer = time.AfterFunc(x.transport.timeout, x.timeOut)
-	} else {
-		x.timer.Reset(x.transport.timeout)
-	}
+	x.timer = time.AfterFunc(x.transport.timeout, x.timeOut)
 }
 
 // timeOut ends the session if the time of a step is over. It may be called late, or for nothing.

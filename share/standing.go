@@ -45,7 +45,7 @@ func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File
 		err = o.putUp(context.Background())
 	}
 	if err != nil {
-		return nil, join(err, o.giveUp(err))
+		return nil, join(err, o.end(err))
 	}
 	o.loan.end = func() { sock.DropFiles(files) } // until here they were the caller's
 	return &Standing{offering: o}, nil
