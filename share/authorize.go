@@ -2,7 +2,6 @@ package share
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -25,7 +24,13 @@ func (x *session) consult(id broker.OfferID) broker.Answer {
 	case x.want.Name == "" && x.mayAsk(o.record.Name, x.want.Access) != nil:
 		answer.Hidden = true
 	default:
-		err := x.allows(o, o.gives(x.want)) // also if it waits for newer: the wait itself would tell it a generation
+		var err error
+		if !x.mayAsked {
+			err = x.mayAsk(x.want.Name, x.want.Access)
+		}
+		if x.mayAsked = false; err == nil {
+			err = x.allows(o, o.gives(x.want)) // also if it waits for newer: the wait itself would tell it a generation
+		}
 		s.mu.Lock()
 		x.denied, answer.Denied = err, err != nil
 		s.mu.Unlock()
@@ -72,8 +77,8 @@ var notAllowed = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not a
 // namesParts refuses a name that is not offered for another reason, if there is one: the application
 // offers parts of what has that name.
 func (x *session) namesParts(err error) error {
-	var no wire.Refuse
-	if x.server.opts.parts == nil || !errors.As(err, &no) || no.Code != RefusedName || x.server.ctx.Err() != nil {
+	no, refused := err.(wire.Refuse)
+	if x.server.opts.parts == nil || !refused || no.Code != RefusedName || x.want.Name == "" || x.server.ctx.Err() != nil {
 		return err
 	}
 	parts := x.server.opts.parts(x.transport.conn.Peer(), x.want.Name)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -351,4 +352,45 @@ func TestAuthorizeName(t *testing.T) {
 	}
 	all := ok(List(soon(t), srv.Path()))(t)
 	require.Empty(t, all)
+}
+
+// A consumer that names no offer, comes early and may not have the name does not get it either.
+func TestAuthorizeNameOfTheOnlyOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithAuthorizeName(func(_ sock.Peer, name string, _ cu.Access) error {
+		if name == "data" {
+			return errSecret
+		}
+		return nil
+	}))
+	srv.Expect("data")
+	want := wants(dev)
+	want.Name = ""
+	conn := early(t, srv, want)
+	serve(t, srv, newBuffer(t, ctx, 1))
+	no, refused := heard(t, conn).(wire.Refuse)
+	require.True(t, refused, "it gets what it may not ask for")
+	require.Equal(t, RefusedName, no.Code)
+	require.NotContains(t, no.Text, "data")
+}
+
+// A consumer that has waited is asked about again: what it may ask for can have changed.
+func TestAuthorizeNameAfterAWait(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	var over atomic.Bool
+	srv := listen(t, WithAuthorizeName(func(sock.Peer, string, cu.Access) error {
+		if over.Load() {
+			return errSecret
+		}
+		return nil
+	}), WithParts(func(_ sock.Peer, name string) []string { return []string{name + "/0"} }))
+	old := newBuffer(t, ctx, 1)
+	serve(t, srv, old)
+	want := wants(dev)
+	want.After = old.Describe().Generation
+	conn := asked(t, srv, want)
+	awaitBehind(t, srv, 1)
+	over.Store(true)
+	replace(t, srv, newBuffer(t, ctx, 2))
+	requireRefusal(t, conn, RefusedPolicy, "")
 }

@@ -27,15 +27,16 @@ func (o *offering) claim() error {
 	s.mu.Lock()
 	o.id = broker.OfferID(s.newID())
 	s.offerings[o.id] = o
-	s.mu.Unlock()
-	s.bring(broker.Claim{Offer: o.id, Terms: broker.Terms{
+	work := s.step(broker.Claim{Offer: o.id, Terms: broker.Terms{
 		Record: o.record, Leases: t.leases, Idle: t.idle, Grace: t.grace, Replaces: t.replaces, Resumes: t.resumed, Stands: t.stands, Fence: t.fence.terms(),
-	}}, nil)
-	if err := o.refused(); err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+	}})
+	if o.taken {
 		delete(s.offerings, o.id)
-		return err
+	}
+	s.mu.Unlock()
+	performAll(work)
+	if o.taken {
+		return o.refused()
 	}
 	s.Start()
 	return nil

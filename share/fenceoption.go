@@ -104,7 +104,7 @@ func (o *offering) memoryID() broker.MemoryID {
 	if o.memory == 0 {
 		o.memory = broker.MemoryID(s.newID())
 	}
-	if o.opts.fence != nil {
+	if o.opts.fence != nil && !isClosed(o.over) {
 		s.fencing = append(s.fencing, o)
 	}
 	return o.memory
@@ -125,7 +125,7 @@ func (o *offering) awaitEarlier(ctx context.Context) error {
 	o.server.mu.Lock()
 	o.begun, o.inUse = begun, nil
 	o.server.mu.Unlock()
-	o.server.bring(broker.Begin{Offer: o.id, Wait: ctx != nil}, nil)
+	o.server.bring(broker.AwaitWriters{Offer: o.id, Wait: ctx != nil}, nil)
 	if ctx == nil {
 		ctx = context.Background()
 	}

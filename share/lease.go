@@ -178,9 +178,9 @@ func (l *Lease) sendOffer(pending bool, send sendFunc) error {
 	return nil
 }
 
-// confirm tells the application that the memory is mapped, once, and a consumer that it has
-// opened the legacy memory that was offered. The
-// lease has kept the memory, unless somebody has freed it who does not know of leases.
+// confirm tells the application, once, that the memory is mapped, and the consumer of legacy memory
+// that it has opened what was offered. The lease has kept the memory, unless somebody has freed it
+// who does not know of leases.
 func (l *Lease) confirm(send sendFunc) error {
 	if !l.told {
 		l.told = true

@@ -11,42 +11,43 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// why returns why the lease ends on this connection: receiving or sending failed with err. heard
-// says that receiving did, from a consumer that was told that its data is there.
-func (l *Lease) why(err error, heard bool) (broker.Reason, error) {
+// why returns why the lease ends on this connection, where receiving or sending has failed with err;
+// nil is that the consumer has left in order. heard says that receiving has, from a consumer that was
+// told that its data is there. It is the reader's.
+func (l *Lease) why(err error, heard bool) error {
 	lost := errors.Is(err, sock.ErrPeerLost)
 	err = l.fence.lost(l.transport, l.session.want.Process, err)
 	var died *LostError
 	switch {
 	case lost && heard && l.mapped && !l.offering.opts.verdict && !errors.As(err, &died):
-		return broker.Left, nil
+		return nil
 	case lost && l.offering.opts.verdict && l.session.wasServed():
-		return broker.Lost, errors.Join(ErrNoVerdict, err)
-	case lost:
-		return broker.Lost, err
+		return errors.Join(ErrNoVerdict, err)
 	}
-	return broker.Failed, err
+	return err
 }
 
 // over returns why this side has ended the lease, or nil.
 func (l *Lease) over() error {
 	l.offering.server.mu.Lock()
 	defer l.offering.server.mu.Unlock()
-	if l.session.end == broker.Revoked {
+	if l.session.ended == broker.Revoked {
 		return ErrRevoked
 	}
 	return l.offering.ended()
 }
 
 // reasonOf returns why the lease has ended, for the application. err is the connection's.
-func (l *Lease) reasonOf(end broker.Reason, err error) error {
-	switch end {
+func (l *Lease) reasonOf(ended broker.Reason, err error, heard bool) error {
+	switch ended {
+	case broker.Judged:
+		return err
 	case broker.Revoked:
 		return ErrRevoked
 	case broker.Withdrawn:
 		return revoked(l.offering.ended())
 	}
-	return err
+	return l.why(err, heard)
 }
 
 // revoked returns the error of a lease whose offer is over.
@@ -64,12 +65,15 @@ func (l *Lease) end(reason error) {
 	open := l.sayLast(reason)
 	l.reason = join(reason, open)
 	l.fence.released = l.transport.left || l.hasNothing()
-	s.bring(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.released, Open: open != nil}, nil)
+	s.mu.Lock()
+	work := s.step(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.released, Open: open != nil})
 	s.keepWatching(l.session)
+	s.mu.Unlock()
 	dropCursors(l.cursors)
 	close(l.done)
 	l.fence.settle()
 	l.tell(Ended, l.reason)
+	performAll(work) // not before
 }
 
 // hasNothing reports whether the consumer has said that it could not attach, and had not
@@ -82,7 +86,7 @@ func (l *Lease) hasNothing() bool {
 // sent a legacy handle keeps the connection until it has closed the memory; sayLast waits
 // for that as long as for any step, and returns an error if it does not happen.
 func (l *Lease) sayLast(reason error) error {
-	if l.session.end == broker.Judged {
+	if l.session.ended == broker.Judged {
 		l.sayFarewell()
 	}
 	last, told := l.lastWord(reason)
@@ -110,7 +114,7 @@ func (l *Lease) lastWord(reason error) (last wire.Message, told bool) {
 	case reason == nil:
 		return nil, true
 	case errors.Is(reason, ErrRevoked):
-		if l.session.end == broker.Revoked {
+		if l.session.ended == broker.Revoked {
 			return wire.Revoke{Text: "the producer has taken this lease back"}, false
 		}
 		return wire.Revoke{Text: "the producer has ended the offer"}, false

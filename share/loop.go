@@ -15,21 +15,37 @@ import (
 // that brings it, on its own goroutine, or nil: for that one it may wait.
 func (s *Server) bring(e broker.Event, by *session) {
 	s.mu.Lock()
-	var work []*session
-	for _, o := range slices.Clone(s.callers) {
-		if o.caller.Err() != nil { // its Offer has not noticed yet
-			work = s.step(broker.Withdraw{Offer: o.id}, work)
-		}
-	}
-	work = s.step(e, work)
+	work := s.step(e)
 	s.mu.Unlock()
+	calls := false // the application's functions run on the goroutines of Offer, Prepare and connections
+	switch e.(type) {
+	case broker.Publish, broker.Prepare:
+		calls = true
+	}
 	for _, x := range work {
-		x.perform(x == by)
+		x.perform(x == by, x == by || calls)
 	}
 }
 
-// step runs with mu held. It appends the sessions whose outboxes the caller has to perform.
-func (s *Server) step(e broker.Event, work []*session) []*session {
+// performAll performs outboxes on a goroutine that must not wait.
+func performAll(work []*session) {
+	for _, x := range work {
+		x.perform(false, false)
+	}
+}
+
+// step has the broker apply an event, and before that the end of offers whose contexts have just
+// ended. It runs with mu held, and returns the sessions whose outboxes the caller has to perform.
+func (s *Server) step(e broker.Event) (work []*session) {
+	for _, o := range slices.Clone(s.callers) {
+		if o.caller.Err() != nil {
+			work = s.stepOne(broker.Withdraw{Offer: o.id}, work)
+		}
+	}
+	return s.stepOne(e, work)
+}
+
+func (s *Server) stepOne(e broker.Event, work []*session) []*session {
 	defer s.forgetFinished()
 	for _, a := range s.broker.Step(time.Now(), e) {
 		x := s.sessions[a.To()]
@@ -38,10 +54,8 @@ func (s *Server) step(e broker.Event, work []*session) []*session {
 			s.apply(a)
 		case x == nil, x.note(a): // nothing to send
 		default:
-			if x.outbox = append(x.outbox, a); x.busy == nil {
-				x.busy = make(chan struct{})
-				work = append(work, x)
-			}
+			x.outbox = append(x.outbox, a)
+			work = append(work, x)
 		}
 	}
 	return work
@@ -52,9 +66,9 @@ func (s *Server) step(e broker.Event, work []*session) []*session {
 func (x *session) note(a broker.Action) bool {
 	switch a := a.(type) {
 	case broker.End:
-		x.end = a.Reason
+		x.ended = a.Reason
 	case broker.Refuse:
-		x.end, x.err = broker.Failed, a.Because
+		x.ended, x.err = broker.Failed, a.Because
 		if a.Denied {
 			x.err = x.denied
 		}
@@ -84,7 +98,7 @@ func (s *Server) apply(a broker.Action) {
 		s.offerings[a.Offer].tickAt(a.At)
 	case broker.Over:
 		s.offerings[a.Offer].noteOver(a.Idle)
-	case broker.Begun:
+	case broker.WritersDone:
 		s.offerings[a.Offer].noteBegun(a, s.offerings[a.By])
 	case broker.Finished:
 		s.offerings[a.Offer].noteFinished(a)
@@ -95,21 +109,30 @@ func (s *Server) apply(a broker.Action) {
 // sendFunc is TrySend, or a function that waits.
 type sendFunc = func(record []byte, files ...*os.File) error
 
-// perform empties the outbox, which is the caller's. If it must not wait, another goroutine goes
-// on where it would have to.
-func (x *session) perform(mayWait bool) {
-	for a := x.next(); a != nil; a = x.next() {
-		if !x.performOne(a, mayWait) {
-			go func() {
-				x.performOne(a, true)
-				x.perform(true)
-			}()
+// perform empties the outbox, unless somebody does. If it must not wait, or not call the
+// application, another goroutine goes on where it would have to.
+func (x *session) perform(mayWait, mayCall bool) {
+	x.server.mu.Lock()
+	free := x.busy == nil && len(x.outbox) > 0
+	if free {
+		x.busy = make(chan struct{})
+	}
+	x.server.mu.Unlock()
+	if free {
+		x.performFrom(x.next(), mayWait, mayCall)
+	}
+}
+
+func (x *session) performFrom(a broker.Action, mayWait, mayCall bool) {
+	for ; a != nil; a = x.next() {
+		if !x.performOne(a, mayWait, mayCall) {
+			go x.performFrom(a, true, true)
 			return
 		}
 	}
 }
 
-// next takes an action out of the outbox. Without one the outbox is nobody's.
+// next takes an action out of the outbox. Without one nobody performs the outbox any more.
 func (x *session) next() broker.Action {
 	x.server.mu.Lock()
 	defer x.server.mu.Unlock()
@@ -123,13 +146,18 @@ func (x *session) next() broker.Action {
 	return a
 }
 
-// performOne returns false if it has to wait and must not. Then it is called again.
-func (x *session) performOne(a broker.Action, mayWait bool) bool {
-	if a, ok := a.(broker.Consult); ok {
+// performOne returns false if it would have to do what it may not. Then it is called again.
+func (x *session) performOne(a broker.Action, mayWait, mayCall bool) bool {
+	switch a := a.(type) {
+	case broker.Consult:
 		if mayWait {
 			x.server.bring(x.consult(a.Offer), x)
 		}
 		return mayWait
+	case broker.Grant:
+		if !mayCall {
+			return false
+		}
 	}
 	send := x.transport.conn.TrySend
 	if mayWait {
@@ -140,7 +168,7 @@ func (x *session) performOne(a broker.Action, mayWait bool) bool {
 		return false
 	}
 	if err != nil {
-		x.leave(x.lease.why(err, false))
+		x.leave(connectionReason(err), err, false)
 	}
 	return true
 }
@@ -154,6 +182,7 @@ func (x *session) send(record []byte, files ...*os.File) error {
 func (x *session) do(a broker.Action, send sendFunc) error {
 	switch a := a.(type) {
 	case broker.Wait:
+		x.mayAsked = false
 		x.settled()
 	case broker.Progress:
 		_ = x.transport.conn.TrySend(wire.Encode(wire.Progress{Done: a.Done, Total: a.Total})) // else it has enough to read

@@ -192,7 +192,7 @@ func (o *offering) noteOver(idle bool) {
 }
 
 // noteBegun notes whether consumers of an earlier offer of the memory may still write it.
-func (o *offering) noteBegun(a broker.Begun, by *offering) {
+func (o *offering) noteBegun(a broker.WritersDone, by *offering) {
 	switch {
 	case a.InUse && by.unsure != nil:
 		o.inUse = fmt.Errorf("%q was offered before: %w", by.record.Name, by.unsure)

@@ -130,8 +130,9 @@ func (s *Server) Close() error {
 func (s *Server) end(cause error) {
 	s.mu.Lock() // Start starts accepting under it
 	s.stop(cause)
+	work := s.step(broker.Close{})
 	s.mu.Unlock()
-	s.bring(broker.Close{}, nil)
+	performAll(work)
 }
 
 // newID returns a number for an offer or a session. It runs with mu held.
@@ -140,7 +141,7 @@ func (s *Server) newID() uint64 {
 	return s.number
 }
 
-// join makes a session known to the broker's loop, until leave.
+// join makes a session known to the loop, until forget.
 func (s *Server) join(x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +149,7 @@ func (s *Server) join(x *session) {
 	s.sessions[x.id] = x
 }
 
-func (s *Server) leave(x *session) {
+func (s *Server) forget(x *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, x.id)

@@ -200,7 +200,7 @@ func (o *offering) isPublished() bool {
 func stands(srv *Server, name string) bool {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
-	return srv.broker.Stands(name)
+	return srv.broker.Knows(name)
 }
 
 // heard is the next message on conn, whose files are closed.

@@ -20,6 +20,7 @@ type session struct {
 	watch     *watch // of its process, or nil
 	unwatched error  // why watch is nil
 	want      wire.Attach
+	mayAsked  bool   // the application has just said that the peer may ask for the name
 	lists     bool   // it wants only a list of the offers
 	settled   func() // says that it has a lease or waits for one, or has left; may be called again
 
@@ -33,9 +34,10 @@ type session struct {
 	busy   chan struct{} // closed when nobody performs the outbox any more; nil if nobody does
 	lease  *Lease        // or nil
 	served bool          // the consumer was told that the data is there, or is about to be
-	end    broker.Reason // why the session has ended, or 0
+	ended  broker.Reason // why the session has ended, or 0
 	denied error         // what the application said last, or nil
 	err    error         // of this connection, if that is why it has ended; or why there is no lease
+	heard  bool          // err is of receiving, from a consumer that was told that its data is there
 }
 
 func newSession(s *Server, t *transport) *session {
@@ -74,7 +76,7 @@ func (x *session) hearWish() error {
 	}
 	switch m := m.(type) {
 	case wire.Attach:
-		x.want = m
+		x.want, x.mayAsked = m, true
 		err = x.mayAsk(m.Name, m.Access)
 	case wire.List:
 		x.lists = true
@@ -87,7 +89,7 @@ func (x *session) hearWish() error {
 // attend asks the broker for a lease, and reads until the session has ended.
 func (x *session) attend() {
 	x.server.join(x)
-	defer x.server.leave(x)
+	defer x.server.forget(x)
 	ask := broker.Ask{Session: x.id, Peer: broker.Peer(x.transport.conn.Peer()), Want: x.want}
 	if err := unknownEnd(x.want.Process, x.watch, x.unwatched); err != nil {
 		ask.Doubt = err.Error()
@@ -95,16 +97,18 @@ func (x *session) attend() {
 		ask.Process = x.watch.number
 	}
 	x.server.bring(ask, x)
+	if ask.Process != 0 && isClosed(x.watch.died) { // before the broker knew of it
+		x.server.bring(broker.Die{Process: ask.Process}, x)
+	}
 	for x.ctx.Err() == nil {
 		m, files, err := x.transport.receive(x.ctx, true)
 		_ = sock.CloseFiles(files)
 		l, served := x.idle()
 		switch {
-		case err != nil && l != nil:
-			reason, err := l.why(err, served)
-			x.leave(reason, err)
+		case err != nil && l != nil && served && l.why(err, true) == nil:
+			x.leave(broker.Left, err, true)
 		case err != nil:
-			x.leave(broker.Failed, err)
+			x.leave(connectionReason(err), err, served)
 		case l == nil:
 			x.hearWaiting(m)
 		case !served:
@@ -116,17 +120,32 @@ func (x *session) attend() {
 	x.close()
 }
 
-// idle waits until nothing is being performed, and returns the lease, or nil, and whether the
-// consumer was told that its data is there. So a message is heard after what it answers was told.
+// connectionReason returns the reason of a session that ends because of an error of its connection.
+func connectionReason(err error) broker.Reason {
+	if errors.Is(err, sock.ErrPeerLost) {
+		return broker.Lost
+	}
+	return broker.Failed
+}
+
+// idle waits until the outbox is empty, and returns the lease, or nil, and whether the consumer was
+// told that its data is there. So a message is heard after what it answers was sent. The time of a
+// step is over.
 func (x *session) idle() (l *Lease, served bool) {
 	s := x.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for x.busy != nil {
+	x.due = time.Time{}
+	for x.busy != nil || len(x.outbox) > 0 {
 		busy := x.busy
 		s.mu.Unlock()
-		<-busy
+		if busy != nil {
+			<-busy
+		} else {
+			x.perform(true, true)
+		}
 		s.mu.Lock()
+		x.due = time.Time{}
 	}
 	return x.lease, x.served
 }
@@ -139,23 +158,24 @@ func (x *session) wasServed() bool {
 }
 
 // leave ends the session for a reason of this connection, unless it has ended.
-func (x *session) leave(why broker.Reason, err error) {
+func (x *session) leave(why broker.Reason, err error, heard bool) {
 	s := x.server
 	s.mu.Lock()
-	if x.end == 0 {
-		x.err = err
+	if x.ended == 0 {
+		x.err, x.heard = err, heard
 	}
+	work := s.step(broker.Leave{Session: x.id, Reason: why})
 	s.mu.Unlock()
-	s.bring(broker.Leave{Session: x.id, Reason: why}, x)
+	performAll(work)
 }
 
 // hearWaiting hears a consumer that has no lease: it may only say that it cannot attach.
 func (x *session) hearWaiting(m wire.Message) {
 	if v, ok := m.(wire.Verdict); ok && !v.OK {
-		x.leave(broker.Judged, faultOf(v))
+		x.leave(broker.Judged, faultOf(v), false)
 		return
 	}
-	x.leave(broker.Failed, unexpected(m, "from a consumer that waits for an offer"))
+	x.leave(broker.Failed, unexpected(m, "from a consumer that waits for an offer"), false)
 }
 
 // hearEarly hears a consumer whose data is not there yet: it may only say that it cannot attach.
@@ -165,7 +185,7 @@ func (x *session) hearEarly(l *Lease, m wire.Message) {
 		x.hear(l, m)
 		return
 	}
-	x.leave(broker.Failed, unexpected(m, "from a consumer whose data is not there yet"))
+	x.leave(broker.Failed, unexpected(m, "from a consumer whose data is not there yet"), false)
 }
 
 // hear hears a consumer that was told that its data is there.
@@ -189,12 +209,12 @@ func (x *session) hear(l *Lease, m wire.Message) {
 		if l.mapped || !m.OK { // without a mapping no verdict can be good
 			l.failed = !l.mapped
 			err := faultOf(m)
-			x.leave(broker.Judged, err)
+			x.leave(broker.Judged, err, false)
 			l.tell(Verdict, err)
 			return
 		}
 	}
-	x.leave(broker.Failed, unexpected(m, "from a consumer that was sent an offer"))
+	x.leave(broker.Failed, unexpected(m, "from a consumer that was sent an offer"), false)
 }
 
 // rearm gives the consumer the time of a step to say something, unless it may be silent: it has
@@ -218,7 +238,7 @@ func (x *session) timeOut() {
 	over := !x.due.IsZero() && !time.Now().Before(x.due)
 	x.server.mu.Unlock()
 	if over {
-		x.leave(broker.Failed, ErrTimeout)
+		x.leave(broker.Failed, ErrTimeout, false)
 	}
 }
 
@@ -231,7 +251,7 @@ func (x *session) close() {
 	if l == nil {
 		x.turnAway(x.namesParts(x.err))
 	} else {
-		l.end(l.reasonOf(x.end, x.err))
+		l.end(l.reasonOf(x.ended, x.err, x.heard))
 	}
 }
 

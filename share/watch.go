@@ -122,11 +122,14 @@ func (ws *watches) join(conn *sock.Conn) (*watch, error) {
 		ws.mu.Lock()
 		ws.drop(w)
 		ws.mu.Unlock()
+		var e broker.Event = broker.Die{Process: w.number}
 		if err := w.doubt(); err != nil {
-			ws.server.bring(broker.Lose{Process: w.number, Doubt: err.Error()}, nil)
-		} else {
-			ws.server.bring(broker.Die{Process: w.number}, nil)
+			e = broker.Lose{Process: w.number, Doubt: err.Error()}
 		}
+		ws.server.bring(e, nil)
+		ws.server.mu.Lock()
+		defer ws.server.mu.Unlock()
+		ws.server.stopWatching()
 	})
 	return w, nil
 }
@@ -182,10 +185,8 @@ func (ws *watches) leave(w *watch) {
 }
 
 // keepWatching keeps the watch of a session whose lease has ended while an offer waits for the end
-// of its process.
+// of its process. It runs with mu held.
 func (s *Server) keepWatching(x *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if w := x.watch; w != nil && s.broker.Awaits(w.number) && s.watched[w.number] == nil {
 		s.watched[w.number] = w
 		s.watches.hold(w)

@@ -49,7 +49,8 @@ type (
 	// Wait says that a session waits, and nothing is to be sent now.
 	Wait struct{ Session SessionID }
 
-	// Progress tells a session that waits how far its offer is, unless that had to wait.
+	// Progress tells a session that waits how far its offer is. It may be left out where sending
+	// would block.
 	Progress struct {
 		Session     SessionID
 		Done, Total uint64
@@ -83,7 +84,7 @@ type (
 		Because wire.Refuse
 	}
 
-	// End ends a session that has a lease, or one that has left without. Gone follows.
+	// End ends a session. If it has a lease, Gone is to follow.
 	End struct {
 		Session SessionID
 		Reason  Reason
@@ -119,8 +120,8 @@ type (
 		Closed bool
 	}
 
-	// Begun answers Begin. InUse: consumers of the earlier offer By may still write the memory.
-	Begun struct {
+	// WritersDone answers AwaitWriters. InUse: consumers of the earlier offer By may still write the memory.
+	WritersDone struct {
 		Offer OfferID
 		InUse bool
 		By    OfferID
@@ -135,7 +136,7 @@ type (
 		At    time.Time
 	}
 
-	// Over says that an offer ends, and why: Idle is that no consumer came.
+	// Over says that an offer ends. Idle: it had no lease for as long as its terms allow.
 	Over struct {
 		Offer OfferID
 		Idle  bool
@@ -161,9 +162,9 @@ func (a Confirm) To() SessionID  { return a.Session }
 func (a Refuse) To() SessionID   { return a.Session }
 func (a End) To() SessionID      { return a.Session }
 
-func (Taken) To() SessionID    { return 0 }
-func (Begun) To() SessionID    { return 0 }
-func (Replaced) To() SessionID { return 0 }
-func (Timer) To() SessionID    { return 0 }
-func (Over) To() SessionID     { return 0 }
-func (Finished) To() SessionID { return 0 }
+func (Taken) To() SessionID       { return 0 }
+func (WritersDone) To() SessionID { return 0 }
+func (Replaced) To() SessionID    { return 0 }
+func (Timer) To() SessionID       { return 0 }
+func (Over) To() SessionID        { return 0 }
+func (Finished) To() SessionID    { return 0 }

@@ -35,7 +35,8 @@ func New(o Options) *Broker {
 }
 
 // Step applies an event, and returns what is to be done now. The actions are the caller's until
-// the next Step. An event of an offer or a session that has ended does nothing.
+// the next Step. An event of an offer or a session that has ended does nothing, but that Prepare
+// and Publish answer Taken.
 func (b *Broker) Step(now time.Time, e Event) []Action {
 	b.now, b.actions = now, b.actions[:0]
 	e.apply(b)
@@ -91,7 +92,7 @@ func (e Work) apply(b *Broker) {
 	waiting := slices.Clone(n.queue)
 	if n.prepared != nil {
 		for _, s := range n.prepared.live {
-			if s.state == granted {
+			if s.state == stateGranted {
 				waiting = append(waiting, s)
 			}
 		}
@@ -118,7 +119,7 @@ func (Close) apply(b *Broker) {
 	b.closed = true
 	for _, id := range sorted(b.sessions) {
 		if s := b.sessions[id]; s.lease == nil {
-			b.refuse(s, ended)
+			b.refuse(s, refusedClosed)
 		}
 	}
 	for _, id := range sorted(b.offers) {
@@ -128,5 +129,5 @@ func (Close) apply(b *Broker) {
 	}
 }
 
-// ended refuses sessions of a server that is closed.
-var ended = wire.Refuse{Code: wire.RefusedName, Text: "the producer ended before its offer was ready"}
+// refusedClosed is for sessions of a server that is closed.
+var refusedClosed = wire.Refuse{Code: wire.RefusedName, Text: "the producer ended before its offer was ready"}

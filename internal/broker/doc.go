@@ -1,18 +1,21 @@
 // Package broker decides which memory stands for a name, who has a lease of it, who waits, and
 // whose process may still write it. It is a state machine: [Broker.Step] takes one event and
 // returns the actions that follow. It has no goroutine, lock, clock or descriptor; offers,
-// sessions, processes and memory are numbers that the caller gives out. Package serve is its
+// sessions, processes and memory are numbers that the caller gives out. Package share has its
 // loop.
 //
 // # The life of an offer
 //
-//	Claim      the name is taken; sessions that ask for it wait
-//	Prepare    sessions get the descriptors, and wait for the data (only where the offer is prepared)
-//	Begin      waits until nobody writes the memory on account of an earlier offer → Begun
-//	Publish    from this step on the name stands for this memory; whoever waited gets it
-//	           an offer that had the name before is replaced: its leases go on
-//	Withdraw   the name is free, leases end; so do a limit of leases, idleness and grace → Over
-//	           the last lease has ended and the last writer is fenced → Finished
+//	Claim          its name is expected: sessions that ask for it wait. Several offers may
+//	               claim a name; the first that is prepared or published has it
+//	Describe       its record is known, and its memory
+//	Prepare        sessions are sent the descriptors, and wait for the data; many offers leave this out
+//	AwaitWriters   nobody writes the memory any more on account of an earlier offer → WritersDone
+//	Publish        from this step on the name stands for this memory, and all who waited get it.
+//	               An offer that had the name is replaced; its leases go on
+//	Withdraw       the name is free, and leases end → Over. The last place, idleness and grace
+//	               end an offer as Withdraw does
+//	               the last lease has ended, and no writer is waited for any more → Finished
 //
 // An offer that fails before Publish is withdrawn, too: its name is given up, and sessions that
 // waited for it are refused, unless another offer of that name is being made.
@@ -24,8 +27,8 @@
 //	behind     knows the memory of an offer, and waits for newer
 //	granted    has a lease (Grant); its descriptors are sent, before the data is there or with it
 //	served     was told that the data is there
-//	mapped     has mapped the memory (Mapped)
-//	ended      End was returned; Gone follows when its connection is over
+//	mapped     has mapped the memory (Map)
+//	over       End was returned; with a lease, Gone is to follow when its connection is over
 //
 // A session that gets no lease is refused (Refuse) and is gone with that.
 //

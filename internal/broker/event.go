@@ -39,7 +39,7 @@ type Terms struct {
 	Idle, Grace time.Duration // without a lease; after it was replaced; 0 is no bound
 	Replaces    bool          // takes its name from the offer that has it
 	Resumes     bool          // is for consumers that have mapped its memory, and does not have its name; it stands
-	Stands      bool          // ends only by Withdraw
+	Stands      bool          // ends only by Withdraw: without Leases, Idle and Grace
 }
 
 // An Event is something that happened. Step applies it.
@@ -56,7 +56,7 @@ type (
 		Done, Total uint64
 	}
 
-	// Claim begins an offer. Taken answers it if the name is another's.
+	// Claim begins an offer. Taken answers it if the name is another's: then there is no offer.
 	Claim struct {
 		Offer OfferID
 		Terms Terms
@@ -69,14 +69,15 @@ type (
 		Memory MemoryID
 	}
 
-	// Begin asks whether an offer's memory may still be written on account of an earlier offer.
-	// Begun answers it: with Wait only when it cannot any more, else at once.
-	Begin struct {
+	// AwaitWriters asks whether an offer's memory may still be written on account of an earlier
+	// one that has not finished. WritersDone answers it: with Wait only when it cannot any more.
+	AwaitWriters struct {
 		Offer OfferID
 		Wait  bool
 	}
 
-	// Prepare has sessions sent the descriptors of an offer whose data is not there yet.
+	// Prepare has sessions sent the descriptors of an offer whose data is not there yet. Taken
+	// answers it, or Publish, if the name is another's by now; then Withdraw the offer.
 	Prepare struct{ Offer OfferID }
 
 	// Publish says that an offer's data is there.

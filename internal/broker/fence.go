@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/gpufd/gpufd/gpumem"
@@ -12,14 +13,14 @@ import (
 
 // A process is one that has sessions or fences.
 type process struct {
-	users int    // sessions and fences
-	waits int    // fences alone
-	dead  bool   // it has died
-	doubt string // why its end cannot be known any more, or ""
+	users  int    // sessions, and fences
+	fences int    // offers that wait for it
+	dead   bool   // it has died
+	doubt  string // why its end cannot be known any more, or ""
 }
 
-// A fence is the process of a session whose lease has ended and that may still write.
-type fence struct {
+// A writer is the process of a session whose lease has ended and that may still write.
+type writer struct {
 	process ProcessID
 	peer    Peer
 }
@@ -47,7 +48,7 @@ func (b *Broker) unuse(id ProcessID) {
 }
 
 // Awaits reports whether an offer waits for the end of a process.
-func (b *Broker) Awaits(id ProcessID) bool { return b.process[id] != nil && b.process[id].waits > 0 }
+func (b *Broker) Awaits(id ProcessID) bool { return b.process[id] != nil && b.process[id].fences > 0 }
 
 func (e Die) apply(b *Broker) {
 	if p := b.process[e.Process]; p != nil {
@@ -58,8 +59,8 @@ func (e Die) apply(b *Broker) {
 
 func (e Lose) apply(b *Broker) {
 	if p := b.process[e.Process]; p != nil && !p.dead {
-		p.doubt = e.Doubt
-		b.settle(e.Process, e.Doubt)
+		p.doubt = cmp.Or(e.Doubt, "its end cannot be known")
+		b.settle(e.Process, p.doubt)
 	}
 }
 
@@ -67,12 +68,12 @@ func (e Lose) apply(b *Broker) {
 func (b *Broker) settle(id ProcessID, doubt string) {
 	for _, memory := range sorted(b.memory) {
 		for _, o := range slices.Clone(b.memory[memory]) {
-			i := slices.IndexFunc(o.fences, func(f fence) bool { return f.process == id })
+			i := slices.IndexFunc(o.writers, func(w writer) bool { return w.process == id })
 			if i < 0 {
 				continue
 			}
 			if doubt != "" {
-				o.doubts(o.fences[i].peer, doubt)
+				o.doubts(o.writers[i].peer, doubt)
 			}
 			b.pass(o, i)
 			b.finish(o)
@@ -80,11 +81,11 @@ func (b *Broker) settle(id ProcessID, doubt string) {
 	}
 }
 
-// pass ends the wait of an offer for its i-th fence.
+// pass ends the wait of an offer for its i-th writer.
 func (b *Broker) pass(o *offer, i int) {
-	id := o.fences[i].process
-	o.fences = slices.Delete(o.fences, i, i+1)
-	b.process[id].waits--
+	id := o.writers[i].process
+	o.writers = slices.Delete(o.writers, i, i+1)
+	b.process[id].fences--
 	b.unuse(id)
 }
 
@@ -96,8 +97,8 @@ func (o *offer) doubts(peer Peer, why string) {
 	o.unsure.add(peer)
 }
 
-// fence has an offer wait for a session whose lease has ended, if that may still write.
-func (b *Broker) fence(o *offer, s *session, e Gone) {
+// awaitWriter has an offer wait for a session whose lease has ended, if that may still write.
+func (b *Broker) awaitWriter(o *offer, s *session, e Gone) {
 	want, p := o.terms.Fence, b.process[s.process]
 	if want == NoFence || !e.Sent || o.gives(s.want) != gpumem.ReadWrite || want == Released && e.Released {
 		return
@@ -108,10 +109,10 @@ func (b *Broker) fence(o *offer, s *session, e Gone) {
 	case p.dead:
 	case p.doubt != "":
 		o.doubts(s.peer, p.doubt)
-	case !slices.ContainsFunc(o.fences, func(f fence) bool { return f.process == s.process }):
+	case !slices.ContainsFunc(o.writers, func(w writer) bool { return w.process == s.process }):
 		b.use(s.process)
-		p.waits++
-		o.fences = append(o.fences, fence{s.process, s.peer})
+		p.fences++
+		o.writers = append(o.writers, writer{s.process, s.peer})
 	}
 }
 
@@ -122,16 +123,16 @@ func (e GiveUp) apply(b *Broker) {
 	}
 }
 
-// finish ends an offer that is over, has no leases, and waits for no fence.
+// finish ends an offer that is over, has no leases, and waits for no writer.
 func (b *Broker) finish(o *offer) {
 	if !o.over || len(o.live) > 0 || b.offers[o.id] != o {
 		return
 	}
-	for o.gaveUp && len(o.fences) > 0 {
-		o.doubts(o.fences[0].peer, "")
+	for o.gaveUp && len(o.writers) > 0 {
+		o.doubts(o.writers[0].peer, "")
 		b.pass(o, 0)
 	}
-	if len(o.fences) > 0 {
+	if len(o.writers) > 0 {
 		return
 	}
 	delete(b.offers, o.id)
@@ -148,24 +149,24 @@ func (b *Broker) finish(o *offer) {
 	}
 }
 
-func (e Begin) apply(b *Broker) {
-	o := b.making(e.Offer)
+func (e AwaitWriters) apply(b *Broker) {
+	o := b.unpublished(e.Offer)
 	if o == nil {
 		return
 	}
-	o.blocks = nil
+	o.awaits, o.earlier = false, nil
 	for _, x := range b.memory[o.terms.Memory] {
 		if x != o && b.isEarlier(x) {
-			o.blocks = append(o.blocks, x)
+			o.earlier = append(o.earlier, x)
 		}
 	}
 	switch {
-	case len(o.blocks) == 0:
-		b.do(Begun{Offer: o.id})
+	case len(o.earlier) == 0:
+		b.do(WritersDone{Offer: o.id})
 	case e.Wait:
-		o.waits = true
+		o.awaits = true
 	default:
-		b.do(Begun{Offer: o.id, InUse: true, By: o.blocks[0].id})
+		b.do(WritersDone{Offer: o.id, InUse: true, By: o.earlier[0].id})
 	}
 }
 
@@ -181,16 +182,16 @@ func (b *Broker) isEarlier(x *offer) bool {
 
 // unblock notes that an offer has finished for which another may wait.
 func (b *Broker) unblock(o, finished *offer) {
-	if !o.waits || !slices.Contains(o.blocks, finished) {
+	if !o.awaits || !slices.Contains(o.earlier, finished) {
 		return
 	}
-	o.blocks = without(o.blocks, finished)
+	o.earlier = without(o.earlier, finished)
 	switch {
 	case len(finished.unsure.List) > 0:
-		o.waits = false
-		b.do(Begun{Offer: o.id, InUse: true, By: finished.id})
-	case len(o.blocks) == 0:
-		o.waits = false
-		b.do(Begun{Offer: o.id})
+		o.awaits = false
+		b.do(WritersDone{Offer: o.id, InUse: true, By: finished.id})
+	case len(o.earlier) == 0:
+		o.awaits = false
+		b.do(WritersDone{Offer: o.id})
 	}
 }

@@ -290,9 +290,9 @@ func (w *world) earlier(o *worldOffer) (all []*worldOffer) {
 
 func (w *world) begin(o *worldOffer, wait bool) {
 	o.blockers, o.begun, o.begins = w.earlier(o), false, true
-	w.bring(Begin{o.id, wait})
+	w.bring(AwaitWriters{o.id, wait})
 	if !wait || len(o.blockers) == 0 {
-		w.check(o.begun, "Begin of offer %d was not answered at once", o.id)
+		w.check(o.begun, "AwaitWriters of offer %d was not answered at once", o.id)
 	}
 }
 
@@ -510,7 +510,7 @@ func (w *world) seeOffer(a Action) {
 	case Taken:
 		o := w.offers[a.Offer]
 		w.check(o == nil || !o.published && !w.free(o), "offer %d has its name, and hears that it is taken", a.Offer)
-	case Begun:
+	case WritersDone:
 		o := w.offers[a.Offer]
 		w.check(o.begins && !o.begun, "offer %d begins twice", o.id)
 		o.begun, o.begins = true, false
@@ -642,7 +642,7 @@ func onlyExpected(b *Broker) bool {
 func TestEventsOfNothing(t *testing.T) {
 	b := New(Options{})
 	for _, e := range []Event{
-		Describe{Offer: 1}, Begin{Offer: 1}, Supersede{1, 2}, Withdraw{1}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2}, Expect{"a\nb"},
+		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Withdraw{1}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2}, Expect{"a\nb"},
 	} {
 		require.Empty(t, b.Step(time.Now(), e), "%T", e)
 	}

@@ -17,25 +17,26 @@ type offer struct {
 	id        OfferID
 	terms     Terms
 	claimed   bool // counts among the makers of its name
+	described bool
 	published bool
 	replaced  bool   // another has its name, or its place
 	newer     uint64 // the generation of what has its place under another name, or 0
 	over      bool   // withdrawn: its leases end
 
-	begun, ended int        // leases
-	number       int        // the last lease's
-	live         []*session // whose connections are not over
-	behind       []*session // know the memory, and wait for newer
-	idleAt       time.Time
-	graceAt      time.Time
+	places, ended int        // leases: those that count, and those of them that have ended
+	number        int        // the last lease's
+	live          []*session // whose connections are not over
+	behind        []*session // know the memory, and wait for newer
+	idleAt        time.Time
+	graceAt       time.Time
 
-	waits  bool     // Begin waits
-	blocks []*offer // those that it waits for
-	fences []fence
-	gaveUp bool   // fences are waited for no longer
-	open   Peers  // may have legacy memory open
-	unsure Peers  // may still write
-	doubt  string // why the first of unsure may, and it cannot be known for how long; or ""
+	awaits  bool     // AwaitWriters waits
+	earlier []*offer // those that it waits for
+	writers []writer // sessions that are over and may still write
+	gaveUp  bool     // fences are waited for no longer
+	open    Peers    // may have legacy memory open
+	unsure  Peers    // may still write
+	doubt   string   // why the first of unsure may, and it cannot be known for how long; or ""
 }
 
 func (o *offer) name() string { return o.terms.Record.Name }
@@ -47,6 +48,7 @@ func (o *offer) isOf(generation uint64) bool {
 
 func (e Claim) apply(b *Broker) {
 	o := &offer{id: e.Offer, terms: e.Terms}
+	o.terms.Stands = o.terms.Stands || o.terms.Resumes
 	switch {
 	case b.closed:
 		b.do(Taken{Offer: o.id, Closed: true})
@@ -71,18 +73,19 @@ func (b *Broker) isTaken(o *offer) bool {
 }
 
 func (e Describe) apply(b *Broker) {
-	o := b.making(e.Offer)
-	if o == nil {
+	o := b.unpublished(e.Offer)
+	if o == nil || o.described {
 		return
 	}
+	e.Record.Name, o.described = o.name(), true
 	o.terms.Record, o.terms.Memory = e.Record, e.Memory
 	if o.terms.Fence != NoFence {
 		b.memory[e.Memory] = append(b.memory[e.Memory], o)
 	}
 }
 
-// making returns an offer that is not published, or nil.
-func (b *Broker) making(id OfferID) *offer {
+// unpublished returns an offer that is neither published nor over, or nil.
+func (b *Broker) unpublished(id OfferID) *offer {
 	if o := b.offers[id]; o != nil && !o.over && !o.published {
 		return o
 	}
@@ -90,8 +93,8 @@ func (b *Broker) making(id OfferID) *offer {
 }
 
 func (e Prepare) apply(b *Broker) {
-	o := b.making(e.Offer)
-	if o == nil || b.isTaken(o) {
+	o := b.unpublished(e.Offer)
+	if o == nil || o.terms.Resumes || b.isTaken(o) {
 		b.do(Taken{e.Offer, b.closed})
 		return
 	}
@@ -103,7 +106,7 @@ func (e Prepare) apply(b *Broker) {
 }
 
 func (e Publish) apply(b *Broker) {
-	o := b.making(e.Offer)
+	o := b.unpublished(e.Offer)
 	if o == nil || !o.terms.Resumes && b.isTaken(o) {
 		b.do(Taken{e.Offer, b.closed})
 		return
@@ -116,10 +119,10 @@ func (e Publish) apply(b *Broker) {
 	}
 	before, waiting := n.current, n.queue
 	n.current, n.prepared, n.queue, n.done, n.total = o, nil, nil, 0, 0
-	b.made(o, n)
+	b.doneMaking(o, n)
 	for _, s := range o.live {
-		if s.state == granted {
-			s.state = served
+		if s.state == stateGranted {
+			s.state = stateServed
 			b.do(Complete{s.id})
 		}
 	}
@@ -128,39 +131,38 @@ func (e Publish) apply(b *Broker) {
 	}
 	b.idle(o)
 	for _, x := range n.beside {
-		b.supersede(x)
+		b.tellNewer(x, o.terms.Record.Memory.Generation)
 	}
 	if before != nil {
-		b.replace(before)
+		b.replace(before, o.terms.Record.Memory.Generation)
 	}
 }
 
-// made ends the making of an offer.
-func (b *Broker) made(o *offer, n *name) {
+// doneMaking notes that an offer is published, or has failed.
+func (b *Broker) doneMaking(o *offer, n *name) {
 	o.claimed = false
 	if n.makers--; n.makers == 0 {
-		n.expected = false
+		n.expected, n.done, n.total = false, 0, 0
 	}
 }
 
 // replace takes an offer's name away. Its leases go on.
-func (b *Broker) replace(o *offer) {
+func (b *Broker) replace(o *offer, by uint64) {
 	o.replaced = true
 	b.do(Replaced{o.id})
-	b.release(o)
-	b.supersede(o)
+	b.wakeBehind(o)
+	b.tellNewer(o, by)
 	if o.terms.Grace > 0 {
 		o.graceAt = b.now.Add(o.terms.Grace)
 		b.do(Timer{o.id, o.graceAt})
 	}
-	b.rested(o)
+	b.endIfDone(o)
 }
 
-// supersede tells all who have an offer's memory that other memory has its place.
-func (b *Broker) supersede(o *offer) {
-	by := b.newerThan(o)
+// tellNewer tells the sessions that have an offer's memory that other memory has its place.
+func (b *Broker) tellNewer(o *offer, by uint64) {
 	for _, s := range o.live {
-		if s.state != over {
+		if s.state != stateOver {
 			b.do(Newer{s.id, by})
 		}
 	}
@@ -183,10 +185,10 @@ func (e Supersede) apply(b *Broker) {
 	if n := b.names[o.name()]; n != nil && n.current == o {
 		n.current = nil
 		b.tidy(o.name())
-		b.replace(o)
+		b.replace(o, e.By)
 		return
 	}
-	b.supersede(o)
+	b.tellNewer(o, e.By)
 }
 
 func (e Withdraw) apply(b *Broker) {
@@ -197,10 +199,10 @@ func (e Withdraw) apply(b *Broker) {
 
 // end ends an offer: its name is free, and its leases end.
 func (b *Broker) end(o *offer, idle bool) {
-	o.over, o.waits = true, false
+	o.over, o.awaits = true, false
 	b.do(Over{o.id, idle})
 	b.unname(o)
-	b.release(o)
+	b.wakeBehind(o)
 	for _, s := range slices.Clone(o.live) {
 		b.leave(s, Withdrawn)
 	}
@@ -222,7 +224,7 @@ func (b *Broker) unname(o *offer) {
 		n.prepared = nil
 	}
 	if o.claimed {
-		b.made(o, n)
+		b.doneMaking(o, n)
 	}
 	if !n.expected {
 		for _, s := range slices.Clone(n.queue) {
@@ -232,16 +234,16 @@ func (b *Broker) unname(o *offer) {
 	b.tidy(o.name())
 }
 
-// release has the sessions that wait behind an offer ask again.
-func (b *Broker) release(o *offer) {
+// wakeBehind attends the sessions again that wait behind an offer.
+func (b *Broker) wakeBehind(o *offer) {
 	for _, s := range slices.Clone(o.behind) {
 		b.attend(s, nil)
 	}
 }
 
-// rested looks whether an offer is over now that a lease has ended, or its name is another's.
-func (b *Broker) rested(o *offer) {
-	t, active := o.terms, o.begun-o.ended
+// endIfDone ends an offer whose last lease has ended, or whose name is another's and that has none.
+func (b *Broker) endIfDone(o *offer) {
+	t, active := o.terms, o.places-o.ended
 	switch {
 	case o.over:
 		b.finish(o)
@@ -255,7 +257,7 @@ func (b *Broker) rested(o *offer) {
 
 // idle begins the time that an offer without leases goes on.
 func (b *Broker) idle(o *offer) {
-	if o.terms.Idle > 0 && o.begun == o.ended {
+	if o.terms.Idle > 0 && o.places == o.ended {
 		o.idleAt = b.now.Add(o.terms.Idle)
 		b.do(Timer{o.id, o.idleAt})
 	}
@@ -269,7 +271,7 @@ func (e Tick) apply(b *Broker) {
 	switch {
 	case o.terms.Grace > 0 && o.replaced && !b.now.Before(o.graceAt):
 		b.end(o, false)
-	case o.terms.Idle > 0 && o.begun == o.ended && !b.now.Before(o.idleAt):
+	case o.terms.Idle > 0 && o.places == o.ended && !b.now.Before(o.idleAt):
 		b.end(o, true)
 	}
 }
@@ -353,9 +355,9 @@ type Waiter struct {
 func (b *Broker) Waiting() (all []Waiter) {
 	for _, id := range sorted(b.sessions) {
 		switch s := b.sessions[id]; s.state {
-		case queued:
+		case stateQueued:
 			all = append(all, Waiter{Session: id})
-		case behind:
+		case stateBehind:
 			all = append(all, Waiter{id, s.knows.id})
 		}
 	}
@@ -365,5 +367,5 @@ func (b *Broker) Waiting() (all []Waiter) {
 // Expects reports whether sessions that ask for a name wait, unless there is an offer of it.
 func (b *Broker) Expects(text string) bool { return b.names[text] != nil && b.names[text].expected }
 
-// Stands reports whether a name stands for anything, or is expected to.
-func (b *Broker) Stands(text string) bool { return b.names[text] != nil }
+// Knows reports whether a name stands for anything, or is expected to.
+func (b *Broker) Knows(text string) bool { return b.names[text] != nil }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -12,32 +13,32 @@ import (
 
 // A session is one consumer's connection.
 type session struct {
-	id      SessionID
-	peer    Peer
-	process ProcessID
-	doubt   string // why the end of its process cannot be known, or ""
-	want    wire.Attach
-	state   sessionState
-	served  bool      // it was told that the data is there, before it ended
-	told    time.Time // when it last heard of progress
+	id        SessionID
+	peer      Peer
+	process   ProcessID
+	doubt     string // why the end of its process cannot be known, or ""
+	want      wire.Attach
+	state     sessionState
+	wasServed bool      // it was told that the data is there, before it ended
+	told      time.Time // when it last heard of progress
 
-	asked  *offer // the application is being asked about, or nil
-	queued string // the name in whose queue it is; "" is none
-	knows  *offer // behind which it waits, or nil
-	lease  *offer // of which it has a lease, or nil
+	asked    *offer // the application is being asked about, or nil
+	waitsFor string // the name in whose queue it is, or was before it was asked about; or ""
+	knows    *offer // behind which it waits, or nil
+	lease    *offer // of which it has a lease, or nil
 }
 
-// A sessionState says how far a session is. asking, queued and behind have no lease.
+// A sessionState says how far a session is. The first three have no lease.
 type sessionState int
 
 const (
-	asking  sessionState = iota // the application is asked
-	queued                      // waits for the offer of a name
-	behind                      // waits for newer memory than that of an offer
-	granted                     // has a lease, and waits for the data
-	served                      // was told that the data is there
-	mapped                      // has mapped the memory
-	over                        // End was returned
+	stateAsking  sessionState = iota // the application is asked
+	stateQueued                      // waits for the offer of a name
+	stateBehind                      // waits for newer memory than that of an offer
+	stateGranted                     // has a lease, and waits for the data
+	stateServed                      // was told that the data is there
+	stateMapped                      // has mapped the memory
+	stateOver                        // End was returned
 )
 
 func (e Ask) apply(b *Broker) {
@@ -45,7 +46,7 @@ func (e Ask) apply(b *Broker) {
 	b.sessions[s.id] = s
 	b.use(s.process)
 	if b.closed {
-		b.refuse(s, ended)
+		b.refuse(s, refusedClosed)
 		return
 	}
 	b.attend(s, nil)
@@ -53,7 +54,7 @@ func (e Ask) apply(b *Broker) {
 
 func (e Answer) apply(b *Broker) {
 	s := b.sessions[e.Session]
-	if s == nil || s.state != asking || s.asked == nil || s.asked.id != e.Offer {
+	if s == nil || s.state != stateAsking || s.asked == nil || s.asked.id != e.Offer {
 		return
 	}
 	allowed := s.asked
@@ -72,28 +73,26 @@ func (e Answer) apply(b *Broker) {
 // attend finds what a session without a lease gets now. allowed is the offer that the
 // application has just admitted it to, or nil.
 func (b *Broker) attend(s *session, allowed *offer) {
-	o, n := b.find(s)
-	queue := s.queued
+	text := b.nameFor(s)
+	o := b.find(s, text)
 	b.leaveLines(s)
+	n := b.names[text]
 	switch {
-	case o == nil && n == nil:
-		b.refuse(s, b.noOffer(s.want.Name))
 	case o != nil && b.opts.Consults && o != allowed:
-		s.state, s.asked = asking, o
+		s.state, s.asked = stateAsking, o
 		b.do(Consult{s.id, o.id})
 	case o != nil && s.knowsOf(o):
-		s.state, s.knows = behind, o
+		s.state, s.knows = stateBehind, o
 		o.behind = append(o.behind, s)
 		b.wait(s, o.name())
 	case o != nil:
 		b.grant(s, o)
-	default:
-		s.state, s.queued = queued, queue
-		if s.queued == "" {
-			s.queued = b.nameFor(s)
-		}
+	case n != nil && n.expected:
+		s.state, s.waitsFor = stateQueued, text
 		n.queue = append(n.queue, s)
-		b.wait(s, s.queued)
+		b.wait(s, text)
+	default:
+		b.refuse(s, b.noOffer(s.want.Name))
 	}
 }
 
@@ -105,31 +104,24 @@ func (b *Broker) wait(s *session, text string) {
 	}
 }
 
-// find returns the offer that a session gets, or else the name that it waits for, or neither.
-func (b *Broker) find(s *session) (*offer, *name) {
+// find returns the offer that a session gets that means a name, or nil.
+func (b *Broker) find(s *session, text string) *offer {
 	if n := b.names[s.want.Name]; n != nil && s.want.Resume != 0 {
 		for _, o := range n.beside {
 			if o.isOf(s.want.Resume) {
-				return o, nil
+				return o
 			}
 		}
 	}
-	n := b.names[b.nameFor(s)]
-	switch {
-	case n == nil:
-		return nil, nil
-	case n.current != nil:
-		return n.current, nil
-	case n.prepared != nil:
-		return n.prepared, nil
-	case n.expected:
-		return nil, n
+	n := b.names[text]
+	if n == nil {
+		return nil
 	}
-	return nil, nil
+	return cmp.Or(n.current, n.prepared)
 }
 
-// nameFor returns the name that a session means: the only one, if it says none. One that was
-// queued for that keeps its place, unless another offer has been published.
+// nameFor returns the name that a session means: the only one, if it says none. One that has
+// waited for that goes on to mean it, unless another offer has been published.
 func (b *Broker) nameFor(s *session) string {
 	if s.want.Name != "" {
 		return s.want.Name
@@ -144,10 +136,10 @@ func (b *Broker) nameFor(s *session) string {
 		}
 	}
 	switch {
-	case len(published) == 1 && (s.queued == "" || s.queued == published[0]):
+	case len(published) == 1 && (s.waitsFor == "" || s.waitsFor == published[0]):
 		return published[0]
-	case len(published) == 0 && s.queued != "":
-		return s.queued
+	case len(published) == 0 && s.waitsFor != "":
+		return s.waitsFor
 	case len(published) == 0 && len(expected) == 1:
 		return expected[0]
 	}
@@ -161,13 +153,13 @@ func (s *session) knowsOf(o *offer) bool {
 
 // leaveLines takes a session out of where it waits.
 func (b *Broker) leaveLines(s *session) {
-	if n := b.names[s.queued]; n != nil {
+	if n := b.names[s.waitsFor]; n != nil {
 		n.queue = without(n.queue, s)
 	}
 	if s.knows != nil {
 		s.knows.behind = without(s.knows.behind, s)
 	}
-	s.queued, s.knows, s.asked = "", nil, nil
+	s.knows, s.asked = nil, nil
 }
 
 // grant gives a session a lease, if the offer fits what it wants.
@@ -176,12 +168,12 @@ func (b *Broker) grant(s *session, o *offer) {
 		b.refuse(s, no)
 		return
 	}
-	o.begun++
+	o.places++
 	o.number++
 	o.live = append(o.live, s)
-	s.lease, s.state = o, served
+	s.lease, s.state = o, stateServed
 	if !o.published {
-		s.state = granted
+		s.state = stateGranted
 	}
 	b.do(Grant{s.id, o.id, o.number, !o.published})
 	if by := b.newerThan(o); by != 0 {
@@ -208,7 +200,7 @@ func (o *offer) misfit(want wire.Attach) wire.Refuse {
 		return no(wire.RefusedUnsupported, "%q has %d bytes of application data, and you did not say that you take more than %d", r.Name, r.DataSize, wire.MaxData)
 	case r.CursorSize > 0 && want.Capabilities&wire.TakesCursors == 0:
 		return no(wire.RefusedUnsupported, "%q gives each consumer cursors (field 5, a channel's), and you did not say that you take them", r.Name)
-	case o.terms.Leases > 0 && o.begun >= o.terms.Leases:
+	case o.terms.Leases > 0 && o.places >= o.terms.Leases:
 		return no(wire.RefusedBusy, "%q has all it waits for: %s", r.Name, plain.Count(o.terms.Leases, "consumer"))
 	}
 	return wire.Refuse{}
@@ -234,9 +226,9 @@ func (b *Broker) drop(s *session) {
 func (e Map) apply(b *Broker) {
 	s := b.sessions[e.Session]
 	switch {
-	case s == nil || s.state == over:
-	case s.state == served && e.Generation == s.lease.terms.Record.Memory.Generation:
-		s.state = mapped
+	case s == nil || s.state == stateOver:
+	case s.state == stateServed && e.Generation == s.lease.terms.Record.Memory.Generation:
+		s.state = stateMapped
 		b.do(Confirm{s.id})
 	default:
 		b.leave(s, Failed)
@@ -257,13 +249,12 @@ func (e Leave) apply(b *Broker) {
 
 // leave ends a session, unless it has ended.
 func (b *Broker) leave(s *session, why Reason) {
-	if s.state == over {
+	if s.state == stateOver {
 		return
 	}
 	was := s.state
-	s.state = over
-	s.served = was >= served
-	b.do(End{s.id, why, was >= served, was == mapped})
+	s.state, s.wasServed = stateOver, was >= stateServed
+	b.do(End{s.id, why, s.wasServed, was == stateMapped})
 	if s.lease == nil {
 		b.forget(s)
 	}
@@ -271,22 +262,22 @@ func (b *Broker) leave(s *session, why Reason) {
 
 func (e Gone) apply(b *Broker) {
 	s := b.sessions[e.Session]
-	if s == nil || s.state != over {
+	if s == nil || s.state != stateOver {
 		return
 	}
 	o := s.lease
 	o.live = without(o.live, s)
-	if s.served {
+	if s.wasServed {
 		o.ended++
 	} else {
-		o.begun-- // it leaves its place to another consumer
+		o.places-- // it leaves its place to another consumer
 	}
 	if e.Open {
 		o.open.add(s.peer)
 	}
-	b.fence(o, s, e)
+	b.awaitWriter(o, s, e)
 	b.drop(s)
-	b.rested(o)
+	b.endIfDone(o)
 }
 
 func without[T comparable](all []T, one T) []T {
