@@ -66,19 +66,6 @@ func TestWaitingConsumersAreRefused(t *testing.T) {
 	require.NoError(t, s.end(t))
 }
 
-// "" is the only offer there is, when it is there.
-func TestWaitingForTheOnlyOffer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	srv := listen(t)
-	srv.Expect("data")
-	conn := early(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: ""})
-	serveAs(t, srv, "other", buf, ReadOnly)
-	require.Len(t, waiting(srv), 1)
-	serve(t, srv, buf)
-	requireRefusal(t, conn, RefusedName, "there are two")
-}
-
 // An offer that fails ends the wait for it.
 func TestFailedOfferRefusesWhoWaits(t *testing.T) {
 	spy, dev, ctx := spied(t)

@@ -9,9 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // Who comes early is kept waiting where an offer is expected, hears that it is
@@ -69,27 +67,6 @@ func TestOnProgress(t *testing.T) {
 	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))), "OnProgress without a function")
 }
 
-func TestEarlyConsumersAttach(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	const consumers = 8
-	errs := make(chan error, consumers)
-	for range consumers {
-		go func() {
-			att, err := Attach(soon(t), srv.Path(), "data", dev)
-			if err == nil {
-				err = att.Close()
-			}
-			errs <- err
-		}()
-	}
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithLeases(consumers))
-	for range consumers {
-		require.NoError(t, <-errs)
-	}
-	require.NoError(t, s.end(t))
-}
-
 // What nobody expects is refused at once.
 func TestUnexpectedNameIsNotWaitedFor(t *testing.T) {
 	dev, _ := leavesNothing(t)
@@ -133,22 +110,6 @@ func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
 		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused, "the wait was for one offer")
 		require.NoError(t, srv.Close())
 	}
-}
-
-// Of two offers of a name that are being made, one that fails ends nobody's wait.
-func TestWaitEndsWithTheLastOfferThatFails(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	conn := early(t, srv, wants(dev))
-	failed := make(chan error, 1)
-	serve(t, srv, newBuffer(t, ctx, 1), OnEvent(func(e Event) {
-		if e.Kind == Offered { // the last step before it has the name
-			failed <- srv.Offer(soon(t), "data", &vmm.Buffer{}, ReadOnly)
-		}
-	}))
-	require.ErrorIs(t, <-failed, cu.ErrClosed)
-	require.IsType(t, wire.Offer{}, heard(t, conn))
-	require.NoError(t, conn.Close())
 }
 
 // FAULTS 64: closing ends the wait.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -121,32 +120,6 @@ func TestOfferOfSynchronizedMemoryCallsNoDriver(t *testing.T) {
 			require.Equal(t, calls, spy.count(""))
 		}
 	}
-}
-
-// A Prepare or Offer that fails while another of that name has got further takes
-// nothing from that one.
-func TestFailureBesideAPreparedOffer(t *testing.T) {
-	faults := cutest.NewFaults(t)
-	dev := cutest.Device(t, faults.Option())
-	ctx := leavesNothingOn(t, dev)
-	known, fresh := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
-	exportOnce(t, known)
-
-	srv := listen(t)
-	var p *Prepared
-	var s *served
-	full := faults.Hook(exports, func(sys.Call, func() sys.CUresult) sys.CUresult {
-		p, s = prepared(t, srv, "data", known, ReadOnly) // which exports nothing
-		return sys.CUDA_ERROR_OUT_OF_MEMORY
-	})
-	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), cu.ErrOutOfMemory)
-	full.Stop()
-	conn := asked(t, srv, wants(dev))
-	require.True(t, heard(t, conn).(wire.Offer).Pending)
-	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
-	s.start(t, "data", p.Offer)
-	require.Equal(t, wire.Publish(isMapped(known)), heard(t, conn))
-	require.NoError(t, conn.Close())
 }
 
 // An offer that the server's end keeps from being put up admits nobody any more.

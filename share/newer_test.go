@@ -78,46 +78,6 @@ func TestWaitForNewer(t *testing.T) {
 	awaitBehind(t, srv, 0)
 }
 
-// When the older offer ends the wait does, too, unless another is expected. The same
-// memory again is not newer.
-func TestWaitForNewerThanWhatEnds(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	old, next := filled(t, ctx, 1), filled(t, ctx, 2)
-	srv := listen(t)
-	s := serve(t, srv, old)
-	n := waitForNewer(t, srv, dev, old)
-	awaitBehind(t, srv, 1)
-	s.cancel()
-	require.Nil(t, <-n.att)
-	var no *RefusalError
-	require.ErrorAs(t, <-n.err, &no)
-	require.Equal(t, RefusedName, no.Code)
-	require.NoError(t, s.end(t))
-
-	srv.Expect("data")
-	n = waitForNewer(t, srv, dev, old)
-	awaitWaiting(t, srv, 1)
-	s = serve(t, srv, old)
-	awaitBehind(t, srv, 1)
-	srv.Expect("data")
-	s.cancel()
-	awaitWaiting(t, srv, 1)
-	require.NoError(t, s.end(t))
-	p, _ := prepared(t, srv, "data", old, ReadOnly)
-	awaitBehind(t, srv, 1)
-	require.NoError(t, p.Close())
-	require.Nil(t, <-n.att)
-	require.ErrorIs(t, <-n.err, ErrRefused, "what was expected is not made")
-
-	srv.Expect("data")
-	n = waitForNewer(t, srv, dev, old)
-	awaitWaiting(t, srv, 1)
-	p, s = prepared(t, srv, "data", next, ReadOnly)
-	s.await(t, Sent, 1)
-	s.start(t, "data", p.Offer)
-	n.gets(t, next)
-}
-
 // Who waits hears of progress, which renews its patience, is asked about when there is
 // something to decide, and is told when the server ends.
 func TestWaitForNewerHearsOfProgress(t *testing.T) {

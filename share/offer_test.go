@@ -169,16 +169,6 @@ func TestOffersAreToldApartByName(t *testing.T) {
 	require.ErrorIs(t, srv.Offer(soon(t), "a", b, ReadOnly), ErrNameTaken)
 }
 
-func TestNameIsFreeOnceItsOfferHasEnded(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	buf := newBuffer(t, ctx, 1)
-	for range 3 {
-		s := serve(t, srv, buf)
-		attached(t, srv, "data", dev)
-		s.stop(t)
-	}
-}
-
 // Wrong arguments never reach a peer.
 func TestOfferChecksItsArguments(t *testing.T) {
 	_, ctx, srv := listening(t)

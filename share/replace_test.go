@@ -100,47 +100,6 @@ func TestReplace(t *testing.T) {
 	require.EqualValues(t, 2, attached(t, srv, "data", dev).Size())
 }
 
-// What is replaced is not waited for where nobody has it, and it may be what had
-// replaced another, or the same buffer.
-func TestReplaceWhatNobodyHas(t *testing.T) {
-	_, ctx, srv := listening(t)
-	buf := newBuffer(t, ctx, 1)
-	all := []*served{replace(t, srv, buf)} // what is not there
-	for range 3 {
-		all = append(all, replace(t, srv, buf, WithIdleTimeout(time.Hour), WithLeases(5)))
-		require.NoError(t, all[len(all)-2].end(t))
-	}
-	requireServed(t, srv, ctx)
-	require.ErrorIs(t, srv.Offer(soon(t), "data", buf, ReadOnly), ErrNameTaken)
-}
-
-// Consumers that wait for a name get what Replace puts up, as from Offer.
-func TestReplaceOfAnExpectedOffer(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	conn := early(t, srv, wants(dev))
-	replace(t, srv, newBuffer(t, ctx, 1))
-	require.IsType(t, wire.Offer{}, heard(t, conn))
-	require.NoError(t, conn.Close())
-}
-
-// The descriptors of an offer that is prepared are out: it keeps its name.
-func TestReplaceOfAPreparedOffer(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	buf := newBuffer(t, ctx, 1)
-	p, s := prepared(t, srv, "data", buf, ReadOnly)
-	conn := asked(t, srv, wants(dev))
-	require.True(t, heard(t, conn).(wire.Offer).Pending)
-	require.ErrorIs(t, srv.Replace(soon(t), "data", buf, ReadOnly), ErrNameTaken)
-	s.start(t, "data", p.Offer)
-	require.Equal(t, wire.Publish(isMapped(buf)), heard(t, conn))
-	require.NoError(t, conn.Close())
-	require.ErrorIs(t, errOf(srv.Prepare("data", buf, ReadOnly)), ErrNameTaken)
-
-	replace(t, srv, buf) // now it can be
-	require.NoError(t, s.end(t))
-}
-
 // A grace period ends the leases of what was replaced, and nobody else's; so does the
 // end of its context, and that of the server.
 func TestLeasesOfAReplacedOfferEnd(t *testing.T) {
