@@ -30,24 +30,22 @@ func (o *offering) claim() error {
 	work := s.step(broker.Claim{Offer: o.id, Terms: broker.Terms{
 		Record: o.record, Leases: t.leases, Idle: t.idle, Grace: t.grace, Replaces: t.replaces, Resumes: t.resumed, Stands: t.stands, Fence: t.fence.terms(),
 	}})
+	err := o.refused()
 	if o.taken {
 		delete(s.offerings, o.id)
 	}
 	s.mu.Unlock()
 	performAll(work)
-	if o.taken {
-		return o.refused()
+	if err != nil {
+		return err
 	}
 	s.Start()
 	return nil
 }
 
-// refused returns why the offering cannot have its name, or nil.
+// refused returns why the offering cannot have its name, or nil. It runs with the server's mu held.
 func (o *offering) refused() error {
-	s := o.server
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
+	switch s := o.server; {
 	case s.ctx.Err() != nil:
 		return context.Cause(s.ctx)
 	case o.taken:

@@ -113,14 +113,14 @@ type sendFunc = func(record []byte, files ...*os.File) error
 // application, another goroutine goes on where it would have to.
 func (x *session) perform(mayWait, mayCall bool) {
 	x.server.mu.Lock()
-	free := x.busy == nil && len(x.outbox) > 0
-	if free {
-		x.busy = make(chan struct{})
+	if x.busy != nil || len(x.outbox) == 0 {
+		x.server.mu.Unlock()
+		return
 	}
+	x.busy = make(chan struct{})
+	a := x.take()
 	x.server.mu.Unlock()
-	if free {
-		x.performFrom(x.next(), mayWait, mayCall)
-	}
+	x.performFrom(a, mayWait, mayCall)
 }
 
 func (x *session) performFrom(a broker.Action, mayWait, mayCall bool) {
@@ -132,10 +132,15 @@ func (x *session) performFrom(a broker.Action, mayWait, mayCall bool) {
 	}
 }
 
-// next takes an action out of the outbox. Without one nobody performs the outbox any more.
+// next returns the next action. Without one nobody performs the outbox any more.
 func (x *session) next() broker.Action {
 	x.server.mu.Lock()
 	defer x.server.mu.Unlock()
+	return x.take()
+}
+
+// take runs with the server's mu held.
+func (x *session) take() broker.Action {
 	if len(x.outbox) == 0 {
 		close(x.busy)
 		x.busy = nil

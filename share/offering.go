@@ -123,11 +123,11 @@ func (o *offering) putUp(ctx context.Context) error {
 	o.opts.onEvent(Event{Kind: Offered})
 	s := o.server
 	s.bring(broker.Publish{Offer: o.id}, nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err := o.refused(); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	o.published, o.caller = true, ctx
 	if ctx.Done() != nil && !isClosed(o.over) {
 		s.callers = append(s.callers, o)

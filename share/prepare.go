@@ -47,7 +47,10 @@ func (s *Server) prepare(name string, memory source, access cu.Access, opts []Of
 	m.Pending = true
 	o.early = o.parcels(m)
 	s.bring(broker.Prepare{Offer: o.id}, nil)
-	if err := o.refused(); err != nil {
+	s.mu.Lock()
+	err = o.refused()
+	s.mu.Unlock()
+	if err != nil {
 		return nil, join(err, o.end(err))
 	}
 	return &Prepared{o: o}, nil
