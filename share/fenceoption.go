@@ -123,8 +123,12 @@ func (o *offering) isOfSameMemory(x *offering) bool {
 func (o *offering) awaitEarlier(ctx context.Context) error {
 	begun := make(chan struct{})
 	o.server.mu.Lock()
+	none := len(o.server.fencing) == 0
 	o.begun, o.inUse = begun, nil
 	o.server.mu.Unlock()
+	if none { // the time until the first consumer has the memory counts
+		return nil
+	}
 	o.server.bring(broker.AwaitWriters{Offer: o.id, Wait: ctx != nil}, nil)
 	if ctx == nil {
 		ctx = context.Background()

@@ -113,11 +113,11 @@ type sendFunc = func(record []byte, files ...*os.File) error
 // application, another goroutine goes on where it would have to.
 func (x *session) perform(mayWait, mayCall bool) {
 	x.server.mu.Lock()
-	if x.busy != nil || len(x.outbox) == 0 {
+	if x.busy || len(x.outbox) == 0 {
 		x.server.mu.Unlock()
 		return
 	}
-	x.busy = make(chan struct{})
+	x.busy = true
 	a := x.take()
 	x.server.mu.Unlock()
 	x.performFrom(a, mayWait, mayCall)
@@ -142,8 +142,10 @@ func (x *session) next() broker.Action {
 // take runs with the server's mu held.
 func (x *session) take() broker.Action {
 	if len(x.outbox) == 0 {
-		close(x.busy)
-		x.busy = nil
+		if x.busy = false; x.free != nil {
+			close(x.free)
+			x.free = nil
+		}
 		return nil
 	}
 	a := x.outbox[0]

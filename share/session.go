@@ -31,7 +31,8 @@ type session struct {
 	timer  *time.Timer // bounds the time until the next message, or nil
 	due    time.Time   // when that is over, or 0
 	outbox []broker.Action
-	busy   chan struct{} // closed when nobody performs the outbox any more; nil if nobody does
+	busy   bool          // somebody performs the outbox
+	free   chan struct{} // closed when nobody does any more; nil if nobody waits for that
 	lease  *Lease        // or nil
 	served bool          // the consumer was told that the data is there, or is about to be
 	ended  broker.Reason // why the session has ended, or 0
@@ -136,11 +137,14 @@ func (x *session) idle() (l *Lease, served bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x.due = time.Time{}
-	for x.busy != nil || len(x.outbox) > 0 {
-		busy := x.busy
+	for x.busy || len(x.outbox) > 0 {
+		if x.busy && x.free == nil {
+			x.free = make(chan struct{})
+		}
+		free := x.free
 		s.mu.Unlock()
-		if busy != nil {
-			<-busy
+		if free != nil {
+			<-free
 		} else {
 			x.perform(true, true)
 		}
