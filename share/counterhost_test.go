@@ -185,7 +185,7 @@ func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
 }
 
 // A thousand waits end within five seconds when their numbers come, and take less than a tenth
-// of a CPU until then, or half of an emulated one.
+// of a CPU until then. The software driver's streams take about that alone.
 func TestManyWaitsEnd(t *testing.T) {
 	for name, c := range crowds {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +201,11 @@ func TestManyWaitsEnd(t *testing.T) {
 			busy, ends := c.measure(t, ctx, patient, time.Second, 400*time.Millisecond)
 			t.Logf("%.1f %% of a CPU; they end in %v", busy, ends)
 			if !raceDetector() && !cutest.Emulated() { // qemu translates meanwhile
-				require.Less(t, busy, 10.0, "% of a CPU")
+				most := 10.0
+				if c.streams > 0 {
+					most = 50
+				}
+				require.Less(t, busy, most, "% of a CPU")
 				require.Less(t, ends, 5*time.Second)
 			}
 			lookouts.Lock()
