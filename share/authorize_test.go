@@ -352,3 +352,23 @@ func TestAuthorizeName(t *testing.T) {
 	all := ok(List(soon(t), srv.Path()))(t)
 	require.Empty(t, all)
 }
+
+// A consumer that names no offer, comes early and may not have the name does not get it either.
+func TestAuthorizeNameOfTheOnlyOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithAuthorizeName(func(_ sock.Peer, name string, _ cu.Access) error {
+		if name == "data" {
+			return errSecret
+		}
+		return nil
+	}))
+	srv.Expect("data")
+	want := wants(dev)
+	want.Name = ""
+	conn := early(t, srv, want)
+	serve(t, srv, newBuffer(t, ctx, 1))
+	no, refused := heard(t, conn).(wire.Refuse)
+	require.True(t, refused, "it gets what it may not ask for")
+	require.Equal(t, RefusedName, no.Code)
+	require.NotContains(t, no.Text, "data")
+}

@@ -73,7 +73,7 @@ func (s *Server) noOffer(name string) wire.Refuse {
 	}
 	no.Text = "there is not exactly one offer here; ask for one by its name"
 	there := s.there()
-	if s.opts.allow != nil || s.opts.allowName != nil || len(there) == 0 {
+	if s.opts.asks() || len(there) == 0 {
 		return no
 	}
 	var names []string

@@ -100,7 +100,7 @@ func (v *visitor) authorize() (*offering, error) {
 	if err := v.mayAsk(v.want.Name, v.want.Access); err != nil {
 		return nil, err
 	}
-	if s.opts.allow == nil && s.opts.allowName == nil {
+	if !s.opts.asks() {
 		return nil, nil
 	}
 	s.mu.Lock()
@@ -160,7 +160,7 @@ func (v *visitor) enlist(allowed *offering) (*Lease, *waiter, error) {
 	defer s.mu.Unlock()
 	o, e := s.lookup(v.want)
 	switch {
-	case o != nil && s.opts.allow != nil && o != allowed:
+	case o != nil && s.opts.asks() && o != allowed:
 		return nil, nil, errOffered
 	case v.knows(o):
 		return nil, o.queueBehind(v), nil

@@ -70,7 +70,7 @@ func (w *waiter) tell(step wire.Progress) {
 // do those that wait for newer memory. It runs with mu held.
 func (o *offering) admitAll(waiting []*waiter) (admitted []*waiter) {
 	for _, w := range waiting {
-		if o.server.opts.allow != nil || w.visitor.knows(o) {
+		if o.server.opts.asks() || w.visitor.knows(o) {
 			w.stop(errOffered)
 			continue
 		}
