@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"syscall"
 	"testing"
@@ -17,11 +18,11 @@ import (
 // manyWaits is how many waits are outstanding at once.
 const manyWaits = 1000
 
-// cpuTime is what this process has used of all CPUs, the driver's share included.
-func cpuTime() time.Duration {
+// cpuTime is what this process has used of all CPUs in nanoseconds, the driver's share included.
+func cpuTime() int64 {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	return u.Utime.Nano() + u.Stime.Nano()
 }
 
 // A crowd is many waits: of how many counters, in how many streams, or of the host.
@@ -64,27 +65,27 @@ func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (co
 	return counters, func() []error { all.Wait(); return results }
 }
 
-// measure has the crowd wait, and returns which part of a CPU that takes while nothing comes,
-// and how long the waits take to end when the numbers have come.
-func (c crowd) measure(t testing.TB, ctx *cu.Context, limited context.Context, settle, window time.Duration) (busy float64, ends time.Duration) {
+// measure has the crowd wait, and returns by how much spent grows in a second while nothing
+// comes, and how long the waits take to end when the numbers have come.
+func (c crowd) measure(t testing.TB, ctx *cu.Context, limited context.Context, settle, window time.Duration, spent func() int64) (perSecond float64, ends time.Duration) {
 	t.Helper()
 	s, err := ctx.NewStreamWith(mostUrgent) // streams that wait do not hold it up
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	counters, wait := c.begin(t, ctx, limited)
 	time.Sleep(settle) // until the pauses are as long as they get
-	busy = 100
+	perSecond = math.Inf(1)
 	for range 2 { // whatever else goes on only adds to it
-		begun, cpu := time.Now(), cpuTime()
+		begun, before := time.Now(), spent()
 		time.Sleep(window)
-		busy = min(busy, 100*float64(cpuTime()-cpu)/float64(time.Since(begun)))
+		perSecond = min(perSecond, float64(spent()-before)/time.Since(begun).Seconds())
 	}
 	begun := time.Now()
 	for _, counter := range counters {
 		require.NoError(t, counter.Signal(s, 1))
 	}
 	require.NoError(t, errors.Join(wait()...))
-	return busy, time.Since(begun)
+	return perSecond, time.Since(begun)
 }
 
 // BenchmarkWaits has a thousand waits outstanding, of streams or of the host.
@@ -96,8 +97,8 @@ func BenchmarkWaits(b *testing.B) {
 			}
 			ctx := cutest.Context(b, cutest.Device(b))
 			for b.Loop() {
-				busy, ends := c.measure(b, ctx, soon(b), 3*time.Second, 2*time.Second)
-				b.ReportMetric(busy, "%CPU")
+				busy, ends := c.measure(b, ctx, soon(b), 3*time.Second, 2*time.Second, cpuTime)
+				b.ReportMetric(100*busy/float64(time.Second), "%CPU")
 				b.ReportMetric(float64(ends.Milliseconds()), "ms-to-end")
 			}
 		})

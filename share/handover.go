@@ -13,11 +13,11 @@ import (
 // offers end. Consumers that connect during the handover wait; later ones are the
 // successor's. After HandOver, Close leaves the socket alone.
 //
-// HandOver returns when each consumer that had connected here has a lease (and [OnLease] has
-// returned), waits for an expected offer or for newer memory ([WithWait]), or was refused. If ctx is done first, it
-// returns nil if the successor has the socket by then. To end without taking a lease back,
-// wait for the leases that there are now ([Server.Leases], [Lease.Done]): there will be no
-// others.
+// HandOver returns when each consumer that had connected here has a lease of which [OnLease]
+// has told, waits for an expected offer or for newer memory ([WithWait]), or was refused. So
+// the function of OnLease must not wait for it. If ctx is done first, HandOver returns nil if
+// the successor has the socket by then. To end without taking a lease back, wait for the
+// leases that there are now ([Server.Leases], [Lease.Done]): there will be no others.
 //
 // A successor that offers the same memory attaches to it first, [WithReoffer]; its lease
 // goes on like the others. Consumers do not notice the handover. When their offer here ends

@@ -85,6 +85,9 @@ type listenOptions struct {
 	sock        []sock.ListenOption
 }
 
+// asks reports whether the application decides who gets what.
+func (o *listenOptions) asks() bool { return o.allow != nil || o.allowName != nil }
+
 // WithMode sets the permissions of the socket file, 0600 by default; see
 // [sock.WithMode]. To connect, other users need write permission on it and search
 // permission on its directory.

@@ -138,9 +138,9 @@ func TestChannelUsage(t *testing.T) {
 	}
 	u.fails(1, "no such file or directory", "channel", "read", "c", "-o", filepath.Join("none", "out"))
 	u.write("kept", data(10, 0))
-	u.fails(1, "no writer of c", "channel", "read", "c", "--timeout", briefly, "-o", "kept")
+	u.fails(1, "no writer of c", "channel", "read", "c", "--timeout", "500ms", "-o", "kept")
 	require.Equal(t, data(10, 0), u.read("kept"), "there were no frames for it")
-	u.fails(4, "0 of 1 reader joined", "channel", "write", "c", "--slot-size", "64", "--timeout", briefly, "--json")
+	u.fails(4, "0 of 1 reader joined", "channel", "write", "c", "--slot-size", "64", "--timeout", "500ms", "--json")
 }
 
 // A command that waits says after a second what for, and what ends that; not with --json.

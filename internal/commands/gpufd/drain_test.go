@@ -6,8 +6,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // A device is drained when nobody has anything there: no part of a version in the making,
