@@ -169,9 +169,6 @@ var ended = func() context.Context {
 	return ctx
 }()
 
-// closed is the Done of zero values.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
 // Superseded returns a channel that is closed when the producer offers other memory under
 // the name ([Server.Replace]). Attach again to get it. A producer may also say that it offers
 // other memory in the place of this, under another name ([Standing.Supersede]). This memory

@@ -1,15 +1,12 @@
 package share
 
 import (
-	"bytes"
 	"fmt"
-	"os"
 	"strings"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
-	"github.com/gpufd/gpufd/sock"
 )
 
 // consult asks the application whether the peer gets an offer.
@@ -39,7 +36,7 @@ func (x *session) consult(id broker.OfferID) broker.Answer {
 }
 
 // mayAsk asks the application, if it wants that, whether the peer may ask for a name with that access.
-func (x *session) mayAsk(name string, access cu.Access) error {
+func (x *session) mayAsk(name string, access gpumem.Access) error {
 	f := x.server.opts.allowName
 	if f == nil || name == "" {
 		return nil
@@ -52,15 +49,11 @@ func (x *session) mayAsk(name string, access cu.Access) error {
 
 // allows asks the application, if it decides, whether the peer gets the offer; with access 0,
 // whether the peer may know of it.
-func (x *session) allows(o *offering, access cu.Access) error {
+func (x *session) allows(o *offering, access gpumem.Access) error {
 	if x.server.opts.allow == nil {
 		return nil
 	}
-	would := Offer{
-		Name: o.record.Name, Descriptor: o.record.Memory, Access: access, Data: bytes.Clone(o.record.Data), Legacy: cloneHandle(o.record.Legacy),
-		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
-	}
-	if err := x.server.opts.allow(x.transport.conn.Peer(), would); err != nil {
+	if err := x.server.opts.allow(x.transport.conn.Peer(), o.record, access); err != nil {
 		return deniedError{err}
 	}
 	return nil

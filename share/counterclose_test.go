@@ -173,7 +173,7 @@ func TestCounterOfSeveralStreams(t *testing.T) {
 		require.NoError(t, s.Close())
 		require.LessOrEqual(t, len(c.usage.marks), fewMarks)
 	}
-	require.ErrorContains(t, c.Close(), "the buffer is in use: a signal or wait is still queued in a stream;")
+	require.ErrorContains(t, c.Close(), "the memory is in use: a signal or wait is still queued in a stream;")
 	gate.open(t)
 	c.limit = closeLimit
 	require.NoError(t, errors.Join(c.Close(), buf.Close()))

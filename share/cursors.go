@@ -16,12 +16,6 @@ const MaxCursors = 16 << 20
 // cursorSeals keep the size of a file of cursors, and nothing else: both sides write it.
 const cursorSeals = descriptor.Size
 
-// cursorOption is memory that each lease has of its own.
-type cursorOption struct {
-	size  uint64
-	begin func(*Lease, *os.File) error
-}
-
 // WithCursors gives each lease size bytes of host memory of its own, which the consumer and
 // this process write and nobody else has: a file of zeros of fixed size (memfd_create(2)).
 // Before it sends the consumer anything, Offer calls begin with the file, on the goroutine
@@ -65,30 +59,6 @@ func (a *Attachment) Cursors() *os.File {
 	return a.cursors
 }
 
-// beginCursors makes the lease's own memory and calls begin of WithCursors.
-func (l *Lease) beginCursors() {
-	c := l.offering.opts.cursors
-	if c == nil {
-		return
-	}
-	f, err := descriptor.Fixed("gpufd cursors", int64(c.size))
-	if err == nil {
-		l.cursors = f
-		err = c.begin(l, f)
-	}
-	if err != nil {
-		l.refused = wire.Refuse{Code: RefusedBusy, Text: err.Error()}
-	}
-}
-
-// withCursors adds to the records of the offer the one that brings the lease's own memory.
-func (l *Lease) withCursors(records []parcel) []parcel {
-	if l.cursors == nil {
-		return records
-	}
-	return append(records[:len(records):len(records)], parcel{wire.Encode(wire.Cursors{}), []*os.File{l.cursors}})
-}
-
 // addCursors takes the memory that comes behind the offer. It owns files, one descriptor,
 // also if it fails.
 func (a *attaching) addCursors(files []*os.File) error {
@@ -108,11 +78,4 @@ func (a *attaching) awaitsDataFile() bool { return a.offer.DataSize != 0 && a.da
 // isComplete reports whether all that belongs to the offer is here.
 func (a *attaching) isComplete() bool {
 	return a.whole && !a.awaitsDataFile() && (a.offer.CursorSize == 0 || a.cursors != nil)
-}
-
-// dropCursors closes the memory of a lease, or of an attaching that failed.
-func dropCursors(f *os.File) {
-	if f != nil {
-		_ = sock.CloseFiles([]*os.File{f})
-	}
 }

@@ -15,50 +15,6 @@ import (
 // sealed are the seals of a file of application data: its size and content cannot change.
 const sealed = descriptor.Content
 
-// setData adds application data to the offering. If it does not fit an OFFER, it goes into
-// a file, and every consumer gets a descriptor.
-func (o *offering) setData(b []byte) (err error) {
-	if len(b) <= wire.MaxData {
-		o.record.Data = append([]byte(nil), b...)
-		return nil
-	}
-	o.record.DataSize = uint64(len(b))
-	o.data, err = newDataFile(b)
-	return err
-}
-
-// newDataFile makes a sealed file of b.
-func newDataFile(b []byte) (*os.File, error) {
-	f, err := descriptor.Sealed("gpufd data", b)
-	if err != nil {
-		return nil, fmt.Errorf("share: %d bytes of application data: %w", len(b), err)
-	}
-	return f, nil
-}
-
-// A parcel is one record of an offer, with the files that go along.
-type parcel struct {
-	record []byte
-	files  []*os.File
-}
-
-// parcels returns what a consumer is sent.
-func (o *offering) parcels(m wire.Offer) (all []parcel) {
-	files := o.loan.files
-	if m.Resume != 0 {
-		files = nil
-	}
-	for _, record := range m.Records(len(files)) {
-		n := min(len(files), maxFDs)
-		all = append(all, parcel{record, files[:n]})
-		files = files[n:]
-	}
-	if o.data != nil {
-		all = append(all, parcel{wire.Encode(wire.Data{}), []*os.File{o.data}})
-	}
-	return all
-}
-
 // addData reads the application data that comes behind the records of the offer. The
 // caller keeps f.
 func (a *attaching) addData(f *os.File) error {

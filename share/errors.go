@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wire"
 )
@@ -50,6 +51,14 @@ var (
 	// ErrClosed says that the server or attachment was closed.
 	ErrClosed = errors.New("share: closed")
 )
+
+// ErrInUse says that memory cannot be freed because it is offered, or because streams
+// may still have to signal or wait there ([Counter]). It is [vmm.ErrInUse]; for legacy
+// memory the error is an [*InUseError].
+var ErrInUse = gpumem.ErrInUse
+
+// ErrMemoryGone says that offered legacy memory was freed behind this package's back.
+var ErrMemoryGone = errors.New("share: the memory that is offered is not there any more")
 
 // RefusalCode says why a peer refused.
 type RefusalCode = wire.RefusalCode

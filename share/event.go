@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -41,7 +41,7 @@ type Event struct {
 	Kind   EventKind
 	Lease  int           // number of the lease within the offer, from 1; 0 where there is none
 	Peer   sock.Peer     // the consumer
-	Access cu.Access     // [Lease.Access]
+	Access gpumem.Access // [Lease.Access]
 	Since  time.Duration // since the lease began
 	Done   uint64        // for Progress: bytes, or whatever the consumer counts
 	Total  uint64        // for Progress

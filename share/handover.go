@@ -55,15 +55,3 @@ func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
 	}
 	return nil
 }
-
-// TakeOver is [Listen] at a socket that the server at the other end of from hands over
-// ([Server.HandOver]). Load, or attach to, what you will offer before you call it, so that
-// consumers need not wait. The server accepts them from the first offer on: with several
-// names, call [Server.Expect] for all of them first.
-//
-// The errors are those of [sock.TakeOver]; after an error the predecessor goes on as before.
-func TakeOver(ctx context.Context, from *sock.Conn, path string, opts ...ListenOption) (*Server, error) {
-	return open(opts, func(opts []sock.ListenOption) (*sock.Listener, error) {
-		return sock.TakeOver(ctx, from, path, opts...)
-	})
-}

@@ -6,7 +6,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -91,7 +91,7 @@ func (l *Lease) Process() (*sock.Process, error) {
 
 // Access returns the access that the consumer asked for and got; always [ReadWrite] for
 // legacy memory.
-func (l *Lease) Access() cu.Access {
+func (l *Lease) Access() gpumem.Access {
 	if l == nil {
 		return 0
 	}

@@ -8,17 +8,10 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
-
-// ErrInUse says that memory cannot be freed because it is offered, or because streams
-// may still have to signal or wait there ([Counter]). It is [vmm.ErrInUse]; for legacy
-// memory the error is an [*InUseError].
-var ErrInUse = vmm.ErrInUse
-
-// ErrMemoryGone says that offered legacy memory was freed behind this package's back.
-var ErrMemoryGone = errors.New("share: the memory that is offered is not there any more")
 
 // An InUseError names the consumers that keep legacy memory from being freed.
 type InUseError struct {
@@ -191,11 +184,9 @@ func (m *Legacy) Close() error {
 func (m *Legacy) inUse() error {
 	e := &InUseError{}
 	for o := range m.offers {
-		o.server.mu.Lock()
 		for _, l := range o.leases() {
 			e.Peers = append(e.Peers, l.Peer())
 		}
-		o.server.mu.Unlock()
 	}
 	return e
 }
@@ -210,11 +201,11 @@ func (m *Legacy) inUse() error {
 // [*StillOpenError] that names the consumers that did not close the memory in time, also
 // those whose leases were revoked before.
 func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts ...OfferOption) error {
-	o, err := s.newOffering(name, legacySource{m}, ReadWrite, opts)
+	terms, err := newOfferOptions(opts)
 	if err != nil {
 		return err
 	}
-	return o.serve(ctx)
+	return s.offer(ctx, name, legacySource{s, m}, ReadWrite, terms)
 }
 
 // PrepareLegacy is [Server.Prepare] for legacy memory, which consumers open while the
@@ -222,11 +213,18 @@ func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts .
 //
 // Errors: those of Prepare; [ErrClosed] for closed memory; [ErrMemoryGone].
 func (s *Server) PrepareLegacy(name string, m *Legacy, opts ...OfferOption) (*Prepared, error) {
-	return s.prepare(name, legacySource{m}, ReadWrite, opts)
+	terms, err := newOfferOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	return s.prepare(name, legacySource{s, m}, ReadWrite, terms)
 }
 
 // legacySource is legacy memory, which is gone when its owner frees it.
-type legacySource struct{ m *Legacy }
+type legacySource struct {
+	server *Server
+	m      *Legacy
+}
 
 func (l legacySource) lend(o *offering) (loan, error) {
 	m := l.m
@@ -249,7 +247,9 @@ func (l legacySource) lend(o *offering) (loan, error) {
 	}}, nil
 }
 
-func (l legacySource) device() *cu.Device { return l.m.ctx.Device() }
+func (l legacySource) process() wire.ProcessFlags { return l.server.knownFlags(l.m.ctx.Device()) }
+
+func (l legacySource) identity() any { return nil }
 
 func (l legacySource) synchronize(ctx context.Context) error { return l.m.ctx.Synchronize(ctx) }
 

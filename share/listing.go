@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 )
@@ -20,7 +21,7 @@ func (x *session) sayList() error {
 	s.mu.Unlock()
 	var list []wire.Listing
 	for i, l := range there {
-		if x.allows(offers[i], 0) == nil && x.mayAsk(l.Name, ReadOnly) == nil {
+		if x.allows(offers[i], 0) == nil && x.mayAsk(l.Name, gpumem.ReadOnly) == nil {
 			list = append(list, listing(l))
 		}
 	}

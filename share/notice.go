@@ -45,26 +45,6 @@ func (l *Lease) Notices() <-chan []byte {
 	return l.transport.notices
 }
 
-// Notify is [Lease.Notify] to the producer.
-func (a *Attachment) Notify(ctx context.Context, b []byte) error {
-	if err := plain.ContextErr(ctx); err != nil {
-		return err
-	}
-	if err := a.Err(); err != nil {
-		return err
-	}
-	t := a.now.Load()
-	return t.ended(t.transport.notify(ctx, b))
-}
-
-// Notices is [Lease.Notices] from the producer.
-func (a *Attachment) Notices() <-chan []byte {
-	if a.isZero() {
-		return nil
-	}
-	return a.now.Load().transport.notices
-}
-
 func (t *transport) notify(ctx context.Context, b []byte) error {
 	if len(b) > MaxNotice {
 		return fmt.Errorf("share: a notice of %d bytes; %d are allowed", len(b), MaxNotice)

@@ -1,6 +1,7 @@
 package share
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -65,6 +66,14 @@ func cloneHandle(h *LegacyHandle) *LegacyHandle {
 	return new(*h)
 }
 
+// offerOf returns what this process would offer.
+func offerOf(r wire.Offer, access cu.Access) Offer {
+	return Offer{
+		Name: r.Name, Descriptor: r.Memory, Access: access, Data: bytes.Clone(r.Data), Legacy: cloneHandle(r.Legacy),
+		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
+	}
+}
+
 // Offer offers buf under name and serves consumers. access is the most that a consumer
 // may ask for. Offer returns when ctx is done, which is no error; when an option ends it;
 // or when another offer has taken its name ([Server.Replace]) and its last consumer has
@@ -86,31 +95,18 @@ func cloneHandle(h *LegacyHandle) *LegacyHandle {
 // Errors: what ended ctx during the wait for work; [ErrNoConsumer]; [ErrNameTaken];
 // those of [vmm.Buffer.Lend]; a socket that fails; an invalid option.
 func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
-	o, err := s.newOffering(name, bufferSource{buf}, access, opts)
+	terms, err := newOfferOptions(opts)
 	if err != nil {
 		return err
 	}
-	return o.serve(ctx)
-}
-
-// A source is memory that can be offered: a buffer, legacy memory or descriptors.
-type source interface {
-	lend(o *offering) (loan, error)        // keeps the memory until the loan's end
-	synchronize(ctx context.Context) error // waits for work on it
-	device() *cu.Device                    // the device that it is on, or nil
-	vouch() error                          // fails if it is not what was lent any more
-}
-
-// A loan is an offering's hold on its memory.
-type loan struct {
-	memory vmm.Descriptor
-	handle *LegacyHandle // or nil, where there are
-	files  []*os.File    // one per chunk, the buffer's
-	end    func()
+	return s.offer(ctx, name, bufferSource{s, buf}, access, terms)
 }
 
 // bufferSource is virtual memory, which lives as long as its descriptors.
-type bufferSource struct{ buf *vmm.Buffer }
+type bufferSource struct {
+	server *Server
+	buf    *vmm.Buffer
+}
 
 func (b bufferSource) lend(o *offering) (loan, error) {
 	if b.buf == nil {
@@ -141,5 +137,6 @@ func synchronize(ctx context.Context, buf *vmm.Buffer) error {
 	return nil
 }
 
-func (b bufferSource) device() *cu.Device { return b.buf.Device() }
-func (bufferSource) vouch() error         { return nil }
+func (b bufferSource) process() wire.ProcessFlags { return b.server.knownFlags(b.buf.Device()) }
+func (b bufferSource) identity() any              { return b.buf }
+func (bufferSource) vouch() error                 { return nil }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 )
@@ -57,12 +57,12 @@ type offering struct {
 
 // newOffering makes an offering, which borrows the memory from now on. Consumers that ask
 // for it wait.
-func (s *Server) newOffering(name string, memory source, access cu.Access, opts []OfferOption) (*offering, error) {
+func (s *Server) newOffering(name string, memory source, access gpumem.Access, terms *offerOptions) (*offering, error) {
 	if s.isZero() {
 		return nil, ErrClosed
 	}
-	terms, err := newOfferOptions(opts)
-	if err = errors.Join(err, wire.CheckName(name), wire.CheckAccess(access)); err != nil {
+	err := errors.Join(wire.CheckName(name), wire.CheckAccess(access))
+	if err != nil {
 		return nil, err
 	}
 	o := &offering{server: s, opts: terms, source: memory, over: make(chan struct{}), replaced: make(chan struct{}), finished: make(chan struct{})}
@@ -84,10 +84,19 @@ func (s *Server) newOffering(name string, memory source, access cu.Access, opts 
 		o.record.CursorSize = c.size
 	}
 	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
-	o.record.Process = wire.Process{Told: true, Flags: s.knownFlags(memory.device()) | o.opts.fence.flags()}
+	o.record.Process = wire.Process{Told: true, Flags: memory.process() | o.opts.fence.flags()}
 	o.records = o.parcels(o.record)
 	s.bring(broker.Describe{Offer: o.id, Record: o.record, Memory: o.memoryID()}, nil)
 	return o, nil
+}
+
+// offer offers memory until ctx is done or the terms end it.
+func (s *Server) offer(ctx context.Context, name string, memory source, access gpumem.Access, terms *offerOptions) error {
+	o, err := s.newOffering(name, memory, access, terms)
+	if err != nil {
+		return err
+	}
+	return o.serve(ctx)
 }
 
 // serve publishes the offering and serves consumers until ctx is done or an option ends
@@ -253,9 +262,10 @@ func (o *offering) ended() error {
 	return nil
 }
 
-// leases returns those that have not ended, in the order of their numbers. It runs with the
-// server's mu held.
+// leases returns those that have not ended, in the order of their numbers.
 func (o *offering) leases() (all []*Lease) {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
 	for _, id := range o.server.broker.Leases(o.id) {
 		all = append(all, o.server.sessions[id].lease)
 	}
@@ -263,9 +273,9 @@ func (o *offering) leases() (all []*Lease) {
 }
 
 // gives returns the access that a consumer gets that asks for want.
-func (o *offering) gives(want wire.Attach) cu.Access {
+func (o *offering) gives(want wire.Attach) gpumem.Access {
 	if o.record.Legacy != nil {
-		return ReadWrite // nothing can keep it from writing
+		return gpumem.ReadWrite // nothing can keep it from writing
 	}
 	return want.Access
 }

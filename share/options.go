@@ -1,12 +1,14 @@
 package share
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -39,18 +41,6 @@ type attachOption func(*attachOptions)
 
 func (f attachOption) attach(o *attachOptions) { f(o) }
 
-type peerOptions struct {
-	timeout time.Duration
-	goodbye time.Duration // goodbye, but in tests
-	rate    int
-	policy  sock.Policy
-	process func(*sock.Conn) (*sock.Process, error) // Process, but in tests
-}
-
-func newPeerOptions() peerOptions {
-	return peerOptions{timeout: DefaultTimeout, goodbye: goodbye, rate: defaultRate, process: (*sock.Conn).Process}
-}
-
 // WithTimeout bounds each step of a conversation. The default is [DefaultTimeout].
 func WithTimeout(d time.Duration) PeerOption { return func(o *peerOptions) { o.timeout = d } }
 
@@ -73,20 +63,6 @@ func (o *peerOptions) check() error {
 	}
 	return nil
 }
-
-type listenOptions struct {
-	peerOptions
-	connections int
-	perPeer     int
-	decides     bool                         // WithAuthorize was given
-	allow       func(sock.Peer, Offer) error // or nil
-	allowName   func(sock.Peer, string, cu.Access) error
-	parts       func(sock.Peer, string) []string // or nil
-	sock        []sock.ListenOption
-}
-
-// asks reports whether the application decides who gets what.
-func (o *listenOptions) asks() bool { return o.allow != nil || o.allowName != nil }
 
 // WithMode sets the permissions of the socket file, 0600 by default; see
 // [sock.WithMode]. To connect, other users need write permission on it and search
@@ -117,7 +93,14 @@ func WithMode(mode os.FileMode) ListenOption {
 // peer. It may call the server, but must not close it: Close waits for f. The peer waits
 // no longer than its own timeout.
 func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
-	return listenOption(func(o *listenOptions) { o.decides, o.allow = true, f })
+	return listenOption(func(o *listenOptions) {
+		o.decides, o.allow = true, nil
+		if f != nil {
+			o.allow = func(peer sock.Peer, record wire.Offer, access cu.Access) error {
+				return f(peer, offerOf(record, access))
+			}
+		}
+	})
 }
 
 // WithParts calls f when a peer asks for a name that is not offered. If what has that name is
@@ -182,22 +165,6 @@ const (
 // An OfferOption changes what [Server.Offer] and [Server.Prepare] do.
 type OfferOption func(*offerOptions)
 
-type offerOptions struct {
-	data         []byte
-	leases       int
-	idle         time.Duration
-	verdict      bool
-	synchronized bool
-	replaces     bool // it takes its name from the offer that has it
-	stands       bool // it lasts until it is closed
-	resumed      bool // it is for consumers that have its memory, and does not have its name
-	grace        time.Duration
-	fence        *fenceOption
-	cursors      *cursorOption
-	onEvent      func(Event)
-	onLease      func(*Lease)
-}
-
 // WithData adds up to [MaxData] bytes of the application's own to the offer. They are
 // copied. More than 4 KiB are copied, once for all consumers, to a file of memory that
 // nobody can change (memfd_create(2), F_ADD_SEALS) and that lasts until the offer ends; a
@@ -261,3 +228,35 @@ func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
 	}
 	return o, errors.Join(o.fence.check(), o.cursors.check())
 }
+
+// WithFence makes Offer return only when no consumer writes the memory any more; until
+// then its buffer cannot be closed. Offer waits for each consumer whose lease let it write
+// to be fenced as wanted. [Fenced] requires the death of its process. For [Released] its
+// word is enough ([Attachment.Close], [Attachment.Release]): consumers are told that the
+// producer waits for them ([Offer.AwaitsRelease]), and an offer that ends keeps the
+// connections of those that may write until they have released the memory.
+//
+// An Offer or Replace of the same memory by the same server, which may have grown, waits for
+// that, too, if the first offer has ended or other memory has its name. If it may still be
+// written in the end, both fail with the same error. [Server.Prepare] and [Server.OfferFiles]
+// do not wait, and fail with [ErrInUse].
+//
+// ctx and [Server.Close] bound the wait. Then Offer returns a [*FenceError], which names
+// the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
+// Offer does not wait for consumers with read-only leases: see docs/security.md.
+func WithFence(ctx context.Context, want Fence) OfferOption {
+	return func(o *offerOptions) { o.fence = &fenceOption{ctx, want} }
+}
+
+func (f *fenceOption) check() error {
+	switch {
+	case f == nil:
+		return nil
+	case f.ctx == nil:
+		return errors.New("share: WithFence without a context (nil)")
+	}
+	return f.want.check()
+}
+
+// errStanding refuses the options of offers that end by themselves.
+var errStanding = errors.New("share: WithLeases, WithIdleTimeout and WithGrace end an offer, and that of OfferFiles lasts until Close")

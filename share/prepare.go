@@ -4,9 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // A Prepared is an offer whose data is not there yet, with all work done that can be done
@@ -17,26 +16,8 @@ type Prepared struct {
 	over atomic.Bool
 }
 
-// Prepare does the slow part of a [Server.Offer] while the caller still makes the data. It
-// exports the memory (cuMemExportToShareableHandle, 600 to 900 µs for a buffer of one
-// chunk), and sends the descriptors to the consumers that wait for name or come from now
-// on. They map the memory and wait for its data: their Attach returns when
-// [Prepared.Offer] has said that it is there. They wait until their own time for a step is
-// over, which [Server.Working] renews.
-//
-// Prepare offers buf as it is now, without what it grows by later. The caller keeps buf,
-// which is lent until the Prepared is closed or its offer has ended. Consumers hold the
-// descriptors from now on: one that does not attach through this library could look at
-// unfinished data.
-//
-// Errors: [ErrNameTaken]; [ErrClosed]; [ErrInUse] ([WithFence]) and those of
-// [vmm.Buffer.Lend], after which the consumers that waited for name are refused.
-func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, error) {
-	return s.prepare(name, bufferSource{buf}, access, opts)
-}
-
-func (s *Server) prepare(name string, memory source, access cu.Access, opts []OfferOption) (*Prepared, error) {
-	o, err := s.newOffering(name, memory, access, opts)
+func (s *Server) prepare(name string, memory source, access gpumem.Access, terms *offerOptions) (*Prepared, error) {
+	o, err := s.newOffering(name, memory, access, terms)
 	if err != nil {
 		return nil, err
 	}

@@ -79,17 +79,3 @@ func (a *attaching) checkResumed() error {
 	}
 	return nil
 }
-
-// recordsFor returns the records of the offer for a consumer that has mapped memory of
-// generation resume already, or for others if that is 0.
-func (o *offering) recordsFor(resume uint64, pending bool) []parcel {
-	switch {
-	case resume != 0:
-		m := o.record
-		m.Resume, m.Pending = resume, pending
-		return o.parcels(m)
-	case pending:
-		return o.early
-	}
-	return o.records
-}

@@ -22,3 +22,28 @@ func (s *Server) OfferResumed(name string, memory vmm.Descriptor, files []*os.Fi
 }
 
 func resumed(o *offerOptions) { o.resumed = true }
+
+// OfferFiles offers memory of which this process has only the descriptors. It needs no
+// driver, so a process can keep memory for others without a GPU. memory describes it as
+// [vmm.Buffer.Export] did in the process that exported it, and files are its descriptors,
+// one per chunk, in order. This side cannot check that they fit the description: a
+// consumer's driver does when the consumer attaches. Work on the memory must be done before,
+// because OfferFiles cannot wait for it.
+//
+// OfferFiles takes the name from the offer that has it, as [Server.Replace] does, and
+// returns at once. Without an error the Standing owns files. [WithLeases],
+// [WithIdleTimeout] and [WithGrace] are invalid here.
+//
+// Errors: [ErrNameTaken] for the name of a prepared offer; [ErrClosed]; [ErrInUse]
+// ([WithFence]); an error for a description that no consumer would take, or an invalid
+// option.
+func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOption) (*Standing, error) {
+	terms, err := newOfferOptions(append(slices.Clip(opts), replacing, standing))
+	if err != nil {
+		return nil, err
+	}
+	return s.offerFiles(name, memory, files, access, terms)
+}
+
+// standing makes the options be checked for an offer that lasts until Close.
+func standing(o *offerOptions) { o.stands = true }

@@ -40,19 +40,8 @@ type Server struct {
 	flags sync.Map // *cu.Device → what processFlags says of it
 }
 
-// Listen makes a socket at path and listens. The directory must exist and be safe. The
-// server answers consumers from the first [Server.Expect], [Server.Prepare] or
-// [Server.Offer] on. The errors are those of [sock.Listen], and one for an invalid option.
-func Listen(path string, opts ...ListenOption) (*Server, error) {
-	return open(opts, func(opts []sock.ListenOption) (*sock.Listener, error) { return sock.Listen(path, opts...) })
-}
-
 // open makes a server of the listener that listen returns.
-func open(opts []ListenOption, listen func([]sock.ListenOption) (*sock.Listener, error)) (*Server, error) {
-	o, err := newListenOptions(opts)
-	if err != nil {
-		return nil, err
-	}
+func open(o *listenOptions, listen func([]sock.ListenOption) (*sock.Listener, error)) (*Server, error) {
 	l, err := listen(append([]sock.ListenOption{
 		sock.WithMaxRecord(wire.MaxRecord), sock.WithMaxFDs(0), sock.WithFarewell(wire.Encode(notAllowed)), sock.WithPolicy(o.policy),
 	}, o.sock...))
@@ -248,8 +237,8 @@ func (s *Server) Leases(name string) []*Lease {
 		return nil
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	o := s.offerings[s.broker.Named(name)]
+	s.mu.Unlock()
 	if o == nil {
 		return nil
 	}

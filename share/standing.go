@@ -2,16 +2,12 @@ package share
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
-	"slices"
 	"sync"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // A Standing is an offer of descriptors ([Server.OfferFiles]), which lasts until Close.
@@ -22,22 +18,9 @@ type Standing struct {
 	err      error // Close's
 }
 
-// OfferFiles offers memory of which this process has only the descriptors. It needs no
-// driver, so a process can keep memory for others without a GPU. memory describes it as
-// [vmm.Buffer.Export] did in the process that exported it, and files are its descriptors,
-// one per chunk, in order. This side cannot check that they fit the description: a
-// consumer's driver does when the consumer attaches. Work on the memory must be done before,
-// because OfferFiles cannot wait for it.
-//
-// OfferFiles takes the name from the offer that has it, as [Server.Replace] does, and
-// returns at once. Without an error the Standing owns files. [WithLeases],
-// [WithIdleTimeout] and [WithGrace] are invalid here.
-//
-// Errors: [ErrNameTaken] for the name of a prepared offer; [ErrClosed]; [ErrInUse]
-// ([WithFence]); an error for a description that no consumer would take, or an invalid
-// option.
-func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOption) (*Standing, error) {
-	o, err := s.newOffering(name, filesSource{memory, files}, access, append(slices.Clip(opts), replacing, standing))
+// offerFiles offers memory of which this process has only the descriptors, until Close of what it returns.
+func (s *Server) offerFiles(name string, memory gpumem.Descriptor, files []*os.File, access gpumem.Access, terms *offerOptions) (*Standing, error) {
+	o, err := s.newOffering(name, filesSource{memory, files}, access, terms)
 	if err != nil {
 		return nil, err
 	}
@@ -51,17 +34,12 @@ func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File
 	return &Standing{offering: o}, nil
 }
 
-// standing makes the options be checked for an offer that lasts until Close.
-func standing(o *offerOptions) { o.stands = true }
-
 // Leases returns the leases that have not ended, in the order of their numbers, even after
 // another offer has taken the name.
 func (s *Standing) Leases() []*Lease {
 	if s == nil || s.offering == nil {
 		return nil
 	}
-	s.offering.server.mu.Lock()
-	defer s.offering.server.mu.Unlock()
 	return s.offering.leases()
 }
 
@@ -95,29 +73,3 @@ func (s *Standing) Close() error {
 	s.close.Do(func() { s.err = s.offering.end(ErrRevoked) })
 	return s.err
 }
-
-// filesSource is memory that this process holds by its descriptors alone.
-type filesSource struct {
-	memory vmm.Descriptor
-	files  []*os.File
-}
-
-func (f filesSource) lend(*offering) (loan, error) {
-	if len(f.files) != f.memory.Chunks || slices.Contains(f.files, nil) {
-		return loan{}, fmt.Errorf("share: %d descriptors for memory of %d chunks: want one for each", len(f.files), f.memory.Chunks)
-	}
-	if err := f.memory.Plausible(); err != nil {
-		return loan{}, fmt.Errorf("share: no consumer would take this memory: %w", err)
-	}
-	if f.memory.Generation == 0 {
-		return loan{}, errors.New("share: memory of generation 0: every buffer has one that is larger")
-	}
-	return loan{memory: f.memory, files: f.files, end: func() {}}, nil
-}
-
-func (filesSource) synchronize(context.Context) error { return nil }
-func (filesSource) device() *cu.Device                { return nil }
-func (filesSource) vouch() error                      { return nil }
-
-// errStanding refuses the options of offers that end by themselves.
-var errStanding = errors.New("share: WithLeases, WithIdleTimeout and WithGrace end an offer, and that of OfferFiles lasts until Close")

@@ -19,7 +19,7 @@ var (
 	ErrOccupied = errors.New("vmm: range not free")
 	// ErrInUse says that a buffer cannot be closed: it is lent ([Buffer.Lend]),
 	// for example to an offer, or held ([Buffer.Hold]), for example by a counter.
-	ErrInUse = errors.New("vmm: the buffer is in use")
+	ErrInUse = gpumem.ErrInUse
 	// ErrNil says that a device, a driver, an allocation or a context is nil.
 	ErrNil = errors.New("vmm: a nil argument")
 	// ErrCapacity says that a buffer has too little address space: to grow into

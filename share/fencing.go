@@ -5,45 +5,11 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wire"
 )
-
-// WithFence makes Offer return only when no consumer writes the memory any more; until
-// then its buffer cannot be closed. Offer waits for each consumer whose lease let it write
-// to be fenced as wanted. [Fenced] requires the death of its process. For [Released] its
-// word is enough ([Attachment.Close], [Attachment.Release]): consumers are told that the
-// producer waits for them ([Offer.AwaitsRelease]), and an offer that ends keeps the
-// connections of those that may write until they have released the memory.
-//
-// An Offer or Replace of the same memory by the same server, which may have grown, waits for
-// that, too, if the first offer has ended or other memory has its name. If it may still be
-// written in the end, both fail with the same error. [Server.Prepare] and [Server.OfferFiles]
-// do not wait, and fail with [ErrInUse].
-//
-// ctx and [Server.Close] bound the wait. Then Offer returns a [*FenceError], which names
-// the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
-// Offer does not wait for consumers with read-only leases: see docs/security.md.
-func WithFence(ctx context.Context, want Fence) OfferOption {
-	return func(o *offerOptions) { o.fence = &fenceOption{ctx, want} }
-}
-
-// A fenceOption is what an offer waits for in the end; nil waits for nothing.
-type fenceOption struct {
-	ctx  context.Context
-	want Fence
-}
-
-func (f *fenceOption) check() error {
-	switch {
-	case f == nil:
-		return nil
-	case f.ctx == nil:
-		return errors.New("share: WithFence without a context (nil)")
-	}
-	return f.want.check()
-}
 
 // flags returns what consumers are told of it.
 func (f *fenceOption) flags() wire.ProcessFlags {
@@ -113,9 +79,8 @@ func (o *offering) memoryID() broker.MemoryID {
 // isOfSameMemory reports whether o and x, one of which may have more of it by now, are of the
 // same memory.
 func (o *offering) isOfSameMemory(x *offering) bool {
-	a, _ := o.source.(bufferSource)
-	b, _ := x.source.(bufferSource)
-	return o.record.Memory.Generation == x.record.Memory.Generation || a.buf != nil && a.buf == b.buf
+	a, b := o.source.identity(), x.source.identity()
+	return o.record.Memory.Generation == x.record.Memory.Generation || a != nil && a == b
 }
 
 // awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.
@@ -148,7 +113,7 @@ func (o *offering) awaitEarlier(ctx context.Context) error {
 func (l *Lease) isAskedToRelease(reason error) bool {
 	o := l.offering
 	return errors.Is(reason, ErrRevoked) && o.record.Process.Flags&wire.ProcessWaits != 0 && l.session.want.Process.Told &&
-		l.event.Access == ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.fence.ctx.Err() == nil
+		l.event.Access == gpumem.ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.fence.ctx.Err() == nil
 }
 
 // closeWhenReleased says last, and waits until the consumer has gone, or until the context
