@@ -6,8 +6,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -348,10 +346,4 @@ func socketPath(t testing.TB) string {
 		require.NoError(t, os.Remove(dir))
 	})
 	return filepath.Join(dir, "s")
-}
-
-// raceDetector reports whether this test was built with -race, which makes all slower.
-func raceDetector() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
