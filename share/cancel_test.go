@@ -132,7 +132,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		srv, buf := listen(t), manyRecords(t, dev)
 		srv.Expect("data")
 		conn := early(t, srv, wants(dev))
-		clog(t, waiting(srv)[0])
+		clog(t, srv, waiting(srv)[0])
 		heard(t, conn)
 		return offering1(t, srv, buf, func() {}, large(), goodbyeIn(1, brief))
 	},

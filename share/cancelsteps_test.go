@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -72,7 +73,9 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 					stop := sync.OnceFunc(func() {
 						if closes {
 							go func() { closed <- srv.Close() }() // which an observer must not wait for
-							<-srv.ctx.Done()
+							for !errors.Is(srv.HandOver(context.Background(), nil), ErrClosed) {
+								runtime.Gosched()
+							}
 							return
 						}
 						cancel(errWhy)

@@ -35,8 +35,7 @@ func TestLegacyHandleIsForWhoTakesIt(t *testing.T) {
 	} {
 		for when, offer := range legacyOffers(m) {
 			t.Run(name+", "+when, func(t *testing.T) {
-				srv := listen(t)
-				srv.opts.goodbye = brief
+				srv := listen(t, goodbyes(brief))
 				conn := dialed(t, srv)
 				s := offer(t, srv, func() { require.NoError(t, conn.Send(soon(t), c.ask)) })
 				rec := ok(conn.Receive(soon(t)))(t)

@@ -67,8 +67,7 @@ func TestProducerThatOnlySends(t *testing.T) {
 // place up at once.
 func TestWaitingConsumerThatGoesGivesItsPlaceUp(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithConnections(2), WithTimeout(10*time.Second))
-	srv.opts.goodbye = brief // one does not go when it is told to
+	srv := listen(t, WithConnections(2), WithTimeout(10*time.Second), goodbyes(brief)) // one does not go when it is told to
 	srv.Expect("data")
 	srv.Working("data", 1, 2)
 	for range 20 {

@@ -99,7 +99,7 @@ func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	srv := listen(t)
 	srv.Expect("data")
 	early(t, srv, wants(dev))
-	clog(t, waiting(srv)[0])
+	clog(t, srv, waiting(srv)[0])
 	conn := early(t, srv, wants(dev))
 	begun, done := time.Now(), make(chan struct{})
 	go func() {

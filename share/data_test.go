@@ -112,8 +112,7 @@ func TestDataFileIsSealedAndGoesWithTheOffer(t *testing.T) {
 // A consumer that has not said that it takes a DATA is told by name, and is sent nothing of
 // the offer.
 func TestDataIsForWhoTakesIt(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.opts.goodbye = brief
+	dev, ctx, srv := listening(t, goodbyes(brief))
 	s := serve(t, srv, newBuffer(t, ctx, 1), WithData(noise(wire.MaxData+1, 1)))
 	for i, bits := range []wire.Capabilities{0, ^wire.TakesData} {
 		want := wants(dev)

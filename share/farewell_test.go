@@ -190,8 +190,10 @@ func TestForkedProcessKeepsTheLease(t *testing.T) {
 	c.says(t, "attached")
 	l := <-leases
 	fenced := l.Fenced()
+	process := ok(l.Process())(t)
+	defer process.Close()
 	c.kill()
-	<-l.fence.watch.died
+	require.NoError(t, process.Wait(soon(t)))
 	require.False(t, isClosed(l.Done()))
 	require.False(t, isClosed(fenced))
 	require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)

@@ -20,8 +20,7 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, (maxFDs+1)*g, vmm.WithChunkSize(g))
 	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
-	srv := again(t, att)
-	srv.opts.goodbye = brief // nobody has to be quick
+	srv := again(t, att, goodbyes(brief)) // nobody has to be quick
 	s := serve(t, srv, buf, WithFence(soon(t), Released))
 	next := ok(att.Resume(soon(t)))(t)
 	s.await(t, Mapped, 1)

@@ -127,7 +127,7 @@ func TestServerEndsBeforeItsOffer(t *testing.T) {
 	_, ctx, srv := listening(t)
 	p := ok(srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly))(t)
 	require.NoError(t, srv.Close())
-	require.ErrorIs(t, p.o.serve(soon(t)), ErrClosed)
+	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
 	require.False(t, stands(srv, "data"))
 }
 

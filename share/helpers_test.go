@@ -41,6 +41,9 @@ func briefly(t testing.TB) context.Context {
 // outlast waits for longer.
 const brief = 300 * time.Millisecond
 
+// goodbyes makes a server wait no longer than d for who does not read its last record.
+func goodbyes(d time.Duration) PeerOption { return func(o *peerOptions) { o.goodbye = d } }
+
 // timeoutFrom has the nth lease wait for no step longer than d from that event of it on,
 // which is Connected or Mapped: those are told where nobody else looks at the timeout.
 // What one that had to wait for the offer answers to that, it does not bound.
@@ -116,10 +119,10 @@ func leavesNothing(t testing.TB) (*cu.Device, *cu.Context) {
 }
 
 // listening is leavesNothing with a server.
-func listening(t testing.TB) (*cu.Device, *cu.Context, *Server) {
+func listening(t testing.TB, opts ...ListenOption) (*cu.Device, *cu.Context, *Server) {
 	t.Helper()
 	dev, ctx := leavesNothing(t)
-	return dev, ctx, listen(t)
+	return dev, ctx, listen(t, opts...)
 }
 
 func leavesNothingOn(t testing.TB, dev *cu.Device) *cu.Context {

@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // listedBy is what List says, without an error.
@@ -52,30 +55,50 @@ func TestList(t *testing.T) {
 
 // A list of many offers comes in many records, and is bounded.
 func TestListOfManyOffers(t *testing.T) {
-	srv := listen(t)
+	var list []wire.Listing
 	for i := range MaxListed {
-		addOffer(srv, fmt.Sprintf("%04d %0250d", i, i)[:4+i%252])
+		list = append(list, wire.Listing{Name: fmt.Sprintf("%04d %0250d", i, i)[:4+i%252], Driver: cutest.Kind(), Handle: HandleFD, Access: ReadOnly, Size: 1, Generation: 1})
 	}
-	all := listedBy(t, srv)
+	all := ok(List(soon(t), listing1(t, list)))(t)
 	require.Len(t, all, MaxListed)
 	for i, l := range all {
 		require.Equal(t, fmt.Sprintf("%04d", i), l.Name[:4])
 	}
-	addOffer(srv, "one more")
-	_, err := List(soon(t), srv.Path())
+	_, err := List(soon(t), listing1(t, append(list, list[0])))
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorContains(t, err, "4097 offers; want 4096 at most")
 }
 
-// addOffer puts up what is no offer but in lists.
-func addOffer(srv *Server, name string) {
-	opts, _ := newOfferOptions(nil)
-	o := &offering{server: srv, opts: opts, over: make(chan struct{}), finished: make(chan struct{}), cancel: func(error) {}}
-	o.record.Name, o.record.Access = name, ReadOnly
-	if err := o.claim(); err != nil {
-		panic(err)
+// addOffers offers a file under each name, until the server's end.
+func addOffers(t *testing.T, srv *Server, names ...string) {
+	t.Helper()
+	f := ok(descriptor.Sealed("one for all", nil))(t)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	memory := vmm.Descriptor{Kind: cutest.Kind(), Size: 1, Granularity: 4096, ChunkSize: 4096, Chunks: 1, Generation: 1}
+	for _, name := range names {
+		_ = ok(srv.OfferFiles(name, memory, []*os.File{f}, ReadOnly))(t)
 	}
-	srv.bring(broker.Publish{Offer: o.id}, nil)
+}
+
+// listing1 lists to one peer.
+func listing1(t *testing.T, list []wire.Listing) (path string) {
+	t.Helper()
+	l := ok(sock.Listen(socketPath(t)))(t)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+	go func() {
+		conn, err := l.Accept(soon(t))
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		for _, m := range wire.Lists(list) {
+			if conn.Send(soon(t), wire.Encode(m)) != nil {
+				return
+			}
+		}
+		_, _ = conn.Receive(soon(t)) // until it has gone
+	}()
+	return l.Path()
 }
 
 // Of what the application does not let a peer read it does not hear, neither by a list
@@ -126,12 +149,11 @@ func TestOnlyOfferOfSeveral(t *testing.T) {
 	srv.Expect("y")
 	require.Equal(t, "there is not exactly one offer here; ask for one by its name", ask())
 	for i := range 10 {
-		addOffer(srv, fmt.Sprintf("offer %d", 9-i))
+		addOffers(t, srv, fmt.Sprintf("offer %d", 9-i))
 	}
 	const ten = `: "offer 0", "offer 1", "offer 2", "offer 3", "offer 4", "offer 5", "offer 6", "offer 7", "offer 8", "offer 9"`
 	require.Equal(t, "there is not exactly one offer here; ask for one by its name"+ten, ask())
-	addOffer(srv, "z")
-	addOffer(srv, "zz")
+	addOffers(t, srv, "z", "zz")
 	require.Equal(t, "there is not exactly one offer here; ask for one by its name"+ten+" and 2 more", ask())
 }
 
@@ -262,9 +284,11 @@ func TestListThatIsNotRead(t *testing.T) {
 	for _, reads := range []bool{false, true} {
 		srv := listen(t, WithTimeout(brief))
 		s := serve(t, srv, buf)
-		for i := range MaxListed {
-			addOffer(srv, fmt.Sprintf("%0255d", i))
+		names := make([]string, MaxListed)
+		for i := range names {
+			names[i] = fmt.Sprintf("%0255d", i)
 		}
+		addOffers(t, srv, names...)
 		conn := dialed(t, srv)
 		require.NoError(t, conn.Send(soon(t), wire.Encode(wire.List{})))
 		for len(s.of(PeerRefused)) == 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -48,15 +49,9 @@ func (n *newer) gets(t testing.TB, want *vmm.Buffer) {
 func awaitBehind(t testing.TB, srv *Server, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		srv.mu.Lock()
-		defer srv.mu.Unlock()
-		behind := 0
-		for _, w := range srv.broker.Waiting() {
-			if w.Knows != 0 {
-				behind++
-			}
-		}
-		return behind == n
+		all := 0
+		srv.look(func(b *broker.Broker) { all = len(b.Waiting()) })
+		return all-len(waiting(srv)) == n
 	}, 10*time.Second, time.Millisecond)
 }
 
@@ -136,8 +131,7 @@ func TestWhoIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 // time.
 func TestWaitForNewerIsBounded(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithConnections(2))
-	srv.opts.goodbye = brief
+	srv := listen(t, WithConnections(2), goodbyes(brief))
 	old := filled(t, ctx, 1)
 	s := serve(t, srv, old)
 	want := wants(dev)

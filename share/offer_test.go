@@ -189,7 +189,7 @@ func TestOfferChecksItsArguments(t *testing.T) {
 		require.NotErrorIs(t, err, ErrRefused)
 	}
 	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
-	require.Empty(t, srv.offerings)
+	require.Zero(t, offers(srv))
 
 	over, cancel := context.WithCancel(bg)
 	cancel()

@@ -53,6 +53,12 @@ func (p *places) take(peer sock.Peer) (giveBack func(), full string) {
 	return func() { p.leave(who) }, ""
 }
 
+func (p *places) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.taken
+}
+
 func (p *places) leave(who process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

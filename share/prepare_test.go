@@ -22,8 +22,7 @@ const exports = "cuMemExportToShareableHandle"
 func TestPreparedOffer(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 5)
-	srv := listen(t)
-	srv.opts.goodbye = brief // the connections stay open
+	srv := listen(t, goodbyes(brief))
 	srv.Expect("data")
 	waited := early(t, srv, wants(dev))
 	p, s := prepared(t, srv, "data", buf, ReadWrite, WithSynchronized(), WithData([]byte("x")))

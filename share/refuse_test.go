@@ -2,7 +2,6 @@ package share
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -189,20 +188,6 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	require.NoError(t, silent.Close())
 	require.NoError(t, <-closed)
 	require.ErrorIs(t, s.end(t), ErrClosed)
-
-	l := ok(sock.Listen(socketPath(t)))(t)
-	defer l.Close()
-	slow := ok(sock.Dial(soon(t), l.Path()))(t)
-	conn := ok(l.Accept(soon(t)))(t)
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		newSession(srv, hearer(conn)).turnAway(fmt.Errorf("nothing came: %w", ErrTimeout))
-		_ = conn.Close()
-	}()
-	require.Equal(t, RefusedTimeout, heard(t, slow).(wire.Refuse).Code)
-	require.NoError(t, slow.Close())
-	<-over
 }
 
 // What an attached consumer may do wrong.

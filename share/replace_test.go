@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -20,24 +21,21 @@ func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *s
 	s.start(t, "data", func(ctx context.Context) error {
 		return srv.Replace(ctx, "data", buf, ReadWrite, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	})
-	if before != nil {
-		awaitReplaced(t, before)
+	if before != 0 {
+		awaitReplaced(t, srv, before)
 	}
 	return s
 }
 
 // offeringOf is what has the name "data".
-func offeringOf(srv *Server) *offering {
-	return offeringAs(srv, "data")
+func offeringOf(srv *Server) broker.OfferID {
+	id, _ := offeredAs(srv, "data")
+	return id
 }
 
-func awaitReplaced(t testing.TB, o *offering) {
+func awaitReplaced(t testing.TB, srv *Server, before broker.OfferID) {
 	t.Helper()
-	select {
-	case <-o.replaced:
-	case <-soon(t).Done():
-		require.FailNow(t, "it is not replaced")
-	}
+	require.Eventually(t, func() bool { return offeringOf(srv) != before }, 10*time.Second, 100*time.Microsecond)
 }
 
 func awaitSuperseded(t testing.TB, att *Attachment) {
@@ -197,10 +195,9 @@ func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
 	require.NoError(t, s.end(t))
 }
 
-func isExpected(srv *Server) bool {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	return srv.broker.Expects("data")
+func isExpected(srv *Server) (expected bool) {
+	srv.look(func(b *broker.Broker) { expected = b.Expects("data") })
+	return expected
 }
 
 // The application is asked about the new offer, also for a consumer about which it has
@@ -240,7 +237,7 @@ func TestReplaceLegacy(t *testing.T) {
 	att := attached(t, srv, "data", dev)
 	before, s := offeringOf(srv), newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "data", m, OnEvent(s.see)) })
-	awaitReplaced(t, before)
+	awaitReplaced(t, srv, before)
 	awaitSuperseded(t, att)
 	require.NoError(t, att.Close())
 	require.NoError(t, old.end(t))

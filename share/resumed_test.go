@@ -65,7 +65,7 @@ func TestOfferResumedWrong(t *testing.T) {
 	wrong := memory
 	wrong.Chunks = 2
 	require.ErrorContains(t, errOf(srv.OfferResumed("data", wrong, files, ReadOnly)), "descriptors for memory of 2 chunks")
-	require.Empty(t, srv.offerings)
+	require.Zero(t, offers(srv))
 	require.False(t, stands(srv, "data"))
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, errOf(srv.OfferResumed("data", memory, files, ReadOnly)), ErrClosed)

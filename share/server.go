@@ -245,6 +245,25 @@ func (s *Server) Leases(name string) []*Lease {
 	return o.leases()
 }
 
+// look calls f with the broker, which f reads and does not keep.
+func (s *Server) look(f func(*broker.Broker)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(s.broker)
+}
+
+// conn returns a session's connection, for tests that fill its queue.
+func (s *Server) conn(id broker.SessionID) *sock.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[id].transport.conn
+}
+
+// load returns how many connections are served, and how many processes are watched.
+func (s *Server) load() (connections, processes int) {
+	return s.places.count(), s.watches.count()
+}
+
 // Remove removes the socket and its lock file without waiting, for a process that is about
 // to end without Close. After Close it does nothing.
 func (s *Server) Remove() error {

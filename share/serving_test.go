@@ -3,10 +3,12 @@ package share
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -72,8 +74,8 @@ func (s *served) start(t testing.TB, name string, offer func(context.Context) er
 }
 
 func offered(srv *Server, name string) bool {
-	o := offeringAs(srv, name)
-	return o != nil && o.isPublished()
+	_, published := offeredAs(srv, name)
+	return published
 }
 
 func (s *served) see(e Event) {
@@ -172,35 +174,32 @@ func early(t testing.TB, srv *Server, want wire.Attach) *sock.Conn {
 }
 
 // waiting returns the sessions that wait for any offer.
-func waiting(srv *Server) (all []*session) {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	for _, w := range srv.broker.Waiting() {
-		if w.Knows == 0 {
-			all = append(all, srv.sessions[w.Session])
-		}
-	}
+func waiting(srv *Server) (all []broker.Waiter) {
+	srv.look(func(b *broker.Broker) {
+		all = slices.DeleteFunc(b.Waiting(), func(w broker.Waiter) bool { return w.Knows != 0 })
+	})
 	return all
 }
 
-// offeringAs returns the offer that has a name, or nil.
-func offeringAs(srv *Server, name string) *offering {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	return srv.offerings[srv.broker.Named(name)]
+// offeredAs returns the number of the offer that has a name, and whether it is published.
+func offeredAs(srv *Server, name string) (id broker.OfferID, published bool) {
+	srv.look(func(b *broker.Broker) {
+		id = b.Named(name)
+		published = slices.ContainsFunc(b.There(), func(l broker.Listed) bool { return l.Offer == id && l.Published })
+	})
+	return id, published
 }
 
-func (o *offering) isPublished() bool {
-	o.server.mu.Lock()
-	defer o.server.mu.Unlock()
-	return o.published
+// offers counts those that are known, with those that are over but have leases or fences.
+func offers(srv *Server) (n int) {
+	srv.look(func(b *broker.Broker) { n = b.Offers() })
+	return n
 }
 
 // stands reports whether a name stands for anything, or is expected to.
-func stands(srv *Server, name string) bool {
-	srv.mu.Lock()
-	defer srv.mu.Unlock()
-	return srv.broker.Knows(name)
+func stands(srv *Server, name string) (known bool) {
+	srv.look(func(b *broker.Broker) { known = b.Knows(name) })
+	return known
 }
 
 // heard is the next message on conn, whose files are closed.
@@ -226,9 +225,8 @@ func dialed(t testing.TB, srv *Server) *sock.Conn {
 
 // connections counts those that are served.
 func connections(srv *Server) int {
-	srv.places.mu.Lock()
-	defer srv.places.mu.Unlock()
-	return srv.places.taken
+	n, _ := srv.load()
+	return n
 }
 
 // hearer speaks messages on a raw connection.

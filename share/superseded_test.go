@@ -12,8 +12,7 @@ import (
 // Consumers are told in a record that older ones ignore, how far they have got does not
 // matter: those that wait for the data of the offer that is replaced cannot be.
 func TestConsumersHearThatTheyAreSuperseded(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.opts.goodbye = brief
+	dev, ctx, srv := listening(t, goodbyes(brief))
 	buf, next := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
 	old := serve(t, srv, buf)
 	sent, mapped := asked(t, srv, wants(dev)), asked(t, srv, wants(dev))
@@ -40,20 +39,19 @@ func TestConsumersHearThatTheyAreSuperseded(t *testing.T) {
 func TestSupersededConsumerThatDoesNotRead(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	for _, reads := range []bool{true, false} {
-		srv := listen(t)
-		srv.opts.goodbye = brief
+		srv := listen(t, goodbyes(brief))
 		old := serve(t, srv, newBuffer(t, ctx, 1))
 		conn := asked(t, srv, wants(dev))
 		old.await(t, Sent, 1)
 		n := 0
-		for conn := srv.Leases("data")[0].transport.conn; conn.TrySend(wire.Encode(wire.Progress{})) == nil; n++ {
+		for l := srv.Leases("data")[0]; l.Notify(briefly(t), nil) == nil; n++ {
 		}
 		replace(t, srv, newBuffer(t, ctx, 2))
 		require.EqualValues(t, 2, attached(t, srv, "data", dev).Size())
 		if reads {
 			require.IsType(t, wire.Offer{}, heard(t, conn))
 			for range n {
-				require.IsType(t, wire.Progress{}, heard(t, conn))
+				require.IsType(t, wire.Notice{}, heard(t, conn))
 			}
 			require.IsType(t, wire.Superseded{}, heard(t, conn))
 			require.NoError(t, conn.Close())

@@ -134,6 +134,12 @@ func (ws *watches) join(conn *sock.Conn) (*watch, error) {
 	return w, nil
 }
 
+func (ws *watches) count() int {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return len(ws.order)
+}
+
 // makeRoom ends the oldest watch without users if there are too many watches, and reports
 // whether there is room. It runs with mu held.
 func (ws *watches) makeRoom() bool {

@@ -367,5 +367,8 @@ func (b *Broker) Waiting() (all []Waiter) {
 // Expects reports whether sessions that ask for a name wait, unless there is an offer of it.
 func (b *Broker) Expects(text string) bool { return b.names[text] != nil && b.names[text].expected }
 
+// Offers returns how many offers there are, with those that are over but have leases or fences.
+func (b *Broker) Offers() int { return len(b.offers) }
+
 // Knows reports whether a name stands for anything, or is expected to.
 func (b *Broker) Knows(text string) bool { return b.names[text] != nil }
