@@ -140,7 +140,7 @@ func TestAuthorizeWithAnyError(t *testing.T) {
 		say <- err
 		conn := dialed(t, srv)
 		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
-		require.Equal(t, notAllowed, heard(t, conn))
+		require.Equal(t, turnedAway, heard(t, conn))
 		require.NoError(t, conn.Close())
 		require.ErrorIs(t, s.await(t, PeerRefused, i+1).Err, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -93,7 +94,7 @@ func TestDataForWhoWaits(t *testing.T) {
 func TestDataFileIsSealedAndGoesWithTheOffer(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
-	f := ok(newDataFile(noise(5000, 1)))(t)
+	f := ok(descriptor.Sealed("data", noise(5000, 1)))(t)
 	seals := ok(unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0))(t)
 	require.Equal(t, sealed|unix.F_SEAL_SEAL, seals&^unix.F_SEAL_EXEC)
 	require.ErrorIs(t, errOf(f.WriteAt([]byte("x"), 0)), unix.EPERM)

@@ -211,22 +211,22 @@ type LostError struct {
 	Peer sock.Peer
 	Err  error // what the connection said
 
-	watch *watch
+	process *watch
 }
 
 // Died reports whether the process that made the connection has died, and has not only
 // hung up. A process dies a moment after its connection has ended, so Died waits for half a
 // second at most. It returns false if the end of the process cannot be known.
 func (e *LostError) Died() bool {
-	if e == nil || e.watch == nil {
+	if e == nil || e.process == nil {
 		return false
 	}
 	timer := time.NewTimer(deathTime)
 	defer timer.Stop()
 	select {
-	case <-e.watch.died:
+	case <-e.process.died:
 		return true
-	case <-e.watch.lost:
+	case <-e.process.lost:
 	case <-timer.C:
 	}
 	return false
@@ -234,7 +234,7 @@ func (e *LostError) Died() bool {
 
 // Error says what the connection said, and whether the process is known to have died.
 func (e *LostError) Error() string {
-	if e.watch != nil && isClosed(e.watch.died) {
+	if e.process != nil && isClosed(e.process.died) {
 		return fmt.Sprintf("%v: its process has died", e.Err)
 	}
 	return fmt.Sprintf("%v: it has said no farewell", e.Err)

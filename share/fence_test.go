@@ -350,21 +350,3 @@ func TestFenceOptions(t *testing.T) {
 	require.NoError(t, att.Close())
 	s.stop(t)
 }
-
-// A lease ends, and its peer has released the memory, while somebody begins to wait for that: what is
-// not known of the peer's process does not matter.
-func TestReleasedWhileItIsAsked(t *testing.T) {
-	wrong := 0
-	for range 20000 {
-		over := make(chan struct{})
-		f := &fence{unknown: errors.New("an older peer"), over: over}
-		go func() {
-			f.released = true
-			close(over)
-		}()
-		if f.await(t.Context(), Released) != nil {
-			wrong++
-		}
-	}
-	require.Zero(t, wrong)
-}

@@ -166,7 +166,7 @@ func TestListIsRefused(t *testing.T) {
 	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
 	for path, code := range map[string]RefusalCode{
 		srv.Path():              RefusedBusy,
-		refusing(t, notAllowed): RefusedPolicy,
+		refusing(t, turnedAway): RefusedPolicy,
 		refusing(t, wire.Refuse{Code: RefusedUnsupported, Text: "records of type 12"}): RefusedUnsupported,
 	} {
 		_, err := List(soon(t), path)

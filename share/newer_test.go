@@ -119,7 +119,7 @@ func TestWhoIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 			want := wants(dev)
 			want.Name, want.After = name, known
 			conn := asked(t, srv, want)
-			require.Equal(t, notAllowed, heard(t, conn), "%s, newer than %d", name, known)
+			require.Equal(t, turnedAway, heard(t, conn), "%s, newer than %d", name, known)
 			require.NoError(t, conn.Close())
 		}
 	}

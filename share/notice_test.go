@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/gpufd/gpufd/internal/wire"
 )
 
 func awaitNotice(t testing.TB, notices <-chan []byte) string {
@@ -65,7 +63,7 @@ func TestNoticesNobodyTakes(t *testing.T) {
 	serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
 	att := attached(t, srv, "data", dev, WithRecordRate(0))
 	l := <-leases
-	const sent = 3 * maxNotices
+	const sent = 3 * 16
 	for i := range sent {
 		require.NoError(t, l.Notify(soon(t), fmt.Append(nil, i)))
 	}
@@ -82,17 +80,6 @@ func TestNoticesNobodyTakes(t *testing.T) {
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 	<-l.Done()
 	require.ErrorIs(t, l.Notify(soon(t), nil), ErrRevoked)
-}
-
-// The oldest go when there is no room.
-func TestNoticesInTheirOrder(t *testing.T) {
-	tr := &transport{notices: make(chan []byte, maxNotices)}
-	for i := range 2*maxNotices + 1 {
-		tr.noteNotice(fmt.Append(nil, i))
-	}
-	require.Len(t, tr.notices, maxNotices)
-	require.Equal(t, fmt.Sprint(maxNotices+1), string(<-tr.notices))
-	require.Equal(t, wire.MaxNotice, MaxNotice)
 }
 
 // What is zero or nil has no notices, and takes none.

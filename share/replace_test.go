@@ -222,7 +222,7 @@ func TestAuthorizeIsAskedAboutWhatReplaces(t *testing.T) {
 			require.EqualValues(t, 2, heard(t, conn).(wire.Offer).Memory.Size)
 			replace(t, srv, newBuffer(t, ctx, 1))
 		} else {
-			require.Equal(t, notAllowed, heard(t, conn))
+			require.Equal(t, turnedAway, heard(t, conn))
 		}
 		require.NoError(t, conn.Close())
 	}

@@ -242,3 +242,6 @@ func exportOnce(t testing.TB, buf *vmm.Buffer) {
 	l := ok(buf.Lend())(t)
 	require.NoError(t, l.Close())
 }
+
+// turnedAway is what a peer hears whom the application does not admit.
+var turnedAway = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}
