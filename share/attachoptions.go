@@ -194,7 +194,7 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	if err := wire.CheckAccess(o.access); err != nil {
 		return nil, err
 	}
-	return o, o.check()
+	return o, checkPeer(&o.peerOptions)
 }
 
 // capabilities returns what this side tells the producer that it takes.

@@ -31,7 +31,7 @@ func WithCursors(size uint64, begin func(l *Lease, f *os.File) error) OfferOptio
 }
 
 // check returns what is wrong with the option, or nil; a nil option is fine.
-func (c *cursorOption) check() error {
+func checkCursors(c *cursorOption) error {
 	switch {
 	case c == nil:
 		return nil

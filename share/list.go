@@ -46,7 +46,7 @@ func List(ctx context.Context, path string, opts ...PeerOption) ([]Listing, erro
 	for _, f := range opts {
 		f.apply(&o)
 	}
-	if err := o.check(); err != nil {
+	if err := checkPeer(&o); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, ErrTimeout)

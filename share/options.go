@@ -54,7 +54,7 @@ func WithPolicy(p sock.Policy) PeerOption { return func(o *peerOptions) { o.poli
 // ([RefusedRate], [ErrRate]) and disconnected. 0 is no bound.
 func WithRecordRate(perSecond int) PeerOption { return func(o *peerOptions) { o.rate = perSecond } }
 
-func (o *peerOptions) check() error {
+func checkPeer(o *peerOptions) error {
 	switch {
 	case o.timeout <= 0:
 		return fmt.Errorf("share: WithTimeout(%s): want more than 0", o.timeout)
@@ -153,7 +153,7 @@ func newListenOptions(opts []ListenOption) (*listenOptions, error) {
 	if o.connections < 1 || o.perPeer < 1 {
 		return nil, fmt.Errorf("share: WithConnections(%d), WithConnectionsPerPeer(%d): want 1 or more", o.connections, o.perPeer)
 	}
-	return o, o.check()
+	return o, checkPeer(&o.peerOptions)
 }
 
 // ReadOnly and ReadWrite are the kinds of access that a consumer may ask for.
@@ -226,7 +226,7 @@ func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
 	case o.grace < 0:
 		return nil, fmt.Errorf("share: WithGrace(%s): want 0, which is no bound, or more", o.grace)
 	}
-	return o, errors.Join(o.fence.check(), o.cursors.check())
+	return o, errors.Join(checkFence(o.fence), checkCursors(o.cursors))
 }
 
 // WithFence makes Offer return only when no consumer writes the memory any more; until
@@ -248,7 +248,7 @@ func WithFence(ctx context.Context, want Fence) OfferOption {
 	return func(o *offerOptions) { o.fence = &fenceOption{ctx, want} }
 }
 
-func (f *fenceOption) check() error {
+func checkFence(f *fenceOption) error {
 	switch {
 	case f == nil:
 		return nil
