@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -58,7 +59,7 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 //	answer    tell the producer so, once the data is there
 //	confirm   for legacy memory: the producer says that it is what it offered
 type attaching struct {
-	transport *transport
+	transport *serve.Transport
 	process   *sock.Process // that listens, or nil
 	unwatched error         // why not
 	opts      *attachOptions
@@ -67,7 +68,7 @@ type attaching struct {
 	dev       *cu.Device
 	resumes   *Attachment // whose memory this is to be a lease of, or nil
 	behind    *tie        // the lease that a producer has taken back, which is not asked again; or nil
-	step      *stepper
+	step      *serve.Stepper
 
 	made    cu.Stack         // where a lost attachment was made
 	room    *vmm.Reservation // or nil
@@ -98,8 +99,8 @@ func (a *attaching) lease(ctx context.Context) error {
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
-	a.step = newStepper(ctx, &a.opts.timeout)
-	defer func() { a.step.cancel() }()
+	a.step = serve.NewStepper(ctx, &a.opts.Timeout)
+	defer func() { a.step.Cancel() }()
 	if err := a.take(ctx); err != nil {
 		return a.fail(ctx, err)
 	}
@@ -107,32 +108,32 @@ func (a *attaching) lease(ctx context.Context) error {
 }
 
 func (a *attaching) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.timeout, ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.Timeout, ErrTimeout)
 	defer cancel()
-	t, err := connect(ctx, a.path, a.opts.peerOptions)
+	t, err := connect(ctx, a.path, a.opts.PeerOptions)
 	if err != nil {
 		return err
 	}
 	a.transport = t
-	a.process, a.unwatched = a.opts.process(t.conn)
-	if a.behind.isOf(t.conn.Peer(), a.process) {
-		return errors.Join(errTakenBack, t.conn.Close(), a.process.Close())
+	a.process, a.unwatched = a.opts.Process(t.Conn)
+	if a.behind.isOf(t.Conn.Peer(), a.process) {
+		return errors.Join(errTakenBack, t.Conn.Close(), a.process.Close())
 	}
-	a.opts.connected(t.conn.Peer())
+	a.opts.connected(t.Conn.Peer())
 	return nil
 }
 
 // connect connects to a producer that the policy admits.
-func connect(ctx context.Context, path string, o peerOptions, opts ...sock.DialOption) (*transport, error) {
+func connect(ctx context.Context, path string, o serve.PeerOptions, opts ...sock.DialOption) (*serve.Transport, error) {
 	conn, err := sock.Dial(ctx, path, append(opts, sock.WithMaxRecord(wire.MaxRecord))...)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.policy.Check(conn.Peer()); err != nil {
+	if err := o.Policy.Check(conn.Peer()); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	t := newTransport(conn, o)
-	t.superseded = make(chan struct{})
+	t := serve.NewTransport(conn, o)
+	t.Superseded = make(chan struct{})
 	return t, nil
 }
 
@@ -195,7 +196,7 @@ func (a *attaching) ask(ctx context.Context) (err error) {
 
 // say sends m. A producer that has gone is no error here: it may have sent its answer before.
 func (a *attaching) say(ctx context.Context, m wire.Message) error {
-	err := a.transport.sendRecord(ctx, wire.Append(a.answer[:0], m))
+	err := a.transport.SendRecord(ctx, wire.Append(a.answer[:0], m))
 	if errors.Is(err, sock.ErrPeerLost) {
 		return nil
 	}
@@ -205,7 +206,7 @@ func (a *attaching) say(ctx context.Context, m wire.Message) error {
 // receiveOffer collects the records of the offer that was asked for.
 func (a *attaching) receiveOffer() error {
 	for {
-		m, files, err := a.transport.receive(a.step.ctx, true)
+		m, files, err := a.transport.Receive(a.step.Ctx, true)
 		if errors.Is(err, sock.ErrPeerLost) {
 			return fmt.Errorf("the producer closed the connection before its offer was complete: %w", err)
 		}
@@ -233,19 +234,19 @@ func (a *attaching) receiveOffer() error {
 				return err
 			}
 		default:
-			return unexpected(m, "where an offer belongs")
+			return serve.Unexpected(m, "where an offer belongs")
 		}
 		if a.isComplete() {
 			return nil
 		}
-		a.step.renew()
+		a.step.Renew()
 	}
 }
 
 // add takes a record of the offer, whose descriptors are among files.
 func (a *attaching) add(m wire.Offer) error {
 	if a.whole {
-		return unexpected(m, "where application data belongs")
+		return serve.Unexpected(m, "where application data belongs")
 	}
 	if err := m.Follows(a.offer, len(a.files)); err != nil {
 		return err
@@ -266,7 +267,7 @@ func (a *attaching) add(m wire.Offer) error {
 // described is the offer in the caller's terms.
 func (a *attaching) described() Offer {
 	m := a.offer
-	return Offer{m.Name, m.Memory, m.Access, a.data, a.transport.conn.Peer(), m.Process.Flags&wire.ProcessWaits != 0, m.Legacy}
+	return Offer{m.Name, m.Memory, m.Access, a.data, a.transport.Conn.Peer(), m.Process.Flags&wire.ProcessWaits != 0, m.Legacy}
 }
 
 // awaitData waits until the producer says that the data of a pending offer is there.
@@ -290,8 +291,8 @@ func (a *attaching) awaitConfirmation() error {
 // hear waits for the message want.
 func (a *attaching) hear(want wire.Message, state string) error {
 	for {
-		a.step.renew()
-		m, files, err := a.transport.receive(a.step.ctx, true)
+		a.step.Renew()
+		m, files, err := a.transport.Receive(a.step.Ctx, true)
 		a.files = append(a.files, files...)
 		if err != nil {
 			return err
@@ -308,13 +309,13 @@ func (a *attaching) hear(want wire.Message, state string) error {
 			if m.Type() == want.Type() {
 				return fmt.Errorf("%w: %s of another generation than was offered", ErrProtocol, m.Type())
 			}
-			return unexpected(m, state)
+			return serve.Unexpected(m, state)
 		}
 	}
 }
 
 // refuseFiles takes no descriptors from now on. Where the kernel cannot, each record is looked at.
-func (a *attaching) refuseFiles() { _ = a.transport.conn.RefuseFiles() }
+func (a *attaching) refuseFiles() { _ = a.transport.Conn.RefuseFiles() }
 
 // dropFiles closes the received descriptors. A lying peer's may take long to close.
 func (a *attaching) dropFiles() {
@@ -333,30 +334,30 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 	}
 	err = errors.Join(err, a.room.Close())
 	a.dropFiles()
-	dropCursors(a.cursors)
+	serve.DropCursors(a.cursors)
 	if errors.Is(err, ErrRevoked) && a.offer.Process.Told {
-		a.transport.trySay(wire.Farewell{}) // nothing is mapped any more
+		a.transport.TrySay(wire.Farewell{}) // nothing is mapped any more
 	}
 	if last := attachFailed(err); a.asked && last != nil {
-		grace := a.transport.farewell()
+		grace := a.transport.Farewell()
 		if ctx.Err() != nil || errors.Is(err, ErrTimeout) { // there is no more time
 			grace = 0
 		}
-		told := a.transport.close(last, grace)
+		told := a.transport.Close(last, grace)
 		if a.offer.Legacy != nil && errors.Is(told, sock.ErrPeerLost) { // which may be why there was nothing to be opened
 			err = errors.Join(err, told)
 		}
 	}
-	return errors.Join(err, a.transport.conn.Close(), a.process.Close())
+	return errors.Join(err, a.transport.Conn.Close(), a.process.Close())
 }
 
 // attachFailed returns what the producer is told, or nil.
 func attachFailed(err error) wire.Message {
 	switch {
-	case isGone(err), errors.Is(err, ErrRevoked):
+	case serve.IsGone(err), errors.Is(err, ErrRevoked):
 		return nil
 	case errors.Is(err, ErrRate):
-		return refusal(err)
+		return serve.Refusal(err)
 	}
 	return wire.Verdict{OK: false, Text: "attaching failed: " + err.Error()}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -18,7 +19,7 @@ import (
 func TestAttachTellsOfItsSteps(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)
-	serve(t, srv, newBuffer(t, ctx, 7), WithData([]byte{1, 2}))
+	put(t, srv, newBuffer(t, ctx, 7), WithData([]byte{1, 2}))
 	var said []string
 	spy.onStep(func(step string) { said = append(said, step) })
 	attached(t, srv, "", dev,
@@ -38,7 +39,7 @@ func TestAttachTellsOfItsSteps(t *testing.T) {
 // An attachment that is lost was made by whoever called Attach, which calls attach.
 func TestAttachNotesItsCaller(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	o := ok(newAttachOptions(nil))(t)
 	a := &attaching{opts: o, path: srv.Path(), dev: dev}
 	att := ok(a.attach(soon(t)))(t)
@@ -52,7 +53,7 @@ func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	_, other := cutest.TwoDevices(t, dev.Driver())
 	srv := listen(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	_, err := Attach(soon(t), srv.Path(), "", other)
 	require.ErrorIs(t, err, vmm.ErrDevice)
 	require.ErrorContains(t, err, dev.UUID().String())
@@ -101,7 +102,7 @@ func TestAttachIsRefused(t *testing.T) {
 func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnections(1))
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	held := attached(t, srv, "", dev)
 	for range 50 {
 		_, err := Attach(soon(t), srv.Path(), "", dev)
@@ -144,7 +145,7 @@ func TestFault68_OfferWaitsForWorkOnTheMemory(t *testing.T) {
 	for i := range 10 {
 		want := uint8(i + 1)
 		require.NoError(t, cu.FillAsync(stream, buf.Ptr(), want, 8*g))
-		s := serve(t, srv, buf)
+		s := put(t, srv, buf)
 		done := ok(stream.Query())(t)
 		require.True(t, done)
 		att := attached(t, srv, "", dev)
@@ -159,7 +160,7 @@ func TestFault68_OfferWaitsForWorkOnTheMemory(t *testing.T) {
 // Close is idempotent and nil-safe; what ended says so.
 func TestClosedAttachmentIsClosed(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	att := ok(Attach(soon(t), srv.Path(), "", dev))(t)
 	require.NoError(t, att.Err(), "nothing has ended")
 	for range 3 {
@@ -176,19 +177,19 @@ func TestClosedAttachmentIsClosed(t *testing.T) {
 // peer's goodbye: a liar's may never be.
 func TestCloseWaitsForDescriptors(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
 	<-att.closing
 	att.closing = make(chan struct{})
 	start := time.Now()
 	require.NoError(t, att.Close())
-	require.GreaterOrEqual(t, time.Since(start), goodbye)
+	require.GreaterOrEqual(t, time.Since(start), serve.Goodbye)
 }
 
 // FAULTS 14 in small: a hundred handoffs leave nothing.
 func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	for range 100 {
 		att := ok(Attach(soon(t), srv.Path(), "", dev, WithTimeout(time.Minute)))(t)
 		require.NoError(t, att.Close())

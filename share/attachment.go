@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -30,7 +31,7 @@ type Attachment struct {
 	swap   sync.Mutex          // held while there is another
 	shut   bool                // there will be no other; under swap
 	gone   bool                // the memory is closed, too; under swap
-	former []*watch            // of earlier producers; run has them, and then endLease
+	former []*serve.Watch      // of earlier producers; run has them, and then endLease
 
 	owner  sync.Mutex // held while the memory is closed or changes hands
 	closed bool       // there was a Close; under owner
@@ -68,7 +69,7 @@ func (a *Attachment) isZero() bool { return a == nil || a.now.Load() == nil }
 func (a *Attachment) run() {
 	t := a.now.Load()
 	for a.follow(t); a.mayResume(t); a.follow(t) {
-		t.fence.settle()
+		t.fence.Settle()
 		next := a.another(t)
 		if next == nil {
 			break
@@ -78,12 +79,12 @@ func (a *Attachment) run() {
 	if a.reason = t.reason; a.open.Err() != nil && !a.isOver(t) {
 		a.reason = ErrClosed // while there was no lease
 	}
-	if a.opts.follows && isClosed(t.transport.superseded) { // which endWhenSuperseded may not have seen yet
+	if a.opts.follows && serve.IsClosed(t.transport.Superseded) { // which endWhenSuperseded may not have seen yet
 		a.cancel(ErrSuperseded)
 	}
 	a.cancel(a.reason)
 	close(a.done)
-	t.fence.settle()
+	t.fence.Settle()
 }
 
 // Ptr returns the address of the memory in this process.
@@ -147,7 +148,7 @@ func (a *Attachment) Offer() Offer {
 // another lease of the memory is taken.
 func (a *Attachment) Done() <-chan struct{} {
 	if a.isZero() {
-		return closed
+		return serve.Closed
 	}
 	return a.done
 }
@@ -177,9 +178,9 @@ var ended = func() context.Context {
 // as well.
 func (a *Attachment) Superseded() <-chan struct{} {
 	if a.isZero() {
-		return closed
+		return serve.Closed
 	}
-	return a.now.Load().transport.superseded
+	return a.now.Load().transport.Superseded
 }
 
 // Err returns nil before Done, and then why the lease has ended: [ErrRevoked]; a
@@ -209,7 +210,7 @@ func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 		return err
 	}
 	t := a.now.Load()
-	return t.ended(t.transport.send(ctx, wire.Progress{Done: done, Total: total}))
+	return t.ended(t.transport.Send(ctx, wire.Progress{Done: done, Total: total}))
 }
 
 // Report sends the producer this side's verdict on the memory, which is good if fault

@@ -15,7 +15,7 @@ func (a *Attachment) Notify(ctx context.Context, b []byte) error {
 		return err
 	}
 	t := a.now.Load()
-	return t.ended(t.transport.notify(ctx, b))
+	return t.ended(t.transport.Notify(ctx, b))
 }
 
 // Notices is [Lease.Notices] from the producer.
@@ -23,5 +23,5 @@ func (a *Attachment) Notices() <-chan []byte {
 	if a.isZero() {
 		return nil
 	}
-	return a.now.Load().transport.notices
+	return a.now.Load().transport.Notices
 }

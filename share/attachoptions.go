@@ -10,13 +10,14 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
 type attachOptions struct {
-	peerOptions
+	serve.PeerOptions
 	access     cu.Access
 	anyDevice  bool
 	maxCursors uint64 // 0 takes none
@@ -162,7 +163,7 @@ func WithHandle(types ...HandleType) AttachOption {
 
 func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	o := &attachOptions{
-		peerOptions: newPeerOptions(), access: ReadOnly,
+		PeerOptions: serve.NewPeerOptions(), access: ReadOnly,
 		maxChunks: vmm.MaxChunks, maxData: MaxData, leaseless: DefaultTimeout, handles: []HandleType{HandleFD},
 	}
 	o.quiet()
@@ -194,7 +195,7 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	if err := wire.CheckAccess(o.access); err != nil {
 		return nil, err
 	}
-	return o, checkPeer(&o.peerOptions)
+	return o, checkPeer(&o.PeerOptions)
 }
 
 // capabilities returns what this side tells the producer that it takes.

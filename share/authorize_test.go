@@ -135,7 +135,7 @@ func TestAuthorizeWithAnyError(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	say := make(chan error, 1)
 	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return <-say }))
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	for i, err := range []error{sock.ErrPeerLost, ErrTimeout, ErrVersion, wire.Refuse{Code: RefusedBusy, Text: "x"}, context.Canceled} {
 		say <- err
 		conn := dialed(t, srv)
@@ -151,7 +151,7 @@ func TestAuthorizeRefusesAttach(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	var door doorkeeper
 	srv := listen(t, WithAuthorize(door.authorize))
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	_, err := Attach(soon(t), srv.Path(), "", dev, WithAccess(ReadWrite))
 	var no *RefusalError
 	require.ErrorAs(t, err, &no)
@@ -220,7 +220,7 @@ func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 			}
 			return err
 		}))
-		first := serve(t, srv, buf, WithData([]byte("first")))
+		first := put(t, srv, buf, WithData([]byte("first")))
 		conn := dialed(t, srv)
 		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
 		<-begun
@@ -232,7 +232,7 @@ func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 			require.NoError(t, conn.Close())
 			continue
 		}
-		s := serve(t, srv, buf, WithData([]byte("second")))
+		s := put(t, srv, buf, WithData([]byte("second")))
 		close(goOn)
 		requireOffered(t, conn, false)
 		asked := door.all()
@@ -258,7 +258,7 @@ func TestAuthorizeOfConsumersThatDoNotWait(t *testing.T) {
 	requireRefusal(t, chatty, RefusedRecord, "nothing is there")
 	require.NoError(t, chatty.Close())
 	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	require.Empty(t, door.all())
 	requireServed(t, srv, ctx)
 	require.Len(t, door.all(), 1)
@@ -277,7 +277,7 @@ func TestAuthorizeMayCallTheServer(t *testing.T) {
 		clear(o.Data)
 		return srv.Offer(over, "another", buf, ReadOnly)
 	}))
-	serve(t, srv, buf, WithData([]byte("mine")))
+	put(t, srv, buf, WithData([]byte("mine")))
 	for range 2 {
 		att := attached(t, srv, "data", dev)
 		require.Equal(t, "mine", string(att.Offer().Data))
@@ -342,7 +342,7 @@ func TestAuthorizeName(t *testing.T) {
 		}
 		return nil
 	}))
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	for name, want := range map[string]RefusalCode{"data": RefusedPolicy, "": RefusedName, "none": RefusedName} {
 		_, err := Attach(soon(t), srv.Path(), name, dev)
 		var no *RefusalError
@@ -367,7 +367,7 @@ func TestAuthorizeNameOfTheOnlyOffer(t *testing.T) {
 	want := wants(dev)
 	want.Name = ""
 	conn := early(t, srv, want)
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	no, refused := heard(t, conn).(wire.Refuse)
 	require.True(t, refused, "it gets what it may not ask for")
 	require.Equal(t, RefusedName, no.Code)
@@ -385,7 +385,7 @@ func TestAuthorizeNameAfterAWait(t *testing.T) {
 		return nil
 	}), WithParts(func(_ sock.Peer, name string) []string { return []string{name + "/0"} }))
 	old := newBuffer(t, ctx, 1)
-	serve(t, srv, old)
+	put(t, srv, old)
 	want := wants(dev)
 	want.After = old.Describe().Generation
 	conn := asked(t, srv, want)

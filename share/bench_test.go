@@ -21,7 +21,7 @@ func BenchmarkHandoff(b *testing.B) {
 	}{{"1 chunk", nil}, {"4 chunks", []vmm.NewOption{vmm.WithChunkSize(g)}}} {
 		b.Run(c.name, func(b *testing.B) {
 			srv := listen(b)
-			serve(b, srv, newBuffer(b, ctx, 4*g, c.opts...))
+			put(b, srv, newBuffer(b, ctx, 4*g, c.opts...))
 			bg := soon(b)
 			for b.Loop() {
 				att := ok(Attach(bg, srv.Path(), "data", dev))(b)

@@ -55,7 +55,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 			blocks: func() { awaitWaiting(t, srv, 1) },
 			after: func() {
 				awaitWaiting(t, srv, 0)
-				serve(t, srv, newBuffer(t, ctx, 1))
+				put(t, srv, newBuffer(t, ctx, 1))
 				requireServed(t, srv, ctx)
 			}}
 	},
@@ -193,7 +193,7 @@ func hearing(t *testing.T, conn *sock.Conn) <-chan wire.Message {
 	go func() {
 		defer close(c)
 		for {
-			m, files, err := hearer(conn).receive(ctx, true)
+			m, files, err := hearer(conn).Receive(ctx, true)
 			if err != nil {
 				return
 			}
@@ -285,7 +285,7 @@ func deaf(t *testing.T, dev *cu.Device, ctx *cu.Context) *Attachment {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	for err == nil {
-		err = att.now.Load().transport.conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
+		err = att.now.Load().transport.Conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
 	}
 	require.ErrorIs(t, err, sock.ErrWouldWait)
 	return att

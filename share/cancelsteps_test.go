@@ -139,7 +139,7 @@ func TestProducerThatTakesTooLong(t *testing.T) {
 	att := ok(Attach(soon(t), path, "data", dev))(t)
 	is := att.now.Load()
 	brisk := *is.transport
-	brisk.timeout = brief
+	brisk.Timeout = brief
 	hurried := &Attachment{memory: att.memory, last: func() {}}
 	hurried.now.Store(&tie{transport: &brisk, offer: is.offer, done: is.done})
 	require.ErrorIs(t, hurried.Report(soon(t), nil), ErrTimeout)

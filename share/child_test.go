@@ -200,7 +200,9 @@ func childProducer() error {
 	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(size, 1)); err != nil {
 		return err
 	}
-	offer := func(served context.Context, srv *Server) error { return srv.Offer(served, "data", buf, ReadWrite) }
+	offer := func(served context.Context, srv *Server) error {
+		return srv.Offer(served, "data", buf, ReadWrite)
+	}
 	return errors.Join(serveUntilInputEnds(offer), buf.Close(), ctx.Close())
 }
 
@@ -209,7 +211,7 @@ func TestConsumerInAnotherProcess(t *testing.T) {
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, 2*g-1, vmm.WithChunkSize(g))
 	srv := listen(t)
-	s := serve(t, srv, buf, WithVerdict())
+	s := put(t, srv, buf, WithVerdict())
 	c := start(t, "consumer", srv.Path(), "")
 	c.end(t)
 	require.NoError(t, s.await(t, Ended, 1).Err)
@@ -232,7 +234,7 @@ func TestFault5and6_ConsumerKilled(t *testing.T) {
 					c = start(t, "consumer", srv.Path(), do)
 					require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
 				}
-				s := serve(t, srv, buf, WithVerdict())
+				s := put(t, srv, buf, WithVerdict())
 				if !early {
 					c = start(t, "consumer", srv.Path(), do)
 				}
@@ -255,7 +257,7 @@ func TestConsumerKilledWhileItWaits(t *testing.T) {
 	require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
 	c.kill()
 	require.Eventually(t, func() bool { return len(waiting(srv)) == 0 }, 30*time.Second, time.Millisecond)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithLeases(1))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithLeases(1))
 	att := attached(t, srv, "data", dev)
 	require.NoError(t, att.Close())
 	require.NoError(t, s.end(t))

@@ -17,7 +17,7 @@ import (
 func TestFault31_MappedIsSaidOnce(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	s := serve(t, srv, buf)
+	s := put(t, srv, buf)
 	conn := dialed(t, srv)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: ""})))
 	rec := ok(conn.Receive(soon(t)))(t)
@@ -52,7 +52,7 @@ func TestProducerThatOnlySends(t *testing.T) {
 		}
 		close(deaf)
 		<-over
-	}), "data", dev, attachOption(func(o *attachOptions) { o.goodbye = brief }))
+	}), "data", dev, attachOption(func(o *attachOptions) { o.Goodbye = brief }))
 	require.NoError(t, err)
 	<-deaf
 	require.ErrorIs(t, att.Progress(soon(t), 1, 2), sock.ErrPeerLost)
@@ -84,7 +84,7 @@ func TestWaitingConsumerThatGoesGivesItsPlaceUp(t *testing.T) {
 	_ = chatty.WaitClose(soon(t))
 	require.NoError(t, chatty.Close())
 	require.Eventually(t, func() bool { return connections(srv) == 0 }, 5*time.Second, time.Millisecond)
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	requireServed(t, srv, ctx)
 }
 
@@ -98,7 +98,7 @@ func TestServerCloseWaitsForItsOffers(t *testing.T) {
 	before := cutest.Descriptors()
 	for range 50 {
 		srv := listen(t)
-		serve(t, srv, buf)
+		put(t, srv, buf)
 		require.NoError(t, srv.Close())
 		require.Equal(t, before, cutest.Descriptors())
 	}

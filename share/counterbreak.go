@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 )
 
 // A counter breaks once: when a wait for its number, or a wait before a signal of it, is
@@ -53,7 +54,7 @@ func (c *Counter) remember(w *cu.StreamWait) {
 	}
 	defer c.mu.Unlock()
 	if len(c.waits) >= c.many {
-		c.waits = slices.DeleteFunc(c.waits, func(w *cu.StreamWait) bool { return isClosed(w.Done()) })
+		c.waits = slices.DeleteFunc(c.waits, func(w *cu.StreamWait) bool { return serve.IsClosed(w.Done()) })
 		c.many = max(fewStreamWaits, 2*len(c.waits))
 	}
 	c.waits = append(c.waits, w)

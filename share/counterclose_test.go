@@ -119,7 +119,7 @@ func TestFault79_AttachmentIsClosedAfterItsCounter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dev, ctx := leavesNothing(t)
 			gate, s := newGate(t, ctx), newStream(t, ctx)
-			served := serve(t, listen(t), control(t, ctx))
+			served := put(t, listen(t), control(t, ctx))
 			att := attached(t, served.Server, "data", dev, WithAccess(ReadWrite))
 			c := newCounter(t, ctx, att.Buffer())
 			gate.hold(t, s)

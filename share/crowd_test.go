@@ -25,7 +25,7 @@ func TestOfferEndsBeforeTheAnswer(t *testing.T) {
 		srv := listen(t)
 		srv.Expect("data")
 		conn := early(t, srv, wants(dev))
-		s := serve(t, srv, buf)
+		s := put(t, srv, buf)
 		s.await(t, Sent, 1)
 		closed := make(chan error, 1)
 		if i%2 == 0 {

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -27,18 +28,23 @@ const cursorSeals = descriptor.Size
 // ([RefusedUnsupported]). The other side may write the memory at any time: copy first, then
 // check.
 func WithCursors(size uint64, begin func(l *Lease, f *os.File) error) OfferOption {
-	return func(o *offerOptions) { o.cursors = &cursorOption{size, begin} }
+	return func(o *serve.Terms) {
+		o.Cursors = &serve.CursorTerms{Size: size}
+		if begin != nil {
+			o.Cursors.Begin = func(l *serve.Lease, f *os.File) error { return begin((*Lease)(l), f) }
+		}
+	}
 }
 
 // check returns what is wrong with the option, or nil; a nil option is fine.
-func checkCursors(c *cursorOption) error {
+func checkCursors(c *serve.CursorTerms) error {
 	switch {
 	case c == nil:
 		return nil
-	case c.begin == nil:
+	case c.Begin == nil:
 		return errors.New("share: WithCursors without a function (nil)")
-	case c.size == 0 || c.size > MaxCursors:
-		return fmt.Errorf("share: WithCursors(%d): want 1 to %d bytes", c.size, MaxCursors)
+	case c.Size == 0 || c.Size > MaxCursors:
+		return fmt.Errorf("share: WithCursors(%d): want 1 to %d bytes", c.Size, MaxCursors)
 	}
 	return nil
 }
@@ -63,7 +69,7 @@ func (a *Attachment) Cursors() *os.File {
 // also if it fails.
 func (a *attaching) addCursors(files []*os.File) error {
 	if !a.whole || a.awaitsDataFile() || a.offer.CursorSize == 0 || a.cursors != nil {
-		return errors.Join(unexpected(wire.Cursors{}, "where none belongs"), sock.CloseFiles(files))
+		return errors.Join(serve.Unexpected(wire.Cursors{}, "where none belongs"), sock.CloseFiles(files))
 	}
 	if err := checkSealed(files[0], a.offer.CursorSize, cursorSeals); err != nil {
 		return errors.Join(fmt.Errorf("%w: cursors: %w", ErrWire, err), sock.CloseFiles(files))

@@ -48,7 +48,7 @@ func TestCursorsAreOfOneLease(t *testing.T) {
 // The application may turn a consumer away when it is to have cursors.
 func TestCursorsThatAreNotGiven(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 100), WithCursors(8, func(*Lease, *os.File) error { return errors.New("no place for you") }))
+	s := put(t, srv, newBuffer(t, ctx, 100), WithCursors(8, func(*Lease, *os.File) error { return errors.New("no place for you") }))
 	_, err := Attach(soon(t), srv.Path(), "data", dev, WithCursorsOf(8))
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "no place for you")

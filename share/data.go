@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
@@ -19,10 +20,10 @@ const sealed = descriptor.Content
 // caller keeps f.
 func (a *attaching) addData(f *os.File) error {
 	if !a.whole {
-		return unexpected(wire.Data{}, "before the offer was complete")
+		return serve.Unexpected(wire.Data{}, "before the offer was complete")
 	}
 	if !a.awaitsDataFile() {
-		return unexpected(wire.Data{}, "where none belongs")
+		return serve.Unexpected(wire.Data{}, "where none belongs")
 	}
 	b, err := readSealed(f, a.offer.DataSize)
 	if err != nil {

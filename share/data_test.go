@@ -114,7 +114,7 @@ func TestDataFileIsSealedAndGoesWithTheOffer(t *testing.T) {
 // the offer.
 func TestDataIsForWhoTakesIt(t *testing.T) {
 	dev, ctx, srv := listening(t, goodbyes(brief))
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithData(noise(wire.MaxData+1, 1)))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithData(noise(wire.MaxData+1, 1)))
 	for i, bits := range []wire.Capabilities{0, ^wire.TakesData} {
 		want := wants(dev)
 		want.Capabilities = bits
@@ -134,7 +134,7 @@ func TestDataIsForWhoTakesIt(t *testing.T) {
 // Data that fits the record is bounded by the consumer, too.
 func TestMaxDataOfSmallData(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	serve(t, srv, newBuffer(t, ctx, 1), WithData([]byte("xy")))
+	put(t, srv, newBuffer(t, ctx, 1), WithData([]byte("xy")))
 	for n, want := range map[int]error{0: ErrTooLarge, 1: ErrTooLarge, 2: nil} {
 		att, err := Attach(soon(t), srv.Path(), "data", dev, WithMaxData(n))
 		require.ErrorIs(t, err, want, n)
@@ -147,7 +147,7 @@ func TestMaxDataOfSmallData(t *testing.T) {
 func TestHostileConsumerOfData(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	data := noise(10000, 9)
-	serve(t, srv, newBuffer(t, ctx, 1), WithData(data))
+	put(t, srv, newBuffer(t, ctx, 1), WithData(data))
 	want := wants(dev)
 	want.Capabilities = wire.TakesData
 	conn := asked(t, srv, want)

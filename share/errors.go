@@ -2,12 +2,10 @@ package share
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 
-	"github.com/gpufd/gpufd/gpumem"
-	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // Errors of this package. Those of the socket are package sock's, those about
@@ -21,26 +19,26 @@ var (
 	// ErrVersion says that the peer speaks another version of the wire format.
 	ErrVersion = wire.ErrVersion
 	// ErrRefused matches every [*RefusalError].
-	ErrRefused = errors.New("share: refused by the peer")
+	ErrRefused = serve.ErrRefused
 	// ErrRevoked says that the producer took the offer, or this lease of it, back.
-	ErrRevoked = errors.New("share: revoked by the producer")
+	ErrRevoked = serve.ErrRevoked
 	// ErrProtocol says that the peer sent a record where another one belongs.
-	ErrProtocol = errors.New("share: unexpected record")
+	ErrProtocol = serve.ErrProtocol
 	// ErrTimeout says that a peer took too long over a step.
-	ErrTimeout = errors.New("share: the peer took too long")
+	ErrTimeout = serve.ErrTimeout
 	// ErrNoConsumer says that no consumer came in time.
-	ErrNoConsumer = errors.New("share: no consumer came in time")
+	ErrNoConsumer = serve.ErrNoConsumer
 	// ErrVerdict matches every [*VerdictError].
-	ErrVerdict = errors.New("share: the consumer reported an error")
+	ErrVerdict = serve.ErrVerdict
 	// ErrNoVerdict says that a consumer left without its verdict ([WithVerdict]).
-	ErrNoVerdict = errors.New("share: the consumer left without a verdict")
+	ErrNoVerdict = serve.ErrNoVerdict
 	// ErrNameTaken says that the server has an offer of that name already.
-	ErrNameTaken = errors.New("share: an offer of this name exists")
+	ErrNameTaken = serve.ErrNameTaken
 	// ErrStale says that the offer is not newer than [WithNewerThan] demands, or that the
 	// offer is of other memory than is mapped here ([Attachment.Resume]).
-	ErrStale = errors.New("share: the offer is not newer than what is known already")
+	ErrStale = serve.ErrStale
 	// ErrRate says that the peer sent more records a second than are taken.
-	ErrRate = errors.New("share: too many records a second")
+	ErrRate = serve.ErrRate
 	// ErrTooLarge says that an offer, or a list of offers, is larger than this side accepts.
 	ErrTooLarge = errors.New("share: larger than this side accepts")
 	// ErrHandle says that the memory is offered by a handle of a type that this side does
@@ -49,16 +47,16 @@ var (
 	// ErrNoPeer says that one device cannot use memory of another ([WithPeerAccess]).
 	ErrNoPeer = errors.New("share: no peer access")
 	// ErrClosed says that the server or attachment was closed.
-	ErrClosed = errors.New("share: closed")
+	ErrClosed = serve.ErrClosed
 )
 
 // ErrInUse says that memory cannot be freed because it is offered, or because streams
 // may still have to signal or wait there ([Counter]). It is [vmm.ErrInUse]; for legacy
 // memory the error is an [*InUseError].
-var ErrInUse = gpumem.ErrInUse
+var ErrInUse = vmm.ErrInUse
 
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.
-var ErrMemoryGone = errors.New("share: the memory that is offered is not there any more")
+var ErrMemoryGone = serve.ErrMemoryGone
 
 // RefusalCode says why a peer refused.
 type RefusalCode = wire.RefusalCode
@@ -79,33 +77,52 @@ const (
 	RefusedParts       RefusalCode = 12 // what has that name is offered in parts, each by a name of its own
 )
 
-// A RefusalError says that the peer refused, and why.
-type RefusalError struct {
-	Code RefusalCode
-	Text string // the peer's words
-}
+// A RefusalError says that the peer refused, and why: its Code, and in Text the peer's words. It
+// matches [ErrRefused], and [ErrUnsupported] and [ErrStale] for those codes.
+type RefusalError = serve.RefusalError
 
-// Error returns the code and the peer's words.
-func (e *RefusalError) Error() string {
-	return fmt.Sprintf("refused by the peer (%s): %s", e.Code, printable(e.Text))
-}
+// A VerdictError is the error that a consumer reported, its words in Text. It matches [ErrVerdict].
+type VerdictError = serve.VerdictError
 
-// Is matches [ErrRefused], and [ErrUnsupported] and [ErrStale] for those codes.
-func (e *RefusalError) Is(target error) bool {
-	return target == ErrRefused || target == ErrUnsupported && e.Code == RefusedUnsupported || target == ErrStale && e.Code == RefusedStale
-}
+// ErrStillOpen matches every [*StillOpenError].
+var ErrStillOpen = serve.ErrStillOpen
 
-// A VerdictError is the error that a consumer reported.
-type VerdictError struct {
-	Text string // the consumer's words
-}
+// A StillOpenError names consumers that may still have legacy memory open: their leases
+// have ended, and they did not say in time that they have closed it. Freeing the memory
+// harms only them: what they find there then is undefined.
+type StillOpenError = serve.StillOpenError
 
-// Error returns the consumer's words.
-func (e *VerdictError) Error() string { return "the consumer reports: " + printable(e.Text) }
+// A Fence says how sure it is that a peer's work on the memory has ended, after its lease
+// has. The end of a lease alone says nothing: the kernel of a killed process goes on
+// writing for milliseconds after the connection has ended.
+type Fence = serve.Fence
 
-// Is matches [ErrVerdict].
-func (e *VerdictError) Is(target error) bool { return target == ErrVerdict }
+// The fences. Fenced is the stronger one: a wait for Released accepts it, too.
+const (
+	// Released: the peer has promised that nothing of its own uses the memory any more.
+	Released = serve.Released
+	// Fenced: the connection is over, and the process that made it has died, so nothing
+	// of it runs on the device any more. Other processes that it forked, or to which it
+	// passed descriptors, may still use the memory.
+	Fenced = serve.Fenced
+)
 
-// printable returns a peer's text on one line, without characters that could harm a
-// terminal.
-func printable(s string) string { return plain.Text(strings.ReplaceAll(s, "\n", "; ")) }
+// ErrNoFence says that no wait can tell when a peer's work on the memory has ended. A
+// [*FenceError] says why: the peer may run under MPS, where its work outlives it; the peer
+// is older and does not say whether it does; the kernel gives no descriptor of its process;
+// or the process is not watched any more.
+var ErrNoFence = serve.ErrNoFence
+
+// A FenceError names the peers whose work on the memory may go on.
+type FenceError = serve.FenceError
+
+// A LostError says that a peer's connection has ended without a farewell: the peer was
+// killed or has failed. It matches [sock.ErrPeerLost].
+type LostError = serve.LostError
+
+// MaxNotice is the longest notice, in bytes.
+const MaxNotice = serve.MaxNotice
+
+// DefaultTimeout bounds each step of a conversation unless an option says
+// otherwise.
+const DefaultTimeout = serve.DefaultTimeout

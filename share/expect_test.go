@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -28,7 +29,7 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 		m := ok(wire.Decode(rec.Data))(t)
 		require.Equal(t, wire.Progress{Done: 1, Total: 4}, m)
 
-		s := serve(t, srv, newBuffer(t, ctx, 1))
+		s := put(t, srv, newBuffer(t, ctx, 1))
 		rec = ok(early.Receive(soon(t)))(t)
 		m = ok(wire.Decode(rec.Data))(t)
 		require.IsType(t, wire.Offer{}, m)
@@ -88,7 +89,7 @@ func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
 		want := wants(dev)
 		want.Name = name
 		srv := listen(t)
-		first := serve(t, srv, newBuffer(t, ctx, 1))
+		first := put(t, srv, newBuffer(t, ctx, 1))
 		att := attached(t, srv, name, dev)
 		srv.Expect("data")
 		require.EqualValues(t, 1, attached(t, srv, name, dev).Size())
@@ -100,7 +101,7 @@ func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
 		require.NoError(t, first.end(t))
 		conns = append(conns, early(t, srv, want))
 		srv.Working("data", 1, 4)
-		second := serve(t, srv, newBuffer(t, ctx, 2))
+		second := put(t, srv, newBuffer(t, ctx, 2))
 		for _, conn := range conns {
 			require.Equal(t, wire.Progress{Done: 1, Total: 4}, heard(t, conn))
 			require.EqualValues(t, 2, heard(t, conn).(wire.Offer).Memory.Size)
@@ -129,9 +130,9 @@ func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 		close(waits)
 		if err == nil {
 			var m wire.Message
-			m, _, err = hearer(conn).receive(soon(t), false)
+			m, _, err = hearer(conn).Receive(soon(t), false)
 			if err == nil {
-				err = unexpected(m, "")
+				err = serve.Unexpected(m, "")
 			}
 		}
 		_ = conn.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -33,7 +34,7 @@ func childLeaver() error {
 	case "close":
 		err = att.Close()
 	case "hang up":
-		err = att.now.Load().transport.conn.Close()
+		err = att.now.Load().transport.Conn.Close()
 	case "fork":
 		err = lendConnection(att)
 	case "close when revoked":
@@ -49,7 +50,7 @@ func childLeaver() error {
 
 // lendConnection has a process of its own hold the connection, too, and says which.
 func lendConnection(att *Attachment) error {
-	f, err := att.now.Load().transport.conn.File()
+	f, err := att.now.Load().transport.Conn.File()
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func TestFault83_ConsumerThatDiesIsNotOneThatLeft(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx, srv := listening(t)
-			s := serve(t, srv, newBuffer(t, ctx, 1))
+			s := put(t, srv, newBuffer(t, ctx, 1))
 			c := leaver(t, srv, do.child)
 			if do.died {
 				c.kill()
@@ -115,7 +116,7 @@ func requireLost(t *testing.T, err error) *LostError {
 func TestOlderConsumerIsNotLost(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	s := serve(t, srv, buf)
+	s := put(t, srv, buf)
 	for i, says := range []wire.Process{{}, {Told: true}} {
 		want := wants(dev)
 		want.Process = says
@@ -152,7 +153,7 @@ func TestBehindAFarewell(t *testing.T) {
 			dev, ctx, srv := listening(t)
 			buf := newBuffer(t, ctx, 1)
 			leases := make(chan *Lease, 1)
-			s := serve(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
+			s := put(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
 			want := wants(dev)
 			want.Process.Told = true
 			conn := asked(t, srv, want)
@@ -181,7 +182,7 @@ func TestBehindAFarewell(t *testing.T) {
 func TestForkedProcessKeepsTheLease(t *testing.T) {
 	_, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
-	serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
 	c := start(t, "leaver", srv.Path(), "fork")
 	require.True(t, c.out.Scan())
 	holder := ok(strconv.Atoi(c.out.Text()))(t)
@@ -194,8 +195,8 @@ func TestForkedProcessKeepsTheLease(t *testing.T) {
 	defer process.Close()
 	c.kill()
 	require.NoError(t, process.Wait(soon(t)))
-	require.False(t, isClosed(l.Done()))
-	require.False(t, isClosed(fenced))
+	require.False(t, serve.IsClosed(l.Done()))
+	require.False(t, serve.IsClosed(fenced))
 	require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
 	end()
 	<-l.Done()
@@ -236,7 +237,7 @@ func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 // Behind a verdict both part in order.
 func TestVerdictIsAFarewell(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "", dev)
 	require.NoError(t, att.Report(soon(t), nil))
 	var lost *LostError
@@ -249,7 +250,7 @@ func TestVerdictIsAFarewell(t *testing.T) {
 func TestReleaseWaitsForTheWork(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
-	serve(t, srv, newBuffer(t, ctx, 64), OnLease(func(l *Lease) { leases <- l }))
+	put(t, srv, newBuffer(t, ctx, 64), OnLease(func(l *Lease) { leases <- l }))
 	att := attached(t, srv, "", dev, WithAccess(ReadWrite))
 	word := ok(ctx.Alloc(8))(t)
 	require.NoError(t, cu.Fill(ctx, word.Ptr(), uint32(0), 2))
@@ -260,7 +261,7 @@ func TestReleaseWaitsForTheWork(t *testing.T) {
 	require.NoError(t, att.Err())
 	require.NotZero(t, att.Ptr())
 	l := <-leases
-	require.False(t, isClosed(l.Done()))
+	require.False(t, serve.IsClosed(l.Done()))
 	require.NoError(t, free.WriteValue64(word.Ptr(), 1, cu.WriteDefault))
 	require.NoError(t, att.Release(soon(t)))
 	require.NoError(t, att.Release(soon(t)))

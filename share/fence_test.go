@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -17,8 +18,8 @@ import (
 
 // noProcess is an older kernel, to who is in another PID namespace.
 func noProcess() PeerOption {
-	return func(o *peerOptions) {
-		o.process = func(*sock.Conn) (*sock.Process, error) { return nil, sock.ErrNoProcess }
+	return func(o *serve.PeerOptions) {
+		o.Process = func(*sock.Conn) (*sock.Process, error) { return nil, sock.ErrNoProcess }
 	}
 }
 
@@ -26,7 +27,7 @@ func noProcess() PeerOption {
 // hears so at once. It hears what was released.
 func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Context, Fence) error, released bool) *FenceError {
 	t.Helper()
-	require.False(t, isClosed(fenced))
+	require.False(t, serve.IsClosed(fenced))
 	err := await(context.Background(), Fenced)
 	require.ErrorIs(t, err, ErrNoFence)
 	if released {
@@ -64,7 +65,7 @@ func TestUnknownFences(t *testing.T) {
 			srv := listen(t, c.listen...)
 			buf := ok(vmm.New(c.producer, 64))(t)
 			leases := make(chan *Lease, 1)
-			s := serve(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
+			s := put(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
 			att := ok(Attach(soon(t), srv.Path(), "data", c.consumer, append(c.attach, WithAccess(ReadWrite))...))(t)
 			l := <-leases
 			if c.ofLease {
@@ -110,7 +111,7 @@ func TestUnknownFences(t *testing.T) {
 func TestFenceOfAnOlderConsumer(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
-	s := serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	s := put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Process.Told)
 	require.NoError(t, conn.Close())
@@ -124,12 +125,12 @@ func TestFenceOfAnOlderConsumer(t *testing.T) {
 func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
 	_, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Fenced), OnLease(func(l *Lease) { leases <- l }))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Fenced), OnLease(func(l *Lease) { leases <- l }))
 	c := leaver(t, srv, "close")
 	s.await(t, Ended, 1)
 	l := <-leases
 	require.NoError(t, l.AwaitFence(soon(t), Released))
-	require.False(t, isClosed(l.Fenced()), "a promise is no fence")
+	require.False(t, serve.IsClosed(l.Fenced()), "a promise is no fence")
 	s.cancel()
 	require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
 	require.Empty(t, s.result, "it is not handed back")
@@ -144,7 +145,7 @@ func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
 //fault:rows 82
 func TestOfferWaitsForReleases(t *testing.T) {
 	_, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
 	leaver(t, srv, "close")
 	s.await(t, Ended, 1)
 	revoked := start(t, "leaver", srv.Path(), "close when revoked")
@@ -169,7 +170,7 @@ func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
 		bound, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		buf := newBuffer(t, ctx, 1)
-		first := serve(t, srv, buf, WithFence(bound, Fenced))
+		first := put(t, srv, buf, WithFence(bound, Fenced))
 		c := leaver(t, srv, "close")
 		first.await(t, Ended, 1)
 		replace(t, srv, newBuffer(t, ctx, 2)) // its last consumer has left
@@ -212,7 +213,7 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv, chunk := listen(t), granularity(t, dev)
 	buf := newBuffer(t, ctx, chunk, vmm.WithChunkSize(chunk), vmm.WithCapacity(2*chunk))
-	first := serve(t, srv, buf, WithFence(soon(t), Released))
+	first := put(t, srv, buf, WithFence(soon(t), Released))
 	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
 	memory, files, err := buf.Export()
 	require.NoError(t, err)
@@ -258,7 +259,7 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 					bound, cancel = context.WithCancel(context.Background())
 				}
 				defer cancel()
-				s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(bound, want), goodbyeIn(1, brief))
+				s := put(t, srv, newBuffer(t, ctx, 1), WithFence(bound, want), goodbyeIn(1, brief))
 				c := leaver(t, srv, "")
 				s.await(t, Mapped, 1)
 				c.stop(t)
@@ -284,12 +285,12 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 // to be fenced, not at all.
 func TestOfferThatNeedNotWait(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
 	require.NoError(t, attached(t, srv, "", dev).Close())
 	s.await(t, Ended, 1)
 	s.stop(t)
 
-	s = serve(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
+	s = put(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
 	want := wants(dev)
 	want.Access = ReadWrite
 	conn := asked(t, srv, want)
@@ -306,7 +307,7 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	srv := listen(t, WithConnections(2))
 	leases := make(chan *Lease, 23)
-	s := serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	s := put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
 	var all []*Lease
 	for i := range 3 {
 		leaver(t, srv, "close")
@@ -333,7 +334,7 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 
 // watched is how many processes a server watches.
 func watched(srv *Server) int {
-	_, n := srv.load()
+	_, n := srv.core.Load()
 	return n
 }
 
@@ -343,7 +344,7 @@ func TestFenceOptions(t *testing.T) {
 	var none context.Context
 	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(none, Fenced)), "context")
 	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(soon(t), 0)), "Fence(0)")
-	s := serve(t, srv, buf, WithFence(soon(t), Released))
+	s := put(t, srv, buf, WithFence(soon(t), Released))
 	att := attached(t, srv, "", ctx.Device())
 	require.True(t, att.Offer().AwaitsRelease)
 	require.ErrorContains(t, att.AwaitFence(soon(t), 7), "Fence(7)")

@@ -21,7 +21,7 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	buf := newBuffer(t, ctx, (maxFDs+1)*g, vmm.WithChunkSize(g))
 	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
 	srv := again(t, att, goodbyes(brief)) // nobody has to be quick
-	s := serve(t, srv, buf, WithFence(soon(t), Released))
+	s := put(t, srv, buf, WithFence(soon(t), Released))
 	next := ok(att.Resume(soon(t)))(t)
 	s.await(t, Mapped, 1)
 	s.cancel()
@@ -38,7 +38,7 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 func TestOfferDoesNotWaitForWhoCouldNotAttach(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
 	err := spy.during("cuMemMap", func() error {
 		_, err := Attach(soon(t), srv.Path(), "data", dev, WithAccess(ReadWrite))
 		return err
@@ -83,7 +83,7 @@ func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
 			srv, buf := listen(t), newBuffer(t, ctx, 1)
 			wait, cancel := context.WithCancel(soon(t))
 			defer cancel()
-			s := serve(t, srv, buf, WithFence(wait, Released))
+			s := put(t, srv, buf, WithFence(wait, Released))
 			want := wants(dev)
 			want.Access, want.Process.Told = ReadWrite, true
 			if c.resumes {

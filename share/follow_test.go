@@ -84,7 +84,7 @@ func TestFollow(t *testing.T) {
 	time.Sleep(20 * time.Millisecond) // for some tries
 	srv := ok(Listen(path))(t)
 	srv.Expect("data")
-	first := serve(t, srv, filled(t, ctx, 1))
+	first := put(t, srv, filled(t, ctx, 1))
 	a := awaitSeen(t, found, 1)
 	require.Equal(t, room.Ptr(), a.Ptr())
 	require.NoError(t, a.Context().Err())
@@ -101,7 +101,7 @@ func TestFollow(t *testing.T) {
 	srv = ok(Listen(path))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
 	srv.Expect("data")
-	serve(t, srv, filled(t, ctx, 3))
+	put(t, srv, filled(t, ctx, 3))
 	c := awaitSeen(t, found, 3)
 	require.Equal(t, room.Ptr(), c.Ptr())
 
@@ -118,7 +118,7 @@ func TestFollowGivesNothingTwice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, ctx, srv := listening(t)
 			srv.Expect("data")
-			serve(t, srv, filled(t, ctx, 1))
+			put(t, srv, filled(t, ctx, 1))
 			found, cancel := followed(t, ctx, srv.Path())
 			require.NoError(t, letGo(awaitSeen(t, found, 1)))
 			select {
@@ -140,7 +140,7 @@ func TestFollowEnds(t *testing.T) {
 	room := ok(vmm.Reserve(dev.Driver(), g))(t)
 	defer func() { require.NoError(t, room.Close()) }()
 	refusing := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errors.New("not you") }))
-	serve(t, refusing, newBuffer(t, ctx, g))
+	put(t, refusing, newBuffer(t, ctx, g))
 	srv := listen(t)
 	srv.Expect("data")
 	serveAs(t, srv, "data", newBuffer(t, ctx, 2*g), ReadOnly)
@@ -172,7 +172,7 @@ func TestFollowEnds(t *testing.T) {
 func TestFollowIsBrokenOff(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	srv.Expect("data")
-	s := serve(t, srv, filled(t, ctx, 1))
+	s := put(t, srv, filled(t, ctx, 1))
 	var last *Attachment
 	for att, err := range Follow(soon(t), srv.Path(), "data", dev) {
 		require.NoError(t, err)
@@ -233,7 +233,7 @@ func TestFollowsContextEndsTheAttachments(t *testing.T) {
 	srv := ok(Listen(socketPath(t)))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
 	srv.Expect("data")
-	serve(t, srv, filled(t, ctx, 7))
+	put(t, srv, filled(t, ctx, 7))
 	life, stop := context.WithCancelCause(t.Context())
 	defer stop(nil)
 	why := errors.New("why")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -27,7 +28,7 @@ var errTakenBack = errors.New("share: the producer has taken the lease back and 
 // isOver reports whether no other lease can follow t, which has ended. A lease with memory
 // of its own ([WithCursors]) is the last.
 func (a *Attachment) isOver(t *tie) bool {
-	return !a.opts.follows || a.opts.leaseless == 0 || a.cursors != nil || t.keeps || a.judged.Load() || isClosed(t.transport.superseded) ||
+	return !a.opts.follows || a.opts.leaseless == 0 || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) ||
 		!errors.Is(t.reason, ErrRevoked) && !errors.Is(t.reason, sock.ErrPeerLost)
 }
 
@@ -76,22 +77,22 @@ func (a *Attachment) change(t *tie, from *attaching) *tie {
 	fresh := from.transport
 	if a.shut || a.judged.Load() {
 		if a.gone {
-			fresh.trySay(wire.Farewell{})
+			fresh.TrySay(wire.Farewell{})
 		}
-		_ = errors.Join(fresh.conn.Close(), from.process.Close())
+		_ = errors.Join(fresh.Conn.Close(), from.process.Close())
 		return nil
 	}
-	if w := t.fence.watch; w != nil {
+	if w := t.fence.Watch; w != nil {
 		a.keepWatch(w)
 	}
-	came, newer := fresh.notices, isClosed(fresh.superseded)
-	fresh.notices, fresh.superseded = t.transport.notices, t.transport.superseded
+	came, newer := fresh.Notices, serve.IsClosed(fresh.Superseded)
+	fresh.Notices, fresh.Superseded = t.transport.Notices, t.transport.Superseded
 	next := a.take(from)
 	for len(came) > 0 {
-		fresh.noteNotice(<-came)
+		fresh.NoteNotice(<-came)
 	}
 	if newer {
-		fresh.noteSuperseded()
+		fresh.NoteSuperseded()
 	}
 	return next
 }
@@ -100,9 +101,9 @@ func (a *Attachment) change(t *tie, from *attaching) *tie {
 const maxFormer = 2
 
 // keepWatch goes on watching a former producer, in place of the oldest if there are maxFormer.
-func (a *Attachment) keepWatch(w *watch) {
+func (a *Attachment) keepWatch(w *serve.Watch) {
 	if len(a.former) == maxFormer {
-		a.former[0].stop(errTooManyProcesses)
+		a.former[0].Stop(serve.ErrTooManyProcesses)
 		a.former = a.former[1:]
 	}
 	a.former = append(a.former, w)
@@ -113,8 +114,8 @@ func (t *tie) isOf(peer sock.Peer, p *sock.Process) bool {
 	if t == nil {
 		return false
 	}
-	if w := t.fence.watch; w != nil && w.process.ID() != "" && p.ID() != "" {
-		return w.process.ID() == p.ID()
+	if w := t.fence.Watch; w != nil && w.Process.ID() != "" && p.ID() != "" {
+		return w.Process.ID() == p.ID()
 	}
 	return peer.PID != 0 && peer.PID == t.offer.Producer.PID
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -32,7 +33,7 @@ func follows(t *testing.T, dev *cu.Device, ctx *cu.Context, opts ...AttachOption
 	b.from = attachedAt(t, b.path, dev, WithReoffer(), WithAccess(ReadWrite))
 	b.found, b.cancel = followed(t, ctx, b.path, opts...)
 	b.att = (<-b.found).att
-	awaitRead(t, b.att.now.Load().transport.conn)
+	awaitRead(t, b.att.now.Load().transport.Conn)
 	return b
 }
 
@@ -99,10 +100,10 @@ func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
 	require.NoError(t, b.att.Notify(soon(t), []byte("hello")))
 	require.Equal(t, "hello", string(<-(<-leases).Notices()))
 	require.NoError(t, b.att.Context().Err())
-	require.False(t, isClosed(b.att.Done()))
+	require.False(t, serve.IsClosed(b.att.Done()))
 	require.Equal(t, at, b.att.Ptr())
 	<-fenced // of the first
-	require.False(t, isClosed(b.att.Fenced()), "this process lives")
+	require.False(t, serve.IsClosed(b.att.Fenced()), "this process lives")
 	b.nobodyFollows(t)
 	require.Equal(t, 1, connected)
 
@@ -209,7 +210,7 @@ func TestFollowHearsOfARevocation(t *testing.T) {
 	_, ctx, srv := listening(t)
 	srv.Expect("data")
 	buf := filled(t, ctx, 1)
-	s := serve(t, srv, buf)
+	s := put(t, srv, buf)
 	found, cancel := followed(t, ctx, srv.Path())
 	first := awaitSeen(t, found, 1)
 	s.await(t, Mapped, 1)

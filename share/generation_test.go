@@ -63,7 +63,7 @@ func TestFault67_DescriptorsOfAnEarlierRun(t *testing.T) {
 				for _, l := range c.lies {
 					_ = conn.Send(soon(t), l.record, l.files...)
 				}
-				m, _, err := hearer(conn).receive(soon(t), true)
+				m, _, err := hearer(conn).Receive(soon(t), true)
 				if err != nil {
 					t.Error(err)
 				}
@@ -90,7 +90,7 @@ func TestFault67_GrownBuffer(t *testing.T) {
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
 	srv := listen(t)
-	s := serve(t, srv, buf)
+	s := put(t, srv, buf)
 	before := attached(t, srv, "data", dev)
 	small := before.Offer().Descriptor
 

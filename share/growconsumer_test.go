@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -85,7 +86,7 @@ func TestConsumerRefusesByName(t *testing.T) {
 func requireTold(t *testing.T, last wire.Message, attached bool, err error) {
 	t.Helper()
 	if attached {
-		require.Equal(t, refusal(err), last)
+		require.Equal(t, serve.Refusal(err), last)
 		return
 	}
 	require.Equal(t, wire.Verdict{Text: "attaching failed: " + err.Error()}, last)
@@ -160,11 +161,11 @@ func TestConsumerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	sideBySide(t, waitedFor(t, ctx), func(t *testing.T, _ string, p place) {
 		path, became := producing(t, p.lines[:p.line], func(conn *sock.Conn) { floodIgnored(soon(t), conn, 10000) })
-		err := failsAt(t, dev, path, p.dialogue, p.line, WithRecordRate(30), attachOption(func(o *attachOptions) { o.goodbye = brief }))
+		err := failsAt(t, dev, path, p.dialogue, p.line, WithRecordRate(30), attachOption(func(o *attachOptions) { o.Goodbye = brief }))
 		require.ErrorIs(t, err, ErrRate)
 		told := <-became
 		require.NoError(t, told.err)
-		require.Equal(t, refusal(err), told.last)
+		require.Equal(t, serve.Refusal(err), told.last)
 		require.Equal(t, RefusedRate, told.last.(wire.Refuse).Code)
 	})
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -60,7 +61,7 @@ func visits(dev *cu.Device, buf *vmm.Buffer, m *Legacy) map[string]func(*testing
 	working, offer := say(wire.Progress{Done: 1, Total: 2}), hear(wire.Offer{})
 	return map[string]func(*testing.T, *Server) visit{
 		"offered": func(t *testing.T, srv *Server) visit {
-			s := serve(t, srv, buf, WithVerdict())
+			s := put(t, srv, buf, WithVerdict())
 			return visit{[]line{ask, offer, working, mapped, working, good}, 2, s}
 		},
 		"expected": func(t *testing.T, srv *Server) visit {
@@ -219,7 +220,7 @@ func TestServerDoesNotAnswerARefusalByName(t *testing.T) {
 // What is ignored counts: a flood of it is one, wherever it comes.
 func TestServerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 	const rate = 20
-	atOnce := listenOption(func(o *listenOptions) { o.goodbye = 0 })
+	atOnce := listenOption(func(o *serve.Options) { o.Goodbye = 0 })
 	eachMoment(t, func(t *testing.T, h host, v visit, i int) {
 		confirms := slices.ContainsFunc(v.lines, func(l line) bool { return l.hears == wire.TypeConfirm })
 		if v.lines[i].hears != 0 || confirms { // of whom the flood is read to its end: TestLegacyConsumerAfterRevoke
@@ -242,12 +243,12 @@ func TestServerWaitsNoLongerForWhatItIgnores(t *testing.T) {
 	sideBySide(t, map[string]func(*testing.T) (*sock.Conn, func() error){
 		"the wish": func(t *testing.T) (*sock.Conn, func() error) {
 			srv := listen(t, WithTimeout(brief))
-			s := serve(t, srv, buf)
+			s := put(t, srv, buf)
 			return dialed(t, srv), func() error { return s.await(t, PeerRefused, 1).Err }
 		},
 		"the mapping": func(t *testing.T) (*sock.Conn, func() error) {
 			srv := listen(t)
-			s := serve(t, srv, buf, timeoutFrom(Connected, 1, brief), goodbyeIn(1, brief))
+			s := put(t, srv, buf, timeoutFrom(Connected, 1, brief), goodbyeIn(1, brief))
 			return asked(t, srv, wants(dev)), func() error { return s.await(t, Ended, 1).Err }
 		},
 		"the mapping, after it has waited": func(t *testing.T) (*sock.Conn, func() error) {
@@ -259,12 +260,12 @@ func TestServerWaitsNoLongerForWhatItIgnores(t *testing.T) {
 			defer cancel()
 			require.False(t, insist(longer, conn))
 			require.Len(t, waiting(srv), 1)
-			s := serve(t, srv, buf)
+			s := put(t, srv, buf)
 			return conn, func() error { return s.await(t, Ended, 1).Err }
 		},
 		"the verdict": func(t *testing.T) (*sock.Conn, func() error) {
 			srv := listen(t)
-			s := serve(t, srv, buf, WithVerdict(), timeoutFrom(Mapped, 1, brief), goodbyeIn(1, brief))
+			s := put(t, srv, buf, WithVerdict(), timeoutFrom(Mapped, 1, brief), goodbyeIn(1, brief))
 			conn := asked(t, srv, wants(dev))
 			require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 			return conn, func() error { return s.await(t, Ended, 1).Err }

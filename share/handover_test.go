@@ -32,7 +32,7 @@ func TestSuccessorTakesOver(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
 	buf := newBuffer(t, ctx, 1<<20)
-	s1 := serve(t, v1, buf)
+	s1 := put(t, v1, buf)
 	old := attached(t, v1, "data", dev)
 	from := attached(t, v1, "data", dev, WithReoffer())
 
@@ -74,7 +74,7 @@ func TestHandOverWaitsForOnLease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
 	heard, wait := make(chan struct{}), make(chan struct{})
-	serve(t, v1, newBuffer(t, ctx, 1), OnLease(func(*Lease) {
+	put(t, v1, newBuffer(t, ctx, 1), OnLease(func(*Lease) {
 		close(heard)
 		<-wait
 	}))
@@ -108,7 +108,7 @@ func TestHandOverWaitsForOnLease(t *testing.T) {
 func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
-	serve(t, v1, newBuffer(t, ctx, 1))
+	put(t, v1, newBuffer(t, ctx, 1))
 	handOver := func(given chan error, ctx context.Context) *Server {
 		a, b := twoEnds(t)
 		go func() { given <- v1.HandOver(ctx, a) }()
@@ -144,7 +144,7 @@ func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
 func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
-	serve(t, v1, newBuffer(t, ctx, 1))
+	put(t, v1, newBuffer(t, ctx, 1))
 	a, b := twoEnds(t)
 	waiting := make(chan error, 1)
 	given := make(chan error, 1)
@@ -196,7 +196,7 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
 	buf := newBuffer(t, ctx, 1)
-	serve(t, v1, buf)
+	put(t, v1, buf)
 	old := attached(t, v1, "data", dev)
 	from := attached(t, v1, "data", dev, WithReoffer())
 	waits := waitForNewer(t, v1, dev, buf)

@@ -15,6 +15,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -42,25 +43,25 @@ func briefly(t testing.TB) context.Context {
 const brief = 300 * time.Millisecond
 
 // goodbyes makes a server wait no longer than d for who does not read its last record.
-func goodbyes(d time.Duration) PeerOption { return func(o *peerOptions) { o.goodbye = d } }
+func goodbyes(d time.Duration) PeerOption { return func(o *serve.PeerOptions) { o.Goodbye = d } }
 
 // timeoutFrom has the nth lease wait for no step longer than d from that event of it on,
 // which is Connected or Mapped: those are told where nobody else looks at the timeout.
 // What one that had to wait for the offer answers to that, it does not bound.
 // It comes after the options that watch the offer.
 func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
-	return func(o *offerOptions) {
-		onEvent, onLease := o.onEvent, o.onLease
-		leases := make(chan *Lease, 1)
-		o.onLease = func(l *Lease) {
+	return func(o *serve.Terms) {
+		onEvent, onLease := o.OnEvent, o.OnLease
+		leases := make(chan *serve.Lease, 1)
+		o.OnLease = func(l *serve.Lease) {
 			if l.Number() == n {
 				leases <- l
 			}
 			onLease(l)
 		}
-		o.onEvent = func(e Event) {
+		o.OnEvent = func(e serve.Event) {
 			if e.Kind == k && e.Lease == n {
-				(<-leases).transport.timeout = d
+				(<-leases).Transport.Timeout = d
 			}
 			onEvent(e)
 		}
@@ -68,18 +69,20 @@ func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 }
 
 // letGoIn has the nth lease wait no longer than d for who is to close legacy memory.
-func letGoIn(n int, d time.Duration) OfferOption { return withLease(n, func(l *Lease) { l.letGo = d }) }
+func letGoIn(n int, d time.Duration) OfferOption {
+	return withLease(n, func(l *serve.Lease) { l.LetGo = d })
+}
 
 // goodbyeIn has the nth lease wait no longer than d for who does not read its last record.
 func goodbyeIn(n int, d time.Duration) OfferOption {
-	return withLease(n, func(l *Lease) { l.transport.goodbye = d })
+	return withLease(n, func(l *serve.Lease) { l.Transport.Goodbye = d })
 }
 
 // withLease changes the nth lease before anything is sent.
-func withLease(n int, change func(*Lease)) OfferOption {
-	return func(o *offerOptions) {
-		onLease := o.onLease
-		o.onLease = func(l *Lease) {
+func withLease(n int, change func(*serve.Lease)) OfferOption {
+	return func(o *serve.Terms) {
+		onLease := o.OnLease
+		o.OnLease = func(l *serve.Lease) {
 			if l.Number() == n {
 				change(l)
 			}
@@ -91,7 +94,7 @@ func withLease(n int, change func(*Lease)) OfferOption {
 // timeoutAt shortens the timeout of an Attach to d once the driver has done that step.
 func (s *spy) timeoutAt(step string, d time.Duration) AttachOption {
 	return attachOption(func(o *attachOptions) {
-		s.at(step, func() { o.timeout = d })
+		s.at(step, func() { o.Timeout = d })
 	})
 }
 

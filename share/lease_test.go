@@ -17,7 +17,7 @@ import (
 // Invariant 6: a verdict is an error on both sides if it is not good.
 func TestVerdictReachesTheProducer(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(3))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(3))
 	for i, fault := range []error{nil, errors.New("index 7 is wrong"), errors.New("bad bytes \xff\xfe")} {
 		att := attached(t, srv, "", dev)
 		require.NoError(t, att.Report(soon(t), fault))
@@ -40,7 +40,7 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 // FAULTS 31: the acknowledgement that never comes.
 func TestConsumerThatOwesAVerdict(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), timeoutFrom(Mapped, 2, brief))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), timeoutFrom(Mapped, 2, brief))
 	gone := attached(t, srv, "", dev)
 	require.NoError(t, gone.Close())
 	err := s.await(t, Ended, 1).Err
@@ -59,7 +59,7 @@ func TestConsumerThatOwesAVerdict(t *testing.T) {
 // Who owes no verdict may be silent for as long as it likes.
 func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), timeoutFrom(Mapped, 1, brief))
+	s := put(t, srv, newBuffer(t, ctx, 1), timeoutFrom(Mapped, 1, brief))
 	att := attached(t, srv, "", dev)
 	s.await(t, Mapped, 1)
 	outlast(t)
@@ -75,7 +75,7 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 	tr := truthOf(t, ctx)
 	var both sync.WaitGroup
 	srv := listen(t, WithTimeout(patience))
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict())
+	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict())
 	both.Go(func() { // the consumer's
 		att, err := Attach(soon(t), srv.Path(), "", dev)
 		if !assert.NoError(t, err) {
@@ -111,7 +111,7 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 // The end of an offer is a message; what is mapped stays (D11).
 func TestEndedOfferIsRevoked(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 9))
+	s := put(t, srv, newBuffer(t, ctx, 9))
 	a, b := attached(t, srv, "", dev), attached(t, srv, "", dev)
 	s.await(t, Mapped, 2)
 	s.stop(t)
@@ -126,7 +126,7 @@ func TestEndedOfferIsRevoked(t *testing.T) {
 
 func TestOfferEndsWithItsLeases(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithLeases(2))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithLeases(2))
 	first := attached(t, srv, "", dev)
 	second := attached(t, srv, "", dev)
 	_, err := Attach(soon(t), srv.Path(), "", dev)
@@ -143,7 +143,7 @@ func TestOfferEndsWithItsLeases(t *testing.T) {
 
 func TestOfferThatNobodyTakes(t *testing.T) {
 	_, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithIdleTimeout(20*time.Millisecond))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithIdleTimeout(20*time.Millisecond))
 	require.ErrorIs(t, s.end(t), ErrNoConsumer)
 }
 
@@ -152,7 +152,7 @@ func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev)) // the offer begins with it
 	buf := newBuffer(t, ctx, 1)
-	s := serve(t, srv, buf, WithIdleTimeout(brief))
+	s := put(t, srv, buf, WithIdleTimeout(brief))
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 	outlast(t) // longer than the offer waits for somebody to come

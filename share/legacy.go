@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -23,7 +24,7 @@ func (e *InUseError) Error() string {
 	if len(e.Peers) == 0 {
 		return "share: the legacy memory is still offered: end the offer first"
 	}
-	return fmt.Sprintf("share: the legacy memory is still offered, and consumers have it open (%s): revoke their leases and end the offer first", peerNames(e.Peers))
+	return fmt.Sprintf("share: the legacy memory is still offered, and consumers have it open (%s): revoke their leases and end the offer first", serve.PeerNames(e.Peers))
 }
 
 // Is matches [ErrInUse].
@@ -52,7 +53,7 @@ type Legacy struct {
 
 	mu     sync.Mutex
 	closed bool
-	offers map[*offering]struct{}
+	offers map[*serve.Offering]struct{}
 }
 
 // NewLegacy allocates size bytes in c (cuMemAlloc), rounded up to a multiple of 2 MiB: a
@@ -102,7 +103,7 @@ func LegacyAt(c *cu.Context, p cu.DevicePtr, size uint64) (*Legacy, error) {
 	if size == 0 || size > whole || offset > whole-size {
 		return nil, fmt.Errorf("%w: %d bytes at %d of an allocation of %d", vmm.ErrSize, size, offset, whole)
 	}
-	m := &Legacy{ctx: c, ptr: p, handle: LegacyHandle{Handle: h, Offset: offset}, offers: map[*offering]struct{}{}}
+	m := &Legacy{ctx: c, ptr: p, handle: LegacyHandle{Handle: h, Offset: offset}, offers: map[*serve.Offering]struct{}{}}
 	m.desc = vmm.Descriptor{Kind: c.Device().Driver().Kind(), Device: c.Device().UUID(), Size: size, Chunks: 1, ChunkSize: whole, Generation: gpumem.NewGeneration()}
 	if m.id, err = m.allocation(); err != nil {
 		return nil, err
@@ -184,7 +185,7 @@ func (m *Legacy) Close() error {
 func (m *Legacy) inUse() error {
 	e := &InUseError{}
 	for o := range m.offers {
-		for _, l := range o.leases() {
+		for _, l := range o.Leases() {
 			e.Peers = append(e.Peers, l.Peer())
 		}
 	}
@@ -205,7 +206,7 @@ func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts .
 	if err != nil {
 		return err
 	}
-	return s.offer(ctx, name, legacySource{s, m}, ReadWrite, terms)
+	return s.server().Offer(ctx, name, legacySource{s, m}, ReadWrite, terms)
 }
 
 // PrepareLegacy is [Server.Prepare] for legacy memory, which consumers open while the
@@ -217,7 +218,8 @@ func (s *Server) PrepareLegacy(name string, m *Legacy, opts ...OfferOption) (*Pr
 	if err != nil {
 		return nil, err
 	}
-	return s.prepare(name, legacySource{s, m}, ReadWrite, terms)
+	p, err := s.server().Prepare(name, legacySource{s, m}, ReadWrite, terms)
+	return (*Prepared)(p), err
 }
 
 // legacySource is legacy memory, which is gone when its owner frees it.
@@ -226,36 +228,36 @@ type legacySource struct {
 	m      *Legacy
 }
 
-func (l legacySource) lend(o *offering) (loan, error) {
+func (l legacySource) Lend(o *serve.Offering) (serve.Loan, error) {
 	m := l.m
 	if m.isZero() {
-		return loan{}, ErrClosed
+		return serve.Loan{}, ErrClosed
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return loan{}, ErrClosed
+		return serve.Loan{}, ErrClosed
 	}
-	if err := l.vouch(); err != nil {
-		return loan{}, err
+	if err := l.Vouch(); err != nil {
+		return serve.Loan{}, err
 	}
 	m.offers[o] = struct{}{}
-	return loan{memory: m.desc, handle: new(m.handle), end: func() {
+	return serve.Loan{Memory: m.desc, Handle: new(m.handle), End: func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.offers, o)
 	}}, nil
 }
 
-func (l legacySource) process() wire.ProcessFlags { return l.server.knownFlags(l.m.ctx.Device()) }
+func (l legacySource) Process() wire.ProcessFlags { return l.server.knownFlags(l.m.ctx.Device()) }
 
-func (l legacySource) identity() any { return nil }
+func (l legacySource) Identity() any { return nil }
 
-func (l legacySource) synchronize(ctx context.Context) error { return l.m.ctx.Synchronize(ctx) }
+func (l legacySource) Synchronize(ctx context.Context) error { return l.m.ctx.Synchronize(ctx) }
 
 // vouch fails if the memory was freed by others, even if other memory is at its address
 // by now.
-func (l legacySource) vouch() error {
+func (l legacySource) Vouch() error {
 	id, err := l.m.allocation()
 	switch {
 	case err != nil:

@@ -265,7 +265,7 @@ func TestFault13_LegacyMemoryIsFreed(t *testing.T) {
 	srv := listen(t)
 	s := serveLegacy(t, srv, m)
 	require.NoError(t, mem.Close())
-	require.ErrorIs(t, legacySource{m: m}.vouch(), ErrMemoryGone, "nothing is there")
+	require.ErrorIs(t, legacySource{m: m}.Vouch(), ErrMemoryGone, "nothing is there")
 	mem = ok(ctx.Alloc(legacyUnit))(t)
 	defer func() { require.NoError(t, mem.Close()) }()
 	t.Logf("was at %s, is at %s", m.Ptr(), mem.Ptr())

@@ -220,7 +220,7 @@ func TestLegacyOfOneself(t *testing.T) {
 
 func TestHandleThatIsNotWanted(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	require.ErrorIs(t, errOf(attachAny(soon(t), srv.Path(), "data", dev, WithHandle(HandleLegacy))), ErrHandle)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
 	require.NoError(t, attached(t, srv, "data", dev, WithHandle(HandleFD)).Close())

@@ -20,7 +20,7 @@ import (
 func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnectionsPerPeer(2))
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	held := attached(t, srv, "", dev)
 	for i := range 3 {
 		silent := dialed(t, srv)
@@ -57,7 +57,7 @@ func TestWaitingConsumersHavePlaces(t *testing.T) {
 			require.NoError(t, more.Close())
 		}
 		require.Len(t, waiting(srv), 3)
-		s := serve(t, srv, newBuffer(t, ctx, 1))
+		s := put(t, srv, newBuffer(t, ctx, 1))
 		for _, conn := range conns {
 			requireOffered(t, conn, false)
 			require.NoError(t, conn.Close())
@@ -81,7 +81,7 @@ func TestFloodOfAConsumer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	const rate = 20
 	srv := listen(t, WithRecordRate(rate))
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	conn := dialed(t, srv)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
@@ -103,7 +103,7 @@ func TestFloodOfAConsumer(t *testing.T) {
 func TestFloodThatIsAllowed(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithRecordRate(0))
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	conn := dialed(t, srv)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
 	requireOffered(t, conn, false)
@@ -163,7 +163,7 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	g := granularity(t, dev)
 	srv := listen(t)
-	s := serve(t, srv, newBuffer(t, ctx, 2*g+1, vmm.WithChunkSize(g)))
+	s := put(t, srv, newBuffer(t, ctx, 2*g+1, vmm.WithChunkSize(g)))
 	for i, opt := range []AttachOption{WithMaxChunks(3), WithMaxSize(2*g + 1), WithMaxSize(0)} {
 		att := ok(Attach(soon(t), srv.Path(), "", dev, opt))(t)
 		require.NoError(t, att.Close())
@@ -223,7 +223,7 @@ func TestMostRecord(t *testing.T) {
 // connection, and none of its descriptors gets in.
 func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	null := ok(os.Open(os.DevNull))(t)
 	for i, c := range []struct {
 		size, fds int

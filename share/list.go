@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -42,35 +43,35 @@ func List(ctx context.Context, path string, opts ...PeerOption) ([]Listing, erro
 	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
-	o := newPeerOptions()
+	o := serve.NewPeerOptions()
 	for _, f := range opts {
 		f.apply(&o)
 	}
 	if err := checkPeer(&o); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, ErrTimeout)
 	defer cancel()
 	t, err := connect(ctx, path, o, sock.WithMaxFDs(0))
 	if err != nil {
 		return nil, err
 	}
-	all, err := t.list(ctx)
+	all, err := askList(ctx, t)
 	var last wire.Message
-	if isBadRecord(err) || errors.Is(err, ErrRate) || errors.Is(err, ErrTooLarge) {
-		last = refusal(err)
+	if serve.IsBadRecord(err) || errors.Is(err, ErrRate) || errors.Is(err, ErrTooLarge) {
+		last = serve.Refusal(err)
 	}
-	_ = t.close(last, 0)
+	_ = t.Close(last, 0)
 	return all, err
 }
 
-// list asks for a list and collects its records.
-func (t *transport) list(ctx context.Context) (all []Listing, err error) {
-	if err := t.send(ctx, wire.List{}); err != nil && !errors.Is(err, sock.ErrPeerLost) { // which may have said why before
+// askList asks for a list and collects its records.
+func askList(ctx context.Context, t *serve.Transport) (all []Listing, err error) {
+	if err := t.Send(ctx, wire.List{}); err != nil && !errors.Is(err, sock.ErrPeerLost) { // which may have said why before
 		return nil, err
 	}
 	for left := -1; left != 0; {
-		m, _, err := t.receive(ctx, true)
+		m, _, err := t.Receive(ctx, true)
 		if errors.Is(err, sock.ErrPeerLost) {
 			return nil, fmt.Errorf("the producer closed the connection before its list was complete: %w", err)
 		}
@@ -79,7 +80,7 @@ func (t *transport) list(ctx context.Context) (all []Listing, err error) {
 		}
 		l, ok := m.(wire.Listed)
 		if !ok {
-			return nil, unexpected(m, "where a list of offers belongs")
+			return nil, serve.Unexpected(m, "where a list of offers belongs")
 		}
 		if left < 0 {
 			left = l.Left + len(l.Offers) // the first record says how many there are

@@ -283,7 +283,7 @@ func TestListThatIsNotRead(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	for _, reads := range []bool{false, true} {
 		srv := listen(t, WithTimeout(brief))
-		s := serve(t, srv, buf)
+		s := put(t, srv, buf)
 		names := make([]string, MaxListed)
 		for i := range names {
 			names[i] = fmt.Sprintf("%0255d", i)

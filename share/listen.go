@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -31,4 +32,13 @@ func TakeOver(ctx context.Context, from *sock.Conn, path string, opts ...ListenO
 	return open(o, func(opts []sock.ListenOption) (*sock.Listener, error) {
 		return sock.TakeOver(ctx, from, path, opts...)
 	})
+}
+
+// open makes a server of the listener that listen returns.
+func open(o *serve.Options, listen func([]sock.ListenOption) (*sock.Listener, error)) (*Server, error) {
+	core, err := serve.Open(o, listen)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{core: core}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -25,7 +26,7 @@ func TestOnLeaseEndsAnotherLease(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	onLease, begun := leases()
 	old := newBuffer(t, ctx, 1)
-	serve(t, srv, old, onLease)
+	put(t, srv, old, onLease)
 	att := attached(t, srv, "data", dev)
 	held := next(t, begun)
 	n := waitForNewer(t, srv, dev, old)
@@ -81,8 +82,8 @@ func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
 	fd := ok(unix.PidfdOpen(cmd.Process.Pid, 0))(t)
 	file := os.NewFile(uintptr(fd), "pidfd")
 	defer file.Close()
-	srv := listen(t, PeerOption(func(o *peerOptions) {
-		o.process = func(*sock.Conn) (*sock.Process, error) { return sock.ProcessOf(file) }
+	srv := listen(t, PeerOption(func(o *serve.PeerOptions) {
+		o.Process = func(*sock.Conn) (*sock.Process, error) { return sock.ProcessOf(file) }
 	}))
 	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), ReadWrite, WithFence(soon(t), Fenced))
 	conn := dialed(t, srv)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -269,7 +270,7 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 			require.ErrorIs(t, awaitDone(t, att), want)
 			switch want {
 			case ErrProtocol, ErrWire, sock.ErrTooManyFDs:
-				require.Equal(t, refusal(att.Err()), <-said, "it is told")
+				require.Equal(t, serve.Refusal(att.Err()), <-said, "it is told")
 			case ErrRefused, ErrRevoked:
 				require.Nil(t, <-said, "it knows")
 			}

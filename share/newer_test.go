@@ -50,7 +50,7 @@ func awaitBehind(t testing.TB, srv *Server, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		all := 0
-		srv.look(func(b *broker.Broker) { all = len(b.Waiting()) })
+		srv.core.Look(func(b *broker.Broker) { all = len(b.Waiting()) })
 		return all-len(waiting(srv)) == n
 	}, 10*time.Second, time.Millisecond)
 }
@@ -61,7 +61,7 @@ func TestWaitForNewer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	oldest, old, next := filled(t, ctx, 1), filled(t, ctx, 2), filled(t, ctx, 3)
 	srv := listen(t)
-	serve(t, srv, old)
+	put(t, srv, old)
 	n := waitForNewer(t, srv, dev, old)
 	awaitBehind(t, srv, 1)
 	require.NoError(t, attached(t, srv, "data", dev).Close())
@@ -80,7 +80,7 @@ func TestWaitForNewerHearsOfProgress(t *testing.T) {
 	old, next := filled(t, ctx, 1), filled(t, ctx, 2)
 	door := doorkeeper{}
 	srv := listen(t, WithAuthorize(door.authorize))
-	serve(t, srv, old)
+	put(t, srv, old)
 	n := waitForNewer(t, srv, dev, old)
 	awaitBehind(t, srv, 1)
 	require.Len(t, door.all(), 1, "whether it may wait behind the old one")
@@ -111,7 +111,7 @@ func TestWhoIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errors.New("not you") }))
 	buf := filled(t, ctx, 1)
-	serve(t, srv, buf)
+	put(t, srv, buf)
 	p, _ := prepared(t, srv, "prepared", filled(t, ctx, 2), ReadOnly)
 	generation := buf.Describe().Generation
 	for _, name := range []string{"data", "prepared"} {
@@ -133,7 +133,7 @@ func TestWaitForNewerIsBounded(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnections(2), goodbyes(brief))
 	old := filled(t, ctx, 1)
-	s := serve(t, srv, old)
+	s := put(t, srv, old)
 	want := wants(dev)
 	want.After = 1<<64 - 1
 	first, second := asked(t, srv, want), asked(t, srv, want)
@@ -157,7 +157,7 @@ func TestWaitForNewerIsBounded(t *testing.T) {
 func TestFollowDoesNotPoll(t *testing.T) {
 	_, ctx, srv := listening(t)
 	srv.Expect("data")
-	serve(t, srv, filled(t, ctx, 1))
+	put(t, srv, filled(t, ctx, 1))
 	var asked atomic.Int32
 	found, cancel := followed(t, ctx, srv.Path(), OnConnected(func(sock.Peer) { asked.Add(1) }))
 	require.NoError(t, awaitSeen(t, found, 1).Close())

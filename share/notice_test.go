@@ -27,7 +27,7 @@ func TestNotices(t *testing.T) {
 	leases := make(chan *Lease, 1)
 	srv := listen(t)
 	srv.Expect("data")
-	serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) {
+	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) {
 		if err := l.Notify(context.Background(), []byte("early")); err != nil {
 			t.Error(err)
 		}
@@ -60,7 +60,7 @@ func TestNoticesNobodyTakes(t *testing.T) {
 	leases := make(chan *Lease, 1)
 	srv := listen(t)
 	srv.Expect("data")
-	serve(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
 	att := attached(t, srv, "data", dev, WithRecordRate(0))
 	l := <-leases
 	const sent = 3 * 16

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -99,7 +100,7 @@ func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access
 	if err != nil {
 		return err
 	}
-	return s.offer(ctx, name, bufferSource{s, buf}, access, terms)
+	return s.server().Offer(ctx, name, bufferSource{s, buf}, access, terms)
 }
 
 // bufferSource is virtual memory, which lives as long as its descriptors.
@@ -108,22 +109,22 @@ type bufferSource struct {
 	buf    *vmm.Buffer
 }
 
-func (b bufferSource) lend(o *offering) (loan, error) {
+func (b bufferSource) Lend(o *serve.Offering) (serve.Loan, error) {
 	if b.buf == nil {
-		return loan{}, errors.New("share: no buffer to offer (nil)")
+		return serve.Loan{}, errors.New("share: no buffer to offer (nil)")
 	}
 	l, err := b.buf.Lend()
 	if err != nil {
-		return loan{}, err
+		return serve.Loan{}, err
 	}
-	if most := l.Access; o.record.Access > most {
+	if most := l.Access; o.Record.Access > most {
 		_ = l.Close()
-		return loan{}, fmt.Errorf("%w for %s: it is another process' and was attached %s", vmm.ErrNotShareable, o.record.Access, most)
+		return serve.Loan{}, fmt.Errorf("%w for %s: it is another process' and was attached %s", vmm.ErrNotShareable, o.Record.Access, most)
 	}
-	return loan{memory: l.Descriptor, files: l.Files, end: func() { _ = l.Close() }}, nil
+	return serve.Loan{Memory: l.Descriptor, Files: l.Files, End: func() { _ = l.Close() }}, nil
 }
 
-func (b bufferSource) synchronize(ctx context.Context) error {
+func (b bufferSource) Synchronize(ctx context.Context) error {
 	return synchronize(ctx, b.buf)
 }
 
@@ -137,6 +138,6 @@ func synchronize(ctx context.Context, buf *vmm.Buffer) error {
 	return nil
 }
 
-func (b bufferSource) process() wire.ProcessFlags { return b.server.knownFlags(b.buf.Device()) }
-func (b bufferSource) identity() any              { return b.buf }
-func (bufferSource) vouch() error                 { return nil }
+func (b bufferSource) Process() wire.ProcessFlags { return b.server.knownFlags(b.buf.Device()) }
+func (b bufferSource) Identity() any              { return b.buf }
+func (bufferSource) Vouch() error                 { return nil }

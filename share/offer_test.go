@@ -25,7 +25,7 @@ func TestOfferIsAttachedTo(t *testing.T) {
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, g+5, vmm.WithChunkSize(g))
 	srv := listen(t)
-	s := serve(t, srv, buf, WithData([]byte("of the application")))
+	s := put(t, srv, buf, WithData([]byte("of the application")))
 
 	att := attached(t, srv, "data", dev)
 	require.Equal(t, "data", att.Offer().Name)
@@ -52,7 +52,7 @@ func TestOfferIsAttachedTo(t *testing.T) {
 
 func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
 	att := attached(t, srv, "", dev, WithAccess(ReadWrite))
 	require.NoError(t, att.Progress(soon(t), 3, 9))
 	require.NoError(t, att.Report(soon(t), nil))
@@ -73,7 +73,7 @@ func TestEventsOfAWaitingConsumer(t *testing.T) {
 		result <- err
 	}()
 	require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 10*time.Second, time.Millisecond)
-	s := serve(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
+	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
 	require.NoError(t, <-result)
 	require.NoError(t, s.end(t))
 	requireWholeLease(t, s)
@@ -105,7 +105,7 @@ func requireWholeLease(t *testing.T, s *served) {
 func TestManyConsumersAtOnce(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	const consumers = 16
-	s := serve(t, srv, newBuffer(t, ctx, 4096), WithVerdict(), WithLeases(consumers))
+	s := put(t, srv, newBuffer(t, ctx, 4096), WithVerdict(), WithLeases(consumers))
 	var wg, all sync.WaitGroup
 	all.Add(consumers)
 	for range consumers {
@@ -145,7 +145,7 @@ func TestOfferOfManyRecords(t *testing.T) {
 	const chunks = sock.MaxFDs + 1
 	buf := newBuffer(t, ctx, chunks*g-1, vmm.WithChunkSize(g))
 	srv := listen(t)
-	serve(t, srv, buf)
+	put(t, srv, buf)
 	att := attached(t, srv, "data", dev)
 	require.Equal(t, chunks, att.Offer().Descriptor.Chunks)
 	requireNoise(t, ctx, att.Buffer(), 1)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -16,50 +17,52 @@ import (
 // Each can be passed only where it applies.
 
 // A ListenOption changes what [Listen] does.
-type ListenOption interface{ listen(*listenOptions) }
+type ListenOption interface{ listen(*serve.Options) }
 
 // An AttachOption changes what [Attach] does.
 type AttachOption interface{ attach(*attachOptions) }
 
 // A PeerOption is about the other side: [Listen], [Attach] and [List] take it.
-type PeerOption func(*peerOptions)
+type PeerOption func(*serve.PeerOptions)
 
-func (f PeerOption) listen(o *listenOptions) { f.apply(&o.peerOptions) }
-func (f PeerOption) attach(o *attachOptions) { f.apply(&o.peerOptions) }
+func (f PeerOption) listen(o *serve.Options) { f.apply(&o.PeerOptions) }
+func (f PeerOption) attach(o *attachOptions) { f.apply(&o.PeerOptions) }
 
-func (f PeerOption) apply(o *peerOptions) {
+func (f PeerOption) apply(o *serve.PeerOptions) {
 	if f != nil {
 		f(o)
 	}
 }
 
-type listenOption func(*listenOptions)
+type listenOption func(*serve.Options)
 
-func (f listenOption) listen(o *listenOptions) { f(o) }
+func (f listenOption) listen(o *serve.Options) { f(o) }
 
 type attachOption func(*attachOptions)
 
 func (f attachOption) attach(o *attachOptions) { f(o) }
 
 // WithTimeout bounds each step of a conversation. The default is [DefaultTimeout].
-func WithTimeout(d time.Duration) PeerOption { return func(o *peerOptions) { o.timeout = d } }
+func WithTimeout(d time.Duration) PeerOption { return func(o *serve.PeerOptions) { o.Timeout = d } }
 
 // WithPolicy sets which peers a producer admits (others get [RefusedPolicy]), or whose
 // offers a consumer takes (others fail with [sock.ErrRefused]). The default is this
 // process's effective user; see [sock.Policy].
-func WithPolicy(p sock.Policy) PeerOption { return func(o *peerOptions) { o.policy = p } }
+func WithPolicy(p sock.Policy) PeerOption { return func(o *serve.PeerOptions) { o.Policy = p } }
 
 // WithRecordRate bounds the records that this side takes from one peer, 1,000 per second
 // by default; a second's worth may come at once. A peer that sends more is refused
 // ([RefusedRate], [ErrRate]) and disconnected. 0 is no bound.
-func WithRecordRate(perSecond int) PeerOption { return func(o *peerOptions) { o.rate = perSecond } }
+func WithRecordRate(perSecond int) PeerOption {
+	return func(o *serve.PeerOptions) { o.Rate = perSecond }
+}
 
-func checkPeer(o *peerOptions) error {
+func checkPeer(o *serve.PeerOptions) error {
 	switch {
-	case o.timeout <= 0:
-		return fmt.Errorf("share: WithTimeout(%s): want more than 0", o.timeout)
-	case o.rate < 0:
-		return fmt.Errorf("share: WithRecordRate(%d): want 0, which is no bound, or more", o.rate)
+	case o.Timeout <= 0:
+		return fmt.Errorf("share: WithTimeout(%s): want more than 0", o.Timeout)
+	case o.Rate < 0:
+		return fmt.Errorf("share: WithRecordRate(%d): want 0, which is no bound, or more", o.Rate)
 	}
 	return nil
 }
@@ -68,7 +71,7 @@ func checkPeer(o *peerOptions) error {
 // [sock.WithMode]. To connect, other users need write permission on it and search
 // permission on its directory.
 func WithMode(mode os.FileMode) ListenOption {
-	return listenOption(func(o *listenOptions) { o.sock = append(o.sock, sock.WithMode(mode)) })
+	return listenOption(func(o *serve.Options) { o.Sock = append(o.Sock, sock.WithMode(mode)) })
 }
 
 // WithAuthorize makes f decide which of the peers that the policy admits get an offer. The
@@ -93,10 +96,10 @@ func WithMode(mode os.FileMode) ListenOption {
 // peer. It may call the server, but must not close it: Close waits for f. The peer waits
 // no longer than its own timeout.
 func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
-	return listenOption(func(o *listenOptions) {
-		o.decides, o.allow = true, nil
+	return listenOption(func(o *serve.Options) {
+		o.Decides, o.Allow = true, nil
 		if f != nil {
-			o.allow = func(peer sock.Peer, record wire.Offer, access cu.Access) error {
+			o.Allow = func(peer sock.Peer, record wire.Offer, access cu.Access) error {
 				return f(peer, offerOf(record, access))
 			}
 		}
@@ -108,7 +111,7 @@ func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
 // refused with them ([RefusedParts]), and [Follow] does not wait. f runs on the goroutine of
 // the connection.
 func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
-	return listenOption(func(o *listenOptions) { o.parts = f })
+	return listenOption(func(o *serve.Options) { o.Parts = f })
 }
 
 // WithAuthorizeName asks f first of all whether a peer may ask for a name with that access, whether it
@@ -117,43 +120,43 @@ func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
 // does not admit to the only offer, hears that there is no such offer. A list has what f admits to with
 // [ReadOnly]. f is called as the function of [WithAuthorize] is.
 func WithAuthorizeName(f func(peer sock.Peer, name string, access cu.Access) error) ListenOption {
-	return listenOption(func(o *listenOptions) { o.allowName = f })
+	return listenOption(func(o *serve.Options) { o.AllowName = f })
 }
 
 // WithInherited makes Listen go on with a socket that [Server.Files] returned; see
 // [sock.WithInherited].
 func WithInherited(files []*os.File) ListenOption {
-	return listenOption(func(o *listenOptions) { o.sock = append(o.sock, sock.WithInherited(files)) })
+	return listenOption(func(o *serve.Options) { o.Sock = append(o.Sock, sock.WithInherited(files)) })
 }
 
 // WithConnections bounds the connections that are served at once, 1,024 by
 // default; further ones are refused ([RefusedBusy]). Consumers that wait for an
 // offer count.
 func WithConnections(n int) ListenOption {
-	return listenOption(func(o *listenOptions) { o.connections = n })
+	return listenOption(func(o *serve.Options) { o.Connections = n })
 }
 
 // WithConnectionsPerPeer bounds the connections of one process that are served at once,
 // 256 by default; further ones are refused ([RefusedBusy]). Processes without a pid here,
 // because they are in other PID namespaces, count as one process for each user.
 func WithConnectionsPerPeer(n int) ListenOption {
-	return listenOption(func(o *listenOptions) { o.perPeer = n })
+	return listenOption(func(o *serve.Options) { o.PerPeer = n })
 }
 
-func newListenOptions(opts []ListenOption) (*listenOptions, error) {
-	o := &listenOptions{peerOptions: newPeerOptions(), connections: defaultConnections, perPeer: defaultConnectionsPerPeer}
+func newListenOptions(opts []ListenOption) (*serve.Options, error) {
+	o := &serve.Options{PeerOptions: serve.NewPeerOptions(), Connections: serve.DefaultConnections, PerPeer: serve.DefaultConnectionsPerPeer}
 	for _, opt := range opts {
 		if opt != nil {
 			opt.listen(o)
 		}
 	}
-	if o.decides && o.allow == nil {
+	if o.Decides && o.Allow == nil {
 		return nil, errors.New("share: WithAuthorize without a function (nil): nobody would decide who gets an offer")
 	}
-	if o.connections < 1 || o.perPeer < 1 {
-		return nil, fmt.Errorf("share: WithConnections(%d), WithConnectionsPerPeer(%d): want 1 or more", o.connections, o.perPeer)
+	if o.Connections < 1 || o.PerPeer < 1 {
+		return nil, fmt.Errorf("share: WithConnections(%d), WithConnectionsPerPeer(%d): want 1 or more", o.Connections, o.PerPeer)
 	}
-	return o, checkPeer(&o.peerOptions)
+	return o, checkPeer(&o.PeerOptions)
 }
 
 // ReadOnly and ReadWrite are the kinds of access that a consumer may ask for.
@@ -163,70 +166,82 @@ const (
 )
 
 // An OfferOption changes what [Server.Offer] and [Server.Prepare] do.
-type OfferOption func(*offerOptions)
+type OfferOption func(*serve.Terms)
 
 // WithData adds up to [MaxData] bytes of the application's own to the offer. They are
 // copied. More than 4 KiB are copied, once for all consumers, to a file of memory that
 // nobody can change (memfd_create(2), F_ADD_SEALS) and that lasts until the offer ends; a
 // consumer that is too old to take such a file is refused ([RefusedUnsupported]).
-func WithData(b []byte) OfferOption { return func(o *offerOptions) { o.data = b } }
+func WithData(b []byte) OfferOption { return func(o *serve.Terms) { o.Data = b } }
 
 // WithLeases admits n consumers in all, and makes Offer return when the last of
 // them has gone. The default, 0, is no bound.
-func WithLeases(n int) OfferOption { return func(o *offerOptions) { o.leases = n } }
+func WithLeases(n int) OfferOption { return func(o *serve.Terms) { o.Leases = n } }
 
 // WithIdleTimeout makes Offer return [ErrNoConsumer] after d without a consumer. The
 // default, 0, is no bound.
-func WithIdleTimeout(d time.Duration) OfferOption { return func(o *offerOptions) { o.idle = d } }
+func WithIdleTimeout(d time.Duration) OfferOption { return func(o *serve.Terms) { o.Idle = d } }
 
 // WithVerdict demands that every consumer reports what it found
 // ([Attachment.Report]), and shows that it is at work ([Attachment.Progress]). Without
 // this a consumer that has mapped the memory may be silent for as long as it likes.
-func WithVerdict() OfferOption { return func(o *offerOptions) { o.verdict = true } }
+func WithVerdict() OfferOption { return func(o *serve.Terms) { o.Verdict = true } }
 
 // WithSynchronized says that the caller has waited for the work on the memory,
 // with [cu.Device.Synchronize] or otherwise. So Offer does not wait, which saves
 // driver calls of some microseconds each.
-func WithSynchronized() OfferOption { return func(o *offerOptions) { o.synchronized = true } }
+func WithSynchronized() OfferOption { return func(o *serve.Terms) { o.Synchronized = true } }
 
 // WithGrace bounds how long leases go on after another offer has replaced this one
 // ([Server.Replace]): after d the remaining ones are revoked ([ErrRevoked]). The default, 0,
 // is no bound: they go on until their consumers leave, or the context of this offer is done.
-func WithGrace(d time.Duration) OfferOption { return func(o *offerOptions) { o.grace = d } }
+func WithGrace(d time.Duration) OfferOption { return func(o *serve.Terms) { o.Grace = d } }
 
 // OnEvent calls f for each [Event] of the offer, on the goroutines of Offer and of
 // the connections, several at once. f should be quick: other consumers may wait for
 // it. It may call the server, but must neither close it nor wait for the offer's end.
 // After that end, f is not called any more.
-func OnEvent(f func(Event)) OfferOption { return func(o *offerOptions) { o.onEvent = f } }
+func OnEvent(f func(Event)) OfferOption {
+	return func(o *serve.Terms) {
+		if o.OnEvent = nil; f != nil {
+			o.OnEvent = func(e serve.Event) { f(Event(e)) }
+		}
+	}
+}
 
 // OnLease calls f with each lease when it begins, before the consumer is sent anything
 // and before [OnEvent] tells of it. f can keep the lease, to watch it and to take it back.
 // It is called like the function of OnEvent, and should not wait for the lease's end.
-func OnLease(f func(*Lease)) OfferOption { return func(o *offerOptions) { o.onLease = f } }
+func OnLease(f func(*Lease)) OfferOption {
+	return func(o *serve.Terms) {
+		if o.OnLease = nil; f != nil {
+			o.OnLease = func(l *serve.Lease) { f((*Lease)(l)) }
+		}
+	}
+}
 
-func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
-	o := &offerOptions{onEvent: func(Event) {}, onLease: func(*Lease) {}}
+func newOfferOptions(opts []OfferOption) (*serve.Terms, error) {
+	o := &serve.Terms{OnEvent: func(serve.Event) {}, OnLease: func(*serve.Lease) {}}
 	for _, f := range opts {
 		if f != nil {
 			f(o)
 		}
 	}
 	switch {
-	case o.onEvent == nil || o.onLease == nil:
+	case o.OnEvent == nil || o.OnLease == nil:
 		return nil, errors.New("share: OnEvent or OnLease without a function (nil)")
-	case len(o.data) > MaxData:
-		return nil, fmt.Errorf("share: %d bytes of application data; %d are allowed", len(o.data), MaxData)
-	case o.stands && (o.leases != 0 || o.idle != 0 || o.grace != 0):
+	case len(o.Data) > MaxData:
+		return nil, fmt.Errorf("share: %d bytes of application data; %d are allowed", len(o.Data), MaxData)
+	case o.Stands && (o.Leases != 0 || o.Idle != 0 || o.Grace != 0):
 		return nil, errStanding
-	case o.leases < 0:
-		return nil, fmt.Errorf("share: WithLeases(%d): want 0, which is no bound, or more", o.leases)
-	case o.idle < 0:
-		return nil, fmt.Errorf("share: WithIdleTimeout(%s): want 0, which is no bound, or more", o.idle)
-	case o.grace < 0:
-		return nil, fmt.Errorf("share: WithGrace(%s): want 0, which is no bound, or more", o.grace)
+	case o.Leases < 0:
+		return nil, fmt.Errorf("share: WithLeases(%d): want 0, which is no bound, or more", o.Leases)
+	case o.Idle < 0:
+		return nil, fmt.Errorf("share: WithIdleTimeout(%s): want 0, which is no bound, or more", o.Idle)
+	case o.Grace < 0:
+		return nil, fmt.Errorf("share: WithGrace(%s): want 0, which is no bound, or more", o.Grace)
 	}
-	return o, errors.Join(checkFence(o.fence), checkCursors(o.cursors))
+	return o, errors.Join(checkFence(o.Fence), checkCursors(o.Cursors))
 }
 
 // WithFence makes Offer return only when no consumer writes the memory any more; until
@@ -245,17 +260,17 @@ func newOfferOptions(opts []OfferOption) (*offerOptions, error) {
 // the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
 // Offer does not wait for consumers with read-only leases: see docs/security.md.
 func WithFence(ctx context.Context, want Fence) OfferOption {
-	return func(o *offerOptions) { o.fence = &fenceOption{ctx, want} }
+	return func(o *serve.Terms) { o.Fence = &serve.FenceTerms{Ctx: ctx, Want: want} }
 }
 
-func checkFence(f *fenceOption) error {
+func checkFence(f *serve.FenceTerms) error {
 	switch {
 	case f == nil:
 		return nil
-	case f.ctx == nil:
+	case f.Ctx == nil:
 		return errors.New("share: WithFence without a context (nil)")
 	}
-	return f.want.check()
+	return f.Want.Check()
 }
 
 // errStanding refuses the options of offers that end by themselves.

@@ -99,7 +99,7 @@ func TestFault12_CloseInAnyOrder(t *testing.T) {
 		buf := ok(vmm.New(dev, 1<<20))(t)
 		require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(1<<20, 1)))
 		srv := ok(Listen(socketPath(t)))(t)
-		s := serve(t, srv, buf)
+		s := put(t, srv, buf)
 		att := ok(Attach(soon(t), srv.Path(), "data", dev))(t)
 		s.await(t, Mapped, 1)
 		closes := map[string]func() error{"attachment": att.Close, "buffer": buf.Close, "server": srv.Close, "context": ctx.Close}
@@ -162,7 +162,7 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.NoError(t, cu.CopyToDevice(ctx, p, noise(g, seed)))
-		s := serve(t, srv, buf)
+		s := put(t, srv, buf)
 		atts = append(atts, attached(t, srv, "data", dev, WithNewerThan(newest)))
 		newest = atts[seed].Offer().Descriptor.Generation
 		s.await(t, Mapped, 1)

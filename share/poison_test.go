@@ -79,7 +79,7 @@ func TestFault47_PoisonedConsumer(t *testing.T) {
 		t.Run(do, func(t *testing.T) {
 			dev, ctx, srv := listening(t)
 			buf := newBuffer(t, ctx, 3<<20)
-			s := serve(t, srv, buf, WithVerdict())
+			s := put(t, srv, buf, WithVerdict())
 			neighbour := start(t, "consumer", srv.Path(), "stop when mapped")
 			neighbour.says(t, "mapped")
 			here := attached(t, srv, "data", dev)

@@ -62,7 +62,7 @@ func firstRecords(kind cu.Kind) map[string]struct {
 // answered, and leaves another consumer alone.
 func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	n := 0
 	for name, c := range firstRecords(dev.Driver().Kind()) {
@@ -108,7 +108,7 @@ func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string)
 // peer sends, past what Send allows.
 func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	null := ok(os.Open(os.DevNull))(t)
 	good := wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})
@@ -146,14 +146,14 @@ func TestSilentPeerIsSentAway(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	srv := listen(t, WithTimeout(brief))
-	s := serve(t, srv, buf)
+	s := put(t, srv, buf)
 	silent := dialed(t, srv)
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
 	requireRefusal(t, silent, RefusedTimeout, "silence")
 	require.NoError(t, silent.Close())
 
 	srv = listen(t)
-	s = serve(t, srv, buf)
+	s = put(t, srv, buf)
 	dialed(t, srv) // silent for longer than this takes
 	gone := dialed(t, srv)
 	require.NoError(t, gone.Close())
@@ -164,7 +164,7 @@ func TestSilentPeerIsSentAway(t *testing.T) {
 // A refusal ends the conversation, also as the first word; nobody answers it.
 func TestRefusalIsNotAnswered(t *testing.T) {
 	_, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	conn := dialed(t, srv)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"})))
 	requireAnswer(t, conn, ErrRefused, "the first record")
@@ -177,7 +177,7 @@ func TestRefusalIsNotAnswered(t *testing.T) {
 // who was too slow is told that, also when the producer ends at that moment.
 func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	_, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	silent := dialed(t, srv)
 	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
 	closed := make(chan error, 1)
@@ -193,7 +193,7 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 // What an attached consumer may do wrong.
 func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	null := ok(os.Open(os.DevNull))(t)
 	kind := dev.Driver().Kind()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
@@ -41,13 +42,13 @@ func (a *Attachment) endLease(released bool) (err error) {
 			a.sayFarewell(t)
 		}
 		a.stop()
-		dropCursors(a.cursors)
-		err = t.transport.conn.Close()
+		serve.DropCursors(a.cursors)
+		err = t.transport.Conn.Close()
 		a.awaitFiles()
 		<-a.done
-		for _, w := range append(a.former, t.fence.watch) {
+		for _, w := range append(a.former, t.fence.Watch) {
 			if w != nil {
-				w.stop(ErrClosed)
+				w.Stop(ErrClosed)
 			}
 		}
 		a.behind.Wait()
@@ -60,7 +61,7 @@ func (a *Attachment) endLease(released bool) (err error) {
 func (a *Attachment) awaitFiles() {
 	select {
 	case <-a.closing:
-	case <-time.After(goodbye):
+	case <-time.After(serve.Goodbye):
 	}
 }
 
@@ -112,8 +113,8 @@ func (a *Attachment) synchronize(ctx context.Context) error {
 // sayFarewell says that this side does not use the memory any more, to a producer that
 // waits to hear it. After a verdict no farewell is due.
 func (a *Attachment) sayFarewell(t *tie) {
-	if t.says.Told && !a.judged.Load() && (!isClosed(t.done) || a.awaitsRelease(t)) {
-		_ = t.transport.sayLast(context.Background(), wire.Farewell{})
+	if t.says.Told && !a.judged.Load() && (!serve.IsClosed(t.done) || a.awaitsRelease(t)) {
+		_ = t.transport.SayLast(context.Background(), wire.Farewell{})
 	}
 }
 
@@ -123,9 +124,9 @@ func (a *Attachment) sayFarewell(t *tie) {
 // The zero Attachment's is closed.
 func (a *Attachment) Fenced() <-chan struct{} {
 	if a.isZero() {
-		return closed
+		return serve.Closed
 	}
-	return a.now.Load().fence.channel()
+	return a.now.Load().fence.Fenced()
 }
 
 // AwaitFence waits until the lease has ended and the producer is fenced as wanted; [Fenced]
@@ -139,5 +140,5 @@ func (a *Attachment) AwaitFence(ctx context.Context, want Fence) error {
 	if a.isZero() {
 		return ErrClosed
 	}
-	return a.now.Load().fence.awaitFence(ctx, want)
+	return a.now.Load().fence.AwaitFence(ctx, want)
 }

@@ -84,7 +84,7 @@ func TestManyChunksAreOfferedOn(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
 	v1 := listen(t)
-	serve(t, v1, newBuffer(t, ctx, (maxFDs+3)*g-5, vmm.WithChunkSize(g)))
+	put(t, v1, newBuffer(t, ctx, (maxFDs+3)*g-5, vmm.WithChunkSize(g)))
 	require.NoError(t, attached(t, v1, "data", dev).Close()) // from now on v1 watches this process
 	open := settledDescriptors(t)
 	from := ok(Attach(soon(t), v1.Path(), "data", dev, WithReoffer()))(t)
@@ -106,7 +106,7 @@ func TestManyChunksAreOfferedOn(t *testing.T) {
 func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
-	serve(t, v1, newBuffer(t, ctx, 1))
+	put(t, v1, newBuffer(t, ctx, 1))
 	v2 := listen(t)
 
 	plain := attached(t, v1, "data", dev)
@@ -125,7 +125,7 @@ func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 	s.stop(t)
 
 	readWrite := attached(t, v1, "data", dev, WithReoffer(), WithAccess(ReadWrite))
-	s = serve(t, v2, readWrite.Buffer())
+	s = put(t, v2, readWrite.Buffer())
 	att := attached(t, v2, "data", dev, WithAccess(ReadWrite))
 	require.NoError(t, att.Close())
 	s.stop(t)
@@ -135,7 +135,7 @@ func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 func TestAttachmentThatIsOfferedOnIsNotClosed(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1, v2 := listen(t), listen(t)
-	s1 := serve(t, v1, newBuffer(t, ctx, 1<<20))
+	s1 := put(t, v1, newBuffer(t, ctx, 1<<20))
 	from := attached(t, v1, "data", dev, WithReoffer())
 	s2 := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
 	for range 2 {
@@ -169,7 +169,7 @@ func TestMemoryOfferedOnIsClosedBeforeItsLeaseEnds(t *testing.T) {
 	}))
 	ctx := leavesNothingOn(t, dev)
 	v1 := listen(t)
-	serve(t, v1, newBuffer(t, ctx, 1))
+	put(t, v1, newBuffer(t, ctx, 1))
 	from = attached(t, v1, "data", dev, WithReoffer())
 	require.NoError(t, from.Close())
 	require.Equal(t, []error{nil}, lease)
@@ -193,7 +193,7 @@ func TestFailedAttachWithReofferLeavesNothing(t *testing.T) {
 	s, dev, ctx := spied(t)
 	g := granularity(t, dev)
 	v1 := listen(t)
-	serve(t, v1, newBuffer(t, ctx, 3*g, vmm.WithChunkSize(g)))
+	put(t, v1, newBuffer(t, ctx, 3*g, vmm.WithChunkSize(g)))
 	require.NoError(t, attached(t, v1, "data", dev).Close()) // from now on v1 watches this process
 	for _, function := range []string{"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
 		open, owed := settledDescriptors(t), s.owed()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -34,7 +35,7 @@ func (s *Server) ReplaceLegacy(ctx context.Context, name string, m *Legacy, opts
 	return s.OfferLegacy(ctx, name, m, append(slices.Clip(opts), replacing)...)
 }
 
-func replacing(o *offerOptions) { o.replaces = true }
+func replacing(o *serve.Terms) { o.Replaces = true }
 
 // Prepare does the slow part of a [Server.Offer] while the caller still makes the data. It
 // exports the memory (cuMemExportToShareableHandle, 600 to 900 µs for a buffer of one
@@ -55,5 +56,6 @@ func (s *Server) Prepare(name string, buf *vmm.Buffer, access cu.Access, opts ..
 	if err != nil {
 		return nil, err
 	}
-	return s.prepare(name, bufferSource{s, buf}, access, terms)
+	p, err := s.server().Prepare(name, bufferSource{s, buf}, access, terms)
+	return (*Prepared)(p), err
 }

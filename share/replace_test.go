@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// replace has buf take the name "data", as serve has it offered.
+// replace has buf take the name "data", as put offers it.
 func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
 	t.Helper()
 	before, s := offeringOf(srv), newServed(srv)
@@ -72,7 +72,7 @@ func (s *served) goesOn(t testing.TB) {
 func TestReplace(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	first, second := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
-	old := serve(t, srv, first)
+	old := put(t, srv, first)
 	a, b := attached(t, srv, "data", dev), attached(t, srv, "", dev)
 	fresh := replace(t, srv, second)
 	for _, name := range []string{"data", ""} {
@@ -114,7 +114,7 @@ func TestLeasesOfAReplacedOfferEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
-			old := serve(t, srv, buf, c.opts...)
+			old := put(t, srv, buf, c.opts...)
 			att := attached(t, srv, "data", dev)
 			if name == "grace" {
 				outlast(t)
@@ -153,7 +153,7 @@ func TestReplaceThatFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv, next := listen(t), newBuffer(t, ctx, 2) // which was never exported
-			old := serve(t, srv, buf)
+			old := put(t, srv, buf)
 			att := attached(t, srv, "data", dev)
 			err := spy.during(c.fail, func() error { return srv.Replace(c.ctx, "data", next, ReadOnly, c.opts...) })
 			require.ErrorIs(t, err, c.want)
@@ -171,7 +171,7 @@ func TestReplaceThatFails(t *testing.T) {
 func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
 	warmUp(t)
 	dev, ctx, srv := listening(t)
-	old := serve(t, srv, newBuffer(t, ctx, 1))
+	old := put(t, srv, newBuffer(t, ctx, 1))
 	next := newBuffer(t, ctx, 2)
 	h := holding(t, ctx, next)
 	s := newServed(srv)
@@ -196,7 +196,7 @@ func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
 }
 
 func isExpected(srv *Server) (expected bool) {
-	srv.look(func(b *broker.Broker) { expected = b.Expects("data") })
+	srv.core.Look(func(b *broker.Broker) { expected = b.Expects("data") })
 	return expected
 }
 
@@ -209,7 +209,7 @@ func TestAuthorizeIsAskedAboutWhatReplaces(t *testing.T) {
 		asked <- o.Descriptor.Size
 		return <-answer
 	}))
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	for _, verdict := range []error{nil, errSecret} {
 		conn := dialed(t, srv)
 		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
@@ -233,7 +233,7 @@ func TestAuthorizeIsAskedAboutWhatReplaces(t *testing.T) {
 func TestReplaceLegacy(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	m := newLegacy(t, ctx, 4096)
-	old := serve(t, srv, newBuffer(t, ctx, 1))
+	old := put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
 	before, s := offeringOf(srv), newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "data", m, OnEvent(s.see)) })

@@ -21,7 +21,7 @@ import (
 func lostAttachment(t testing.TB, dev *cu.Device, buf *vmm.Buffer, opts ...AttachOption) *Attachment {
 	t.Helper()
 	srv := ok(Listen(socketPath(t)))(t)
-	serve(t, srv, buf)
+	put(t, srv, buf)
 	att := attached(t, srv, "data", dev, opts...)
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
@@ -47,7 +47,7 @@ func TestResume(t *testing.T) {
 	at, taken := att.Ptr(), spy.count("cuMemMap")+spy.count("cuMemImportFromShareableHandle")
 	for _, size := range []uint64{3, 1 << 20} {
 		srv := again(t, att)
-		s := serve(t, srv, buf, WithData(noise(size, 2)))
+		s := put(t, srv, buf, WithData(noise(size, 2)))
 		next := ok(att.Resume(soon(t)))(t)
 		require.Equal(t, at, next.Ptr())
 		require.Equal(t, buf.Describe(), next.Offer().Descriptor)
@@ -114,11 +114,14 @@ func TestResumeIsRefused(t *testing.T) {
 		code  RefusalCode
 	}{
 		"no such offer": {nil, func(t *testing.T, srv *Server) { serveAs(t, srv, "x", buf, ReadWrite) }, ErrRefused, RefusedName},
-		"other memory":  {nil, func(t *testing.T, srv *Server) { serve(t, srv, other) }, ErrStale, RefusedStale},
+		"other memory":  {nil, func(t *testing.T, srv *Server) { put(t, srv, other) }, ErrStale, RefusedStale},
 		"legacy memory": {nil, func(t *testing.T, srv *Server) { serveLegacy(t, srv, newLegacy(t, ctx, 1)) }, ErrStale, RefusedStale},
 		"less access":   {nil, func(t *testing.T, srv *Server) { serveAs(t, srv, "data", buf, ReadOnly) }, ErrRefused, RefusedAccess},
-		"not allowed":   {[]ListenOption{WithAuthorize(func(sock.Peer, Offer) error { return denied })}, func(t *testing.T, srv *Server) { serve(t, srv, buf) }, ErrRefused, RefusedPolicy},
-		"no place":      {nil, func(t *testing.T, srv *Server) { serve(t, srv, buf, WithLeases(1)); attached(t, srv, "data", dev) }, ErrRefused, RefusedBusy},
+		"not allowed":   {[]ListenOption{WithAuthorize(func(sock.Peer, Offer) error { return denied })}, func(t *testing.T, srv *Server) { put(t, srv, buf) }, ErrRefused, RefusedPolicy},
+		"no place": {nil, func(t *testing.T, srv *Server) {
+			put(t, srv, buf, WithLeases(1))
+			attached(t, srv, "data", dev)
+		}, ErrRefused, RefusedBusy},
 	} {
 		srv := again(t, att, c.opts...)
 		c.offer(t, srv)
@@ -136,7 +139,7 @@ func TestResumeIsRefused(t *testing.T) {
 	requireNoise(t, ctx, att.Buffer(), 1)
 
 	srv := again(t, att)
-	serve(t, srv, buf)
+	put(t, srv, buf)
 	next := ok(att.Resume(soon(t)))(t)
 	require.ErrorContains(t, errOf(next.Resume(soon(t))), "the lease has not ended")
 	require.NoError(t, next.Close())
@@ -153,7 +156,7 @@ func TestResumeAtOnce(t *testing.T) {
 	for range 5 {
 		att := lostAttachment(t, dev, buf)
 		srv := again(t, att)
-		serve(t, srv, buf)
+		put(t, srv, buf)
 		var wg sync.WaitGroup
 		got := make(chan *Attachment, 4)
 		for range 4 {
@@ -186,7 +189,7 @@ func TestResumeOfHeldMemory(t *testing.T) {
 	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
 	c := ok(NewCounter(ctx, att.Buffer(), 0))(t)
 	srv := again(t, att)
-	serve(t, srv, buf)
+	put(t, srv, buf)
 	next := ok(att.Resume(soon(t)))(t)
 	require.ErrorIs(t, next.Close(), ErrInUse)
 	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrClosed)
@@ -235,15 +238,15 @@ func TestLyingProducerToWhoResumes(t *testing.T) {
 		"silence":                {nil, ErrTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
-			att.path, att.opts.timeout = impostor(t, tell(t, c.lies...)), DefaultTimeout
+			att.path, att.opts.Timeout = impostor(t, tell(t, c.lies...)), DefaultTimeout
 			if errors.Is(c.want, ErrTimeout) {
-				att.opts.timeout = 100 * time.Millisecond
+				att.opts.Timeout = 100 * time.Millisecond
 			}
 			require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want)
 			requireNoise(t, ctx, att.Buffer(), 1)
 		})
 	}
-	att.path, att.opts.timeout = impostor(t, tell(t, says(nil)...)), DefaultTimeout
+	att.path, att.opts.Timeout = impostor(t, tell(t, says(nil)...)), DefaultTimeout
 	next, err := att.Resume(soon(t))
 	require.NoError(t, err, "an honest one")
 	require.NoError(t, next.Close())
@@ -256,7 +259,7 @@ func TestLyingProducerToWhoResumes(t *testing.T) {
 func TestLyingConsumerThatResumes(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	s := serve(t, srv, buf)
+	s := put(t, srv, buf)
 	generation := buf.Describe().Generation
 	for _, wrong := range []uint64{1, generation - 1, generation + 1, 1<<64 - 1} {
 		want := wants(dev)

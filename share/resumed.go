@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -21,7 +22,7 @@ func (s *Server) OfferResumed(name string, memory vmm.Descriptor, files []*os.Fi
 	return s.OfferFiles(name, memory, files, access, append(slices.Clip(opts), resumed)...)
 }
 
-func resumed(o *offerOptions) { o.resumed = true }
+func resumed(o *serve.Terms) { o.Resumed = true }
 
 // OfferFiles offers memory of which this process has only the descriptors. It needs no
 // driver, so a process can keep memory for others without a GPU. memory describes it as
@@ -42,8 +43,9 @@ func (s *Server) OfferFiles(name string, memory vmm.Descriptor, files []*os.File
 	if err != nil {
 		return nil, err
 	}
-	return s.offerFiles(name, memory, files, access, terms)
+	st, err := s.server().OfferFiles(name, memory, files, access, terms)
+	return (*Standing)(st), err
 }
 
 // standing makes the options be checked for an offer that lasts until Close.
-func standing(o *offerOptions) { o.stands = true }
+func standing(o *serve.Terms) { o.Stands = true }

@@ -71,13 +71,15 @@ func TestLeaseIsDone(t *testing.T) {
 		offer   error
 	}{
 		"closed": {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) { require.NoError(t, a.Close()) }, ErrNoVerdict, ErrClosed, nil},
-		"good":   {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) { require.NoError(t, a.Report(soon(t), nil)) }, nil, sock.ErrPeerLost, nil},
+		"good": {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) {
+			require.NoError(t, a.Report(soon(t), nil))
+		}, nil, sock.ErrPeerLost, nil},
 		"not good": {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) {
 			require.NoError(t, a.Report(soon(t), errors.New("x")))
 		}, ErrVerdict, sock.ErrPeerLost, nil},
 		"too long": {brief, func(*testing.T, *served, *Lease, *Attachment) {}, ErrTimeout, ErrRefused, nil},
 		"bad record": {DefaultTimeout, func(t *testing.T, _ *served, _ *Lease, a *Attachment) {
-			require.NoError(t, a.now.Load().transport.send(soon(t), isMapped(buf)))
+			require.NoError(t, a.now.Load().transport.Send(soon(t), isMapped(buf)))
 		}, ErrProtocol, ErrRefused, nil},
 		"revoked":       {DefaultTimeout, func(_ *testing.T, _ *served, l *Lease, _ *Attachment) { l.Revoke() }, ErrRevoked, ErrRevoked, nil},
 		"offer ended":   {DefaultTimeout, func(_ *testing.T, s *served, _ *Lease, _ *Attachment) { s.cancel() }, ErrRevoked, ErrRevoked, nil},
@@ -86,7 +88,7 @@ func TestLeaseIsDone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
 			onLease, begun := leases()
-			s := serve(t, srv, buf, onLease, WithVerdict(), timeoutFrom(Mapped, 1, c.timeout))
+			s := put(t, srv, buf, onLease, WithVerdict(), timeoutFrom(Mapped, 1, c.timeout))
 			att := attached(t, srv, "data", dev)
 			l := next(t, begun)
 			if c.timeout == DefaultTimeout {
@@ -162,7 +164,7 @@ func TestRevoke(t *testing.T) {
 				srv.Expect("data")
 				conn = early(t, srv, wants(dev))
 			}
-			s := serve(t, srv, buf, onLease)
+			s := put(t, srv, buf, onLease)
 			if !came {
 				conn = asked(t, srv, wants(dev))
 			}
@@ -229,7 +231,7 @@ func TestRevokeBeforeTheDataIsThere(t *testing.T) {
 func TestRevokedLeaseCounts(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	onLease, begun := leases()
-	s := serve(t, srv, newBuffer(t, ctx, 1), onLease, WithLeases(2))
+	s := put(t, srv, newBuffer(t, ctx, 1), onLease, WithLeases(2))
 	a, b := attached(t, srv, "data", dev), attached(t, srv, "data", dev)
 	next(t, begun).Revoke()
 	require.ErrorIs(t, awaitDone(t, a), ErrRevoked)
@@ -267,7 +269,7 @@ func TestRevokeBeforeAnythingIsSent(t *testing.T) {
 				p, s = prepared(t, srv, "data", buf, ReadOnly, first)
 				publish = func() { s.start(t, "data", p.Offer) }
 			} else {
-				s = serve(t, srv, buf, first)
+				s = put(t, srv, buf, first)
 			}
 			if !c.early {
 				conn = asked(t, srv, wants(dev))

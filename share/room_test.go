@@ -27,7 +27,7 @@ func TestRoomIsReservedBeforehand(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	g := granularity(t, dev)
 	srv := listen(t)
-	serve(t, srv, newBuffer(t, ctx, 3*g-1, vmm.WithChunkSize(g)))
+	put(t, srv, newBuffer(t, ctx, 3*g-1, vmm.WithChunkSize(g)))
 	for _, c := range []struct {
 		room          uint64
 		before, after int // reservations when the offer is here, and at the end
@@ -53,7 +53,7 @@ func TestRoomOnAnotherDevice(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	_, other := cutest.TwoDevices(t, dev.Driver())
 	srv := listen(t)
-	serve(t, srv, newBuffer(t, ctx, 1))
+	put(t, srv, newBuffer(t, ctx, 1))
 	first := spy.count(reserves)
 	att := attached(t, srv, "", other, WithAnyDevice(), WithRoom(1))
 	require.Same(t, dev, att.Buffer().Device())
@@ -64,7 +64,7 @@ func TestRoomOnAnotherDevice(t *testing.T) {
 func TestRoomThatCannotBeReserved(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	for i, c := range []struct {
 		room uint64
 		fail string

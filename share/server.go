@@ -2,273 +2,89 @@ package share
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 
-	"github.com/gpufd/gpufd/internal/broker"
-	"github.com/gpufd/gpufd/internal/wire"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 )
 
 // A Server listens at a socket and serves the offers made on it. The caller
 // owns it. It is safe for concurrent use. The zero Server is a closed one.
 type Server struct {
-	listener *sock.Listener
-	opts     *listenOptions
-	places   *places
-	watches  *watches
-	ctx      context.Context
-	stop     context.CancelCauseFunc
-	accept   sync.Once
-	work     sync.WaitGroup
-	visits   sync.WaitGroup // peers without a lease or a place in line, and the goroutine that accepts
-
-	mu        sync.Mutex
-	broker    *broker.Broker
-	number    uint64 // the last id
-	offerings map[broker.OfferID]*offering
-	sessions  map[broker.SessionID]*session
-	callers   []*offering                 // those whose Offer's context may end
-	fencing   []*offering                 // those WithFence that have not finished
-	finished  []broker.OfferID            // by this step
-	watched   map[broker.ProcessID]*watch // for offers that wait for their ends
-
+	core  *serve.Server
 	flags sync.Map // *cu.Device → what processFlags says of it
 }
 
-// open makes a server of the listener that listen returns.
-func open(o *listenOptions, listen func([]sock.ListenOption) (*sock.Listener, error)) (*Server, error) {
-	l, err := listen(append([]sock.ListenOption{
-		sock.WithMaxRecord(wire.MaxRecord), sock.WithMaxFDs(0), sock.WithFarewell(wire.Encode(notAllowed)), sock.WithPolicy(o.policy),
-	}, o.sock...))
-	if err != nil {
-		return nil, err
+// server returns what serves, or nil for the zero Server.
+func (s *Server) server() *serve.Server {
+	if s == nil {
+		return nil
 	}
-	s := &Server{
-		listener:  l,
-		opts:      o,
-		places:    newPlaces(o.connections, o.perPeer),
-		broker:    broker.New(broker.Options{Consults: o.asks(), Hides: o.asks()}),
-		offerings: map[broker.OfferID]*offering{},
-		sessions:  map[broker.SessionID]*session{},
-		watched:   map[broker.ProcessID]*watch{},
-	}
-	s.watches = newWatches(s, o.connections)
-	s.ctx, s.stop = context.WithCancelCause(context.Background())
-	return s, nil
+	return s.core
 }
 
 // Path returns the path of the socket.
-func (s *Server) Path() string {
-	if s.isZero() {
-		return ""
-	}
-	return s.listener.Path()
-}
+func (s *Server) Path() string { return s.server().Path() }
 
 // Files returns copies of the descriptors of the server's socket, to keep it alive while
 // nobody listens; see [sock.Listener.Files].
-func (s *Server) Files() ([]*os.File, error) {
-	if s.isZero() {
-		return nil, ErrClosed
-	}
-	return s.listener.Files()
-}
+func (s *Server) Files() ([]*os.File, error) { return s.server().Files() }
 
 // Start makes the server answer consumers even before the first Offer, Prepare or Expect: it
 // refuses them. Without Start they wait.
-func (s *Server) Start() {
-	if s.isZero() {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.startAccepting()
-}
+func (s *Server) Start() { s.server().Start() }
 
 // Reclaim undoes [Server.Files] when nobody has the copies any more; see
 // [sock.Listener.Reclaim].
-func (s *Server) Reclaim() {
-	if !s.isZero() {
-		s.listener.Reclaim()
-	}
-}
-
-// isZero reports whether s is nil or zero: its methods fail with [ErrClosed].
-func (s *Server) isZero() bool { return s == nil || s.listener == nil }
+func (s *Server) Reclaim() { s.server().Reclaim() }
 
 // Close ends all offers and connections, waits for them, and removes the socket, unless
 // that was handed over. The caller still has to close each [Prepared], which keeps its
 // memory until then. Close may be called again and on nil. It waits for functions of
 // [OnEvent], which must not call it.
-func (s *Server) Close() error {
-	if s.isZero() {
-		return nil
-	}
-	s.end(ErrClosed)
-	err := s.listener.Close()
-	s.work.Wait()
-	return err
-}
+func (s *Server) Close() error { return s.server().Close() }
 
-// end ends all offers and sessions.
-func (s *Server) end(cause error) {
-	s.mu.Lock() // Start starts accepting under it
-	s.stop(cause)
-	work := s.step(broker.Close{})
-	s.mu.Unlock()
-	performAll(work)
-}
+// Remove removes the socket and its lock file without waiting, for a process that is about
+// to end without Close. After Close it does nothing.
+func (s *Server) Remove() error { return s.server().Remove() }
 
-// newID returns a number for an offer or a session. It runs with mu held.
-func (s *Server) newID() uint64 {
-	s.number++
-	return s.number
-}
+// Expect makes consumers that ask for name wait until it is offered; otherwise they
+// would be refused. They wait until their own time for a step is over, which
+// [Server.Working] renews. An Offer of that name ends the wait, even if it fails, unless
+// another one is being made. While there is an offer of that name, consumers get that
+// one; those that come after its end wait. Nobody waits for a name that no offer can
+// have, such as "". On a closed server Expect does nothing.
+func (s *Server) Expect(name string) { s.server().Expect(name) }
 
-// join makes a session known to the loop, until forget.
-func (s *Server) join(x *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x.id = broker.SessionID(s.newID())
-	s.sessions[x.id] = x
-}
+// Working tells the consumers that wait for name that done of total bytes are ready.
+func (s *Server) Working(name string, done, total uint64) { s.server().Working(name, done, total) }
 
-func (s *Server) forget(x *session) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.sessions, x.id)
-}
-
-// startAccepting starts serving if nobody has. It runs with mu held.
-func (s *Server) startAccepting() {
-	if s.ctx.Err() != nil {
-		return
-	}
-	s.accept.Do(func() {
-		s.work.Add(1)
-		s.visits.Add(1)
-		go s.serve()
-	})
-}
-
-// serve accepts until the server is closed or handed over. A failure of one peer does not
-// affect others; a listener that fails ends every offer. The goroutine that has accepted a peer
-// talks to it, and another one accepts: so the peer waits for no other thread to wake up.
-func (s *Server) serve() {
-	var next bool // another goroutine accepts
-	defer func() {
-		if !next {
-			s.visits.Done()
-			s.work.Done()
-		}
-	}()
-	for !next {
-		var refused *sock.RefusedError
-		conn, err := s.listener.Accept(s.ctx)
-		switch {
-		case err == nil:
-			if talk := s.take(conn); talk != nil {
-				next = true
-				go s.serve()
-				talk()
-			}
-		case errors.As(err, &refused):
-			s.tell(Event{Kind: PeerRefused, Peer: refused.Peer, Err: err})
-		case errors.Is(err, sock.ErrHandedOver):
-			return
-		default:
-			s.end(fmt.Errorf("accepting consumers: %w", err))
-			return
-		}
-	}
-}
-
-// take returns what serves conn if there is a place, else nil. The place is free again when
-// close(2) of the connection has returned, which may take as long as the peer likes and delays
-// nobody.
-func (s *Server) take(conn *sock.Conn) (talk func()) {
-	t := newTransport(conn, s.opts.peerOptions)
-	leave, full := s.places.take(conn.Peer())
-	if full != "" {
-		no := wire.Refuse{Code: RefusedBusy, Text: full}
-		_ = t.close(no, 0)
-		s.tell(Event{Kind: PeerRefused, Peer: conn.Peer(), Err: no})
-		return nil
-	}
-	s.work.Add(1)
-	s.visits.Add(1)
-	return func() {
-		defer s.work.Done()
-		x := newSession(s, t)
-		x.settled = sync.OnceFunc(s.visits.Done)
-		x.watch, x.unwatched = s.watches.join(conn)
-		x.talk()
-		s.watches.leave(x.watch)
-		dropped := conn.Drop()
-		select {
-		case <-dropped:
-			leave()
-		default:
-			go func() { <-dropped; leave() }()
-		}
-	}
-}
-
-// tell gives an event that belongs to no offer to all offers.
-func (s *Server) tell(e Event) {
-	s.mu.Lock()
-	all := slices.Collect(maps.Values(s.offerings))
-	s.mu.Unlock()
-	for _, o := range all {
-		o.inform(e)
-	}
+// HandOver gives the server's socket to the process at the other end of to, which calls
+// [TakeOver]. No consumer is refused meanwhile, and there is always a server. This server
+// goes on to serve its leases, and the consumers that have connected before, until the
+// offers end. Consumers that connect during the handover wait; later ones are the
+// successor's. After HandOver, Close leaves the socket alone.
+//
+// HandOver returns when each consumer that had connected here has a lease of which [OnLease]
+// has told, waits for an expected offer or for newer memory ([WithWait]), or was refused. So
+// the function of OnLease must not wait for it. If ctx is done first, HandOver returns nil if
+// the successor has the socket by then. To end without taking a lease back, wait for the
+// leases that there are now ([Server.Leases], [Lease.Done]): there will be no others.
+//
+// A successor that offers the same memory attaches to it first, [WithReoffer]; its lease
+// goes on like the others. Consumers do not notice the handover. When their offer here ends
+// ([ErrRevoked]), they attach again; [Follow] resumes the lease with the successor without
+// disturbing its user.
+//
+// After an error the server goes on as before, and serves the consumers that waited. The
+// errors are those of [sock.Listener.HandOver], which also says what becomes of to. Bound
+// the wait for the successor's answer with ctx: until then consumers wait, too.
+func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
+	return s.server().HandOver(ctx, to)
 }
 
 // Leases returns the leases of the offer or prepared offer of that name that have not
 // ended, in the order of their numbers. It does not return the remaining leases of an offer
 // that has ended or was replaced.
-func (s *Server) Leases(name string) []*Lease {
-	if s.isZero() {
-		return nil
-	}
-	s.mu.Lock()
-	o := s.offerings[s.broker.Named(name)]
-	s.mu.Unlock()
-	if o == nil {
-		return nil
-	}
-	return o.leases()
-}
-
-// look calls f with the broker, which f reads and does not keep.
-func (s *Server) look(f func(*broker.Broker)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f(s.broker)
-}
-
-// conn returns a session's connection, for tests that fill its queue.
-func (s *Server) conn(id broker.SessionID) *sock.Conn {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sessions[id].transport.conn
-}
-
-// load returns how many connections are served, and how many processes are watched.
-func (s *Server) load() (connections, processes int) {
-	return s.places.count(), s.watches.count()
-}
-
-// Remove removes the socket and its lock file without waiting, for a process that is about
-// to end without Close. After Close it does nothing.
-func (s *Server) Remove() error {
-	if s.isZero() {
-		return nil
-	}
-	return s.listener.Remove()
-}
+func (s *Server) Leases(name string) []*Lease { return leasesOf(s.server().Leases(name)) }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -36,8 +37,8 @@ func listen(t testing.TB, opts ...ListenOption) *Server {
 	return srv
 }
 
-// serve offers buf as "data", read-write, until t ends or cancel is called.
-func serve(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
+// put offers buf as "data", read-write, until t ends or cancel is called.
+func put(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
 	t.Helper()
 	return serveAs(t, srv, "data", buf, ReadWrite, opts...)
 }
@@ -175,7 +176,7 @@ func early(t testing.TB, srv *Server, want wire.Attach) *sock.Conn {
 
 // waiting returns the sessions that wait for any offer.
 func waiting(srv *Server) (all []broker.Waiter) {
-	srv.look(func(b *broker.Broker) {
+	srv.core.Look(func(b *broker.Broker) {
 		all = slices.DeleteFunc(b.Waiting(), func(w broker.Waiter) bool { return w.Knows != 0 })
 	})
 	return all
@@ -183,7 +184,7 @@ func waiting(srv *Server) (all []broker.Waiter) {
 
 // offeredAs returns the number of the offer that has a name, and whether it is published.
 func offeredAs(srv *Server, name string) (id broker.OfferID, published bool) {
-	srv.look(func(b *broker.Broker) {
+	srv.core.Look(func(b *broker.Broker) {
 		id = b.Named(name)
 		published = slices.ContainsFunc(b.There(), func(l broker.Listed) bool { return l.Offer == id && l.Published })
 	})
@@ -192,13 +193,13 @@ func offeredAs(srv *Server, name string) (id broker.OfferID, published bool) {
 
 // offers counts those that are known, with those that are over but have leases or fences.
 func offers(srv *Server) (n int) {
-	srv.look(func(b *broker.Broker) { n = b.Offers() })
+	srv.core.Look(func(b *broker.Broker) { n = b.Offers() })
 	return n
 }
 
 // stands reports whether a name stands for anything, or is expected to.
 func stands(srv *Server, name string) (known bool) {
-	srv.look(func(b *broker.Broker) { known = b.Knows(name) })
+	srv.core.Look(func(b *broker.Broker) { known = b.Knows(name) })
 	return known
 }
 
@@ -225,15 +226,15 @@ func dialed(t testing.TB, srv *Server) *sock.Conn {
 
 // connections counts those that are served.
 func connections(srv *Server) int {
-	n, _ := srv.load()
+	n, _ := srv.core.Load()
 	return n
 }
 
 // hearer speaks messages on a raw connection.
-func hearer(conn *sock.Conn) *transport {
-	o := newPeerOptions()
-	o.rate = 0
-	return newTransport(conn, o)
+func hearer(conn *sock.Conn) *serve.Transport {
+	o := serve.NewPeerOptions()
+	o.Rate = 0
+	return serve.NewTransport(conn, o)
 }
 
 // exportOnce has buf remember its descriptors: to offer it calls no driver any more.

@@ -30,7 +30,7 @@ func TestFault62_NoAddressSpace(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, lastPiece, vmm.WithChunkSize(granularity(t, dev)))
 	srv := listen(t)
-	s := serve(t, srv, buf, WithVerdict())
+	s := put(t, srv, buf, WithVerdict())
 	c := start(t, "runs out of addresses", srv.Path(), "")
 	require.True(t, c.out.Scan())
 	t.Log(c.out.Text())
@@ -113,7 +113,7 @@ func TestFault62_UsedUpByAttaching(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, lastPiece, vmm.WithChunkSize(granularity(t, dev)))
 	srv := listen(t)
-	s := serve(t, srv, buf)
+	s := put(t, srv, buf)
 	// Each thread for which the C library makes an arena of its own takes 128 MiB of the
 	// addresses that are left, and how many threads there are is Go's affair.
 	c := startCommand(t, cutest.Child(soon(t), "attaches too often", pathEnv+"="+srv.Path(), "MALLOC_ARENA_MAX=1"))

@@ -1,75 +1,29 @@
 package share
 
-import (
-	"context"
-	"os"
-	"sync"
-
-	"github.com/gpufd/gpufd/gpumem"
-	"github.com/gpufd/gpufd/internal/broker"
-	"github.com/gpufd/gpufd/sock"
-)
+import "github.com/gpufd/gpufd/internal/serve"
 
 // A Standing is an offer of descriptors ([Server.OfferFiles]), which lasts until Close.
 // The caller owns it. It is safe for concurrent use. The zero Standing is a closed one.
-type Standing struct {
-	offering *offering
-	close    sync.Once
-	err      error // Close's
-}
+type Standing serve.Standing
 
-// offerFiles offers memory of which this process has only the descriptors, until Close of what it returns.
-func (s *Server) offerFiles(name string, memory gpumem.Descriptor, files []*os.File, access gpumem.Access, terms *offerOptions) (*Standing, error) {
-	o, err := s.newOffering(name, filesSource{memory, files}, access, terms)
-	if err != nil {
-		return nil, err
-	}
-	if err = o.awaitEarlier(nil); err == nil {
-		err = o.putUp(context.Background())
-	}
-	if err != nil {
-		return nil, join(err, o.end(err))
-	}
-	o.loan.end = func() { sock.DropFiles(files) } // until here they were the caller's
-	return &Standing{offering: o}, nil
-}
+func (s *Standing) standing() *serve.Standing { return (*serve.Standing)(s) }
 
 // Leases returns the leases that have not ended, in the order of their numbers, even after
 // another offer has taken the name.
-func (s *Standing) Leases() []*Lease {
-	if s == nil || s.offering == nil {
-		return nil
-	}
-	return s.offering.leases()
-}
-
-// Replaced returns a channel that is closed when another offer has taken the name, or
-// [Standing.Supersede] has taken it away. The leases go on until Close.
-func (s *Standing) Replaced() <-chan struct{} {
-	if s == nil || s.offering == nil {
-		return closed
-	}
-	return s.offering.replaced
-}
+func (s *Standing) Leases() []*Lease { return leasesOf(s.standing().Leases()) }
 
 // Supersede tells the consumers that memory of that generation is offered in the place of this,
 // under another name ([Attachment.Superseded]). From one instant on nobody gets this memory by
 // asking for its name; the leases go on until Close. An offer of [Server.OfferResumed] goes on,
 // and tells each consumer that resumes.
-func (s *Standing) Supersede(generation uint64) {
-	if s != nil && s.offering != nil {
-		s.offering.server.bring(broker.Supersede{Offer: s.offering.id, By: generation}, nil)
-	}
-}
+func (s *Standing) Supersede(generation uint64) { s.standing().Supersede(generation) }
 
 // Close ends the offer and closes the descriptors. Attached consumers are told
 // ([ErrRevoked]) and disconnected; they keep what they have mapped. Close waits for the
 // leases to end, so a function of [OnEvent] must not call it. It may be called again and on
 // nil, and after the Close of its server. The only error is a [*FenceError] ([WithFence]).
-func (s *Standing) Close() error {
-	if s == nil || s.offering == nil {
-		return nil
-	}
-	s.close.Do(func() { s.err = s.offering.end(ErrRevoked) })
-	return s.err
-}
+func (s *Standing) Close() error { return s.standing().Close() }
+
+// Replaced returns a channel that is closed when another offer has taken the name, or
+// [Standing.Supersede] has taken it away. The leases go on until Close.
+func (s *Standing) Replaced() <-chan struct{} { return s.standing().Replaced() }

@@ -14,7 +14,7 @@ import (
 func TestConsumersHearThatTheyAreSuperseded(t *testing.T) {
 	dev, ctx, srv := listening(t, goodbyes(brief))
 	buf, next := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
-	old := serve(t, srv, buf)
+	old := put(t, srv, buf)
 	sent, mapped := asked(t, srv, wants(dev)), asked(t, srv, wants(dev))
 	for _, conn := range []*sock.Conn{sent, mapped} {
 		require.IsType(t, wire.Offer{}, heard(t, conn))
@@ -40,7 +40,7 @@ func TestSupersededConsumerThatDoesNotRead(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	for _, reads := range []bool{true, false} {
 		srv := listen(t, goodbyes(brief))
-		old := serve(t, srv, newBuffer(t, ctx, 1))
+		old := put(t, srv, newBuffer(t, ctx, 1))
 		conn := asked(t, srv, wants(dev))
 		old.await(t, Sent, 1)
 		n := 0
@@ -106,7 +106,7 @@ func TestSupersededAtAnyTime(t *testing.T) {
 // A consumer has nothing of the kind to say.
 func TestConsumerThatSaysSuperseded(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	for n, begin := range [][]wire.Message{nil, {wants(dev)}} {
 		conn := dialed(t, srv)
 		for _, m := range append(begin, wire.Superseded{Generation: 1}) {

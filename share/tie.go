@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -15,9 +16,9 @@ import (
 // A tie is one lease of an attachment: a connection, and what is known of the producer at
 // its other end. An attachment of [Follow] may have several, one after the other.
 type tie struct {
-	transport *transport
+	transport *serve.Transport
 	offer     Offer
-	fence     *fence
+	fence     *serve.PeerFence
 	says      wire.Process // what the producer says of its process
 	keeps     bool         // this side keeps the connection, after the end, until it has closed the memory
 
@@ -34,12 +35,12 @@ func (a *Attachment) take(from *attaching) *tie {
 	t := &tie{transport: from.transport, offer: from.described(), says: from.offer.Process, done: make(chan struct{})}
 	t.keeps = t.offer.Legacy != nil || a.awaitsRelease(t)
 	t.ctx, t.stop = context.WithCancel(a.open)
-	var w *watch
+	var w *serve.Watch
 	if from.process != nil {
-		w = newWatch(context.Background(), from.process)
-		a.behind.Go(w.run)
+		w = serve.NewWatch(context.Background(), from.process)
+		a.behind.Go(w.Run)
 	}
-	t.fence = newFence(from.transport.conn.Peer(), t.says, w, from.unwatched, t.done)
+	t.fence = serve.NewPeerFence(from.transport.Conn.Peer(), t.says, w, from.unwatched, t.done)
 	a.now.Store(t)
 	return t
 }
@@ -54,8 +55,8 @@ func (a *Attachment) follow(t *tie) {
 	defer close(t.done)
 	var last wire.Message
 	t.reason = t.read()
-	if isBadRecord(t.reason) || errors.Is(t.reason, ErrRate) {
-		last = refusal(t.reason)
+	if serve.IsBadRecord(t.reason) || errors.Is(t.reason, ErrRate) {
+		last = serve.Refusal(t.reason)
 	}
 	cause := t.cause.Load()
 	switch {
@@ -64,15 +65,15 @@ func (a *Attachment) follow(t *tie) {
 	case t.ctx.Err() != nil:
 		t.reason = ErrClosed
 	}
-	t.reason = t.fence.lost(t.transport, t.says, t.reason)
-	t.fence.released = t.transport.left || errors.Is(t.reason, ErrRevoked)
+	t.reason = t.fence.Lost(t.transport, t.says, t.reason)
+	t.fence.Released = t.transport.Left || errors.Is(t.reason, ErrRevoked)
 	t.hangUp(last)
 }
 
 // read reads until the producer goes or says that the offer has ended.
 func (t *tie) read() error {
 	for {
-		m, files, err := t.transport.receive(t.ctx, true)
+		m, files, err := t.transport.Receive(t.ctx, true)
 		_ = sock.CloseFiles(files)
 		switch m := m.(type) {
 		case nil:
@@ -81,7 +82,7 @@ func (t *tie) read() error {
 		case wire.Revoke:
 			return ErrRevoked
 		default:
-			return unexpected(m, "from a producer whose offer was taken")
+			return serve.Unexpected(m, "from a producer whose offer was taken")
 		}
 	}
 }
@@ -91,17 +92,17 @@ func (t *tie) read() error {
 func (t *tie) hangUp(last wire.Message) {
 	t.stop()
 	if t.keeps {
-		t.transport.trySay(last)
+		t.transport.TrySay(last)
 		return
 	}
-	_ = t.transport.close(last, 0)
+	_ = t.transport.Close(last, 0)
 }
 
 func (t *tie) report(ctx context.Context, m wire.Verdict) error {
-	if err := t.transport.send(ctx, m); err != nil {
+	if err := t.transport.Send(ctx, m); err != nil {
 		return t.ended(err)
 	}
-	timer := time.NewTimer(t.transport.timeout)
+	timer := time.NewTimer(t.transport.Timeout)
 	defer timer.Stop()
 	select {
 	case <-t.done:
@@ -122,7 +123,7 @@ func (t *tie) ended(err error) error {
 	if err == nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
 		return err
 	}
-	timer := time.NewTimer(t.transport.goodbye)
+	timer := time.NewTimer(t.transport.Goodbye)
 	defer timer.Stop()
 	select {
 	case <-t.done:

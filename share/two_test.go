@@ -45,7 +45,7 @@ func TestCounterOfTwoDevices(t *testing.T) {
 	here, there := twoDevices(t)
 	srv, buf := listen(t), newBuffer(t, here, 3*CounterStride)
 	require.NoError(t, cu.Fill(here, buf.Ptr(), uint8(0), buf.Size()))
-	serve(t, srv, buf)
+	put(t, srv, buf)
 	att := attachedFrom(t, srv, there, WithAccess(ReadWrite))
 	s, peers := newStream(t, here), newStream(t, there)
 	mine, theirs, last := newCounter(t, here, buf), counterAt(t, there, att.Buffer(), 1), counterAt(t, there, att.Buffer(), 2)
@@ -154,7 +154,7 @@ func TestFollowFromAnotherDeviceGoesOn(t *testing.T) {
 func TestWorkOfAnotherDeviceIsWaitedFor(t *testing.T) {
 	here, there := twoDevices(t)
 	srv := listen(t)
-	serve(t, srv, newBuffer(t, here, 64))
+	put(t, srv, newBuffer(t, here, 64))
 	att := attachedFrom(t, srv, there, WithAccess(ReadWrite), WithReoffer())
 	gate, s := newGate(t, there), newStream(t, there)
 	gate.hold(t, s)

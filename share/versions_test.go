@@ -19,7 +19,7 @@ import (
 // the memory back.
 func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	old := serve(t, srv, newBuffer(t, ctx, 1), WithGrace(brief), goodbyeIn(1, brief))
+	old := put(t, srv, newBuffer(t, ctx, 1), WithGrace(brief), goodbyeIn(1, brief))
 	c := start(t, "consumer", srv.Path(), "stop when mapped")
 	c.says(t, "mapped")
 	c.stop(t)

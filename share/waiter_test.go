@@ -27,7 +27,7 @@ func wants(dev *cu.Device) wire.Attach {
 func clog(t *testing.T, srv *Server, to broker.Waiter) (n int) {
 	t.Helper()
 	for {
-		err := srv.conn(to.Session).TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
+		err := srv.core.Conn(to.Session).TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
 		if err != nil {
 			require.ErrorIs(t, err, sock.ErrWouldWait)
 			return n
@@ -59,7 +59,7 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	n := clog(t, srv, waiting(srv)[0])
 	heard(t, late) // room for the first record of the offer, and no more
 	prompt := early(t, srv, wants(dev))
-	s := serve(t, srv, buf, large())
+	s := put(t, srv, buf, large())
 
 	require.Equal(t, 64, heard(t, prompt).(wire.Offer).FDs)
 	require.Equal(t, 1, heard(t, prompt).(wire.Offer).FDs)
@@ -132,7 +132,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		if strings.Contains(name, "stays") {
 			last = brief
 		}
-		s := serve(t, srv, buf, large(), timeoutFrom(Connected, 1, c.timeout), goodbyeIn(1, last))
+		s := put(t, srv, buf, large(), timeoutFrom(Connected, 1, c.timeout), goodbyeIn(1, last))
 		s.await(t, Connected, 1)
 		other := attached(t, srv, "data", dev)
 		c.then(t, s, conn)
@@ -168,7 +168,7 @@ func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
 		conns[name] = early(t, srv, wants(dev))
 		order = append(order, name)
 	}
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	answers := badAnswers(dev.Driver().Kind())
 	for name, c := range answers {
 		conn := conns[name]
@@ -218,7 +218,7 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	awaitWaiting(t, srv, 1)
 	outlast(t) // as long as it likes, before
 	require.Len(t, waiting(srv), 1)
-	s := serve(t, srv, newBuffer(t, ctx, 1))
+	s := put(t, srv, newBuffer(t, ctx, 1))
 	err := s.await(t, Ended, 1).Err
 	require.ErrorIs(t, err, ErrTimeout)
 	require.NotErrorIs(t, err, context.Canceled)
@@ -234,7 +234,7 @@ func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev))
 	buf := newBuffer(t, ctx, 1)
-	s := serve(t, srv, buf)
+	s := put(t, srv, buf)
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 	s.await(t, Mapped, 1)

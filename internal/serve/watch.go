@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 )
 
 // A watch waits for the end of one process. It owns the process's descriptor.
-type watch struct {
-	process *sock.Process
+type Watch struct {
+	Process *sock.Process
 	ctx     context.Context
-	stop    context.CancelCauseFunc
+	Stop    context.CancelCauseFunc
 	died    chan struct{} // closed when the process has died
 	lost    chan struct{} // closed when it is watched no longer, and had not died
 
@@ -26,21 +26,21 @@ type watch struct {
 	leased atomic.Bool      // the process has, or had, a lease
 
 	mu     sync.Mutex
-	fences []*fence // are told of the death
+	fences []*PeerFence // are told of the death
 }
 
-func newWatch(ctx context.Context, p *sock.Process) *watch {
-	w := &watch{process: p, died: make(chan struct{}), lost: make(chan struct{})}
-	w.ctx, w.stop = context.WithCancelCause(ctx)
+func NewWatch(ctx context.Context, p *sock.Process) *Watch {
+	w := &Watch{Process: p, died: make(chan struct{}), lost: make(chan struct{})}
+	w.ctx, w.Stop = context.WithCancelCause(ctx)
 	return w
 }
 
 // run returns when the process has died, or is watched no longer.
-func (w *watch) run() {
-	defer w.process.Close()
-	defer w.stop(nil)
-	if err := w.process.Wait(w.ctx); err != nil {
-		w.stop(err)
+func (w *Watch) Run() {
+	defer w.Process.Close()
+	defer w.Stop(nil)
+	if err := w.Process.Wait(w.ctx); err != nil {
+		w.Stop(err)
 		close(w.lost)
 		return
 	}
@@ -50,19 +50,19 @@ func (w *watch) run() {
 	w.fences = nil
 	w.mu.Unlock()
 	for _, f := range fences {
-		f.settle()
+		f.Settle()
 	}
 }
 
 // tell makes the watch tell f of the death.
-func (w *watch) tell(f *fence) {
+func (w *Watch) tell(f *PeerFence) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fences = append(w.fences, f)
 }
 
 // doubt returns why it cannot be known when the process dies, or nil.
-func (w *watch) doubt() error {
+func (w *Watch) doubt() error {
 	select {
 	case <-w.lost:
 		return context.Cause(w.ctx)
@@ -79,37 +79,37 @@ type watches struct {
 	most   int
 
 	mu     sync.Mutex
-	byID   map[string]*watch
-	order  []*watch         // oldest first
+	byID   map[string]*Watch
+	order  []*Watch         // oldest first
 	number broker.ProcessID // of the last
 }
 
 // errTooManyProcesses says why a process is not watched, or not any longer.
-var errTooManyProcesses = errors.New("the server watches as many processes as it takes connections")
+var ErrTooManyProcesses = errors.New("the server watches as many processes as it takes connections")
 
 func newWatches(s *Server, most int) *watches {
-	return &watches{server: s, most: most, byID: map[string]*watch{}}
+	return &watches{server: s, most: most, byID: map[string]*Watch{}}
 }
 
 // join watches the process at the other end of conn, at least until leave.
-func (ws *watches) join(conn *sock.Conn) (*watch, error) {
-	p, err := ws.server.opts.process(conn)
+func (ws *watches) join(conn *sock.Conn) (*Watch, error) {
+	p, err := ws.server.opts.Process(conn)
 	if err != nil {
 		return nil, err
 	}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.byID[p.ID()]; w != nil {
-		if !isClosed(w.died) && !w.process.Died() && w.doubt() == nil {
+		if !IsClosed(w.died) && !w.Process.Died() && w.doubt() == nil {
 			w.users++
 			return w, p.Close()
 		}
 		ws.drop(w) // its pid is another's by now
 	}
 	if !ws.makeRoom() {
-		return nil, errors.Join(errTooManyProcesses, p.Close())
+		return nil, errors.Join(ErrTooManyProcesses, p.Close())
 	}
-	w := newWatch(ws.server.ctx, p)
+	w := NewWatch(ws.server.ctx, p)
 	ws.number++
 	w.users, w.id, w.number = 1, p.ID(), ws.number
 	if w.id == "" {
@@ -118,7 +118,7 @@ func (ws *watches) join(conn *sock.Conn) (*watch, error) {
 	ws.byID[w.id] = w
 	ws.order = append(ws.order, w)
 	ws.server.work.Go(func() {
-		w.run()
+		w.Run()
 		ws.mu.Lock()
 		ws.drop(w)
 		ws.mu.Unlock()
@@ -146,7 +146,7 @@ func (ws *watches) makeRoom() bool {
 	if len(ws.order) < ws.most {
 		return true
 	}
-	i := slices.IndexFunc(ws.order, func(w *watch) bool { return w.users == 0 })
+	i := slices.IndexFunc(ws.order, func(w *Watch) bool { return w.users == 0 })
 	if i < 0 {
 		return false
 	}
@@ -155,21 +155,21 @@ func (ws *watches) makeRoom() bool {
 }
 
 // end runs with mu held.
-func (ws *watches) end(w *watch) {
-	w.stop(errTooManyProcesses)
+func (ws *watches) end(w *Watch) {
+	w.Stop(ErrTooManyProcesses)
 	ws.drop(w)
 }
 
 // drop runs with mu held.
-func (ws *watches) drop(w *watch) {
+func (ws *watches) drop(w *Watch) {
 	if ws.byID[w.id] == w {
 		delete(ws.byID, w.id)
 	}
-	ws.order = slices.DeleteFunc(ws.order, func(x *watch) bool { return x == w })
+	ws.order = slices.DeleteFunc(ws.order, func(x *Watch) bool { return x == w })
 }
 
 // hold keeps a watch, which may be nil, until leave.
-func (ws *watches) hold(w *watch) {
+func (ws *watches) hold(w *Watch) {
 	if w != nil {
 		ws.mu.Lock()
 		defer ws.mu.Unlock()
@@ -179,7 +179,7 @@ func (ws *watches) hold(w *watch) {
 
 // leave ends a join or a hold. The watch of a process that had a lease stays while there is
 // room, because the application may still ask for its fence.
-func (ws *watches) leave(w *watch) {
+func (ws *watches) leave(w *Watch) {
 	if w == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -15,14 +15,14 @@ func TestRefusalsDiffer(t *testing.T) {
 		ErrVersion: RefusedVersion, ErrUnsupported: RefusedUnsupported, ErrWire: RefusedRecord, ErrProtocol: RefusedRecord,
 		ErrTimeout: RefusedTimeout, ErrRate: RefusedRate, sock.ErrTooManyFDs: RefusedRecord,
 	} {
-		require.Equal(t, want, refusal(fmt.Errorf("why: %w", err)).Code)
+		require.Equal(t, want, Refusal(fmt.Errorf("why: %w", err)).Code)
 	}
 }
 
 // FAULTS 58: whom the offer could not be sent to is not told that it took too long.
 func TestFault58_RefusalSaysWhoseFaultItIs(t *testing.T) {
 	err := fmt.Errorf("%w: %w: %w", sock.ErrTooManyInFlight, context.DeadlineExceeded, ErrTimeout)
-	require.Equal(t, RefusedBusy, refusal(err).Code)
-	require.Contains(t, refusal(err).Text, "in flight")
-	require.Equal(t, RefusedTimeout, refusal(ErrTimeout).Code)
+	require.Equal(t, RefusedBusy, Refusal(err).Code)
+	require.Contains(t, Refusal(err).Text, "in flight")
+	require.Equal(t, RefusedTimeout, Refusal(ErrTimeout).Code)
 }

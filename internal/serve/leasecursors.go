@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"os"
@@ -10,14 +10,14 @@ import (
 
 // beginCursors makes the lease's own memory and calls begin of WithCursors.
 func (l *Lease) beginCursors() {
-	c := l.offering.opts.cursors
+	c := l.offering.opts.Cursors
 	if c == nil {
 		return
 	}
-	f, err := descriptor.Fixed("gpufd cursors", int64(c.size))
+	f, err := descriptor.Fixed("gpufd cursors", int64(c.Size))
 	if err == nil {
 		l.cursors = f
-		err = c.begin(l, f)
+		err = c.Begin(l, f)
 	}
 	if err != nil {
 		l.refused = wire.Refuse{Code: RefusedBusy, Text: err.Error()}
@@ -33,7 +33,7 @@ func (l *Lease) withCursors(records []parcel) []parcel {
 }
 
 // dropCursors closes the memory of a lease, or of an attaching that failed.
-func dropCursors(f *os.File) {
+func DropCursors(f *os.File) {
 	if f != nil {
 		_ = sock.CloseFiles([]*os.File{f})
 	}

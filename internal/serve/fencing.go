@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -12,19 +12,19 @@ import (
 )
 
 // flags returns what consumers are told of it.
-func (f *fenceOption) flags() wire.ProcessFlags {
-	if f != nil && f.want == Released {
+func (f *FenceTerms) flags() wire.ProcessFlags {
+	if f != nil && f.Want == Released {
 		return wire.ProcessWaits
 	}
 	return 0
 }
 
 // terms returns what the broker is to wait for.
-func (f *fenceOption) terms() broker.Fence {
+func (f *FenceTerms) terms() broker.Fence {
 	switch {
 	case f == nil:
 		return broker.NoFence
-	case f.want == Released:
+	case f.Want == Released:
 		return broker.Released
 	}
 	return broker.Fenced
@@ -32,11 +32,11 @@ func (f *fenceOption) terms() broker.Fence {
 
 // awaitFinished waits until the offer's leases have ended and its fences have passed, as WithFence
 // says.
-func (o *offering) awaitFinished() {
-	if f := o.opts.fence; f != nil {
+func (o *Offering) awaitFinished() {
+	if f := o.opts.Fence; f != nil {
 		select {
 		case <-o.finished:
-		case <-f.ctx.Done():
+		case <-f.Ctx.Done():
 			o.server.bring(broker.GiveUp{Offer: o.id}, nil)
 		}
 	}
@@ -44,21 +44,21 @@ func (o *offering) awaitFinished() {
 }
 
 // fenceError returns the error that names those who may still write, or nil.
-func (o *offering) fenceError(a broker.Finished) error {
-	f := o.opts.fence
+func (o *Offering) fenceError(a broker.Finished) error {
+	f := o.opts.Fence
 	if len(a.Unsure.List) == 0 {
 		return nil
 	}
-	err := plain.ContextErr(f.ctx)
+	err := plain.ContextErr(f.Ctx)
 	if a.Doubt != "" {
 		err = fmt.Errorf("%w: %s", ErrNoFence, a.Doubt)
 	}
-	return &FenceError{f.want, peersOf(a.Unsure), a.Unsure.More, err}
+	return &FenceError{f.Want, peersOf(a.Unsure), a.Unsure.More, err}
 }
 
 // memoryID returns the number of the offering's memory: that of an earlier offer of it that has
 // fences, or a new one.
-func (o *offering) memoryID() broker.MemoryID {
+func (o *Offering) memoryID() broker.MemoryID {
 	s := o.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,7 +70,7 @@ func (o *offering) memoryID() broker.MemoryID {
 	if o.memory == 0 {
 		o.memory = broker.MemoryID(s.newID())
 	}
-	if o.opts.fence != nil && !isClosed(o.over) {
+	if o.opts.Fence != nil && !IsClosed(o.over) {
 		s.fencing = append(s.fencing, o)
 	}
 	return o.memory
@@ -78,14 +78,14 @@ func (o *offering) memoryID() broker.MemoryID {
 
 // isOfSameMemory reports whether o and x, one of which may have more of it by now, are of the
 // same memory.
-func (o *offering) isOfSameMemory(x *offering) bool {
-	a, b := o.source.identity(), x.source.identity()
-	return o.record.Memory.Generation == x.record.Memory.Generation || a != nil && a == b
+func (o *Offering) isOfSameMemory(x *Offering) bool {
+	a, b := o.source.Identity(), x.source.Identity()
+	return o.Record.Memory.Generation == x.Record.Memory.Generation || a != nil && a == b
 }
 
 // awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.
 // Without a context it does not wait, and fails.
-func (o *offering) awaitEarlier(ctx context.Context) error {
+func (o *Offering) awaitEarlier(ctx context.Context) error {
 	begun := make(chan struct{})
 	o.server.mu.Lock()
 	none := len(o.server.fencing) == 0
@@ -112,47 +112,38 @@ func (o *offering) awaitEarlier(ctx context.Context) error {
 // connection until it has released the memory.
 func (l *Lease) isAskedToRelease(reason error) bool {
 	o := l.offering
-	return errors.Is(reason, ErrRevoked) && o.record.Process.Flags&wire.ProcessWaits != 0 && l.session.want.Process.Told &&
-		l.event.Access == gpumem.ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.fence.ctx.Err() == nil
+	return errors.Is(reason, ErrRevoked) && o.Record.Process.Flags&wire.ProcessWaits != 0 && l.session.want.Process.Told &&
+		l.event.Access == gpumem.ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.Fence.Ctx.Err() == nil
 }
 
 // closeWhenReleased says last, and waits until the consumer has gone, or until the context
 // of WithFence or the server ends.
 func (l *Lease) closeWhenReleased(last wire.Message) {
-	ctx, cancel := context.WithCancel(l.offering.opts.fence.ctx)
+	ctx, cancel := context.WithCancel(l.offering.opts.Fence.Ctx)
 	defer cancel()
 	defer context.AfterFunc(l.offering.server.ctx, cancel)()
-	_ = l.transport.closeBy(ctx, last)
+	_ = l.Transport.closeBy(ctx, last)
 }
 
 // sayFarewell says that this side ends in order, to a peer that knows what that is.
 func (l *Lease) sayFarewell() {
 	if l.session.want.Process.Told {
-		l.transport.trySay(wire.Farewell{})
+		l.Transport.TrySay(wire.Farewell{})
 	}
 }
 
-// Fenced returns a channel that is closed when the consumer is fenced ([Fenced]): the lease
-// has ended and the process that attached has died, in either order. Where that cannot be
-// known, the channel is never closed, and [Lease.AwaitFence] says so. The zero Lease's is
-// closed.
+// Fenced returns a channel that is closed when the consumer is fenced (Fenced).
 func (l *Lease) Fenced() <-chan struct{} {
 	if l.isZero() {
-		return closed
+		return Closed
 	}
-	return l.fence.channel()
+	return l.fence.Fenced()
 }
 
-// AwaitFence waits until the lease has ended and the consumer is fenced as wanted. With a
-// context that is done, it only checks. It does not end the lease ([Lease.Revoke] does).
-// A consumer that gave its verdict has said no farewell, so only its death fences it. A
-// consumer that could not attach has nothing of the memory, and counts as [Released].
-//
-// The error is a [*FenceError]. It matches [ErrNoFence], at once, where the end cannot be
-// known, and after [Server.Close]; else it holds what ended ctx.
+// AwaitFence waits until the lease has ended and the consumer is fenced as wanted.
 func (l *Lease) AwaitFence(ctx context.Context, want Fence) error {
 	if l.isZero() {
 		return ErrClosed
 	}
-	return l.fence.awaitFence(ctx, want)
+	return l.fence.AwaitFence(ctx, want)
 }

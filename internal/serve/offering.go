@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -22,13 +22,13 @@ import (
 //	published  consumers are sent the descriptors, and its data is there
 //	replaced   another has its name; its leases go on
 //	over       its context is done; its leases end
-type offering struct {
+type Offering struct {
 	server *Server
-	opts   *offerOptions
+	opts   *Terms
 	source source
 
-	record  wire.Offer // what consumers are told, but for the descriptors in a record
-	loan    loan
+	Record  wire.Offer // what consumers are told, but for the descriptors in a record
+	loan    Loan
 	data    *os.File // application data that does not fit the record, or nil
 	records []parcel // that the descriptors travel with
 	early   []parcel // the same, before the data is there
@@ -57,7 +57,7 @@ type offering struct {
 
 // newOffering makes an offering, which borrows the memory from now on. Consumers that ask
 // for it wait.
-func (s *Server) newOffering(name string, memory source, access gpumem.Access, terms *offerOptions) (*offering, error) {
+func (s *Server) newOffering(name string, memory source, access gpumem.Access, terms *Terms) (*Offering, error) {
 	if s.isZero() {
 		return nil, ErrClosed
 	}
@@ -65,33 +65,33 @@ func (s *Server) newOffering(name string, memory source, access gpumem.Access, t
 	if err != nil {
 		return nil, err
 	}
-	o := &offering{server: s, opts: terms, source: memory, over: make(chan struct{}), replaced: make(chan struct{}), finished: make(chan struct{})}
-	o.record.Name, o.record.Access = name, access
+	o := &Offering{server: s, opts: terms, source: memory, over: make(chan struct{}), replaced: make(chan struct{}), finished: make(chan struct{})}
+	o.Record.Name, o.Record.Access = name, access
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
 	if err := o.claim(); err != nil {
 		o.cancel(err)
 		return nil, err
 	}
-	if o.loan, err = memory.lend(o); err != nil {
+	if o.loan, err = memory.Lend(o); err != nil {
 		o.withdraw(err)
 		return nil, err
 	}
-	if err := o.setData(terms.data); err != nil {
+	if err := o.setData(terms.Data); err != nil {
 		return nil, join(err, o.end(err))
 	}
-	terms.data = nil // the caller's
-	if c := terms.cursors; c != nil {
-		o.record.CursorSize = c.size
+	terms.Data = nil // the caller's
+	if c := terms.Cursors; c != nil {
+		o.Record.CursorSize = c.Size
 	}
-	o.record.Memory, o.record.Legacy = o.loan.memory, o.loan.handle
-	o.record.Process = wire.Process{Told: true, Flags: memory.process() | o.opts.fence.flags()}
-	o.records = o.parcels(o.record)
-	s.bring(broker.Describe{Offer: o.id, Record: o.record, Memory: o.memoryID()}, nil)
+	o.Record.Memory, o.Record.Legacy = o.loan.Memory, o.loan.Handle
+	o.Record.Process = wire.Process{Told: true, Flags: memory.Process() | o.opts.Fence.flags()}
+	o.records = o.parcels(o.Record)
+	s.bring(broker.Describe{Offer: o.id, Record: o.Record, Memory: o.memoryID()}, nil)
 	return o, nil
 }
 
 // offer offers memory until ctx is done or the terms end it.
-func (s *Server) offer(ctx context.Context, name string, memory source, access gpumem.Access, terms *offerOptions) error {
+func (s *Server) Offer(ctx context.Context, name string, memory source, access gpumem.Access, terms *Terms) error {
 	o, err := s.newOffering(name, memory, access, terms)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *Server) offer(ctx context.Context, name string, memory source, access g
 // serve publishes the offering and serves consumers until ctx is done or an option ends
 // it. It always ends the offering. Work that can wait comes after the first consumers
 // were sent their descriptors.
-func (o *offering) serve(ctx context.Context) error {
+func (o *Offering) serve(ctx context.Context) error {
 	if err := o.server.enter(); err != nil {
 		return join(err, o.end(err))
 	}
@@ -128,8 +128,8 @@ func (o *offering) serve(ctx context.Context) error {
 }
 
 // putUp publishes the offering: from now on consumers get it.
-func (o *offering) putUp(ctx context.Context) error {
-	o.opts.onEvent(Event{Kind: Offered})
+func (o *Offering) putUp(ctx context.Context) error {
+	o.opts.OnEvent(Event{Kind: Offered})
 	s := o.server
 	s.bring(broker.Publish{Offer: o.id}, nil)
 	s.mu.Lock()
@@ -138,7 +138,7 @@ func (o *offering) putUp(ctx context.Context) error {
 		return err
 	}
 	o.published, o.caller = true, ctx
-	if ctx.Done() != nil && !isClosed(o.over) {
+	if ctx.Done() != nil && !IsClosed(o.over) {
 		s.callers = append(s.callers, o)
 	}
 	return nil
@@ -156,21 +156,21 @@ func (s *Server) enter() error {
 }
 
 // synchronize waits for work on the memory, unless the caller has.
-func (o *offering) synchronize(ctx context.Context) error {
-	if o.opts.synchronized {
+func (o *Offering) synchronize(ctx context.Context) error {
+	if o.opts.Synchronized {
 		return nil
 	}
 	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
-	if err := o.source.synchronize(o.ctx); err != nil {
-		return fmt.Errorf("waiting for work on %s before offering it: %w", o.record.Name, err)
+	if err := o.source.Synchronize(o.ctx); err != nil {
+		return fmt.Errorf("waiting for work on %s before offering it: %w", o.Record.Name, err)
 	}
 	return nil
 }
 
 // withdraw ends the offering with the broker, unless it is over: its name is free, and its leases end.
-func (o *offering) withdraw(cause error) {
+func (o *Offering) withdraw(cause error) {
 	o.server.mu.Lock()
-	if !isClosed(o.over) {
+	if !IsClosed(o.over) {
 		o.cause = cause
 	}
 	o.server.mu.Unlock()
@@ -178,7 +178,7 @@ func (o *offering) withdraw(cause error) {
 }
 
 // noteOver notes that the offering is over, and why. It runs with the server's mu held.
-func (o *offering) noteOver(idle bool) {
+func (o *Offering) noteOver(idle bool) {
 	s := o.server
 	switch {
 	case s.ctx.Err() != nil:
@@ -190,21 +190,21 @@ func (o *offering) noteOver(idle bool) {
 		o.cause = ErrRevoked
 	}
 	if idle {
-		o.failure = fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.idle)
+		o.failure = fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.Idle)
 	}
 	o.cancel(o.cause)
 	close(o.over)
 	if o.timer != nil {
 		o.timer.Stop()
 	}
-	s.callers = slices.DeleteFunc(s.callers, func(x *offering) bool { return x == o })
+	s.callers = slices.DeleteFunc(s.callers, func(x *Offering) bool { return x == o })
 }
 
 // noteBegun notes whether consumers of an earlier offer of the memory may still write it.
-func (o *offering) noteBegun(a broker.WritersDone, by *offering) {
+func (o *Offering) noteBegun(a broker.WritersDone, by *Offering) {
 	switch {
 	case a.InUse && by.unsure != nil:
-		o.inUse = fmt.Errorf("%q was offered before: %w", by.record.Name, by.unsure)
+		o.inUse = fmt.Errorf("%q was offered before: %w", by.Record.Name, by.unsure)
 	case a.InUse:
 		o.inUse = fmt.Errorf("%w: consumers of an earlier offer may still write it", ErrInUse)
 	}
@@ -212,9 +212,9 @@ func (o *offering) noteBegun(a broker.WritersDone, by *offering) {
 }
 
 // noteFinished notes that leases and fences are over. It runs with the server's mu held.
-func (o *offering) noteFinished(a broker.Finished) {
+func (o *Offering) noteFinished(a broker.Finished) {
 	if len(a.Open.List) > 0 {
-		o.open = &StillOpenError{peersOf(a.Open), a.Open.More, o.server.opts.timeout}
+		o.open = &StillOpenError{peersOf(a.Open), a.Open.More, o.server.opts.Timeout}
 	}
 	o.unsure = o.fenceError(a)
 	close(o.finished)
@@ -224,7 +224,7 @@ func (o *offering) noteFinished(a broker.Finished) {
 func (s *Server) forgetFinished() {
 	for _, id := range s.finished {
 		o := s.offerings[id]
-		s.fencing = slices.DeleteFunc(s.fencing, func(x *offering) bool { return x == o })
+		s.fencing = slices.DeleteFunc(s.fencing, func(x *Offering) bool { return x == o })
 		delete(s.offerings, id)
 	}
 	if len(s.finished) > 0 {
@@ -234,7 +234,7 @@ func (s *Server) forgetFinished() {
 }
 
 // tickAt has the broker look at the offering again at a time. It runs with the server's mu held.
-func (o *offering) tickAt(at time.Time) {
+func (o *Offering) tickAt(at time.Time) {
 	tick := func() { o.server.bring(broker.Tick{Offer: o.id}, nil) }
 	if o.timer == nil {
 		o.timer = time.AfterFunc(time.Until(at), tick)
@@ -245,25 +245,25 @@ func (o *offering) tickAt(at time.Time) {
 
 // end ends the offering, and tells the consumers that are still attached. The error names
 // those that may have legacy memory open, or may still write.
-func (o *offering) end(cause error) error {
+func (o *Offering) end(cause error) error {
 	o.withdraw(cause)
 	o.work.Wait()
 	o.awaitFinished()
-	o.loan.end()
+	o.loan.End()
 	_ = o.data.Close()
 	return join(o.open, o.unsure)
 }
 
 // ended returns why the offering is over, or nil.
-func (o *offering) ended() error {
-	if isClosed(o.over) {
+func (o *Offering) ended() error {
+	if IsClosed(o.over) {
 		return o.cause
 	}
 	return nil
 }
 
 // leases returns those that have not ended, in the order of their numbers.
-func (o *offering) leases() (all []*Lease) {
+func (o *Offering) Leases() (all []*Lease) {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
 	for _, id := range o.server.broker.Leases(o.id) {
@@ -273,24 +273,24 @@ func (o *offering) leases() (all []*Lease) {
 }
 
 // gives returns the access that a consumer gets that asks for want.
-func (o *offering) gives(want wire.Attach) gpumem.Access {
-	if o.record.Legacy != nil {
+func (o *Offering) gives(want wire.Attach) gpumem.Access {
+	if o.Record.Legacy != nil {
 		return gpumem.ReadWrite // nothing can keep it from writing
 	}
 	return want.Access
 }
 
 // inform calls onEvent, unless the offer has ended. The end of an offer waits for such calls.
-func (o *offering) inform(e Event) {
+func (o *Offering) inform(e Event) {
 	o.server.mu.Lock()
-	over := isClosed(o.over)
+	over := IsClosed(o.over)
 	if !over {
 		o.work.Add(1)
 	}
 	o.server.mu.Unlock()
 	if !over {
 		defer o.work.Done()
-		o.opts.onEvent(e)
+		o.opts.OnEvent(e)
 	}
 }
 

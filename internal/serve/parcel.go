@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"fmt"
@@ -11,12 +11,12 @@ import (
 
 // setData adds application data to the offering. If it does not fit an OFFER, it goes into
 // a file, and every consumer gets a descriptor.
-func (o *offering) setData(b []byte) (err error) {
+func (o *Offering) setData(b []byte) (err error) {
 	if len(b) <= wire.MaxData {
-		o.record.Data = append([]byte(nil), b...)
+		o.Record.Data = append([]byte(nil), b...)
 		return nil
 	}
-	o.record.DataSize = uint64(len(b))
+	o.Record.DataSize = uint64(len(b))
 	o.data, err = newDataFile(b)
 	return err
 }
@@ -37,8 +37,8 @@ type parcel struct {
 }
 
 // parcels returns what a consumer is sent.
-func (o *offering) parcels(m wire.Offer) (all []parcel) {
-	files := o.loan.files
+func (o *Offering) parcels(m wire.Offer) (all []parcel) {
+	files := o.loan.Files
 	if m.Resume != 0 {
 		files = nil
 	}
@@ -55,10 +55,10 @@ func (o *offering) parcels(m wire.Offer) (all []parcel) {
 
 // recordsFor returns the records of the offer for a consumer that has mapped memory of
 // generation resume already, or for others if that is 0.
-func (o *offering) recordsFor(resume uint64, pending bool) []parcel {
+func (o *Offering) recordsFor(resume uint64, pending bool) []parcel {
 	switch {
 	case resume != 0:
-		m := o.record
+		m := o.Record
 		m.Resume, m.Pending = resume, pending
 		return o.parcels(m)
 	case pending:

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ func (x *session) consult(id broker.OfferID) broker.Answer {
 	answer := broker.Answer{Session: x.id, Offer: id}
 	switch {
 	case o == nil: // it is over, and another is asked about
-	case x.want.Name == "" && x.mayAsk(o.record.Name, x.want.Access) != nil:
+	case x.want.Name == "" && x.mayAsk(o.Record.Name, x.want.Access) != nil:
 		answer.Hidden = true
 	default:
 		var err error
@@ -37,11 +37,11 @@ func (x *session) consult(id broker.OfferID) broker.Answer {
 
 // mayAsk asks the application, if it wants that, whether the peer may ask for a name with that access.
 func (x *session) mayAsk(name string, access gpumem.Access) error {
-	f := x.server.opts.allowName
+	f := x.server.opts.AllowName
 	if f == nil || name == "" {
 		return nil
 	}
-	if err := f(x.transport.conn.Peer(), name, access); err != nil {
+	if err := f(x.transport.Conn.Peer(), name, access); err != nil {
 		return deniedError{err}
 	}
 	return nil
@@ -49,11 +49,11 @@ func (x *session) mayAsk(name string, access gpumem.Access) error {
 
 // allows asks the application, if it decides, whether the peer gets the offer; with access 0,
 // whether the peer may know of it.
-func (x *session) allows(o *offering, access gpumem.Access) error {
-	if x.server.opts.allow == nil {
+func (x *session) allows(o *Offering, access gpumem.Access) error {
+	if x.server.opts.Allow == nil {
 		return nil
 	}
-	if err := x.server.opts.allow(x.transport.conn.Peer(), o.record, access); err != nil {
+	if err := x.server.opts.Allow(x.transport.Conn.Peer(), o.Record, access); err != nil {
 		return deniedError{err}
 	}
 	return nil
@@ -71,10 +71,10 @@ var notAllowed = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not a
 // offers parts of what has that name.
 func (x *session) namesParts(err error) error {
 	no, refused := err.(wire.Refuse)
-	if x.server.opts.parts == nil || !refused || no.Code != RefusedName || x.want.Name == "" || x.server.ctx.Err() != nil {
+	if x.server.opts.Parts == nil || !refused || no.Code != RefusedName || x.want.Name == "" || x.server.ctx.Err() != nil {
 		return err
 	}
-	parts := x.server.opts.parts(x.transport.conn.Peer(), x.want.Name)
+	parts := x.server.opts.Parts(x.transport.Conn.Peer(), x.want.Name)
 	if len(parts) == 0 {
 		return err
 	}

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -7,12 +7,7 @@ import (
 	"github.com/gpufd/gpufd/internal/broker"
 )
 
-// Expect makes consumers that ask for name wait until it is offered; otherwise they
-// would be refused. They wait until their own time for a step is over, which
-// [Server.Working] renews. An Offer of that name ends the wait, even if it fails, unless
-// another one is being made. While there is an offer of that name, consumers get that
-// one; those that come after its end wait. Nobody waits for a name that no offer can
-// have, such as "". On a closed server Expect does nothing.
+// Expect makes consumers that ask for name wait until it is offered.
 func (s *Server) Expect(name string) {
 	if s.isZero() {
 		return
@@ -22,13 +17,13 @@ func (s *Server) Expect(name string) {
 }
 
 // claim takes the name, if it can be had. Consumers that ask for it wait from now on.
-func (o *offering) claim() error {
+func (o *Offering) claim() error {
 	s, t := o.server, o.opts
 	s.mu.Lock()
 	o.id = broker.OfferID(s.newID())
 	s.offerings[o.id] = o
 	work := s.step(broker.Claim{Offer: o.id, Terms: broker.Terms{
-		Record: o.record, Leases: t.leases, Idle: t.idle, Grace: t.grace, Replaces: t.replaces, Resumes: t.resumed, Stands: t.stands, Fence: t.fence.terms(),
+		Record: o.Record, Leases: t.Leases, Idle: t.Idle, Grace: t.Grace, Replaces: t.Replaces, Resumes: t.Resumed, Stands: t.Stands, Fence: t.Fence.terms(),
 	}})
 	err := o.refused()
 	if o.taken {
@@ -44,12 +39,12 @@ func (o *offering) claim() error {
 }
 
 // refused returns why the offering cannot have its name, or nil. It runs with the server's mu held.
-func (o *offering) refused() error {
+func (o *Offering) refused() error {
 	switch s := o.server; {
 	case s.ctx.Err() != nil:
 		return context.Cause(s.ctx)
 	case o.taken:
-		return fmt.Errorf("%w: %q", ErrNameTaken, o.record.Name)
+		return fmt.Errorf("%w: %q", ErrNameTaken, o.Record.Name)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"errors"
@@ -15,9 +15,9 @@ func TestReleasedWhileItIsAsked(t *testing.T) {
 	wrong := 0
 	for range 20000 {
 		over := make(chan struct{})
-		f := &fence{unknown: errors.New("an older peer"), over: over}
+		f := &PeerFence{unknown: errors.New("an older peer"), over: over}
 		go func() {
-			f.released = true
+			f.Released = true
 			close(over)
 		}()
 		if f.await(t.Context(), Released) != nil {
@@ -29,11 +29,11 @@ func TestReleasedWhileItIsAsked(t *testing.T) {
 
 // The oldest go when there is no room.
 func TestNoticesInTheirOrder(t *testing.T) {
-	tr := &transport{notices: make(chan []byte, maxNotices)}
+	tr := &Transport{Notices: make(chan []byte, maxNotices)}
 	for i := range 2*maxNotices + 1 {
-		tr.noteNotice(fmt.Append(nil, i))
+		tr.NoteNotice(fmt.Append(nil, i))
 	}
-	require.Len(t, tr.notices, maxNotices)
-	require.Equal(t, fmt.Sprint(maxNotices+1), string(<-tr.notices))
+	require.Len(t, tr.Notices, maxNotices)
+	require.Equal(t, fmt.Sprint(maxNotices+1), string(<-tr.Notices))
 	require.Equal(t, wire.MaxNotice, MaxNotice)
 }

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"errors"
@@ -166,7 +166,7 @@ func (x *session) performOne(a broker.Action, mayWait, mayCall bool) bool {
 			return false
 		}
 	}
-	send := x.transport.conn.TrySend
+	send := x.transport.Conn.TrySend
 	if mayWait {
 		send = x.send
 	}
@@ -182,7 +182,7 @@ func (x *session) performOne(a broker.Action, mayWait, mayCall bool) bool {
 
 // send waits until a record is sent.
 func (x *session) send(record []byte, files ...*os.File) error {
-	return x.transport.sendRecord(x.ctx, record, files...)
+	return x.transport.SendRecord(x.ctx, record, files...)
 }
 
 // do performs an action for the consumer.
@@ -192,7 +192,7 @@ func (x *session) do(a broker.Action, send sendFunc) error {
 		x.mayAsked = false
 		x.settled()
 	case broker.Progress:
-		_ = x.transport.conn.TrySend(wire.Encode(wire.Progress{Done: a.Done, Total: a.Total})) // else it has enough to read
+		_ = x.transport.Conn.TrySend(wire.Encode(wire.Progress{Done: a.Done, Total: a.Total})) // else it has enough to read
 	case broker.Newer:
 		if err := send(wire.Encode(wire.Superseded{Generation: a.Generation})); errors.Is(err, sock.ErrWouldWait) {
 			return err
@@ -200,7 +200,7 @@ func (x *session) do(a broker.Action, send sendFunc) error {
 	case broker.Grant:
 		return x.grant(a.Pending, send)
 	case broker.Complete:
-		if err := send(wire.Encode(wire.Publish{Generation: x.lease.offering.record.Memory.Generation})); err != nil {
+		if err := send(wire.Encode(wire.Publish{Generation: x.lease.offering.Record.Memory.Generation})); err != nil {
 			return err
 		}
 		x.rearm()

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -14,7 +14,7 @@ func (x *session) sayList() error {
 	s := x.server
 	s.mu.Lock()
 	there := s.broker.There()
-	offers := make([]*offering, len(there))
+	offers := make([]*Offering, len(there))
 	for i, l := range there {
 		offers[i] = s.offerings[l.Offer]
 	}
@@ -25,14 +25,14 @@ func (x *session) sayList() error {
 			list = append(list, listing(l))
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(s.ctx, x.transport.timeout, ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(s.ctx, x.transport.Timeout, ErrTimeout)
 	defer cancel()
 	for _, m := range wire.Lists(list) {
-		if err := x.transport.send(ctx, m); err != nil {
+		if err := x.transport.Send(ctx, m); err != nil {
 			return err
 		}
 	}
-	_ = x.transport.close(nil, x.transport.farewell())
+	_ = x.transport.Close(nil, x.transport.Farewell())
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 type session struct {
 	id        broker.SessionID
 	server    *Server
-	transport *transport
-	watch     *watch // of its process, or nil
+	transport *Transport
+	watch     *Watch // of its process, or nil
 	unwatched error  // why watch is nil
 	want      wire.Attach
 	mayAsked  bool   // the application has just said that the peer may ask for the name
@@ -41,7 +41,7 @@ type session struct {
 	heard  bool          // err is of receiving, from a consumer that was told that its data is there
 }
 
-func newSession(s *Server, t *transport) *session {
+func newSession(s *Server, t *Transport) *session {
 	x := &session{server: s, transport: t}
 	x.ctx, x.stop = context.WithCancel(context.Background())
 	return x
@@ -71,7 +71,7 @@ var errSilent = errors.New("share: closed before the peer had said what it wants
 
 // hearWish reads what the peer wants.
 func (x *session) hearWish() error {
-	m, files, err := x.transport.receive(x.server.ctx, false)
+	m, files, err := x.transport.Receive(x.server.ctx, false)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (x *session) hearWish() error {
 	case wire.List:
 		x.lists = true
 	default:
-		err = unexpected(m, "where a wish to attach belongs")
+		err = Unexpected(m, "where a wish to attach belongs")
 	}
 	return errors.Join(err, sock.CloseFiles(files))
 }
@@ -91,18 +91,18 @@ func (x *session) hearWish() error {
 func (x *session) attend() {
 	x.server.join(x)
 	defer x.server.forget(x)
-	ask := broker.Ask{Session: x.id, Peer: broker.Peer(x.transport.conn.Peer()), Want: x.want}
+	ask := broker.Ask{Session: x.id, Peer: broker.Peer(x.transport.Conn.Peer()), Want: x.want}
 	if err := unknownEnd(x.want.Process, x.watch, x.unwatched); err != nil {
 		ask.Doubt = err.Error()
 	} else {
 		ask.Process = x.watch.number
 	}
 	x.server.bring(ask, x)
-	if ask.Process != 0 && isClosed(x.watch.died) { // before the broker knew of it
+	if ask.Process != 0 && IsClosed(x.watch.died) { // before the broker knew of it
 		x.server.bring(broker.Die{Process: ask.Process}, x)
 	}
 	for x.ctx.Err() == nil {
-		m, files, err := x.transport.receive(x.ctx, true)
+		m, files, err := x.transport.Receive(x.ctx, true)
 		_ = sock.CloseFiles(files)
 		l, served := x.idle()
 		switch {
@@ -179,7 +179,7 @@ func (x *session) hearWaiting(m wire.Message) {
 		x.leave(broker.Judged, faultOf(v), false)
 		return
 	}
-	x.leave(broker.Failed, unexpected(m, "from a consumer that waits for an offer"), false)
+	x.leave(broker.Failed, Unexpected(m, "from a consumer that waits for an offer"), false)
 }
 
 // hearEarly hears a consumer whose data is not there yet: it may only say that it cannot attach.
@@ -189,7 +189,7 @@ func (x *session) hearEarly(l *Lease, m wire.Message) {
 		x.hear(l, m)
 		return
 	}
-	x.leave(broker.Failed, unexpected(m, "from a consumer whose data is not there yet"), false)
+	x.leave(broker.Failed, Unexpected(m, "from a consumer whose data is not there yet"), false)
 }
 
 // hear hears a consumer that was told that its data is there.
@@ -201,7 +201,7 @@ func (x *session) hear(l *Lease, m wire.Message) {
 		x.rearm()
 		return
 	case wire.Mapped:
-		if !l.mapped && m.Generation == l.offering.record.Memory.Generation {
+		if !l.mapped && m.Generation == l.offering.Record.Memory.Generation {
 			l.mapped = true
 			x.server.bring(broker.Map{Session: x.id, Generation: m.Generation}, x)
 			x.rearm()
@@ -218,7 +218,7 @@ func (x *session) hear(l *Lease, m wire.Message) {
 			return
 		}
 	}
-	x.leave(broker.Failed, unexpected(m, "from a consumer that was sent an offer"), false)
+	x.leave(broker.Failed, Unexpected(m, "from a consumer that was sent an offer"), false)
 }
 
 // rearm gives the consumer the time of a step to say something, unless it may be silent: it has
@@ -229,11 +229,11 @@ func (x *session) rearm() {
 	if x.timer != nil {
 		x.timer.Stop()
 	}
-	if x.due = (time.Time{}); x.lease.mapped && !x.lease.offering.opts.verdict {
+	if x.due = (time.Time{}); x.lease.mapped && !x.lease.offering.opts.Verdict {
 		return
 	}
-	x.due = time.Now().Add(x.transport.timeout)
-	x.timer = time.AfterFunc(x.transport.timeout, x.timeOut)
+	x.due = time.Now().Add(x.transport.Timeout)
+	x.timer = time.AfterFunc(x.transport.Timeout, x.timeOut)
 }
 
 // timeOut ends the session if the time of a step is over. It may be called late, or for nothing.
@@ -263,7 +263,7 @@ func (x *session) close() {
 func (x *session) turnAway(err error) {
 	var no wire.Refuse
 	var denied deniedError
-	last := refusal(err)
+	last := Refusal(err)
 	switch {
 	case errors.As(err, &denied): // whatever the application said
 		last = notAllowed
@@ -272,8 +272,8 @@ func (x *session) turnAway(err error) {
 	case errors.Is(err, errSilent):
 		last = wire.Refuse{Code: RefusedName, Text: "the producer has ended, and you had not said what you want"}
 	}
-	x.server.tell(Event{Kind: PeerRefused, Peer: x.transport.conn.Peer(), Err: err})
-	if denied.error != nil || !isGone(err) && !errors.Is(err, ErrVerdict) {
-		_ = x.transport.close(last, x.transport.farewell())
+	x.server.tell(Event{Kind: PeerRefused, Peer: x.transport.Conn.Peer(), Err: err})
+	if denied.error != nil || !IsGone(err) && !errors.Is(err, ErrVerdict) {
+		_ = x.transport.Close(last, x.transport.Farewell())
 	}
 }

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -14,11 +14,8 @@ const MaxNotice = 4096
 // maxNotices is how many notices are kept until they are taken.
 const maxNotices = 16
 
-// Notify sends the consumer up to [MaxNotice] bytes of the application's own, which it gets
-// from [Attachment.Notices], even before it has the memory. Notify returns when they are
-// sent, and waits while the consumer's queue is full. An older consumer ignores them. A
-// consumer refuses too many records per second ([WithRecordRate]). Once the lease has
-// ended, Notify returns [Lease.Err].
+// Notify sends the consumer up to MaxNotice bytes of the application's own, which it gets from
+// Attachment.Notices, even before it has the memory.
 func (l *Lease) Notify(ctx context.Context, b []byte) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
@@ -32,37 +29,35 @@ func (l *Lease) Notify(ctx context.Context, b []byte) error {
 	if err := l.over(); err != nil {
 		return revoked(err)
 	}
-	return l.transport.notify(ctx, b)
+	return l.Transport.Notify(ctx, b)
 }
 
-// Notices returns the channel of what the consumer sends with [Attachment.Notify]. It holds
-// 16 notices; then the oldest are dropped. The channel is never closed: Done says when the
-// lease has ended, and earlier notices can still be taken then.
+// Notices returns the channel of what the consumer sends with Attachment.Notify.
 func (l *Lease) Notices() <-chan []byte {
 	if l.isZero() {
 		return nil
 	}
-	return l.transport.notices
+	return l.Transport.Notices
 }
 
-func (t *transport) notify(ctx context.Context, b []byte) error {
+func (t *Transport) Notify(ctx context.Context, b []byte) error {
 	if len(b) > MaxNotice {
 		return fmt.Errorf("share: a notice of %d bytes; %d are allowed", len(b), MaxNotice)
 	}
-	return t.send(ctx, wire.Notice{Data: b})
+	return t.Send(ctx, wire.Notice{Data: b})
 }
 
 // noteNotice queues a notice, in place of the oldest if there is no room. Only the
 // goroutine that receives calls it.
-func (t *transport) noteNotice(b []byte) {
+func (t *Transport) NoteNotice(b []byte) {
 	for {
 		select {
-		case t.notices <- b:
+		case t.Notices <- b:
 			return
 		default:
 		}
 		select {
-		case <-t.notices:
+		case <-t.Notices:
 		default:
 		}
 	}

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -38,7 +38,7 @@ func (f Fence) String() string {
 	return fmt.Sprintf("Fence(%d)", int(f))
 }
 
-func (f Fence) check() error {
+func (f Fence) Check() error {
 	if f != Released && f != Fenced {
 		return fmt.Errorf("share: %v is no fence to wait for: want Released or Fenced", f)
 	}
@@ -65,19 +65,19 @@ func (e *FenceError) Error() string {
 	if e.More > 0 {
 		more = fmt.Sprintf("; and %d more", e.More)
 	}
-	return fmt.Sprintf("share: waiting for the fence %s of the peer (%s%s): %v", e.Want, peerNames(e.Peers), more, e.Err)
+	return fmt.Sprintf("share: waiting for the fence %s of the peer (%s%s): %v", e.Want, PeerNames(e.Peers), more, e.Err)
 }
 
 // Unwrap returns what ended the wait.
 func (e *FenceError) Unwrap() error { return e.Err }
 
 // A fence is what one connection knows of the process at its other end.
-type fence struct {
+type PeerFence struct {
 	peer     sock.Peer
-	watch    *watch          // or nil
+	Watch    *Watch          // or nil
 	unknown  error           // why its work may outlive the process, or the process is not watched; or nil
 	over     <-chan struct{} // the end of the lease
-	released bool            // before over
+	Released bool            // before over
 
 	mu     sync.Mutex
 	fenced chan struct{} // once somebody has asked for it
@@ -86,12 +86,12 @@ type fence struct {
 
 // newFence returns the fence of a peer. says is what the peer said of its process; watching
 // is why the process is not watched, if w is nil.
-func newFence(peer sock.Peer, says wire.Process, w *watch, watching error, over <-chan struct{}) *fence {
-	return &fence{peer: peer, watch: w, over: over, unknown: unknownEnd(says, w, watching)}
+func NewPeerFence(peer sock.Peer, says wire.Process, w *Watch, watching error, over <-chan struct{}) *PeerFence {
+	return &PeerFence{peer: peer, Watch: w, over: over, unknown: unknownEnd(says, w, watching)}
 }
 
 // unknownEnd returns why the end of a process does not say that its work has ended, or nil.
-func unknownEnd(says wire.Process, w *watch, watching error) error {
+func unknownEnd(says wire.Process, w *Watch, watching error) error {
 	switch {
 	case w == nil:
 		return watching
@@ -104,10 +104,10 @@ func unknownEnd(says wire.Process, w *watch, watching error) error {
 }
 
 // doubt returns why it cannot be known when the peer is fenced, or nil.
-func (f *fence) doubt() error {
+func (f *PeerFence) doubt() error {
 	err := f.unknown
 	if err == nil {
-		err = f.watch.doubt()
+		err = f.Watch.doubt()
 	}
 	if err == nil {
 		return nil
@@ -116,13 +116,13 @@ func (f *fence) doubt() error {
 }
 
 // is reports whether the peer is fenced as wanted. Call it after the lease has ended.
-func (f *fence) is(want Fence) bool {
-	return want == Released && f.released || f.unknown == nil && isClosed(f.watch.died)
+func (f *PeerFence) is(want Fence) bool {
+	return want == Released && f.Released || f.unknown == nil && IsClosed(f.Watch.died)
 }
 
 // await waits until the peer is fenced as wanted.
-func (f *fence) await(ctx context.Context, want Fence) error {
-	over := isClosed(f.over)
+func (f *PeerFence) await(ctx context.Context, want Fence) error {
+	over := IsClosed(f.over)
 	if over && f.is(want) {
 		return nil
 	}
@@ -134,16 +134,16 @@ func (f *fence) await(ctx context.Context, want Fence) error {
 	case <-ctx.Done():
 		return plain.ContextErr(ctx)
 	}
-	if want == Released && f.released {
+	if want == Released && f.Released {
 		return nil
 	}
 	if f.unknown != nil {
 		return f.doubt()
 	}
 	select {
-	case <-f.watch.died:
+	case <-f.Watch.died:
 		return nil
-	case <-f.watch.lost:
+	case <-f.Watch.lost:
 		return f.doubt()
 	case <-ctx.Done():
 		return plain.ContextErr(ctx)
@@ -151,8 +151,8 @@ func (f *fence) await(ctx context.Context, want Fence) error {
 }
 
 // awaitFence is await with a check of want, and a *FenceError that names the peer.
-func (f *fence) awaitFence(ctx context.Context, want Fence) error {
-	if err := want.check(); err != nil {
+func (f *PeerFence) AwaitFence(ctx context.Context, want Fence) error {
+	if err := want.Check(); err != nil {
 		return err
 	}
 	if err := f.await(ctx, want); err != nil {
@@ -162,7 +162,7 @@ func (f *fence) awaitFence(ctx context.Context, want Fence) error {
 }
 
 // channel returns a channel that is closed when the peer is fenced.
-func (f *fence) channel() <-chan struct{} {
+func (f *PeerFence) Fenced() <-chan struct{} {
 	f.mu.Lock()
 	first := f.fenced == nil
 	if first {
@@ -170,15 +170,15 @@ func (f *fence) channel() <-chan struct{} {
 	}
 	f.mu.Unlock()
 	if first && f.unknown == nil {
-		f.watch.tell(f)
-		f.settle()
+		f.Watch.tell(f)
+		f.Settle()
 	}
 	return f.fenced
 }
 
 // settle closes the channel if the lease has ended and the process has died.
-func (f *fence) settle() {
-	if f.unknown != nil || !isClosed(f.over) || !isClosed(f.watch.died) {
+func (f *PeerFence) Settle() {
+	if f.unknown != nil || !IsClosed(f.over) || !IsClosed(f.Watch.died) {
 		return
 	}
 	f.mu.Lock()
@@ -190,9 +190,9 @@ func (f *fence) settle() {
 }
 
 // closed is the Done of zero values.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+var Closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-func isClosed(c <-chan struct{}) bool {
+func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -211,7 +211,7 @@ type LostError struct {
 	Peer sock.Peer
 	Err  error // what the connection said
 
-	process *watch
+	process *Watch
 }
 
 // Died reports whether the process that made the connection has died, and has not only
@@ -234,7 +234,7 @@ func (e *LostError) Died() bool {
 
 // Error says what the connection said, and whether the process is known to have died.
 func (e *LostError) Error() string {
-	if e.process != nil && isClosed(e.process.died) {
+	if e.process != nil && IsClosed(e.process.died) {
 		return fmt.Sprintf("%v: its process has died", e.Err)
 	}
 	return fmt.Sprintf("%v: it has said no farewell", e.Err)
@@ -245,9 +245,9 @@ func (e *LostError) Unwrap() error { return e.Err }
 
 // lost makes a LostError of the end of a connection, unless the peer has said farewell, or
 // is older and does not know how.
-func (f *fence) lost(t *transport, says wire.Process, err error) error {
-	if t.left || !says.Told || !errors.Is(err, sock.ErrPeerLost) {
+func (f *PeerFence) Lost(t *Transport, says wire.Process, err error) error {
+	if t.Left || !says.Told || !errors.Is(err, sock.ErrPeerLost) {
 		return err
 	}
-	return &LostError{f.peer, err, f.watch}
+	return &LostError{f.peer, err, f.Watch}
 }

@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 
 // How many connections a server serves at once, and records per second, by default.
 const (
-	defaultConnections        = 1024
-	defaultConnectionsPerPeer = 256
+	DefaultConnections        = 1024
+	DefaultConnectionsPerPeer = 256
 	defaultRate               = 1000 // records a second
 )
 

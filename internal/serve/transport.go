@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"context"
@@ -17,49 +17,49 @@ const DefaultTimeout = 30 * time.Second
 
 // goodbye bounds how long the side that sends last waits for the other to
 // read it.
-const goodbye = time.Second
+const Goodbye = time.Second
 
 // A transport is a connection that carries messages, each within a time.
-type transport struct {
-	conn    *sock.Conn
-	timeout time.Duration // of each step
-	goodbye time.Duration // goodbye, but in tests
+type Transport struct {
+	Conn    *sock.Conn
+	Timeout time.Duration // of each step
+	Goodbye time.Duration // goodbye, but in tests
 	meter   *meter        // of what is received
 
-	left       bool          // the peer has said farewell; the goroutine that receives sets it
+	Left       bool          // the peer has said farewell; the goroutine that receives sets it
 	declined   bool          // the peer said at the end that it cannot attach, without MAPPED before; close sets it
-	notices    chan []byte   // received notices
-	superseded chan struct{} // closed when the producer says so; nil on the producer's side
+	Notices    chan []byte   // received notices
+	Superseded chan struct{} // closed when the producer says so; nil on the producer's side
 }
 
-func newTransport(conn *sock.Conn, o peerOptions) *transport {
-	return &transport{conn: conn, timeout: o.timeout, goodbye: o.goodbye, meter: newMeter(o.rate), notices: make(chan []byte, maxNotices)}
+func NewTransport(conn *sock.Conn, o PeerOptions) *Transport {
+	return &Transport{Conn: conn, Timeout: o.Timeout, Goodbye: o.Goodbye, meter: newMeter(o.Rate), Notices: make(chan []byte, maxNotices)}
 }
 
 // send sends m with files, which the caller keeps.
-func (t *transport) send(ctx context.Context, m wire.Message, files ...*os.File) error {
-	return t.sendRecord(ctx, wire.Encode(m), files...)
+func (t *Transport) Send(ctx context.Context, m wire.Message, files ...*os.File) error {
+	return t.SendRecord(ctx, wire.Encode(m), files...)
 }
 
 // sendRecord is send for a message that is encoded already.
-func (t *transport) sendRecord(ctx context.Context, record []byte, files ...*os.File) error {
+func (t *Transport) SendRecord(ctx context.Context, record []byte, files ...*os.File) error {
 	if ctx.Err() == nil { // mostly there is nothing to wait for, and a timer costs more than to send
-		if err := t.conn.TrySend(record, files...); !errors.Is(err, sock.ErrWouldWait) {
+		if err := t.Conn.TrySend(record, files...); !errors.Is(err, sock.ErrWouldWait) {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, t.timeout, ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, t.Timeout, ErrTimeout)
 	defer cancel()
-	return t.conn.Send(ctx, record, files...)
+	return t.Conn.Send(ctx, record, files...)
 }
 
 // receive waits for the next message, no longer than for a step unless patient. It skips
 // records that may be ignored, and notes notices, farewells and SUPERSEDED. The caller owns
 // the files that come with an offer or with application data.
-func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
+func (t *Transport) Receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
 	if !patient {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, t.timeout, ErrTimeout)
+		ctx, cancel = context.WithTimeoutCause(ctx, t.Timeout, ErrTimeout)
 		defer cancel()
 	}
 	for {
@@ -68,18 +68,18 @@ func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []
 		case wire.Unknown:
 			continue
 		case wire.Farewell:
-			t.left = true
+			t.Left = true
 			continue
 		case wire.Notice:
-			t.noteNotice(m.Data)
+			t.NoteNotice(m.Data)
 			continue
 		case wire.Superseded:
-			if t.noteSuperseded() {
+			if t.NoteSuperseded() {
 				continue
 			}
 		}
-		if m != nil && t.left {
-			t.left = false
+		if m != nil && t.Left {
+			t.Left = false
 			return nil, nil, errors.Join(fmt.Errorf("%w: %s behind a farewell", ErrProtocol, m.Type()), sock.CloseFiles(files))
 		}
 		return m, files, err
@@ -88,21 +88,21 @@ func (t *transport) receive(ctx context.Context, patient bool) (wire.Message, []
 
 // noteSuperseded notes that the producer offers other memory, once. It returns false on the
 // producer's side, where the record does not belong.
-func (t *transport) noteSuperseded() bool {
-	if t.superseded == nil {
+func (t *Transport) NoteSuperseded() bool {
+	if t.Superseded == nil {
 		return false
 	}
 	select {
-	case <-t.superseded:
+	case <-t.Superseded:
 	default:
-		close(t.superseded)
+		close(t.Superseded)
 	}
 	return true
 }
 
 // next waits for the next record, which may be one to be ignored.
-func (t *transport) next(ctx context.Context) (wire.Message, []*os.File, error) {
-	rec, err := t.conn.Receive(ctx)
+func (t *Transport) next(ctx context.Context) (wire.Message, []*os.File, error) {
+	rec, err := t.Conn.Receive(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -114,7 +114,7 @@ func (t *transport) next(ctx context.Context) (wire.Message, []*os.File, error) 
 }
 
 // open makes a message of a record.
-func (t *transport) open(rec sock.Record) (wire.Message, error) {
+func (t *Transport) open(rec sock.Record) (wire.Message, error) {
 	if !t.meter.allow(time.Now()) {
 		return nil, fmt.Errorf("%w: more than %d", ErrRate, t.meter.rate)
 	}
@@ -136,10 +136,10 @@ func (t *transport) open(rec sock.Record) (wire.Message, error) {
 //
 // The error says why the peer may not have let go, or is [sock.ErrPeerLost] if it had gone
 // before.
-func (t *transport) close(last wire.Message, grace time.Duration) error {
+func (t *Transport) Close(last wire.Message, grace time.Duration) error {
 	if grace <= 0 {
-		t.trySay(last)
-		t.conn.Drop()
+		t.TrySay(last)
+		t.Conn.Drop()
 		return ErrTimeout
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), grace, ErrTimeout)
@@ -148,9 +148,9 @@ func (t *transport) close(last wire.Message, grace time.Duration) error {
 }
 
 // closeBy is close with a context instead of a grace.
-func (t *transport) closeBy(ctx context.Context, last wire.Message) error {
-	defer t.conn.Drop()
-	lost, mapped := t.sayLast(ctx, last), false
+func (t *Transport) closeBy(ctx context.Context, last wire.Message) error {
+	defer t.Conn.Drop()
+	lost, mapped := t.SayLast(ctx, last), false
 	for t.meter.wait(ctx) == nil {
 		m, files, err := t.next(ctx)
 		_ = sock.CloseFiles(files)
@@ -158,7 +158,7 @@ func (t *transport) closeBy(ctx context.Context, last wire.Message) error {
 		_, said := m.(wire.Verdict)
 		switch m := m.(type) {
 		case wire.Farewell:
-			t.left = true
+			t.Left = true
 		case wire.Verdict:
 			t.declined = !m.OK && !mapped
 		case wire.Refuse:
@@ -168,8 +168,8 @@ func (t *transport) closeBy(ctx context.Context, last wire.Message) error {
 		case said, errors.Is(err, sock.ErrPeerLost):
 			return lost
 		case errors.Is(err, sock.ErrStuck):
-			return t.conn.WaitHangup(ctx)
-		case isBadRecord(err):
+			return t.Conn.WaitHangup(ctx)
+		case IsBadRecord(err):
 			t.meter.allow(time.Now()) // it counts, too
 		case err != nil:
 			return err
@@ -180,50 +180,50 @@ func (t *transport) closeBy(ctx context.Context, last wire.Message) error {
 
 // sayLast says m, unless that is nil, to a peer that may not read any more. It returns an
 // error only if the peer has gone.
-func (t *transport) sayLast(ctx context.Context, m wire.Message) error {
+func (t *Transport) SayLast(ctx context.Context, m wire.Message) error {
 	if m == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, t.farewell(), ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, t.Farewell(), ErrTimeout)
 	defer cancel()
-	if err := t.conn.Send(ctx, wire.Encode(m)); errors.Is(err, sock.ErrPeerLost) {
+	if err := t.Conn.Send(ctx, wire.Encode(m)); errors.Is(err, sock.ErrPeerLost) {
 		return err
 	}
 	return nil
 }
 
 // trySay says m, unless that is nil or would have to wait.
-func (t *transport) trySay(m wire.Message) {
+func (t *Transport) TrySay(m wire.Message) {
 	if m != nil {
-		_ = t.conn.TrySend(wire.Encode(m))
+		_ = t.Conn.TrySend(wire.Encode(m))
 	}
 }
 
 // farewell returns how long a peer may take to read the last record.
-func (t *transport) farewell() time.Duration { return min(t.goodbye, t.timeout) }
+func (t *Transport) Farewell() time.Duration { return min(t.Goodbye, t.Timeout) }
 
 // A stepper bounds one step after the other. Ending a context takes a moment, which should
 // not delay the answer to a record.
-type stepper struct {
-	ctx    context.Context // of this step
-	cancel context.CancelFunc
-	renew  func() // begins the next step
+type Stepper struct {
+	Ctx    context.Context // of this step
+	Cancel context.CancelFunc
+	Renew  func() // begins the next step
 }
 
 // newStepper begins the first step; its caller calls cancel. Each step has the
 // timeout that there is when it begins: tests change it between steps.
-func newStepper(ctx context.Context, timeout *time.Duration) *stepper {
-	s := &stepper{cancel: func() {}}
-	s.renew = func() {
-		s.cancel()
-		s.ctx, s.cancel = context.WithTimeoutCause(ctx, *timeout, ErrTimeout)
+func NewStepper(ctx context.Context, timeout *time.Duration) *Stepper {
+	s := &Stepper{Cancel: func() {}}
+	s.Renew = func() {
+		s.Cancel()
+		s.Ctx, s.Cancel = context.WithTimeoutCause(ctx, *timeout, ErrTimeout)
 	}
-	s.renew()
+	s.Renew()
 	return s
 }
 
 // refusal returns the answer to a record that could not be used.
-func refusal(err error) wire.Refuse {
+func Refusal(err error) wire.Refuse {
 	code, text := RefusedRecord, err.Error()
 	var no wire.Refuse
 	switch {
@@ -245,13 +245,13 @@ func refusal(err error) wire.Refuse {
 
 // isGone reports whether the peer has gone or has refused, and so need not be told why the
 // conversation ends.
-func isGone(err error) bool {
+func IsGone(err error) bool {
 	return errors.Is(err, sock.ErrPeerLost) || errors.Is(err, ErrRefused)
 }
 
 // isBadRecord reports whether err is about a record of the peer, which can then be told so.
 // A peer's refusal is not, although it may match [ErrUnsupported].
-func isBadRecord(err error) bool {
+func IsBadRecord(err error) bool {
 	if errors.Is(err, ErrRefused) {
 		return false
 	}
@@ -264,7 +264,7 @@ func isBadRecord(err error) bool {
 }
 
 // unexpected returns the error for a message that does not belong here.
-func unexpected(m wire.Message, state string) error {
+func Unexpected(m wire.Message, state string) error {
 	if r, ok := m.(wire.Refuse); ok {
 		return &RefusalError{r.Code, r.Text}
 	}

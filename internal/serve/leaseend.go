@@ -1,4 +1,4 @@
-package share
+package serve
 
 import (
 	"errors"
@@ -16,12 +16,12 @@ import (
 // told that its data is there. It is the reader's.
 func (l *Lease) why(err error, heard bool) error {
 	lost := errors.Is(err, sock.ErrPeerLost)
-	err = l.fence.lost(l.transport, l.session.want.Process, err)
+	err = l.fence.Lost(l.Transport, l.session.want.Process, err)
 	var died *LostError
 	switch {
-	case lost && heard && l.mapped && !l.offering.opts.verdict && !errors.As(err, &died):
+	case lost && heard && l.mapped && !l.offering.opts.Verdict && !errors.As(err, &died):
 		return nil
-	case lost && l.offering.opts.verdict && l.session.wasServed():
+	case lost && l.offering.opts.Verdict && l.session.wasServed():
 		return errors.Join(ErrNoVerdict, err)
 	}
 	return err
@@ -64,14 +64,14 @@ func (l *Lease) end(reason error) {
 	defer o.work.Done()
 	open := l.sayLast(reason)
 	l.reason = join(reason, open)
-	l.fence.released = l.transport.left || l.hasNothing()
+	l.fence.Released = l.Transport.Left || l.hasNothing()
 	s.mu.Lock()
-	work := s.step(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.released, Open: open != nil})
+	work := s.step(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.Released, Open: open != nil})
 	s.keepWatching(l.session)
 	s.mu.Unlock()
-	dropCursors(l.cursors)
+	DropCursors(l.cursors)
 	close(l.done)
-	l.fence.settle()
+	l.fence.Settle()
 	l.tell(Ended, l.reason)
 	performAll(work) // not before
 }
@@ -79,7 +79,7 @@ func (l *Lease) end(reason error) {
 // hasNothing reports whether the consumer has said that it could not attach, and had not
 // mapped the memory before it asked. It may say so just as the producer ends the lease.
 func (l *Lease) hasNothing() bool {
-	return l.session.want.Resume == 0 && (l.failed || !l.mapped && l.transport.declined)
+	return l.session.want.Resume == 0 && (l.failed || !l.mapped && l.Transport.declined)
 }
 
 // sayLast tells the consumer why its lease ends, if it is still there. A consumer that was
@@ -90,7 +90,7 @@ func (l *Lease) sayLast(reason error) error {
 		l.sayFarewell()
 	}
 	last, told := l.lastWord(reason)
-	waits := l.offering.record.Legacy != nil && l.sent > 0 && !errors.Is(reason, ErrMemoryGone)
+	waits := l.offering.Record.Legacy != nil && l.sent > 0 && !errors.Is(reason, ErrMemoryGone)
 	switch {
 	case told, last == nil && !waits:
 		return nil
@@ -98,13 +98,13 @@ func (l *Lease) sayLast(reason error) error {
 		l.closeWhenReleased(last)
 		return nil
 	case !waits:
-		_ = l.transport.close(last, l.transport.farewell())
+		_ = l.Transport.Close(last, l.Transport.Farewell())
 		return nil
 	}
-	if err := l.transport.close(last, l.letGo); err == nil || errors.Is(err, sock.ErrPeerLost) {
+	if err := l.Transport.Close(last, l.LetGo); err == nil || errors.Is(err, sock.ErrPeerLost) {
 		return nil
 	}
-	return &StillOpenError{Peers: []sock.Peer{l.Peer()}, After: l.letGo}
+	return &StillOpenError{Peers: []sock.Peer{l.Peer()}, After: l.LetGo}
 }
 
 // lastWord returns what to tell the consumer of the lease's end, or nil. told says that
@@ -125,7 +125,7 @@ func (l *Lease) lastWord(reason error) (last wire.Message, told bool) {
 	case errors.Is(reason, ErrMemoryGone):
 		return wire.Revoke{Text: "the memory is not there any more"}, false
 	}
-	return refusal(reason), false
+	return Refusal(reason), false
 }
 
 // ErrStillOpen matches every [*StillOpenError].
@@ -146,13 +146,13 @@ func (e *StillOpenError) Error() string {
 	if e.More > 0 {
 		more = fmt.Sprintf("; and %d more", e.More)
 	}
-	return fmt.Sprintf("%v: not closed within %s by %s%s; freeing it harms only those", ErrStillOpen, e.After, peerNames(e.Peers), more)
+	return fmt.Sprintf("%v: not closed within %s by %s%s; freeing it harms only those", ErrStillOpen, e.After, PeerNames(e.Peers), more)
 }
 
 // Is matches [ErrStillOpen].
 func (e *StillOpenError) Is(target error) bool { return target == ErrStillOpen }
 
-func peerNames(peers []sock.Peer) string {
+func PeerNames(peers []sock.Peer) string {
 	names := make([]string, len(peers))
 	for i, p := range peers {
 		names[i] = p.String()

@@ -1,0 +1,104 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/wire"
+)
+
+// Errors of this package. Those of the socket are package sock's, those about
+// the memory package vmm's and cu's.
+var (
+	// ErrWire matches every error about a record that is not as docs/wire.md says.
+	ErrWire = wire.ErrMalformed
+	// ErrUnsupported says that the peer uses a feature that this side does not know and
+	// must not ignore.
+	ErrUnsupported = wire.ErrUnsupported
+	// ErrVersion says that the peer speaks another version of the wire format.
+	ErrVersion = wire.ErrVersion
+	// ErrRefused matches every RefusalError.
+	ErrRefused = errors.New("share: refused by the peer")
+	// ErrRevoked says that the producer took the offer, or this lease of it, back.
+	ErrRevoked = errors.New("share: revoked by the producer")
+	// ErrProtocol says that the peer sent a record where another one belongs.
+	ErrProtocol = errors.New("share: unexpected record")
+	// ErrTimeout says that a peer took too long over a step.
+	ErrTimeout = errors.New("share: the peer took too long")
+	// ErrNoConsumer says that no consumer came in time.
+	ErrNoConsumer = errors.New("share: no consumer came in time")
+	// ErrVerdict matches every VerdictError.
+	ErrVerdict = errors.New("share: the consumer reported an error")
+	// ErrNoVerdict says that a consumer left without its verdict (WithVerdict).
+	ErrNoVerdict = errors.New("share: the consumer left without a verdict")
+	// ErrNameTaken says that the server has an offer of that name already.
+	ErrNameTaken = errors.New("share: an offer of this name exists")
+	// ErrStale says that the offer is not newer than WithNewerThan demands, or that the
+	// offer is of other memory than is mapped here (Attachment.Resume).
+	ErrStale = errors.New("share: the offer is not newer than what is known already")
+	// ErrRate says that the peer sent more records a second than are taken.
+	ErrRate = errors.New("share: too many records a second")
+	// ErrClosed says that the server or attachment was closed.
+	ErrClosed = errors.New("share: closed")
+)
+
+// ErrInUse says that memory cannot be freed because it is offered, or because streams
+// may still have to signal or wait there ([Counter]). It is [vmm.ErrInUse]; for legacy
+// memory the error is an [*InUseError].
+var ErrInUse = gpumem.ErrInUse
+
+// ErrMemoryGone says that offered legacy memory was freed behind this package's back.
+var ErrMemoryGone = errors.New("share: the memory that is offered is not there any more")
+
+// RefusalCode says why a peer refused.
+type RefusalCode = wire.RefusalCode
+
+// The codes of a refusal.
+const (
+	RefusedName        RefusalCode = 1  // there is no offer of that name
+	RefusedAccess      RefusalCode = 2  // more access than the offer gives
+	RefusedKind        RefusalCode = 3  // drivers of different kinds
+	RefusedBusy        RefusalCode = 4  // all places are taken, or too many descriptors are in flight
+	RefusedVersion     RefusalCode = 5  // other version of the wire format
+	RefusedRecord      RefusalCode = 6  // malformed or unexpected record
+	RefusedTimeout     RefusalCode = 7  // too long over a step
+	RefusedPolicy      RefusalCode = 8  // the peer is not one that is admitted
+	RefusedRate        RefusalCode = 9  // too many records a second
+	RefusedUnsupported RefusalCode = 10 // a record, field, flag or handle that the peer does not know
+	RefusedStale       RefusalCode = 11 // the name stands for other memory than was to be resumed
+	RefusedParts       RefusalCode = 12 // what has that name is offered in parts, each by a name of its own
+)
+
+// A RefusalError says that the peer refused, and why.
+type RefusalError struct {
+	Code RefusalCode
+	Text string // the peer's words
+}
+
+// Error returns the code and the peer's words.
+func (e *RefusalError) Error() string {
+	return fmt.Sprintf("refused by the peer (%s): %s", e.Code, printable(e.Text))
+}
+
+// Is matches [ErrRefused], and [ErrUnsupported] and [ErrStale] for those codes.
+func (e *RefusalError) Is(target error) bool {
+	return target == ErrRefused || target == ErrUnsupported && e.Code == RefusedUnsupported || target == ErrStale && e.Code == RefusedStale
+}
+
+// A VerdictError is the error that a consumer reported.
+type VerdictError struct {
+	Text string // the consumer's words
+}
+
+// Error returns the consumer's words.
+func (e *VerdictError) Error() string { return "the consumer reports: " + printable(e.Text) }
+
+// Is matches [ErrVerdict].
+func (e *VerdictError) Is(target error) bool { return target == ErrVerdict }
+
+// printable returns a peer's text on one line, without characters that could harm a
+// terminal.
+func printable(s string) string { return plain.Text(strings.ReplaceAll(s, "\n", "; ")) }

@@ -1,0 +1,69 @@
+package serve
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// A Standing is an offer of descriptors (Server.OfferFiles), which lasts until Close.
+type Standing struct {
+	offering *Offering
+	close    sync.Once
+	err      error // Close's
+}
+
+// offerFiles offers memory of which this process has only the descriptors, until Close of what it returns.
+func (s *Server) OfferFiles(name string, memory gpumem.Descriptor, files []*os.File, access gpumem.Access, terms *Terms) (*Standing, error) {
+	o, err := s.newOffering(name, filesSource{memory, files}, access, terms)
+	if err != nil {
+		return nil, err
+	}
+	if err = o.awaitEarlier(nil); err == nil {
+		err = o.putUp(context.Background())
+	}
+	if err != nil {
+		return nil, join(err, o.end(err))
+	}
+	o.loan.End = func() { sock.DropFiles(files) } // until here they were the caller's
+	return &Standing{offering: o}, nil
+}
+
+// Leases returns the leases that have not ended, in the order of their numbers, even after another offer has
+// taken the name.
+func (s *Standing) Leases() []*Lease {
+	if s == nil || s.offering == nil {
+		return nil
+	}
+	return s.offering.Leases()
+}
+
+// Replaced returns a channel that is closed when another offer has taken the name, or Standing.Supersede has
+// taken it away.
+func (s *Standing) Replaced() <-chan struct{} {
+	if s == nil || s.offering == nil {
+		return Closed
+	}
+	return s.offering.replaced
+}
+
+// Supersede tells the consumers that memory of that generation is offered in the place of this, under another
+// name (Attachment.Superseded).
+func (s *Standing) Supersede(generation uint64) {
+	if s != nil && s.offering != nil {
+		s.offering.server.bring(broker.Supersede{Offer: s.offering.id, By: generation}, nil)
+	}
+}
+
+// Close ends the offer and closes the descriptors.
+func (s *Standing) Close() error {
+	if s == nil || s.offering == nil {
+		return nil
+	}
+	s.close.Do(func() { s.err = s.offering.end(ErrRevoked) })
+	return s.err
+}
