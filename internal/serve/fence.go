@@ -71,7 +71,7 @@ func (e *FenceError) Error() string {
 // Unwrap returns what ended the wait.
 func (e *FenceError) Unwrap() error { return e.Err }
 
-// A fence is what one connection knows of the process at its other end.
+// A PeerFence is what one connection knows of the process at its other end.
 type PeerFence struct {
 	peer     sock.Peer
 	Watch    *Watch          // or nil
@@ -84,7 +84,7 @@ type PeerFence struct {
 	told   bool          // it is closed
 }
 
-// newFence returns the fence of a peer. says is what the peer said of its process; watching
+// NewPeerFence returns the fence of a peer. says is what the peer said of its process; watching
 // is why the process is not watched, if w is nil.
 func NewPeerFence(peer sock.Peer, says wire.Process, w *Watch, watching error, over <-chan struct{}) *PeerFence {
 	return &PeerFence{peer: peer, Watch: w, over: over, unknown: unknownEnd(says, w, watching)}
@@ -150,7 +150,7 @@ func (f *PeerFence) await(ctx context.Context, want Fence) error {
 	}
 }
 
-// awaitFence is await with a check of want, and a *FenceError that names the peer.
+// AwaitFence is await with a check of want, and a *FenceError that names the peer.
 func (f *PeerFence) AwaitFence(ctx context.Context, want Fence) error {
 	if err := want.Check(); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (f *PeerFence) AwaitFence(ctx context.Context, want Fence) error {
 	return nil
 }
 
-// channel returns a channel that is closed when the peer is fenced.
+// Fenced returns a channel that is closed when the peer is fenced.
 func (f *PeerFence) Fenced() <-chan struct{} {
 	f.mu.Lock()
 	first := f.fenced == nil
@@ -176,7 +176,7 @@ func (f *PeerFence) Fenced() <-chan struct{} {
 	return f.fenced
 }
 
-// settle closes the channel if the lease has ended and the process has died.
+// Settle closes the channel if the lease has ended and the process has died.
 func (f *PeerFence) Settle() {
 	if f.unknown != nil || !IsClosed(f.over) || !IsClosed(f.Watch.died) {
 		return
@@ -189,7 +189,7 @@ func (f *PeerFence) Settle() {
 	}
 }
 
-// closed is the Done of zero values.
+// Closed is the Done of zero values.
 var Closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 func IsClosed(c <-chan struct{}) bool {
@@ -243,7 +243,7 @@ func (e *LostError) Error() string {
 // Unwrap returns what the connection said.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// lost makes a LostError of the end of a connection, unless the peer has said farewell, or
+// Lost makes a LostError of the end of a connection, unless the peer has said farewell, or
 // is older and does not know how.
 func (f *PeerFence) Lost(t *Transport, says wire.Process, err error) error {
 	if t.Left || !says.Told || !errors.Is(err, sock.ErrPeerLost) {

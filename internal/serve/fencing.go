@@ -84,8 +84,8 @@ func (o *Offering) isOfSameMemory(x *Offering) bool {
 }
 
 // awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.
-// Without a context it does not wait, and fails.
-func (o *Offering) awaitEarlier(ctx context.Context) error {
+// If it must not wait, it fails instead.
+func (o *Offering) awaitEarlier(ctx context.Context, wait bool) error {
 	begun := make(chan struct{})
 	o.server.mu.Lock()
 	none := len(o.server.fencing) == 0
@@ -94,10 +94,7 @@ func (o *Offering) awaitEarlier(ctx context.Context) error {
 	if none { // the time until the first consumer has the memory counts
 		return nil
 	}
-	o.server.bring(broker.AwaitWriters{Offer: o.id, Wait: ctx != nil}, nil)
-	if ctx == nil {
-		ctx = context.Background()
-	}
+	o.server.bring(broker.AwaitWriters{Offer: o.id, Wait: wait}, nil)
 	select {
 	case <-begun:
 	case <-o.over:

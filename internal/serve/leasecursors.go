@@ -32,7 +32,7 @@ func (l *Lease) withCursors(records []parcel) []parcel {
 	return append(records[:len(records):len(records)], parcel{wire.Encode(wire.Cursors{}), []*os.File{l.cursors}})
 }
 
-// dropCursors closes the memory of a lease, or of an attaching that failed.
+// DropCursors closes the memory of a lease, or of an attaching that failed.
 func DropCursors(f *os.File) {
 	if f != nil {
 		_ = sock.CloseFiles([]*os.File{f})

@@ -47,7 +47,7 @@ func (t *Transport) Notify(ctx context.Context, b []byte) error {
 	return t.Send(ctx, wire.Notice{Data: b})
 }
 
-// noteNotice queues a notice, in place of the oldest if there is no room. Only the
+// NoteNotice queues a notice, in place of the oldest if there is no room. Only the
 // goroutine that receives calls it.
 func (t *Transport) NoteNotice(b []byte) {
 	for {

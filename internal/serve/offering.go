@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
-// An offering is an offer from its making to its end. It goes through these states,
+// An Offering is an offer from its making to its end. It goes through these states,
 // of which the second only where the offer is prepared:
 //
 //	claimed    its name is taken; consumers wait for it
@@ -25,7 +25,7 @@ import (
 type Offering struct {
 	server *Server
 	opts   *Terms
-	source source
+	source Source
 
 	Record  wire.Offer // what consumers are told, but for the descriptors in a record
 	loan    Loan
@@ -57,7 +57,7 @@ type Offering struct {
 
 // newOffering makes an offering, which borrows the memory from now on. Consumers that ask
 // for it wait.
-func (s *Server) newOffering(name string, memory source, access gpumem.Access, terms *Terms) (*Offering, error) {
+func (s *Server) newOffering(name string, memory Source, access gpumem.Access, terms *Terms) (*Offering, error) {
 	if s.isZero() {
 		return nil, ErrClosed
 	}
@@ -90,8 +90,8 @@ func (s *Server) newOffering(name string, memory source, access gpumem.Access, t
 	return o, nil
 }
 
-// offer offers memory until ctx is done or the terms end it.
-func (s *Server) Offer(ctx context.Context, name string, memory source, access gpumem.Access, terms *Terms) error {
+// Offer offers memory until ctx is done or the terms end it.
+func (s *Server) Offer(ctx context.Context, name string, memory Source, access gpumem.Access, terms *Terms) error {
 	o, err := s.newOffering(name, memory, access, terms)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (o *Offering) serve(ctx context.Context) error {
 	if ctx.Err() != nil { // over before it began, which is no error
 		return o.end(context.Cause(ctx))
 	}
-	if err := o.awaitEarlier(ctx); err != nil {
+	if err := o.awaitEarlier(ctx, true); err != nil {
 		return join(err, o.end(err))
 	}
 	if err := o.synchronize(ctx); err != nil {
@@ -262,7 +262,7 @@ func (o *Offering) ended() error {
 	return nil
 }
 
-// leases returns those that have not ended, in the order of their numbers.
+// Leases returns those that have not ended, in the order of their numbers.
 func (o *Offering) Leases() (all []*Lease) {
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()

@@ -14,12 +14,12 @@ type Prepared struct {
 	over atomic.Bool
 }
 
-func (s *Server) Prepare(name string, memory source, access gpumem.Access, terms *Terms) (*Prepared, error) {
+func (s *Server) Prepare(name string, memory Source, access gpumem.Access, terms *Terms) (*Prepared, error) {
 	o, err := s.newOffering(name, memory, access, terms)
 	if err != nil {
 		return nil, err
 	}
-	if err := o.awaitEarlier(nil); err != nil {
+	if err := o.awaitEarlier(context.Background(), false); err != nil {
 		return nil, join(err, o.end(err))
 	}
 	m := o.Record

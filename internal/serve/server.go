@@ -35,11 +35,9 @@ type Server struct {
 	fencing   []*Offering                 // those WithFence that have not finished
 	finished  []broker.OfferID            // by this step
 	watched   map[broker.ProcessID]*Watch // for offers that wait for their ends
-
-	Flags sync.Map // *cu.Device → what processFlags says of it
 }
 
-// open makes a server of the listener that listen returns.
+// Open makes a server of the listener that listen returns.
 func Open(o *Options, listen func([]sock.ListenOption) (*sock.Listener, error)) (*Server, error) {
 	l, err := listen(append([]sock.ListenOption{
 		sock.WithMaxRecord(wire.MaxRecord), sock.WithMaxFDs(0), sock.WithFarewell(wire.Encode(notAllowed)), sock.WithPolicy(o.Policy),
@@ -237,21 +235,21 @@ func (s *Server) Leases(name string) []*Lease {
 	return o.Leases()
 }
 
-// look calls f with the broker, which f reads and does not keep.
+// Look calls f with the broker, which f reads and does not keep.
 func (s *Server) Look(f func(*broker.Broker)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f(s.broker)
 }
 
-// conn returns a session's connection, for tests that fill its queue.
+// Conn returns a session's connection: tests fill its queue.
 func (s *Server) Conn(id broker.SessionID) *sock.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sessions[id].transport.Conn
 }
 
-// load returns how many connections are served, and how many processes are watched.
+// Load returns how many connections are served, and how many processes are watched.
 func (s *Server) Load() (connections, processes int) {
 	return s.places.count(), s.watches.count()
 }

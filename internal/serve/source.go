@@ -11,8 +11,8 @@ import (
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
-// A source is memory that can be offered: a buffer, legacy memory or descriptors.
-type source interface {
+// A Source is memory that can be offered: a buffer, legacy memory or descriptors.
+type Source interface {
 	Lend(o *Offering) (Loan, error)        // keeps the memory until the loan's end
 	Synchronize(ctx context.Context) error // waits for work on it
 	Process() wire.ProcessFlags            // what is said of the process
@@ -20,7 +20,7 @@ type source interface {
 	Vouch() error                          // fails if it is not what was lent any more
 }
 
-// A loan is an offering's hold on its memory.
+// A Loan is an offering's hold on its memory.
 type Loan struct {
 	Memory gpumem.Descriptor
 	Handle *wire.LegacyHandle // or nil, where there are

@@ -17,13 +17,13 @@ type Standing struct {
 	err      error // Close's
 }
 
-// offerFiles offers memory of which this process has only the descriptors, until Close of what it returns.
+// OfferFiles offers memory of which this process has only the descriptors, until Close of what it returns.
 func (s *Server) OfferFiles(name string, memory gpumem.Descriptor, files []*os.File, access gpumem.Access, terms *Terms) (*Standing, error) {
 	o, err := s.newOffering(name, filesSource{memory, files}, access, terms)
 	if err != nil {
 		return nil, err
 	}
-	if err = o.awaitEarlier(nil); err == nil {
+	if err = o.awaitEarlier(context.Background(), false); err == nil {
 		err = o.putUp(context.Background())
 	}
 	if err != nil {

@@ -10,55 +10,59 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
+// PeerOptions are about the other side of a connection.
 type PeerOptions struct {
-	Timeout time.Duration
-	Goodbye time.Duration // goodbye, but in tests
-	Rate    int
-	Policy  sock.Policy
+	Timeout time.Duration                           // of each step of a conversation
+	Goodbye time.Duration                           // goodbye, but in tests
+	Rate    int                                     // records a second that are taken, or 0
+	Policy  sock.Policy                             // which peers are admitted
 	Process func(*sock.Conn) (*sock.Process, error) // Process, but in tests
 }
 
+// NewPeerOptions returns the defaults.
 func NewPeerOptions() PeerOptions {
 	return PeerOptions{Timeout: DefaultTimeout, Goodbye: Goodbye, Rate: defaultRate, Process: (*sock.Conn).Process}
 }
 
+// Options are those of a server.
 type Options struct {
 	PeerOptions
-	Connections int
-	PerPeer     int
+	Connections int                                              // that are served at once
+	PerPeer     int                                              // of one process
 	Decides     bool                                             // WithAuthorize was given
 	Allow       func(sock.Peer, wire.Offer, gpumem.Access) error // decides whether the peer gets the offer with that access, and with 0 whether it may know of it; or nil
-	AllowName   func(sock.Peer, string, gpumem.Access) error
-	Parts       func(sock.Peer, string) []string // or nil
+	AllowName   func(sock.Peer, string, gpumem.Access) error     // decides whether the peer may ask for the name; or nil
+	Parts       func(sock.Peer, string) []string                 // names the parts of a name that is not offered; or nil
 	Sock        []sock.ListenOption
 }
 
 // asks reports whether the application decides who gets what.
 func (o *Options) asks() bool { return o.Allow != nil || o.AllowName != nil }
 
+// Terms are those of an offer.
 type Terms struct {
-	Data         []byte
-	Leases       int
-	Idle         time.Duration
-	Verdict      bool
-	Synchronized bool
-	Replaces     bool // it takes its name from the offer that has it
-	Stands       bool // it lasts until it is closed
-	Resumed      bool // it is for consumers that have its memory, and does not have its name
-	Grace        time.Duration
+	Data         []byte        // the application's own
+	Leases       int           // after how many leases it ends, or 0
+	Idle         time.Duration // after how long without a lease it ends, or 0
+	Verdict      bool          // each consumer owes one
+	Synchronized bool          // there is no work on the memory to wait for
+	Replaces     bool          // it takes its name from the offer that has it
+	Stands       bool          // it lasts until it is closed
+	Resumed      bool          // it is for consumers that have its memory, and does not have its name
+	Grace        time.Duration // how long leases go on after it is replaced, or 0
 	Fence        *FenceTerms
 	Cursors      *CursorTerms
 	OnEvent      func(Event)
 	OnLease      func(*Lease)
 }
 
-// A fenceOption is what an offer waits for in the end; nil waits for nothing.
+// FenceTerms are what an offer waits for in the end; nil waits for nothing.
 type FenceTerms struct {
 	Ctx  context.Context
 	Want Fence
 }
 
-// cursorOption is memory that each lease has of its own.
+// CursorTerms is memory that each lease has of its own.
 type CursorTerms struct {
 	Size  uint64
 	Begin func(*Lease, *os.File) error

@@ -15,11 +15,11 @@ import (
 // otherwise.
 const DefaultTimeout = 30 * time.Second
 
-// goodbye bounds how long the side that sends last waits for the other to
+// Goodbye bounds how long the side that sends last waits for the other to
 // read it.
 const Goodbye = time.Second
 
-// A transport is a connection that carries messages, each within a time.
+// A Transport is a connection that carries messages, each within a time.
 type Transport struct {
 	Conn    *sock.Conn
 	Timeout time.Duration // of each step
@@ -36,12 +36,12 @@ func NewTransport(conn *sock.Conn, o PeerOptions) *Transport {
 	return &Transport{Conn: conn, Timeout: o.Timeout, Goodbye: o.Goodbye, meter: newMeter(o.Rate), Notices: make(chan []byte, maxNotices)}
 }
 
-// send sends m with files, which the caller keeps.
+// Send sends m with files, which the caller keeps.
 func (t *Transport) Send(ctx context.Context, m wire.Message, files ...*os.File) error {
 	return t.SendRecord(ctx, wire.Encode(m), files...)
 }
 
-// sendRecord is send for a message that is encoded already.
+// SendRecord is send for a message that is encoded already.
 func (t *Transport) SendRecord(ctx context.Context, record []byte, files ...*os.File) error {
 	if ctx.Err() == nil { // mostly there is nothing to wait for, and a timer costs more than to send
 		if err := t.Conn.TrySend(record, files...); !errors.Is(err, sock.ErrWouldWait) {
@@ -53,7 +53,7 @@ func (t *Transport) SendRecord(ctx context.Context, record []byte, files ...*os.
 	return t.Conn.Send(ctx, record, files...)
 }
 
-// receive waits for the next message, no longer than for a step unless patient. It skips
+// Receive waits for the next message, no longer than for a step unless patient. It skips
 // records that may be ignored, and notes notices, farewells and SUPERSEDED. The caller owns
 // the files that come with an offer or with application data.
 func (t *Transport) Receive(ctx context.Context, patient bool) (wire.Message, []*os.File, error) {
@@ -86,7 +86,7 @@ func (t *Transport) Receive(ctx context.Context, patient bool) (wire.Message, []
 	}
 }
 
-// noteSuperseded notes that the producer offers other memory, once. It returns false on the
+// NoteSuperseded notes that the producer offers other memory, once. It returns false on the
 // producer's side, where the record does not belong.
 func (t *Transport) NoteSuperseded() bool {
 	if t.Superseded == nil {
@@ -128,7 +128,7 @@ func (t *Transport) open(rec sock.Record) (wire.Message, error) {
 	return m, nil
 }
 
-// close ends the conversation and drops the connection. It says last, unless that is
+// Close ends the conversation and drops the connection. It says last, unless that is
 // nil, and waits for at most grace until the peer has closed its end or given a verdict,
 // before which it closes the memory. Other records of the peer may have crossed our last
 // word and are ignored, within the usual rate. Without a grace, last is said only if that
@@ -178,7 +178,7 @@ func (t *Transport) closeBy(ctx context.Context, last wire.Message) error {
 	return ErrTimeout
 }
 
-// sayLast says m, unless that is nil, to a peer that may not read any more. It returns an
+// SayLast says m, unless that is nil, to a peer that may not read any more. It returns an
 // error only if the peer has gone.
 func (t *Transport) SayLast(ctx context.Context, m wire.Message) error {
 	if m == nil {
@@ -192,17 +192,17 @@ func (t *Transport) SayLast(ctx context.Context, m wire.Message) error {
 	return nil
 }
 
-// trySay says m, unless that is nil or would have to wait.
+// TrySay says m, unless that is nil or would have to wait.
 func (t *Transport) TrySay(m wire.Message) {
 	if m != nil {
 		_ = t.Conn.TrySend(wire.Encode(m))
 	}
 }
 
-// farewell returns how long a peer may take to read the last record.
+// Farewell returns how long a peer may take to read the last record.
 func (t *Transport) Farewell() time.Duration { return min(t.Goodbye, t.Timeout) }
 
-// A stepper bounds one step after the other. Ending a context takes a moment, which should
+// A Stepper bounds one step after the other. Ending a context takes a moment, which should
 // not delay the answer to a record.
 type Stepper struct {
 	Ctx    context.Context // of this step
@@ -210,7 +210,7 @@ type Stepper struct {
 	Renew  func() // begins the next step
 }
 
-// newStepper begins the first step; its caller calls cancel. Each step has the
+// NewStepper begins the first step; its caller calls cancel. Each step has the
 // timeout that there is when it begins: tests change it between steps.
 func NewStepper(ctx context.Context, timeout *time.Duration) *Stepper {
 	s := &Stepper{Cancel: func() {}}
@@ -222,7 +222,7 @@ func NewStepper(ctx context.Context, timeout *time.Duration) *Stepper {
 	return s
 }
 
-// refusal returns the answer to a record that could not be used.
+// Refusal returns the answer to a record that could not be used.
 func Refusal(err error) wire.Refuse {
 	code, text := RefusedRecord, err.Error()
 	var no wire.Refuse
@@ -243,13 +243,13 @@ func Refusal(err error) wire.Refuse {
 	return wire.Refuse{Code: code, Text: text}
 }
 
-// isGone reports whether the peer has gone or has refused, and so need not be told why the
+// IsGone reports whether the peer has gone or has refused, and so need not be told why the
 // conversation ends.
 func IsGone(err error) bool {
 	return errors.Is(err, sock.ErrPeerLost) || errors.Is(err, ErrRefused)
 }
 
-// isBadRecord reports whether err is about a record of the peer, which can then be told so.
+// IsBadRecord reports whether err is about a record of the peer, which can then be told so.
 // A peer's refusal is not, although it may match [ErrUnsupported].
 func IsBadRecord(err error) bool {
 	if errors.Is(err, ErrRefused) {
@@ -263,7 +263,7 @@ func IsBadRecord(err error) bool {
 	return sock.IsBadRecord(err)
 }
 
-// unexpected returns the error for a message that does not belong here.
+// Unexpected returns the error for a message that does not belong here.
 func Unexpected(m wire.Message, state string) error {
 	if r, ok := m.(wire.Refuse); ok {
 		return &RefusalError{r.Code, r.Text}

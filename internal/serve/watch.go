@@ -12,7 +12,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A watch waits for the end of one process. It owns the process's descriptor.
+// A Watch waits for the end of one process. It owns the process's descriptor.
 type Watch struct {
 	Process *sock.Process
 	ctx     context.Context
@@ -35,7 +35,7 @@ func NewWatch(ctx context.Context, p *sock.Process) *Watch {
 	return w
 }
 
-// run returns when the process has died, or is watched no longer.
+// Run returns when the process has died, or is watched no longer.
 func (w *Watch) Run() {
 	defer w.Process.Close()
 	defer w.Stop(nil)
@@ -84,7 +84,7 @@ type watches struct {
 	number broker.ProcessID // of the last
 }
 
-// errTooManyProcesses says why a process is not watched, or not any longer.
+// ErrTooManyProcesses says why a process is not watched, or not any longer.
 var ErrTooManyProcesses = errors.New("the server watches as many processes as it takes connections")
 
 func newWatches(s *Server, most int) *watches {
