@@ -6,6 +6,8 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -60,10 +62,10 @@ func BenchmarkAuthorize(b *testing.B) {
 		attach(b, c, dev, "many/n0000")
 	}
 	eventually(b, c, "many/n0000", func(i Info) bool { return len(i.Holders) == 64 })
-	o := share.Offer{Name: "many/n0000", Access: share.ReadOnly}
+	o := wire.Offer{Name: "many/n0000"}
 	peer := sock.Peer{UID: s.self().UID, GID: s.self().GID, PID: s.self().PID}
 	for b.Loop() {
-		if err := s.authorize(peer, o); err != nil {
+		if err := s.authorize(peer, o, gpumem.ReadOnly); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -92,7 +92,7 @@ func (s *Server) serve(conn *sock.Conn) {
 		default:
 			return
 		}
-		if errors.Is(err, share.ErrClosed) || c.allowFiles() != nil {
+		if errors.Is(err, serve.ErrClosed) || c.allowFiles() != nil {
 			sock.DropFiles(out)
 			return // the client asks the next keeper
 		}

@@ -10,12 +10,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // A delivery is a part that has not come completely.
@@ -35,9 +34,9 @@ func (d *delivery) count() int {
 }
 
 // memory checks what the writer says of the part's memory.
-func (d *delivery) memory(m *memory) (vmm.Descriptor, error) {
+func (d *delivery) memory(m *memory) (gpumem.Descriptor, error) {
 	if m == nil {
-		return vmm.Descriptor{}, badRequest("a part without its memory's description")
+		return gpumem.Descriptor{}, badRequest("a part without its memory's description")
 	}
 	is := m.descriptor(d.booking.Kind, d.booking.Device)
 	if err := is.Plausible(); err != nil {
@@ -66,7 +65,7 @@ func (c *session) drop(d *delivery) {
 }
 
 func (c *session) book(r request) (reply, error) {
-	dev, err := cu.ParseUUID(r.Device)
+	dev, err := gpumem.ParseUUID(r.Device)
 	if err != nil {
 		return reply{}, badRequest("device: %v", err)
 	}
@@ -107,22 +106,22 @@ func again(st *state.State, b state.Booking, err error) (string, error) {
 	return "", err
 }
 
-func parseKind(name string) (cu.Kind, error) {
-	for _, k := range []cu.Kind{cu.CUDA, cu.Soft} {
+func parseKind(name string) (gpumem.Kind, error) {
+	for _, k := range []gpumem.Kind{gpumem.CUDA, gpumem.Soft} {
 		if name == k.String() {
 			return k, nil
 		}
 	}
-	return 0, badRequest("driver %q: want %s or %s", name, cu.CUDA, cu.Soft)
+	return 0, badRequest("driver %q: want %s or %s", name, gpumem.CUDA, gpumem.Soft)
 }
 
-func parseAccess(name string) (cu.Access, error) {
-	for _, a := range []cu.Access{cu.ReadOnly, cu.ReadWrite} {
+func parseAccess(name string) (gpumem.Access, error) {
+	for _, a := range []gpumem.Access{gpumem.ReadOnly, gpumem.ReadWrite} {
 		if name == a.String() {
 			return a, nil
 		}
 	}
-	return 0, badRequest("access %q: want %s or %s", name, cu.ReadOnly, cu.ReadWrite)
+	return 0, badRequest("access %q: want %s or %s", name, gpumem.ReadOnly, gpumem.ReadWrite)
 }
 
 // limit is how long a ticket is good for.
@@ -165,8 +164,8 @@ func (c *session) take(r request, files []*os.File) error {
 }
 
 func (d *delivery) takeFiles(files []*os.File) error {
-	if len(d.files)+len(files) > vmm.MaxChunks {
-		return badRequest("a part has %d chunks at most", vmm.MaxChunks)
+	if len(d.files)+len(files) > gpumem.MaxChunks {
+		return badRequest("a part has %d chunks at most", gpumem.MaxChunks)
 	}
 	for _, f := range files {
 		if err := isMemory(f, d.booking.Kind); err != nil {
@@ -397,4 +396,4 @@ func (s *Server) checkTable(f *os.File, size uint64) error {
 }
 
 // maxTable leaves room for the rest of what a reader is told.
-const maxTable = share.MaxData - 64<<10
+const maxTable = serve.MaxData - 64<<10

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -100,7 +100,7 @@ func (s *Server) drain(r request, who state.Who) error {
 		if r.Device == "" {
 			return st.Drain(r.Name, who, r.On)
 		}
-		dev, err := cu.ParseUUID(r.Device)
+		dev, err := gpumem.ParseUUID(r.Device)
 		if err != nil {
 			return badRequest("device: %v", err)
 		}
@@ -125,7 +125,7 @@ func (s *Server) drain(r request, who state.Who) error {
 }
 
 // tell has readers know that they are waited for.
-func (s *Server) tell(leases []*share.Lease) {
+func (s *Server) tell(leases []*serve.Lease) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
 	defer cancel()
 	for _, l := range leases {

@@ -6,8 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -196,7 +197,7 @@ type holders struct {
 // A holder is a reader's lease.
 type holder struct {
 	offer *offer
-	lease *share.Lease
+	lease *serve.Lease
 	since time.Time
 	id    state.HoldID // in the state, or 0; written by the change that has the server's mu
 }
@@ -209,7 +210,7 @@ func newHolders(s *Server) *holders {
 const flushPause = 10 * time.Millisecond
 
 // began notes a lease, and its end when that comes.
-func (h *holders) began(o *offer, l *share.Lease) {
+func (h *holders) began(o *offer, l *serve.Lease) {
 	at("lease")
 	e := &holder{offer: o, lease: l, since: time.Now()}
 	h.arrived(e)
@@ -299,7 +300,7 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 	case over && e.id != 0:
 		h.server.note(letGo(next, e.id, e.lease))
 		return 0
-	case over && errors.Is(e.lease.Err(), share.ErrRevoked): // before the state knew it
+	case over && errors.Is(e.lease.Err(), serve.ErrRevoked): // before the state knew it
 		if id, err := h.server.hold(next, e); err == nil {
 			h.server.note(letGo(next, id, e.lease))
 		}
@@ -392,14 +393,14 @@ func comesBack(next *state.State, name string, h state.Holder) {
 // letGo has next forget a lease: at once if its holder has said goodbye, or was refused
 // before it had the memory, and else when its process has died. One that was told to let go
 // says nothing any more. If it could write, its version waits for its death.
-func letGo(next *state.State, id state.HoldID, lease *share.Lease) error {
-	var lost *share.LostError
+func letGo(next *state.State, id state.HoldID, lease *serve.Lease) error {
+	var lost *serve.LostError
 	switch reason := lease.Err(); {
 	case errors.As(reason, &lost):
 		return next.Lose(id)
-	case !errors.Is(reason, share.ErrRevoked), hasReleased(lease):
+	case !errors.Is(reason, serve.ErrRevoked), hasReleased(lease):
 		return next.Release(id)
-	case lease.Access() == share.ReadWrite:
+	case lease.Access() == gpumem.ReadWrite:
 		return next.Lose(id)
 	}
 	return next.Revoke(id)
@@ -407,7 +408,7 @@ func letGo(next *state.State, id state.HoldID, lease *share.Lease) error {
 
 // hasReleased says whether the reader of a lease that has ended has said goodbye, or has died. It
 // may have said goodbye just before it was told to let go.
-func hasReleased(lease *share.Lease) bool { return lease.AwaitFence(noWait, share.Released) == nil }
+func hasReleased(lease *serve.Lease) bool { return lease.AwaitFence(noWait, serve.Released) == nil }
 
 // noWait is done.
 var noWait = func() context.Context {

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/descriptor"
 )
 
@@ -20,7 +20,7 @@ const (
 // isMemory returns nil if a descriptor may be memory of the driver, as far as can be told
 // without the driver: any other descriptor of the driver's device looks the same. It asks
 // nothing of a file whose owner could leave the question open.
-func isMemory(f *os.File, k cu.Kind) error {
+func isMemory(f *os.File, k gpumem.Kind) error {
 	conn, err := f.SyscallConn()
 	if err != nil {
 		return err
@@ -28,9 +28,9 @@ func isMemory(f *os.File, k cu.Kind) error {
 	is, link := false, ""
 	err = conn.Control(func(fd uintptr) {
 		switch k {
-		case cu.CUDA:
+		case gpumem.CUDA:
 			is = descriptor.IsNVIDIA(int(fd))
-		case cu.Soft:
+		case gpumem.Soft:
 			is = descriptor.Quiet(int(fd)) && hasTrailer(int(fd))
 		}
 		if !is {

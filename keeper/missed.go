@@ -1,8 +1,8 @@
 package keeper
 
 import (
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/share"
 )
 
 // Readers of a retired version that have lost their connection, because the keeper died for
@@ -18,7 +18,7 @@ func (s *Server) reconcileMissed() {
 		if s.resumable[p.Files] != nil {
 			return
 		}
-		o, err := s.stand(name, OfferName(name, p.Index, len(v.Parts)), v, p, s.readers.OfferResumed)
+		o, err := s.stand(name, OfferName(name, p.Index, len(v.Parts)), v, p, true)
 		if err != nil {
 			s.log("version %d of %s is kept and cannot be offered to those who had it: %v", v.N, name, err)
 			return
@@ -39,9 +39,9 @@ func (s *Server) reconcileMissed() {
 // offerOf returns the offer that a reader is about to get: the one for readers that resume,
 // or the one that has the name. If that has changed since the reader asked, package share
 // asks again. It runs with mu held.
-func (s *Server) offerOf(o share.Offer) *offer {
+func (s *Server) offerOf(o wire.Offer) *offer {
 	for _, of := range s.resumable {
-		if of.as == o.Name && of.part.Memory.Generation == o.Descriptor.Generation {
+		if of.as == o.Name && of.part.Memory.Generation == o.Memory.Generation {
 			return of
 		}
 	}

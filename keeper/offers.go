@@ -9,11 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // An offer is a part that readers can attach to.
@@ -22,7 +21,7 @@ type offer struct {
 	as       string // that readers ask for
 	version  uint64
 	part     state.Part
-	standing *share.Standing
+	standing *serve.Standing
 }
 
 // Data describes a part to its readers: it is the application data of the part's offer, as JSON.
@@ -102,7 +101,7 @@ func (s *Server) reconcile() {
 
 // offer puts a part up, in the place of the one that has its name.
 func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
-	o, err := s.stand(name, as, v, p, s.readers.OfferFiles)
+	o, err := s.stand(name, as, v, p, false)
 	if err != nil {
 		return err
 	}
@@ -113,11 +112,8 @@ func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
 	return nil
 }
 
-// An offering is how a part is offered: to all readers, or to those that resume.
-type offering func(string, vmm.Descriptor, []*os.File, cu.Access, ...share.OfferOption) (*share.Standing, error)
-
-// stand puts a part up.
-func (s *Server) stand(name, as string, v *state.Version, p *state.Part, put offering) (*offer, error) {
+// stand puts a part up, for all readers or for those that resume.
+func (s *Server) stand(name, as string, v *state.Version, p *state.Part, resumed bool) (*offer, error) {
 	m, ok := s.ready[p.Files]
 	if delete(s.ready, p.Files); !ok {
 		var err error
@@ -127,8 +123,10 @@ func (s *Server) stand(name, as string, v *state.Version, p *state.Part, put off
 	}
 	var err error
 	o := &offer{name: name, as: as, version: v.N, part: *p}
-	o.standing, err = put(as, p.Memory, m.files, share.ReadWrite, share.WithData(m.data),
-		share.OnLease(func(l *share.Lease) { s.holders.began(o, l) }), share.OnEvent(func(e share.Event) { s.hear(o, e) }))
+	o.standing, err = s.readers.OfferFiles(as, p.Memory, m.files, gpumem.ReadWrite, &serve.Terms{
+		Data: m.data, Resumed: resumed,
+		OnLease: func(l *serve.Lease) { s.holders.began(o, l) }, OnEvent: func(e serve.Event) { s.hear(o, e) },
+	})
 	if err != nil {
 		sock.DropFiles(m.files)
 		return nil, err
@@ -237,13 +235,13 @@ func (s *Server) end(o *offer) {
 }
 
 // hear follows the readers of an offer.
-func (s *Server) hear(o *offer, e share.Event) {
+func (s *Server) hear(o *offer, e serve.Event) {
 	at(e.Kind.String())
 	s.attaching.hear(o, e)
 	switch e.Kind {
-	case share.Mapped:
+	case serve.Mapped:
 		s.metrics.attached(e.Since)
-	case share.PeerRefused:
+	case serve.PeerRefused:
 		s.hearRefused(o, e.Err)
 	}
 }

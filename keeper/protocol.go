@@ -10,10 +10,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // docs/wire.md#keeper specifies the protocol of the control socket: JSON objects, each in as
@@ -115,7 +114,7 @@ func (r request) bounded() error {
 // maxNeeds is how much a request may need at most.
 const maxNeeds = 64
 
-// memory is a [vmm.Descriptor].
+// memory is a [gpumem.Descriptor].
 type memory struct {
 	Size        uint64 `json:"size"`
 	ChunkSize   uint64 `json:"chunk_size"`
@@ -124,12 +123,12 @@ type memory struct {
 	Generation  uint64 `json:"generation"`
 }
 
-func describe(d vmm.Descriptor) *memory {
+func describe(d gpumem.Descriptor) *memory {
 	return &memory{d.Size, d.ChunkSize, d.Chunks, d.Granularity, d.Generation}
 }
 
-func (m *memory) descriptor(k cu.Kind, dev cu.UUID) vmm.Descriptor {
-	return vmm.Descriptor{Kind: k, Device: dev, Size: m.Size, ChunkSize: m.ChunkSize, Chunks: m.Chunks, Granularity: m.Granularity, Generation: m.Generation}
+func (m *memory) descriptor(k gpumem.Kind, dev gpumem.UUID) gpumem.Descriptor {
+	return gpumem.Descriptor{Kind: k, Device: dev, Size: m.Size, ChunkSize: m.ChunkSize, Chunks: m.Chunks, Granularity: m.Granularity, Generation: m.Generation}
 }
 
 // A reply answers a request.

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -24,7 +24,7 @@ import (
 type Server struct {
 	opts    Options
 	vault   *vault
-	readers *share.Server
+	readers *serve.Server
 	control *sock.Listener
 	metrics *metrics
 	since   time.Time
@@ -250,7 +250,7 @@ func (s *Server) publish(next *state.State, leases map[*holder]state.HoldID, err
 
 // errEnding says that this keeper changes nothing any more: clients hear it as the end of
 // their connection, and go on with the next keeper.
-var errEnding = fmt.Errorf("keeper: ending: %w", share.ErrClosed)
+var errEnding = fmt.Errorf("keeper: ending: %w", serve.ErrClosed)
 
 // step bounds a step of a conversation. The end of the server does not cut it off: whoever
 // has asked is answered.
@@ -373,7 +373,7 @@ func (s *Server) isZero() bool { return s == nil || s.ctx == nil }
 // Err says why the server has ended, after Done: [share.ErrClosed] by Close.
 func (s *Server) Err() error {
 	if s.isZero() {
-		return share.ErrClosed
+		return serve.ErrClosed
 	}
 	return context.Cause(s.ctx)
 }
@@ -387,7 +387,7 @@ func (s *Server) Close() error {
 	if s.isZero() {
 		return nil
 	}
-	s.stop(share.ErrClosed)
+	s.stop(serve.ErrClosed)
 	defer s.cut()
 	defer time.AfterFunc(s.opts.Timeout, s.cut).Stop() // a store that does not answer
 	var errs []error
@@ -421,7 +421,7 @@ func (s *Server) save() {
 	s.turn.taken <- struct{}{} // of who closes the server as well, at most
 	defer func() { <-s.turn.taken }()
 	why := context.Cause(s.ctx)
-	ordered := errors.Is(why, share.ErrClosed) || errors.Is(why, ErrYielded)
+	ordered := errors.Is(why, serve.ErrClosed) || errors.Is(why, ErrYielded)
 	if !ordered || !s.begun || !s.metrics.changed() || s.store.Err() != nil {
 		return
 	}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -23,16 +23,16 @@ type attacher struct {
 	lease int
 }
 
-func (a *attaching) hear(o *offer, e share.Event) {
+func (a *attaching) hear(o *offer, e serve.Event) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch e.Kind {
-	case share.Connected:
+	case serve.Connected:
 		if a.who == nil {
 			a.who = map[attacher]bool{}
 		}
 		a.who[attacher{o, e.Lease}] = true
-	case share.Mapped, share.Ended:
+	case serve.Mapped, serve.Ended:
 		delete(a.who, attacher{o, e.Lease})
 		if len(a.who) == 0 && a.empty != nil {
 			close(a.empty)

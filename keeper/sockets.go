@@ -9,9 +9,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -45,14 +46,14 @@ func oneFile(f *os.File) []*os.File { return []*os.File{f} }
 // connects while there is no keeper waits for the next one.
 func (s *Server) listen(ctx context.Context) error {
 	err := s.socket(ctx, readersID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
-		opts := []share.ListenOption{
-			share.WithMode(s.opts.Mode), share.WithPolicy(s.opts.Peers), share.WithTimeout(s.opts.Timeout), share.WithConnections(s.budget.connections),
-			share.WithAuthorizeName(s.mayAsk), share.WithAuthorize(s.authorize), share.WithParts(s.partsOf),
-		}
+		o := serve.NewOptions()
+		o.Timeout, o.Policy, o.Connections = s.opts.Timeout, s.opts.Peers, s.budget.connections
+		o.AllowName, o.Allow, o.Parts = s.mayAsk, s.authorize, s.partsOf
+		o.Sock = []sock.ListenOption{sock.WithMode(s.opts.Mode)}
 		if from != nil {
-			opts = append(opts, share.WithInherited(from))
+			o.Sock = append(o.Sock, sock.WithInherited(from))
 		}
-		s.readers, err = share.Listen(s.opts.Socket, opts...)
+		s.readers, err = serve.Listen(s.opts.Socket, o)
 		return s.readers.Files, err
 	})
 	if err != nil {
@@ -108,7 +109,7 @@ func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (f
 
 // mayAsk decides who may ask for a part, whether it is kept or not: who may not does not learn
 // which. It waits for nothing.
-func (s *Server) mayAsk(peer sock.Peer, as string, access cu.Access) error {
+func (s *Server) mayAsk(peer sock.Peer, as string, access gpumem.Access) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.state.MayAsk(nameOf(as), state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}, access)
@@ -119,11 +120,11 @@ func (s *Server) mayAsk(peer sock.Peer, as string, access cu.Access) error {
 }
 
 // authorize decides who gets a lease.
-func (s *Server) authorize(peer sock.Peer, o share.Offer) error {
+func (s *Server) authorize(peer sock.Peer, o wire.Offer, access gpumem.Access) error {
 	at("attach")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o.Access == 0 {
+	if access == 0 {
 		return s.mayList(peer, o)
 	}
 	ctx, cancel := s.step()
@@ -137,7 +138,7 @@ func (s *Server) authorize(peer sock.Peer, o share.Offer) error {
 		return &Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
 	}
 	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
-	h := state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: o.Access, Since: time.Now()}
+	h := state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: access, Since: time.Now()}
 	if err := s.mayHold(of, h); err != nil {
 		s.metrics.refused(atReaders, err)
 		return err
@@ -157,7 +158,7 @@ func (s *Server) partsOf(peer sock.Peer, as string) (parts []string) {
 		}
 		for _, p := range v.Parts {
 			of := s.offers[OfferName(name, p.Index, len(v.Parts))]
-			if of != nil && s.mayList(peer, share.Offer{Name: of.as}) == nil {
+			if of != nil && s.mayList(peer, wire.Offer{Name: of.as}) == nil {
 				parts = append(parts, of.as)
 			}
 		}
@@ -167,11 +168,11 @@ func (s *Server) partsOf(peer sock.Peer, as string) (parts []string) {
 
 // mayList says whether a peer that asks for a list hears of an offer: if it could read it. It
 // waits for nothing, and counts as nothing. It runs with mu held.
-func (s *Server) mayList(peer sock.Peer, o share.Offer) error {
+func (s *Server) mayList(peer sock.Peer, o wire.Offer) error {
 	of := s.offerOf(o)
 	if of == nil {
 		return &Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
 	}
 	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
-	return s.mayHold(of, state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: cu.ReadOnly, Since: time.Now()})
+	return s.mayHold(of, state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: gpumem.ReadOnly, Since: time.Now()})
 }

@@ -18,7 +18,7 @@ import (
 const Version = 1
 
 // MaxData is how many bytes of application data an offer may carry.
-const MaxData = 64 << 20
+const MaxData = serve.MaxData
 
 const maxFDs = sock.MaxFDs
 

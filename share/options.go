@@ -144,7 +144,7 @@ func WithConnectionsPerPeer(n int) ListenOption {
 }
 
 func newListenOptions(opts []ListenOption) (*serve.Options, error) {
-	o := &serve.Options{PeerOptions: serve.NewPeerOptions(), Connections: serve.DefaultConnections, PerPeer: serve.DefaultConnectionsPerPeer}
+	o := serve.NewOptions()
 	for _, opt := range opts {
 		if opt != nil {
 			opt.listen(o)

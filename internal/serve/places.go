@@ -10,8 +10,8 @@ import (
 
 // How many connections a server serves at once, and records per second, by default.
 const (
-	DefaultConnections        = 1024
-	DefaultConnectionsPerPeer = 256
+	defaultConnections        = 1024
+	defaultConnectionsPerPeer = 256
 	defaultRate               = 1000 // records a second
 )
 

@@ -37,6 +37,11 @@ type Server struct {
 	watched   map[broker.ProcessID]*Watch // for offers that wait for their ends
 }
 
+// Listen makes a server that listens at path.
+func Listen(path string, o *Options) (*Server, error) {
+	return Open(o, func(opts []sock.ListenOption) (*sock.Listener, error) { return sock.Listen(path, opts...) })
+}
+
 // Open makes a server of the listener that listen returns.
 func Open(o *Options, listen func([]sock.ListenOption) (*sock.Listener, error)) (*Server, error) {
 	l, err := listen(append([]sock.ListenOption{

@@ -19,6 +19,7 @@ type Standing struct {
 
 // OfferFiles offers memory of which this process has only the descriptors, until Close of what it returns.
 func (s *Server) OfferFiles(name string, memory gpumem.Descriptor, files []*os.File, access gpumem.Access, terms *Terms) (*Standing, error) {
+	terms.Replaces, terms.Stands = true, true
 	o, err := s.newOffering(name, filesSource{memory, files}, access, terms)
 	if err != nil {
 		return nil, err

@@ -36,8 +36,16 @@ type Options struct {
 	Sock        []sock.ListenOption
 }
 
+// NewOptions returns the defaults.
+func NewOptions() *Options {
+	return &Options{PeerOptions: NewPeerOptions(), Connections: defaultConnections, PerPeer: defaultConnectionsPerPeer}
+}
+
 // asks reports whether the application decides who gets what.
 func (o *Options) asks() bool { return o.Allow != nil || o.AllowName != nil }
+
+// MaxData is how many bytes of application data an offer may carry.
+const MaxData = 64 << 20
 
 // Terms are those of an offer.
 type Terms struct {
