@@ -83,11 +83,7 @@ func TestRetiredVersionGoes(t *testing.T) {
 	<-all[0].Superseded()
 	letGoOf(t, all)
 	eventually(t, c, "x", func(i Info) bool { return len(i.Retired) == 0 })
-	require.Eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.retired) == 0
-	}, waitLong, waitStep)
+	awaitOffers(t, s, 1)
 }
 
 func TestDrain(t *testing.T) {

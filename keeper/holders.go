@@ -222,7 +222,6 @@ func (h *holders) began(o *offer, l *serve.Lease) {
 			return
 		}
 		h.note(e)
-		h.server.release(o)
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -450,9 +451,14 @@ func TestFault86_ReaderOfARetiredVersion(t *testing.T) {
 	require.NoError(t, reader.Close())
 	require.NoError(t, other.Close())
 	eventually(t, c, "x", func(i Info) bool { return len(i.Retired) == 0 })
-	require.Eventually(t, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.retired)+len(s.resumable) == 0
+	awaitOffers(t, s, 2)
+}
+
+// awaitOffers waits until a keeper offers n parts, with those that are retired and have readers.
+func awaitOffers(t *testing.T, s *Server, n int) {
+	t.Helper()
+	require.Eventually(t, func() (done bool) {
+		s.readers.Look(func(b *broker.Broker) { done = b.Offers() == n })
+		return done
 	}, waitLong, waitStep)
 }

@@ -31,7 +31,7 @@ func (s *Server) reconcileMissed() {
 	for id, o := range s.resumable {
 		if !want[id] {
 			delete(s.resumable, id)
-			s.retire(o) // until its last reader has gone
+			o.standing.Retire()
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/gpufd/gpufd/gpumem"
@@ -90,13 +89,11 @@ func (s *Server) reconcile() {
 		delete(s.offers, as)
 		if next := s.state.Next(o.name, o.version); next != nil { // which has other parts
 			o.standing.Supersede(next.Parts[0].Memory.Generation)
-			s.retire(o)
 		} else {
 			s.end(o)
 		}
 	}
 	s.reconcileMissed()
-	s.listenAt()
 }
 
 // offer puts a part up, in the place of the one that has its name.
@@ -104,9 +101,6 @@ func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
 	o, err := s.stand(name, as, v, p, false)
 	if err != nil {
 		return err
-	}
-	if before := s.offers[as]; before != nil {
-		s.retire(before)
 	}
 	s.offers[as] = o
 	return nil
@@ -125,7 +119,7 @@ func (s *Server) stand(name, as string, v *state.Version, p *state.Part, resumed
 	o := &offer{name: name, as: as, version: v.N, part: *p}
 	o.standing, err = s.readers.OfferFiles(as, p.Memory, m.files, gpumem.ReadWrite, &serve.Terms{
 		Data: m.data, Resumed: resumed,
-		OnLease: func(l *serve.Lease) { s.holders.began(o, l) }, OnEvent: func(e serve.Event) { s.hear(o, e) },
+		OnLease: func(l *serve.Lease) { s.holders.began(o, l) }, OnEvent: s.hear,
 	})
 	if err != nil {
 		sock.DropFiles(m.files)
@@ -208,62 +202,23 @@ func (d Data) encode() ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// retire keeps an offer whose name is another's until its last reader has gone.
-func (s *Server) retire(o *offer) {
-	s.retired = append(s.retired, o)
-	s.work.Go(func() { s.release(o) })
-}
-
-// release ends a retired offer without readers.
-func (s *Server) release(o *offer) {
-	if len(o.standing.Leases()) > 0 {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	i := slices.Index(s.retired, o)
-	if i < 0 {
-		return // it has its name
-	}
-	s.retired = slices.Delete(s.retired, i, i+1)
-	s.end(o)
-}
-
 // end ends an offer where nobody waits for it.
 func (s *Server) end(o *offer) {
 	s.work.Go(func() { _ = o.standing.Close() })
 }
 
-// hear follows the readers of an offer.
-func (s *Server) hear(o *offer, e serve.Event) {
+// hear follows the readers of offers.
+func (s *Server) hear(e serve.Event) {
 	at(e.Kind.String())
-	s.attaching.hear(o, e)
-	switch e.Kind {
-	case serve.Mapped:
+	if e.Kind == serve.Mapped {
 		s.metrics.attached(e.Since)
-	case serve.PeerRefused:
-		s.hearRefused(o, e.Err)
 	}
 }
 
-// hearRefused counts a reader that was refused, once, although all offers are told of
-// it. authorize counts those that it refuses itself.
-func (s *Server) hearRefused(o *offer, err error) {
+// hearRefused counts a reader that was refused. authorize counts those that it refuses itself.
+func (s *Server) hearRefused(_ sock.Peer, err error) {
 	var own *Error
-	if o == s.ear.Load() && !errors.As(err, &own) && !errors.Is(err, sock.ErrPeerLost) {
+	if !errors.As(err, &own) && !errors.Is(err, sock.ErrPeerLost) {
 		s.metrics.refused(atReaders, err)
-	}
-}
-
-// listenAt makes one of the offers hear of readers that are refused. It runs with mu
-// held.
-func (s *Server) listenAt() {
-	if ear := s.ear.Load(); ear != nil && s.offers[ear.as] == ear {
-		return
-	}
-	s.ear.Store(nil)
-	for _, o := range s.offers {
-		s.ear.Store(o)
-		return
 	}
 }

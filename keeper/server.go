@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/internal/plain"
@@ -42,12 +39,11 @@ type Server struct {
 	store  context.Context       // of conversations with the store: they last as long as it takes
 	cut    context.CancelFunc    // ends them, when the server ends and the store does not answer
 
-	// Others read these, too. A change writes them with mu held; retired and watchers are for
+	// Others read these, too. A change writes them with mu held; watchers are for
 	// anybody with mu. Nobody waits for the store with mu held.
 	mu        sync.Mutex
 	state     *state.State
 	offers    map[string]*offer   // by the name that readers know it by
-	retired   []*offer            // whose name is another's, and which have leases
 	resumable map[state.ID]*offer // of retired parts, for those who had them; by the id of the part's files
 	leaving   map[*offer]bool     // which are no more once the change is made
 	left      chan struct{}       // closed when that is clear
@@ -60,10 +56,7 @@ type Server struct {
 	begun      bool          // it serves, or has served
 	patience   time.Duration // with readers that are attaching when it ends
 
-	ear atomic.Pointer[offer] // which hears of readers that are refused, for all
-
 	processes *processes
-	attaching attaching
 	clients   *places // connections of the control socket
 	received  *places // descriptors of parts that are not delivered
 	budget    budget
@@ -396,15 +389,11 @@ func (s *Server) Close() error {
 	}
 	s.settle()
 	s.mu.Lock()
-	offers := slices.Concat(s.retired, slices.Collect(maps.Values(s.offers)), slices.Collect(maps.Values(s.resumable)))
-	s.retired, s.offers, s.resumable = nil, nil, nil // reconcile makes no others
+	s.offers, s.resumable = nil, nil // reconcile makes no others
 	s.mu.Unlock()
 	at("offers taken")
 	if s.readers != nil {
 		errs = append(errs, s.readers.Close())
-	}
-	for _, o := range offers {
-		errs = append(errs, o.standing.Close())
 	}
 	s.work.Wait()
 	s.save()

@@ -3,61 +3,10 @@ package keeper
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 )
-
-// attaching are readers between their lease and their mapping. The zero value is none.
-type attaching struct {
-	mu    sync.Mutex
-	who   map[attacher]bool
-	empty chan struct{} // closed when who is, if somebody waits for that
-}
-
-// An attacher is a lease of an offer.
-type attacher struct {
-	offer *offer
-	lease int
-}
-
-func (a *attaching) hear(o *offer, e serve.Event) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch e.Kind {
-	case serve.Connected:
-		if a.who == nil {
-			a.who = map[attacher]bool{}
-		}
-		a.who[attacher{o, e.Lease}] = true
-	case serve.Mapped, serve.Ended:
-		delete(a.who, attacher{o, e.Lease})
-		if len(a.who) == 0 && a.empty != nil {
-			close(a.empty)
-			a.empty = nil
-		}
-	}
-}
-
-// wait returns when all that attach have attached, or ctx is done.
-func (a *attaching) wait(ctx context.Context) {
-	a.mu.Lock()
-	if len(a.who) == 0 {
-		a.mu.Unlock()
-		return
-	}
-	if a.empty == nil {
-		a.empty = make(chan struct{})
-	}
-	empty := a.empty
-	a.mu.Unlock()
-	select {
-	case <-empty:
-	case <-ctx.Done():
-	}
-}
 
 // patience is how long a server that ends waits for readers that are attaching (Server.patience),
 // and for other things that take a moment.
@@ -74,7 +23,7 @@ func (s *Server) settle() {
 	ctx, cancel := context.WithTimeout(context.Background(), min(s.patience, s.opts.Timeout))
 	defer cancel()
 	if err := s.leaveSocket(ctx); err == nil {
-		s.attaching.wait(ctx)
+		s.readers.AwaitAttached(ctx)
 	}
 }
 

@@ -48,7 +48,7 @@ func (s *Server) listen(ctx context.Context) error {
 	err := s.socket(ctx, readersID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
 		o := serve.NewOptions()
 		o.Timeout, o.Policy, o.Connections = s.opts.Timeout, s.opts.Peers, s.budget.connections
-		o.AllowName, o.Allow, o.Parts = s.mayAsk, s.authorize, s.partsOf
+		o.AllowName, o.Allow, o.Parts, o.OnRefused = s.mayAsk, s.authorize, s.partsOf, s.hearRefused
 		o.Sock = []sock.ListenOption{sock.WithMode(s.opts.Mode)}
 		if from != nil {
 			o.Sock = append(o.Sock, sock.WithInherited(from))

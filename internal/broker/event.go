@@ -90,6 +90,9 @@ type (
 		By    uint64
 	}
 
+	// Retire has an offer that does not have its name end when its last lease has.
+	Retire struct{ Offer OfferID }
+
 	// Withdraw ends an offer, in whatever state it is.
 	Withdraw struct{ Offer OfferID }
 

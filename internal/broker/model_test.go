@@ -161,6 +161,10 @@ func (w *world) step() {
 			o.newer, o.superseded = w.id, true
 			w.bring(Supersede{o.id, o.newer})
 		}
+		if o := pick(w, w.offers, func(o *worldOffer) bool { return o.published && !o.over && (o.terms.Resumes || o.replaced) }); o != nil && w.rand.IntN(3) == 0 {
+			o.terms.Stands, o.replaced = false, true
+			w.bring(Retire{o.id})
+		}
 	case 10:
 		if o := pick(w, w.offers, func(o *worldOffer) bool { return !o.over }); o != nil {
 			w.bring(Withdraw{o.id})
@@ -642,7 +646,7 @@ func onlyExpected(b *Broker) bool {
 func TestEventsOfNothing(t *testing.T) {
 	b := New(Options{})
 	for _, e := range []Event{
-		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Withdraw{1}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2}, Expect{"a\nb"},
+		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Retire{1}, Withdraw{1}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2}, Expect{"a\nb"},
 	} {
 		require.Empty(t, b.Step(time.Now(), e), "%T", e)
 	}

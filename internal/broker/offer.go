@@ -191,6 +191,13 @@ func (e Supersede) apply(b *Broker) {
 	b.tellNewer(o, e.By)
 }
 
+func (e Retire) apply(b *Broker) {
+	if o := b.offers[e.Offer]; o != nil && (o.terms.Resumes || o.replaced) {
+		o.terms.Stands, o.replaced = false, true
+		b.endIfDone(o)
+	}
+}
+
 func (e Withdraw) apply(b *Broker) {
 	if o := b.offers[e.Offer]; o != nil && !o.over {
 		b.end(o, false)

@@ -31,6 +31,7 @@ var plants = map[string]plant{
 	"an end leaves what was prepared":    {"offer.go", "if n.prepared == o {", "if n.prepared == o && !FAULT {"},
 	"an end leaves offers beside":        {"offer.go", "n.beside = without(n.beside, o)", "if !FAULT { n.beside = without(n.beside, o) }"},
 	"the limit of leases does not end":   {"offer.go", "case t.Leases > 0 && o.ended >= t.Leases,", "case t.Leases > 0 && o.ended >= t.Leases && !FAULT,"},
+	"a retired offer goes on":            {"offer.go", "o.terms.Stands, o.replaced = false, true", "o.terms.Stands, o.replaced = FAULT, true"},
 	"a replaced offer goes on":           {"offer.go", "o.replaced && active == 0:", "o.replaced && active == 0 && !FAULT:"},
 	"no timer of grace":                  {"offer.go", "b.do(Timer{o.id, o.graceAt})", "if !FAULT { b.do(Timer{o.id, o.graceAt}) }"},
 	"no timer of idleness":               {"offer.go", "if o.terms.Idle > 0 && o.places", "if o.terms.Idle > 0 && !FAULT && o.places"},

@@ -36,3 +36,31 @@ func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
 	}
 	return nil
 }
+
+// AwaitAttached waits until each consumer that has a lease has mapped the memory, or ctx is done.
+func (s *Server) AwaitAttached(ctx context.Context) {
+	s.mu.Lock()
+	if s.attaching == 0 {
+		s.mu.Unlock()
+		return
+	}
+	if s.attached == nil {
+		s.attached = make(chan struct{})
+	}
+	attached := s.attached
+	s.mu.Unlock()
+	select {
+	case <-attached:
+	case <-ctx.Done():
+	}
+}
+
+// noteAttached notes that a consumer with a lease has mapped the memory, or has gone.
+func (s *Server) noteAttached() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.attaching--; s.attaching == 0 && s.attached != nil {
+		close(s.attached)
+		s.attached = nil
+	}
+}

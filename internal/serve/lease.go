@@ -49,6 +49,7 @@ func newLease(o *Offering, x *session, number int) *Lease {
 		x.watch.leased.Store(true)
 	}
 	o.work.Add(1)
+	o.server.attaching++
 	return l
 }
 
@@ -163,6 +164,7 @@ func (l *Lease) sendOffer(pending bool, send sendFunc) error {
 func (l *Lease) confirm(send sendFunc) error {
 	if !l.told {
 		l.told = true
+		l.offering.server.noteAttached()
 		l.tell(Mapped, nil)
 	}
 	r := l.offering.Record

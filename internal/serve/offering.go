@@ -53,6 +53,7 @@ type Offering struct {
 	cause     error         // why it is over
 	failure   error         // what Offer returns for that, or nil
 	timer     *time.Timer   // of the broker, or nil
+	onOver    func()        // called then; or nil
 }
 
 // newOffering makes an offering, which borrows the memory from now on. Consumers that ask
@@ -194,6 +195,9 @@ func (o *Offering) noteOver(idle bool) {
 	}
 	o.cancel(o.cause)
 	close(o.over)
+	if o.onOver != nil {
+		o.onOver()
+	}
 	if o.timer != nil {
 		o.timer.Stop()
 	}

@@ -35,6 +35,8 @@ type Server struct {
 	fencing   []*Offering                 // those WithFence that have not finished
 	finished  []broker.OfferID            // by this step
 	watched   map[broker.ProcessID]*Watch // for offers that wait for their ends
+	attaching int                         // leases whose consumers have not mapped the memory yet
+	attached  chan struct{}               // closed when there is none; nil if nobody waits for that
 }
 
 // Listen makes a server that listens at path.
@@ -215,8 +217,11 @@ func (s *Server) take(conn *sock.Conn) (talk func()) {
 	}
 }
 
-// tell gives an event that belongs to no offer to all offers.
+// tell tells all offers, and who asked for it, of a peer that gets no lease.
 func (s *Server) tell(e Event) {
+	if s.opts.OnRefused != nil {
+		s.opts.OnRefused(e.Peer, e.Err)
+	}
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.offerings))
 	s.mu.Unlock()

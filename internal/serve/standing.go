@@ -19,7 +19,7 @@ type Standing struct {
 
 // OfferFiles offers memory of which this process has only the descriptors, until Close of what it returns.
 func (s *Server) OfferFiles(name string, memory gpumem.Descriptor, files []*os.File, access gpumem.Access, terms *Terms) (*Standing, error) {
-	terms.Replaces, terms.Stands = true, true
+	terms.Replaces = true
 	o, err := s.newOffering(name, filesSource{memory, files}, access, terms)
 	if err != nil {
 		return nil, err
@@ -31,7 +31,21 @@ func (s *Server) OfferFiles(name string, memory gpumem.Descriptor, files []*os.F
 		return nil, join(err, o.end(err))
 	}
 	o.loan.End = func() { sock.DropFiles(files) } // until here they were the caller's
-	return &Standing{offering: o}, nil
+	st := &Standing{offering: o}
+	if !terms.Stands {
+		s.closeWhenOver(st)
+	}
+	return st, nil
+}
+
+// closeWhenOver closes an offer when the broker has ended it: it is replaced, or retired, and left.
+func (s *Server) closeWhenOver(st *Standing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st.offering.onOver = func() { s.work.Go(func() { _ = st.Close() }) }
+	if IsClosed(st.offering.over) {
+		st.offering.onOver()
+	}
 }
 
 // Leases returns the leases that have not ended, in the order of their numbers, even after another offer has
@@ -58,6 +72,11 @@ func (s *Standing) Supersede(generation uint64) {
 	if s != nil && s.offering != nil {
 		s.offering.server.bring(broker.Supersede{Offer: s.offering.id, By: generation}, nil)
 	}
+}
+
+// Retire has the offer end when its last lease has, unless it stands.
+func (s *Standing) Retire() {
+	s.offering.server.bring(broker.Retire{Offer: s.offering.id}, nil)
 }
 
 // Close ends the offer and closes the descriptors.

@@ -34,6 +34,7 @@ type Options struct {
 	AllowName   func(sock.Peer, string, gpumem.Access) error     // decides whether the peer may ask for the name; or nil
 	Parts       func(sock.Peer, string) []string                 // names the parts of a name that is not offered; or nil
 	Sock        []sock.ListenOption
+	OnRefused   func(sock.Peer, error) // is told of each peer that gets no lease; or nil
 }
 
 // NewOptions returns the defaults.
@@ -55,7 +56,7 @@ type Terms struct {
 	Verdict      bool          // each consumer owes one
 	Synchronized bool          // there is no work on the memory to wait for
 	Replaces     bool          // it takes its name from the offer that has it
-	Stands       bool          // it lasts until it is closed
+	Stands       bool          // it lasts until it is closed, and does not end when it is replaced and left
 	Resumed      bool          // it is for consumers that have its memory, and does not have its name
 	Grace        time.Duration // how long leases go on after it is replaced, or 0
 	Fence        *FenceTerms
