@@ -187,23 +187,63 @@ func (s *Server) giveUpMissed(next *state.State, now time.Time) (changed bool) {
 type holders struct {
 	server *Server
 
-	mu       sync.Mutex
-	pending  map[*holder]bool
-	taken    map[*holder]bool // that were pending, by the change that is being made
-	admitted []admission      // readers that have no lease yet: they count against quotas
-	wake     chan struct{}
+	mu      sync.Mutex
+	pending map[*holder]bool // that are to be brought into the state, or out of it
+	unknown map[*holder]bool // that the state does not know yet: they count against quotas
+	wake    chan struct{}
 }
 
-// A holder is a reader's lease.
+// A holder is a reader that was let in, and soon has a lease.
 type holder struct {
 	offer *offer
-	lease *serve.Lease
-	since time.Time
+	is    state.Holder
+	lease *serve.Lease // or nil; under mu of holders
 	id    state.HoldID // in the state, or 0; written by the change that has the server's mu
 }
 
 func newHolders(s *Server) *holders {
-	return &holders{server: s, pending: map[*holder]bool{}, wake: make(chan struct{}, 1)}
+	return &holders{server: s, pending: map[*holder]bool{}, unknown: map[*holder]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// admit notes a reader that is let in.
+func (h *holders) admit(o *offer, is state.Holder) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unknown[&holder{offer: o, is: is}] = true
+}
+
+// soon returns the leases that the state does not know yet.
+func (h *holders) soon() (all []state.Soon) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for e := range h.unknown {
+		if e.isOver() {
+			delete(h.unknown, e)
+			continue
+		}
+		all = append(all, state.Soon{Name: e.offer.name, Holder: e.is})
+	}
+	return all
+}
+
+// arrived returns the holder whose reader has its lease.
+func (h *holders) arrived(o *offer, l *serve.Lease) *holder {
+	peer := l.Peer()
+	is := state.Holder{
+		Who:     state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID},
+		Version: o.version, Part: o.part.Index, Access: l.Access(), Since: time.Now(),
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for e := range h.unknown { // it counts once
+		if e.lease == nil && e.offer.as == o.as && e.is.Who == is.Who {
+			delete(h.unknown, e)
+			break
+		}
+	}
+	e := &holder{offer: o, is: is, lease: l}
+	h.unknown[e] = true
+	return e
 }
 
 // flushPause is how long changes wait for others.
@@ -212,8 +252,7 @@ const flushPause = 10 * time.Millisecond
 // began notes a lease, and its end when that comes.
 func (h *holders) began(o *offer, l *serve.Lease) {
 	at("lease")
-	e := &holder{offer: o, lease: l, since: time.Now()}
-	h.arrived(e)
+	e := h.arrived(o, l)
 	h.note(e)
 	h.server.work.Go(func() {
 		select {
@@ -282,7 +321,7 @@ func (h *holders) flush() error {
 func (h *holders) into(next *state.State) map[*holder]state.HoldID {
 	h.mu.Lock()
 	all := h.pending
-	h.pending, h.taken = map[*holder]bool{}, all
+	h.pending = map[*holder]bool{}
 	h.mu.Unlock()
 	ids := map[*holder]state.HoldID{}
 	for e := range all {
@@ -309,7 +348,7 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 		h.server.note(err)
 		return id
 	case over && e.lease.Err() == nil: // it came and went meanwhile
-		comesBack(next, e.offer.name, e.holder())
+		comesBack(next, e.offer.name, e.is)
 	}
 	return e.id
 }
@@ -317,27 +356,22 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 // keep notes what a commit has made of the pending leases, or has them tried again if the
 // commit has failed. It runs with the server's mu held.
 func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
-	defer h.forget()
 	for e, id := range ids {
 		if err != nil {
 			h.note(e)
-		} else {
-			e.id = id
+			continue
 		}
+		e.id = id
+		h.mu.Lock()
+		delete(h.unknown, e)
+		h.mu.Unlock()
 	}
-}
-
-// forget ends what into has begun.
-func (h *holders) forget() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.taken = nil
 }
 
 // hold has next know a lease, also of a version that was dropped when its process had been
 // admitted and had no lease yet. It is part of a change.
 func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
-	h := e.holder()
+	h := e.is
 	p, err := e.lease.Process()
 	if err == nil {
 		h.Pidfd, err = s.processes.join(next, p)
@@ -354,22 +388,16 @@ func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 	return id, err
 }
 
-// isOver says whether the lease has ended.
+// isOver says whether the lease has ended, or a reader that was let in has not come for one.
 func (e *holder) isOver() bool {
+	if e.lease == nil {
+		return time.Since(e.is.Since) > patience
+	}
 	select {
 	case <-e.lease.Done():
 		return true
 	default:
 		return false
-	}
-}
-
-// holder is the lease as the state knows it, but for the descriptor of its process.
-func (e *holder) holder() state.Holder {
-	peer := e.lease.Peer()
-	return state.Holder{
-		Who:     state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID},
-		Version: e.offer.version, Part: e.offer.part.Index, Access: e.lease.Access(), Since: e.since,
 	}
 }
 

@@ -9,11 +9,12 @@ import (
 )
 
 // Lease says whether a process may have a lease of a part now, and of which one: part
-// -1 stands for the only part. It changes nothing: [State.Hold] notes the lease.
+// -1 stands for the only part. soon are leases that the state does not know yet. It changes
+// nothing: [State.Hold] notes the lease.
 //
 // Errors: [Denied]; [NotFound]; [BadRequest] for part -1 of several; [Draining], of the
 // name or the part's device; [IsDamaged] and [IsQuarantined]; [Quota].
-func (s *State) Lease(name string, part int, by Who) (*Version, *Part, error) {
+func (s *State) Lease(name string, part int, by Who, soon ...Soon) (*Version, *Part, error) {
 	rule, err := s.rules().allow(by, name, Read)
 	if err != nil {
 		return nil, nil, err
@@ -29,7 +30,7 @@ func (s *State) Lease(name string, part int, by Who) (*Version, *Part, error) {
 	if err := s.mayServe(r, p); err != nil {
 		return nil, nil, err
 	}
-	if err := s.roomForLease(rule, by); err != nil {
+	if err := s.roomForLease(rule, by, soon); err != nil {
 		return nil, nil, err
 	}
 	return r.Current, p, nil
@@ -49,7 +50,7 @@ func (s *State) MayAsk(name string, by Who, access gpumem.Access) error {
 // a process of its uid has lost one, and may be it.
 //
 // Errors: [Denied]; [NotFound]; [Quota].
-func (s *State) MayResume(name string, h Holder) error {
+func (s *State) MayResume(name string, h Holder, soon ...Soon) error {
 	rule, err := s.rules().allow(h.Who, name, Read)
 	if err != nil {
 		return err
@@ -61,7 +62,7 @@ func (s *State) MayResume(name string, h Holder) error {
 	if r == nil || !slices.ContainsFunc(r.Holders, lost) {
 		return fail(NotFound, "uid %d has lost no lease of part %d of version %d of %q: attach to the current version", h.UID, h.Part, h.Version, name)
 	}
-	return s.roomForLease(rule, h.Who)
+	return s.roomForLease(rule, h.Who, soon)
 }
 
 // Awaited calls f with each good part of a retired version if a process has lost a lease

@@ -78,21 +78,26 @@ func (s *State) counted(rule *Rule, name string) bool {
 	return u.names > 0
 }
 
-// LimitsLeases says whether a process has a quota of leases there.
-func (s *State) LimitsLeases(name string, by Who) bool {
-	r := s.rules().rule(by, name)
-	return r != nil && r.Leases != nil
+// Soon is a lease of a name that the state does not know yet. It counts against quotas.
+type Soon struct {
+	Name   string
+	Holder Holder
 }
 
 // roomForLease wants one more lease of a process to be within the quota of its rule. Leases that
 // were lost count while their processes live, but for those of the process itself: it takes them
 // up again, or has others in their place. Of a process without a pid here nobody knows which
 // were its own: one does not count.
-func (s *State) roomForLease(rule *Rule, by Who) error {
+func (s *State) roomForLease(rule *Rule, by Who, soon []Soon) error {
 	if rule.Leases == nil {
 		return nil
 	}
 	u := s.usage(rule)
+	for _, l := range soon {
+		if s.policy.rule(l.Holder.Who, l.Name) == rule {
+			u.readers = append(u.readers, l.Holder.shown())
+		}
+	}
 	own := 0
 	for _, h := range u.readers {
 		if !h.leased() && h.Who == by {

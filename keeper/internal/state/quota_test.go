@@ -87,6 +87,13 @@ func TestQuotaOfLeases(t *testing.T) {
 	require.NoError(t, s.Release(two))
 	_, _, err = s.Lease("b", -1, reader.with(34))
 	require.NoError(t, err)
+	soon := Soon{"a", Holder{Who: reader.with(35), Access: gpumem.ReadOnly}}
+	_, _, err = s.Lease("b", -1, reader.with(34), soon)
+	e = refused(t, err, Quota, "2 leases")
+	require.Equal(t, int32(35), e.Holders[1].PID)
+	soon.Holder.Who = writer
+	_, _, err = s.Lease("b", -1, reader.with(34), soon)
+	require.NoError(t, err, "it is another rule's")
 }
 
 // Processes of other PID namespaces have the pid 0: one may come back in the place of one that
