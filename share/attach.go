@@ -67,7 +67,7 @@ type attaching struct {
 	name      string
 	dev       *cu.Device
 	resumes   *Attachment // whose memory this is to be a lease of, or nil
-	behind    *tie        // the lease that a producer has taken back, which is not asked again; or nil
+	behind    *leaseConn  // the lease that a producer has taken back, which is not asked again; or nil
 	step      *serve.Stepper
 
 	made    cu.Stack         // where a lost attachment was made

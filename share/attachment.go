@@ -27,11 +27,11 @@ type Attachment struct {
 	reoffer bool            // this side may offer the memory on
 	writes  bool            // this side may write the memory
 
-	now    atomic.Pointer[tie] // the lease, or the last one
-	swap   sync.Mutex          // held while there is another
-	shut   bool                // there will be no other; under swap
-	gone   bool                // the memory is closed, too; under swap
-	former []*serve.Watch      // of earlier producers; run has them, and then endLease
+	now    atomic.Pointer[leaseConn] // the lease, or the last one
+	swap   sync.Mutex                // held while there is another
+	shut   bool                      // there will be no other; under swap
+	gone   bool                      // the memory is closed, too; under swap
+	former []*serve.Watch            // of earlier producers; run has them, and then endLease
 
 	owner  sync.Mutex // held while the memory is closed or changes hands
 	closed bool       // there was a Close; under owner
@@ -234,7 +234,7 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 
 // judge returns the lease that the verdict is for, and makes it the last one. It notes the verdict
 // first: last may end the attachment, and Follow then asks whether there was one.
-func (a *Attachment) judge() *tie {
+func (a *Attachment) judge() *leaseConn {
 	a.swap.Lock()
 	defer a.swap.Unlock()
 	a.judged.Store(true)

@@ -19,7 +19,7 @@ import (
 
 var errSecret = errors.New("the secret is 4711")
 
-// A doorkeeper lets in who does not ask to write, and remembers who asked.
+// A doorkeeper admits consumers that do not ask to write, and remembers which peers asked.
 type doorkeeper struct {
 	mu    sync.Mutex
 	asked []Offer
@@ -107,7 +107,7 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// requireDenied says that the first thing that conn hears is that it may not, and
+// requireDenied checks that the first thing that conn hears is that it may not, and
 // that the observer knows why.
 func requireDenied(t *testing.T, s *served, conn *sock.Conn) {
 	t.Helper()
@@ -117,7 +117,7 @@ func requireDenied(t *testing.T, s *served, conn *sock.Conn) {
 	require.Equal(t, pid(), s.await(t, PeerRefused, 1).Peer.PID)
 }
 
-// requireOffered says that conn gets the offer, and its data if that was pending, and
+// requireOffered checks that conn gets the offer, and its data if that was pending, and
 // answers.
 func requireOffered(t *testing.T, conn *sock.Conn, pending bool) {
 	t.Helper()
@@ -204,8 +204,8 @@ func TestAuthorizeHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-// What the application has allowed is what the consumer gets: an offer that takes
-// the place of the other while it thinks is another question.
+// A consumer gets only the offer that the application has allowed. The application is asked
+// again about an offer that takes its place while it decides.
 func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
@@ -314,8 +314,8 @@ func TestLegacyIsAuthorized(t *testing.T) {
 	require.Equal(t, first, <-asked)
 }
 
-// The application that decides, and who watches, hear that a consumer can write, also
-// of one that asks for less.
+// The application that decides and the observer hear that a consumer of legacy memory can
+// write, even if it asks for less.
 func TestLegacyIsAlwaysReadWrite(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	access := make(chan cu.Access, 1)
@@ -333,7 +333,7 @@ func TestLegacyIsAlwaysReadWrite(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-// WithAuthorizeName: who may not ask for a name does not learn whether it is there.
+// WithAuthorizeName: a consumer that may not ask for a name does not learn whether it is there.
 func TestAuthorizeName(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithAuthorizeName(func(_ sock.Peer, name string, _ cu.Access) error {

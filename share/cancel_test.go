@@ -19,8 +19,8 @@ import (
 
 var errWhy = errors.New("why")
 
-// A blocking is a call that blocks until its context is done, or what it is of is
-// closed.
+// A blocking is a call that blocks until its context is done, or its owner, such as a server or
+// lease, is closed.
 type blocking struct {
 	call   func(ctx context.Context) error
 	blocks func()       // comes back when it does
@@ -173,7 +173,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 	},
 }
 
-// then has more happen after the call.
+// then runs more after the call.
 func (b blocking) then(f func()) blocking {
 	after := b.after
 	b.after = func() { f(); after() }
@@ -292,7 +292,7 @@ func deaf(t *testing.T, dev *cu.Device, ctx *cu.Context) *Attachment {
 }
 
 // TestFault64_Cancel: every blocking call ends soon with its context, says why, and
-// leaves nothing; the others are unharmed. So does the Close of what it is of end it.
+// leaves nothing; the others are unharmed. The Close of its owner ends it in the same way.
 func TestFault64_Cancel(t *testing.T) {
 	warmUp(t)
 	for name, prepare := range blockingCalls {

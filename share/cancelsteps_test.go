@@ -141,7 +141,7 @@ func TestProducerThatTakesTooLong(t *testing.T) {
 	brisk := *is.transport
 	brisk.Timeout = brief
 	hurried := &Attachment{memory: att.memory, last: func() {}}
-	hurried.now.Store(&tie{transport: &brisk, offer: is.offer, done: is.done})
+	hurried.now.Store(&leaseConn{transport: &brisk, offer: is.offer, done: is.done})
 	require.ErrorIs(t, hurried.Report(soon(t), nil), ErrTimeout)
 	require.NoError(t, att.Err(), "the producer is still there")
 	require.NoError(t, att.Close())

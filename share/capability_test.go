@@ -84,7 +84,7 @@ func legacyOffers(m *Legacy) map[string]func(t *testing.T, srv *Server, ask func
 	}
 }
 
-// requireNamed says that the record refuses what it names.
+// requireNamed checks that the record refuses what it names.
 func requireNamed(t *testing.T, record []byte, name string) {
 	t.Helper()
 	m := ok(wire.Decode(record))(t)

@@ -249,7 +249,7 @@ func TestFault5and6_ConsumerKilled(t *testing.T) {
 	}
 }
 
-// One that is killed while it waits has no lease, and costs nobody theirs.
+// A consumer that is killed while it waits has no lease, and costs no other consumer its own.
 func TestConsumerKilledWhileItWaits(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	srv.Expect("data")

@@ -57,7 +57,7 @@ type Counter struct {
 	spoils func(error)   // spoil; a Signal does not allocate
 	usage  usage         // of the word, by streams
 	buf    *vmm.Buffer
-	awaits []*await      // of the host; under mu of the buffer's lookout
+	awaits []*await      // of the host; under mu of the buffer's poller
 	seen   atomic.Uint64 // a number that was seen twice, with no word that breaks it
 
 	signals sync.Mutex // held while a signal is queued, so that they are in order

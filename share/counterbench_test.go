@@ -36,7 +36,7 @@ var crowds = map[string]crowd{
 	"host, counters":  {manyWaits, 0},
 }
 
-// begin has the crowd wait until ctx ends, or the number is 1, and returns the counters and
+// begin makes the crowd wait until ctx ends, or the number is 1, and returns the counters and
 // what waits for the waits.
 func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (counters []*Counter, wait func() []error) {
 	t.Helper()
@@ -65,7 +65,7 @@ func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (co
 	return counters, func() []error { all.Wait(); return results }
 }
 
-// measure has the crowd wait, and returns by how much spent grows in a second while nothing
+// measure makes the crowd wait, and returns by how much spent grows in a second while nothing
 // comes, and how long the waits take to end when the numbers have come.
 func (c crowd) measure(t testing.TB, ctx *cu.Context, limited context.Context, settle, window time.Duration, spent func() int64) (perSecond float64, ends time.Duration) {
 	t.Helper()
@@ -88,7 +88,7 @@ func (c crowd) measure(t testing.TB, ctx *cu.Context, limited context.Context, s
 	return perSecond, time.Since(begun)
 }
 
-// BenchmarkWaits has a thousand waits outstanding, of streams or of the host.
+// BenchmarkWaits measures a thousand outstanding waits, of streams or of the host.
 func BenchmarkWaits(b *testing.B) {
 	for name, c := range crowds {
 		b.Run(name, func(b *testing.B) {

@@ -27,7 +27,7 @@ func newGate(t testing.TB, ctx *cu.Context) *gate {
 	return g
 }
 
-// hold has what s is given from now on wait until the gate is opened.
+// hold makes the work that s is given from now on wait until the gate is opened.
 func (g *gate) hold(t testing.TB, s *cu.Stream) {
 	t.Helper()
 	require.NoError(t, s.WaitValue32(g.word.Ptr(), 1, cu.WaitGEQ))
@@ -64,16 +64,15 @@ func zeros(t testing.TB, ctx *cu.Context) *vmm.Buffer {
 	return buf
 }
 
-// requireWell says that the context is not lost.
+// requireWell checks that the context is not lost.
 func requireWell(t testing.TB, ctx *cu.Context) {
 	t.Helper()
 	require.NoError(t, ctx.Synchronize(soon(t)))
 	require.NoError(t, zeros(t, ctx).Close())
 }
 
-// FAULTS 79: what a stream that is held up has still to do with a counter keeps its
-// memory, whoever would close that; when the stream has gone on all can be closed, and
-// the context is well.
+// FAULTS 79: queued work of a stream that is held up keeps the counter's memory, whoever
+// would close that. When the stream has gone on, all can be closed, and the context is well.
 func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
 	for name, queue := range map[string]func(*testing.T, *Counter, *cu.Stream) error{
 		"signals": func(_ *testing.T, c *Counter, s *cu.Stream) error { return errors.Join(c.Signal(s, 1), c.Signal(s, 2)) },
@@ -157,8 +156,8 @@ func TestCounterCloseWaits(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// Of several streams those count that are not done; and what they were given while they
-// were many is not forgotten.
+// A counter drops the marks of streams that are done, and keeps that of a stream that still
+// has work to do.
 func TestCounterOfSeveralStreams(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	gate, buf := newGate(t, ctx), zeros(t, ctx)
@@ -231,7 +230,7 @@ func TestCounterIsClosedWhileAWaitIsGivenUp(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// Nothing is queued once the usage has ended, not even by who was about to.
+// Nothing is queued once the usage has ended, not even by a caller that was about to.
 func TestEndedUsageTakesNoWork(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	s, buf := newStream(t, ctx), zeros(t, ctx)
@@ -241,8 +240,8 @@ func TestEndedUsageTakesNoWork(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// Who closes a counter while others signal waits for no signal that comes later; that
-// is refused, and does not get to memory that is gone.
+// A counter that is closed while others signal waits for no later signal. Such a signal is
+// refused, and does not reach memory that is gone.
 func TestCounterIsClosedWhileOthersSignal(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	patient := soon(t)

@@ -85,7 +85,7 @@ func (c *Counter) Await(ctx context.Context, n uint64) error {
 	if number, err := c.Value(); err != nil || number >= n {
 		return err
 	}
-	a, l := lookFor(c, n)
+	a, l := pollFor(c, n)
 	select {
 	case err := <-a.result:
 		return err

@@ -48,7 +48,7 @@ func TestCounterOnTheHost(t *testing.T) {
 	require.ErrorContains(t, mine.Await(soon(t), given), "counts below")
 }
 
-// Who waits on the host and has waited enough breaks nothing.
+// A wait on the host that is given up breaks nothing.
 func TestAwaitThatEnds(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	s := newStream(t, ctx)
@@ -123,8 +123,8 @@ func TestSignalsGrow(t *testing.T) {
 	require.NoError(t, mine.Await(soon(t), 6))
 }
 
-// Of two waits in one stream the first is given up: the second says so, whether it is for
-// the same counter or for another, which is met.
+// When the first of two waits in one stream is given up, the second fails, too, whether it is
+// for the same counter or for another, whose number has come.
 func TestWaitBehindOneThatWasGivenUp(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		_, ctx := leavesNothing(t)
@@ -186,7 +186,7 @@ func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
 }
 
 // A thousand waits end when their numbers come, and ask the driver seldom until then: one
-// lookout serves them, with pauses. BenchmarkWaits says how much of a CPU that takes.
+// poller serves them, with pauses. BenchmarkWaits says how much of a CPU that takes.
 func TestManyWaitsEnd(t *testing.T) {
 	for name, c := range crowds {
 		t.Run(name, func(t *testing.T) {
@@ -210,9 +210,9 @@ func TestManyWaitsEnd(t *testing.T) {
 				most = 10000 // all streams together ask some 2,000 times a second
 			}
 			require.Less(t, asked, most, "driver calls a second")
-			lookouts.Lock()
-			defer lookouts.Unlock()
-			require.LessOrEqual(t, len(lookouts.of), 1)
+			pollers.Lock()
+			defer pollers.Unlock()
+			require.LessOrEqual(t, len(pollers.of), 1)
 		})
 	}
 }

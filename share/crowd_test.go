@@ -42,7 +42,7 @@ func TestOfferEndsBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// Who waited for an offer is refused what others are.
+// A consumer that waited for an offer is refused for the same reasons as others.
 func TestWaitingConsumersAreRefused(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	kind := dev.Driver().Kind()
@@ -92,8 +92,8 @@ func TestFailedOfferRefusesWhoWaits(t *testing.T) {
 	}
 }
 
-// FAULTS 60: to tell of progress waits for nobody, and nobody waits for one that
-// does not read.
+// FAULTS 60: a producer that tells of progress waits for nobody, and nobody waits for a consumer
+// that does not read.
 func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	srv := listen(t)

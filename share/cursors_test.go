@@ -14,8 +14,8 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// Each lease has memory of its own, which its two sides alone have; behind data, for offers of
-// several records, and for who resumes.
+// Each lease has memory of its own, which only its two sides have. It comes behind the data, also
+// of an offer of several records, and for a consumer that resumes.
 func TestCursorsAreOfOneLease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)

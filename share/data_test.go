@@ -56,9 +56,9 @@ func TestDataOfLegacyMemory(t *testing.T) {
 	require.NoError(t, errors.Join(rec.Close(), conn.Close()))
 }
 
-// Who waits for the offer, or for its data in memory, gets the application data; so does
-// who comes when the offer was replaced.
-func TestDataForWhoWaits(t *testing.T) {
+// A consumer that waits for the offer, or for its data in memory, gets the application data; so
+// does a consumer that comes after the offer was replaced.
+func TestDataForAConsumerThatWaits(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf, data := newBuffer(t, ctx, 1), noise(1<<20, 4)
 	srv := listen(t)
@@ -90,7 +90,7 @@ func TestDataForWhoWaits(t *testing.T) {
 	require.True(t, bytes.Equal(data[1:], <-got))
 }
 
-// What the producer makes of large data is one file, which goes with the offer.
+// The producer puts large data in one sealed file, which is closed with the offer.
 func TestDataFileIsSealedAndGoesWithTheOffer(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)

@@ -64,7 +64,7 @@ func ExampleCounter() {
 	// nor on the counter: true
 }
 
-// peerEnv has this program be the peer, and says at which socket.
+// peerEnv makes this program the peer, and says at which socket.
 const peerEnv = "EXAMPLE_PEER"
 
 func init() {

@@ -55,7 +55,7 @@ func offerAndRevoke(dev *cu.Device) (err error) {
 	leases := make(chan *share.Lease, 1)
 	ctx, stop := context.WithCancel(context.Background())
 	offered := make(chan error)
-	srv.Expect("cache") // who comes early waits
+	srv.Expect("cache") // consumers that come early wait
 	go func() {
 		offered <- srv.Offer(ctx, "cache", buf, share.ReadOnly, share.OnLease(func(l *share.Lease) { leases <- l }))
 	}()

@@ -61,7 +61,7 @@ func produce() (err error) {
 	}
 	defer func() { err = errors.Join(err, srv.Close()) }()
 
-	srv.Expect("weights") // who comes early waits
+	srv.Expect("weights") // consumers that come early wait
 	cctx, stop := context.WithCancel(context.Background())
 	consumed := make(chan error, 1)
 	go func() {

@@ -13,8 +13,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// Who comes early is kept waiting where an offer is expected, hears that it is
-// being made, and gets it.
+// A consumer that comes before an expected offer waits, hears of the producer's progress, and
+// gets the offer.
 func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	for _, name := range []string{"data", ""} {
@@ -42,8 +42,8 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 	}
 }
 
-// Who waits hears how far the producer is, before the offer and, where that was prepared, before
-// the data.
+// A waiting consumer hears how far the producer is, before the offer and, if that was prepared,
+// before the data.
 func TestOnProgress(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	srv.Expect("data")
@@ -68,7 +68,7 @@ func TestOnProgress(t *testing.T) {
 	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))), "OnProgress without a function")
 }
 
-// What nobody expects is refused at once.
+// A consumer that asks for a name that is not expected is refused at once.
 func TestUnexpectedNameIsNotWaitedFor(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	srv := listen(t)

@@ -48,7 +48,7 @@ func childLeaver() error {
 	return errors.Join(err, att.Close(), ctx.Close())
 }
 
-// lendConnection has a process of its own hold the connection, too, and says which.
+// lendConnection starts a process that holds the connection, too, and says which.
 func lendConnection(att *Attachment) error {
 	f, err := att.now.Load().transport.Conn.File()
 	if err != nil {
@@ -110,7 +110,7 @@ func requireLost(t *testing.T, err error) *LostError {
 	return lost
 }
 
-// Who is older than this says nothing of its process, and is not called lost when it goes.
+// An older consumer says nothing of its process, and is not called lost when it goes.
 //
 //fault:rows 83
 func TestOlderConsumerIsNotLost(t *testing.T) {
@@ -134,8 +134,8 @@ func TestOlderConsumerIsNotLost(t *testing.T) {
 	}
 }
 
-// What comes behind a farewell: the same again changes nothing, what may be ignored does
-// not, and anything else makes it count for nothing.
+// A second farewell, or a record that may be ignored, changes nothing behind a farewell. After
+// any other record the farewell counts for nothing.
 //
 //fault:rows 83
 func TestBehindAFarewell(t *testing.T) {

@@ -16,15 +16,15 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// noProcess is an older kernel, to who is in another PID namespace.
+// noProcess simulates an older kernel, whose peers are in another PID namespace.
 func noProcess() PeerOption {
 	return func(o *serve.PeerOptions) {
 		o.Process = func(*sock.Conn) (*sock.Process, error) { return nil, sock.ErrNoProcess }
 	}
 }
 
-// requireNoFence says that nothing will tell when the process is fenced, and that who asks
-// hears so at once. It hears what was released.
+// requireNoFence checks that nothing will tell when the process is fenced, and that a caller who
+// asks hears so at once. A wait for Released succeeds if the memory was released.
 func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Context, Fence) error, released bool) *FenceError {
 	t.Helper()
 	require.False(t, serve.IsClosed(fenced))
@@ -101,13 +101,13 @@ func TestUnknownFences(t *testing.T) {
 	fault.Stop()
 	require.Zero(t, srv.knownFlags(mps), "no answer is none to keep")
 	spy.Fail("cuDeviceGetAttribute", cu.ErrInvalidValue)
-	require.Zero(t, srv.knownFlags(mps), "who has answered is asked once")
+	require.Zero(t, srv.knownFlags(mps), "a device that has answered is asked once")
 	flags, _ = processFlags(mps)
 	require.Equal(t, wire.ProcessMPS, flags)
 	_ = ctx
 }
 
-// Who is older does not say whether it runs under MPS.
+// An older consumer does not say whether it runs under MPS.
 func TestFenceOfAnOlderConsumer(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
@@ -120,8 +120,8 @@ func TestFenceOfAnOlderConsumer(t *testing.T) {
 	require.ErrorContains(t, requireNoFence(t, l.Fenced(), l.AwaitFence, false), "older")
 }
 
-// FAULTS 82: the memory is handed back when who could write it is dead, and not when its
-// lease has ended.
+// FAULTS 82: the memory is handed back when the consumer that could write it is dead, and not
+// when its lease has ended.
 func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
 	_, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
@@ -230,8 +230,8 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 	require.NoError(t, more.Close())
 }
 
-// An offer that goes on with the same memory, or more of it, is no reason to wait for the consumers
-// of the one before.
+// An offer of the same memory, or of more of it, does not wait for the consumers of the offer that
+// it replaces.
 //
 //fault:rows 82
 func TestSameMemoryIsReplacedWithoutWaiting(t *testing.T) {
@@ -246,7 +246,7 @@ func TestSameMemoryIsReplacedWithoutWaiting(t *testing.T) {
 	}
 }
 
-// The wait for who may write ends with its context, and with the server, and says who.
+// The wait for consumers that may write ends with its context, and with the server, and names them.
 //
 //fault:rows 82
 func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
@@ -281,8 +281,8 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 	}
 }
 
-// Who may only read is not waited for, nor who was sent nothing; and who can never be known
-// to be fenced, not at all.
+// An offer waits neither for a consumer that may only read, nor for one that was sent nothing,
+// nor for one that can never be known to be fenced.
 func TestOfferThatNeedNotWait(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))

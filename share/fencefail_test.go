@@ -31,11 +31,11 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	require.NoError(t, s.end(t))
 }
 
-// Who could not attach, or was told meanwhile that the offer is over, has nothing of the
+// A consumer that could not attach, or was told meanwhile that the offer is over, has none of the
 // memory, and is not waited for.
 //
 //fault:rows 82
-func TestOfferDoesNotWaitForWhoCouldNotAttach(t *testing.T) {
+func TestOfferDoesNotWaitForAConsumerThatCouldNotAttach(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)
 	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
@@ -58,9 +58,9 @@ func TestOfferDoesNotWaitForWhoCouldNotAttach(t *testing.T) {
 	require.ErrorIs(t, <-result, ErrRevoked)
 }
 
-// Who says at the instant of the offer's end that it cannot attach, by VERDICT 0 or REFUSE,
-// has nothing of the memory either. Who has mapped it before, or resumes, has: only its death
-// tells then.
+// A consumer that says at the instant of the offer's end that it cannot attach, by VERDICT 0 or
+// REFUSE, has none of the memory either. One that has mapped it before, or resumes, still has it,
+// and only its death tells when it is done.
 func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	no, refuse := wire.Verdict{Text: "no room"}, wire.Refuse{Code: RefusedRate, Text: "too many"}

@@ -72,8 +72,8 @@ func awaitCause(t testing.TB, ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Who follows is there before the producer, gets each version at the same address, and
-// goes on with the producer's successor. It ends with its context.
+// A follower may come before the producer, gets each version at the same address, and goes on
+// with the producer's successor. It ends with its context.
 func TestFollow(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	room := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
@@ -133,7 +133,7 @@ func TestFollowGivesNothingTwice(t *testing.T) {
 	}
 }
 
-// What waiting does not mend ends it, and the reservation is as before.
+// Follow ends with an error that waiting does not mend, and the reservation is as before.
 func TestFollowEnds(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)

@@ -27,18 +27,18 @@ var errTakenBack = errors.New("share: the producer has taken the lease back and 
 
 // isOver reports whether no other lease can follow t, which has ended. A lease with memory
 // of its own ([WithCursors]) is the last.
-func (a *Attachment) isOver(t *tie) bool {
+func (a *Attachment) isOver(t *leaseConn) bool {
 	return !a.opts.follows || a.opts.leaseless == 0 || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) ||
 		!errors.Is(t.reason, ErrRevoked) && !errors.Is(t.reason, sock.ErrPeerLost)
 }
 
 // mayResume reports whether to take another lease of the memory.
-func (a *Attachment) mayResume(t *tie) bool { return a.open.Err() == nil && !a.isOver(t) }
+func (a *Attachment) mayResume(t *leaseConn) bool { return a.open.Err() == nil && !a.isOver(t) }
 
 // another takes another lease. It returns nil if there is none in time, if the name stands
 // for other memory, or if the attachment is closed. If a producer ended its offer in order,
 // its successor is there already, or there is none.
-func (a *Attachment) another(t *tie) *tie {
+func (a *Attachment) another(t *leaseConn) *leaseConn {
 	ctx, cancel := context.WithTimeout(a.more, a.opts.leaseless)
 	defer cancel()
 	for pause := followMin; ; pause = min(2*pause, followMax) {
@@ -71,7 +71,7 @@ func isNobody(err error) bool {
 // change makes the new lease of from the attachment's, after t, unless the attachment was
 // closed or a verdict was given meanwhile. Notices go on in the same channel; those from the
 // new connection come after Offer returns the new producer.
-func (a *Attachment) change(t *tie, from *attaching) *tie {
+func (a *Attachment) change(t *leaseConn, from *attaching) *leaseConn {
 	a.swap.Lock()
 	defer a.swap.Unlock()
 	fresh := from.transport
@@ -110,7 +110,7 @@ func (a *Attachment) keepWatch(w *serve.Watch) {
 }
 
 // isOf reports whether t, which may be nil, is a lease of that producer.
-func (t *tie) isOf(peer sock.Peer, p *sock.Process) bool {
+func (t *leaseConn) isOf(peer sock.Peer, p *sock.Process) bool {
 	if t == nil {
 		return false
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A bereft is a Follow that loses its producer: a process that is killed, and whose
-// memory this one has, too, to offer it on.
+// A bereft is a Follow whose producer is killed. The test's process has the memory, too, to
+// offer it on.
 type bereft struct {
 	path   string
 	from   *Attachment // as a successor has it
@@ -27,7 +27,7 @@ type bereft struct {
 func follows(t *testing.T, dev *cu.Device, ctx *cu.Context, opts ...AttachOption) *bereft {
 	t.Helper()
 	b := &bereft{path: socketPath(t)}
-	t.Cleanup(func() { _, _ = os.Remove(b.path), os.Remove(b.path+".lock") }) // of who was killed
+	t.Cleanup(func() { _, _ = os.Remove(b.path), os.Remove(b.path+".lock") }) // the killed producer's
 	b.v1 = start(t, "producer", b.path, "4")
 	b.v1.says(t, "listening")
 	b.from = attachedAt(t, b.path, dev, WithReoffer(), WithAccess(ReadWrite))
@@ -68,9 +68,9 @@ func (b *bereft) nobodyFollows(t *testing.T) {
 	}
 }
 
-// Where a successor offers the same memory, also after the predecessor was killed, who
-// follows goes on with it as if nothing had been: the body has the same attachment, mapping,
-// context and notices, and only the lease is another one.
+// If a successor offers the same memory, even after the predecessor was killed, a follower goes
+// on undisturbed. The body has the same attachment, mapping, context and notices, and only the
+// lease is another one.
 //
 //fault:rows 85
 func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
@@ -186,8 +186,8 @@ func TestFollowIsJudgedWithoutALease(t *testing.T) {
 	s.stop(t)
 }
 
-// Who closes an attachment at the instant at which it has another lease leaves in order:
-// the successor has a lease that has ended, or none.
+// A consumer that closes its attachment at the instant at which that gets another lease leaves in
+// order. The successor has a lease that has ended, or none.
 func TestFollowIsClosedWhileItResumes(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	for range 5 {

@@ -12,7 +12,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A producer dies and another takes its place: who attached to the first one, and
+// A producer dies and another takes its place. A consumer that attached to the first one, and
 // says so, takes the second one's memory, and that only once.
 func TestFault67_NextRunOfAProducer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
@@ -35,7 +35,7 @@ func TestFault67_NextRunOfAProducer(t *testing.T) {
 	require.NoError(t, srv.Close())
 }
 
-// The descriptors of an earlier run work as long as somebody has them. Who offers
+// The descriptors of an earlier run work as long as somebody has them. A producer that offers
 // them again is not believed.
 func TestFault67_DescriptorsOfAnEarlierRun(t *testing.T) {
 	dev, ctx := leavesNothing(t)

@@ -236,7 +236,7 @@ func dialogues(t *testing.T, ctx *cu.Context) map[string]dialogue {
 	}
 }
 
-// requireAsHonest says that a consumer takes lines for what d says.
+// requireAsHonest checks that a consumer takes lines for what d says.
 func requireAsHonest(t *testing.T, ctx *cu.Context, d dialogue, lines []line) {
 	t.Helper()
 	path, became := producing(t, lines)

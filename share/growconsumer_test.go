@@ -36,7 +36,8 @@ func TestConsumerIgnoresWhatItMay(t *testing.T) {
 	}
 }
 
-// failsAt is the error of an attachment to who says d up to line i, and then something bad.
+// failsAt returns the error of an attachment to a producer that says d up to line i, and then
+// something bad.
 func failsAt(t *testing.T, dev *cu.Device, path string, d dialogue, i int, opts ...AttachOption) error {
 	t.Helper()
 	att, err := attachAny(soon(t), path, "data", dev, opts...)
@@ -81,7 +82,7 @@ func TestConsumerRefusesByName(t *testing.T) {
 	})
 }
 
-// requireTold says that last tells a producer of err: by VERDICT 0 until the consumer is
+// requireTold checks that last tells a producer of err: by VERDICT 0 until the consumer is
 // attached, and by REFUSE from then on.
 func requireTold(t *testing.T, last wire.Message, attached bool, err error) {
 	t.Helper()
@@ -104,7 +105,7 @@ func TestConsumerTakesNoDescriptorsWithWhatItIgnores(t *testing.T) {
 		err := failsAt(t, dev, path, d, i)
 		p := <-became
 		switch {
-		case errors.Is(p.err, unix.EPERM): // the kernel keeps them from who has the offer
+		case errors.Is(p.err, unix.EPERM): // the kernel keeps them from a consumer that has the offer
 			require.True(t, d.offeredBy(i))
 			require.ErrorIs(t, err, sock.ErrPeerLost)
 			return
@@ -156,7 +157,8 @@ func waitedFor(t *testing.T, ctx *cu.Context) map[string]place {
 	}
 }
 
-// What is ignored counts: a flood of it is one, wherever it comes.
+// Records that a consumer ignores count towards the rate, so it leaves a producer that floods it
+// with them, wherever they come.
 func TestConsumerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	sideBySide(t, waitedFor(t, ctx), func(t *testing.T, _ string, p place) {
@@ -170,7 +172,7 @@ func TestConsumerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 	})
 }
 
-// What is ignored renews nobody's patience.
+// A record that a consumer ignores does not make it wait any longer.
 func TestConsumerWaitsNoLongerForWhatItIgnores(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	places := waitedFor(t, ctx)
@@ -184,7 +186,7 @@ func TestConsumerWaitsNoLongerForWhatItIgnores(t *testing.T) {
 	})
 }
 
-// What a producer says that it takes is nothing to a consumer of this version.
+// A consumer of this version ignores what a producer says that it takes.
 func TestConsumerIgnoresCapabilities(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	d := dialogues(t, ctx)["two records"]

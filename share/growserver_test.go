@@ -37,7 +37,7 @@ func hosting(t *testing.T, dev *cu.Device, buf *vmm.Buffer, opts ...ListenOption
 	return h
 }
 
-// requireUnharmed says that the other consumer is.
+// requireUnharmed checks that the other consumer is unharmed.
 func (h host) requireUnharmed(t *testing.T) {
 	t.Helper()
 	require.NoError(t, h.bystander.Progress(soon(t), 1, 2))
@@ -122,7 +122,7 @@ func eachMoment(t *testing.T, f func(t *testing.T, h host, v visit, i int), opts
 	}
 }
 
-// requireGoodEnd says that a consumer that says lines has found the memory good.
+// requireGoodEnd checks that a consumer that says lines has found the memory good.
 func (h host) requireGoodEnd(t *testing.T, v visit, lines []line) {
 	t.Helper()
 	conn := dialed(t, h.Server)
@@ -217,13 +217,14 @@ func TestServerDoesNotAnswerARefusalByName(t *testing.T) {
 	})
 }
 
-// What is ignored counts: a flood of it is one, wherever it comes.
+// Records that a server ignores count towards the rate, so it refuses a consumer that floods it
+// with them, wherever they come.
 func TestServerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 	const rate = 20
 	atOnce := listenOption(func(o *serve.Options) { o.Goodbye = 0 })
 	eachMoment(t, func(t *testing.T, h host, v visit, i int) {
 		confirms := slices.ContainsFunc(v.lines, func(l line) bool { return l.hears == wire.TypeConfirm })
-		if v.lines[i].hears != 0 || confirms { // of whom the flood is read to its end: TestLegacyConsumerAfterRevoke
+		if v.lines[i].hears != 0 || confirms { // its flood is read to the end: see TestLegacyConsumerAfterRevoke
 			return
 		}
 		conn := dialed(t, h.Server)
@@ -236,7 +237,8 @@ func TestServerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 	}, WithRecordRate(rate), atOnce)
 }
 
-// What is ignored renews nobody's patience, and to wait for an offer takes none.
+// A record that a server ignores does not make it wait any longer. The time in which a consumer
+// waits for an offer does not count.
 func TestServerWaitsNoLongerForWhatItIgnores(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)

@@ -138,7 +138,7 @@ func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
 	require.NoError(t, silent.Close())
 }
 
-// What fails costs nothing: the server goes on, and the next attempt counts.
+// A handover that fails costs nothing. The server goes on, and another attempt may be made.
 //
 //fault:rows 85
 func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
@@ -188,8 +188,9 @@ func TestHandOverWithoutAnOffer(t *testing.T) {
 	require.ErrorIs(t, <-given, sock.ErrClosed)
 }
 
-// Who waits for newer memory than the predecessor offers is not waited for, and asks the
-// successor when that offer has ended. Who has the memory mapped resumes its lease there.
+// HandOver does not wait for a consumer that waits for newer memory than the predecessor offers.
+// That consumer asks the successor when the offer has ended. A consumer that has the memory
+// mapped resumes its lease there.
 //
 //fault:rows 85
 func TestHandOverWithWaitersAndResumes(t *testing.T) {

@@ -42,13 +42,13 @@ func briefly(t testing.TB) context.Context {
 // outlast waits for longer.
 const brief = 300 * time.Millisecond
 
-// goodbyes makes a server wait no longer than d for who does not read its last record.
+// goodbyes makes a server wait no longer than d for a peer that does not read its last record.
 func goodbyes(d time.Duration) PeerOption { return func(o *serve.PeerOptions) { o.Goodbye = d } }
 
-// timeoutFrom has the nth lease wait for no step longer than d from that event of it on,
-// which is Connected or Mapped: those are told where nobody else looks at the timeout.
-// What one that had to wait for the offer answers to that, it does not bound.
-// It comes after the options that watch the offer.
+// timeoutFrom makes the nth lease wait for no step longer than d from that event of it on, which
+// is Connected or Mapped, because nobody else looks at the timeout when those are told. It does
+// not bound the answer of a consumer that had to wait for the offer. It comes after the options
+// that watch the offer.
 func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 	return func(o *serve.Terms) {
 		onEvent, onLease := o.OnEvent, o.OnLease
@@ -68,12 +68,13 @@ func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 	}
 }
 
-// letGoIn has the nth lease wait no longer than d for who is to close legacy memory.
+// letGoIn makes the nth lease wait no longer than d for a consumer that has to close legacy memory.
 func letGoIn(n int, d time.Duration) OfferOption {
 	return withLease(n, func(l *serve.Lease) { l.LetGo = d })
 }
 
-// goodbyeIn has the nth lease wait no longer than d for who does not read its last record.
+// goodbyeIn makes the nth lease wait no longer than d for a consumer that does not read its last
+// record.
 func goodbyeIn(n int, d time.Duration) OfferOption {
 	return withLease(n, func(l *serve.Lease) { l.Transport.Goodbye = d })
 }
@@ -99,7 +100,7 @@ func (s *spy) timeoutAt(step string, d time.Duration) AttachOption {
 }
 
 // sideBySide runs the cases of a test at once, which wait more than they work. The test sees
-// to it that they leave nothing; who of them did it does not say.
+// to it that they leave nothing; it does not say which of them did.
 func sideBySide[C any](t *testing.T, cases map[string]C, f func(*testing.T, string, C)) {
 	var all sync.WaitGroup
 	for name, c := range cases {
@@ -334,7 +335,7 @@ func noise(n uint64, seed int) []byte {
 	return b
 }
 
-// requireNoise says that buf holds noise of that seed.
+// requireNoise checks that buf holds noise of that seed.
 func requireNoise(t testing.TB, ctx *cu.Context, buf *vmm.Buffer, seed int) {
 	t.Helper()
 	got := make([]byte, buf.Size())

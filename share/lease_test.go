@@ -56,7 +56,7 @@ func TestConsumerThatOwesAVerdict(t *testing.T) {
 	requireNoise(t, ctx, silent.Buffer(), 1)
 }
 
-// Who owes no verdict may be silent for as long as it likes.
+// A consumer that owes no verdict may be silent for as long as it likes.
 func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	s := put(t, srv, newBuffer(t, ctx, 1), timeoutFrom(Mapped, 1, brief))

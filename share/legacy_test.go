@@ -208,8 +208,8 @@ func TestLegacyPrepared(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// FAULTS 9: the memory stays as long as anybody has a lease of it, and who that is,
-// is said.
+// FAULTS 9: the memory stays as long as anybody has a lease of it, and the error names the
+// consumer.
 func TestFault9_LegacyMemoryIsInUse(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	m := newLegacy(t, ctx, 1<<20)
@@ -256,7 +256,7 @@ func TestFault10_LegacyAttachedTwice(t *testing.T) {
 	c.end(t)
 }
 
-// FAULTS 13: memory that was freed by somebody who does not know of the offer, with
+// FAULTS 13: nobody gets memory that its owner freed without knowing of the offer, even with
 // other memory in its place.
 func TestFault13_LegacyMemoryIsFreed(t *testing.T) {
 	_, ctx := leavesNothing(t)

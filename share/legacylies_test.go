@@ -111,7 +111,8 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 	})
 }
 
-// Who gives up has closed the memory before it says so: the producer may free it then.
+// A consumer that gives up closes the memory before it says so, because the producer may free it
+// then.
 func TestLegacyIsClosedBeforeItIsGivenUp(t *testing.T) {
 	spy, dev, _ := spied(t)
 	tr, _ := legacyTruth(t, dev)
@@ -213,7 +214,7 @@ func TestLegacyOfOneself(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrInvalidContext)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
 	_, err = Attach(soon(t), srv.Path(), "data", dev)
-	require.ErrorIs(t, err, ErrUnsupported, "nobody gets legacy memory who has not asked for it")
+	require.ErrorIs(t, err, ErrUnsupported, "only a consumer that asks for legacy memory gets it")
 	require.ErrorContains(t, err, "legacy handle")
 	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "legacy handle")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// requireInUse says that the memory stays, and whose it is.
+// requireInUse checks that the memory stays, and whose it is.
 func requireInUse(t *testing.T, m *Legacy, c *child) {
 	t.Helper()
 	err := m.Close()
@@ -82,8 +82,8 @@ func TestFault9_RevokedLegacyConsumerKilled(t *testing.T) {
 	}
 }
 
-// One that does not let go costs the owner the time of a step. Then the owner is told
-// whose it was, and can free.
+// A consumer that does not let go costs the owner the time of a step. Then the owner is told
+// which consumer it was, and can free the memory.
 func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 	type caseOf struct {
 		do    string
@@ -133,7 +133,7 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 		require.ErrorContains(t, l.Err(), "within "+brief.String())
 		require.ErrorIs(t, l.Err(), c.want)
 		require.ErrorIs(t, l.Err(), ErrStillOpen)
-		require.NoError(t, m.Close(), "who was told may go on")
+		require.NoError(t, m.Close(), "an owner that was told may go on")
 		child.kill()
 	})
 }
@@ -149,8 +149,8 @@ func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn 
 	return conn
 }
 
-// What a consumer says after REVOKE: a verdict says that the memory is closed, and all else
-// renews nothing and ends nothing, even if it is more than is taken, or no record.
+// After REVOKE a consumer's verdict says that the memory is closed. Anything else renews nothing
+// and ends nothing, even if it is more than is taken, or no record.
 func TestLegacyConsumerAfterRevoke(t *testing.T) {
 	good, bad := wire.Encode(wire.Verdict{OK: true}), wire.Encode(wire.Verdict{Text: "x"})
 	type caseOf struct {

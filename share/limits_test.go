@@ -40,8 +40,8 @@ func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
 	require.NoError(t, held.Err())
 }
 
-// Who waits for an offer that is expected has a place: the queue is no longer than
-// there are connections.
+// A consumer that waits for an expected offer takes up a connection, so no more consumers wait
+// than connections are allowed.
 func TestWaitingConsumersHavePlaces(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	for name, opt := range map[string]ListenOption{"in all": WithConnections(3), "of one process": WithConnectionsPerPeer(3)} {

@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// What a producer says to who asks for a list, by number after actHonest.
+// Records of a producer that is asked for a list, by number after actHonest.
 const (
 	listNothing = actHonest + iota
 	listOne
@@ -21,7 +21,7 @@ const (
 	listIgnorable
 )
 
-// FuzzList has a producer say whatever it likes, with files, to who asks it for a list.
+// FuzzList makes a producer say anything, with files, to a consumer that asks it for a list.
 // Invariant 2: List ends, keeps no descriptor, and returns no more than it takes, or an
 // error.
 func FuzzList(f *testing.F) {

@@ -101,8 +101,8 @@ func listing1(t *testing.T, list []wire.Listing) (path string) {
 	return l.Path()
 }
 
-// Of what the application does not let a peer read it does not hear, neither by a list
-// nor when it asks for the only offer.
+// A peer does not hear of offers that the application does not let it read, neither by a list nor
+// when it asks for the only offer.
 func TestListNamesWhatThePeerMayHave(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	door := doorkeeper{}
@@ -134,7 +134,7 @@ func TestListNamesWhatThePeerMayHave(t *testing.T) {
 	require.Len(t, door.all(), 2, "there is no offer to be asked about")
 }
 
-// Who asks for the only offer of several hears some of their names.
+// A consumer that asks for the only offer where there are several hears some of their names.
 func TestOnlyOfferOfSeveral(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	srv := listen(t)
@@ -157,8 +157,8 @@ func TestOnlyOfferOfSeveral(t *testing.T) {
 	require.Equal(t, "there is not exactly one offer here; ask for one by its name"+ten+" and 2 more", ask())
 }
 
-// What keeps a list from coming is said: by a producer that has no place left, does not
-// admit this process, or is older than lists, and on this side.
+// List says why there is no list: the producer has no place left, does not admit this process, or
+// is older than lists, or the reason is on this side.
 func TestListIsRefused(t *testing.T) {
 	srv := listen(t, WithConnections(1))
 	srv.Expect("data")
@@ -188,8 +188,8 @@ func refusing(t *testing.T, no wire.Refuse) (path string) {
 	return impostor(t, func(conn *sock.Conn) { _ = conn.Send(soon(t), wire.Encode(no)) })
 }
 
-// What a lying or broken producer may answer costs its caller an error, and no more than
-// a step's time.
+// The answer of a lying or broken producer costs the caller of List an error, and no more than the
+// time of a step.
 func TestListsThatLie(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)

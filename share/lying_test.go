@@ -169,7 +169,7 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 	}
 }
 
-// What is too much for the consumer although it is no lie.
+// An offer with less access than was asked for is no lie, but the consumer does not take it.
 func TestProducerThatOffersLessThanAsked(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
@@ -177,7 +177,7 @@ func TestProducerThatOffersLessThanAsked(t *testing.T) {
 	require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev, WithAccess(ReadWrite))), ErrProtocol)
 }
 
-// The honest ones among them, to show that the lies make the difference.
+// Honest producers among the impostors show that the lies make the difference.
 func TestImpostorCanBeHonest(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)

@@ -54,7 +54,7 @@ func TestNotices(t *testing.T) {
 	require.ErrorIs(t, att.Notify(soon(t), nil), ErrClosed)
 }
 
-// Who does not take notices keeps the latest, and its lease.
+// A consumer that does not take notices keeps the latest, and its lease.
 func TestNoticesNobodyTakes(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	leases := make(chan *Lease, 1)
@@ -82,7 +82,7 @@ func TestNoticesNobodyTakes(t *testing.T) {
 	require.ErrorIs(t, l.Notify(soon(t), nil), ErrRevoked)
 }
 
-// What is zero or nil has no notices, and takes none.
+// A zero or nil Lease or Attachment has no notices, and sends none.
 func TestNoticesOfNothing(t *testing.T) {
 	for _, l := range []*Lease{nil, {}} {
 		require.ErrorIs(t, l.Notify(t.Context(), nil), ErrClosed)

@@ -60,7 +60,7 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	requireWholeLease(t, s)
 }
 
-// It is the same for who has waited for the offer.
+// The events are the same for a consumer that has waited for the offer.
 func TestEventsOfAWaitingConsumer(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	srv.Expect("data")
@@ -79,7 +79,7 @@ func TestEventsOfAWaitingConsumer(t *testing.T) {
 	requireWholeLease(t, s)
 }
 
-// requireWholeLease says that a lease, and nothing else, went well to its end.
+// requireWholeLease checks that a lease, and nothing else, went well to its end.
 func requireWholeLease(t *testing.T, s *served) {
 	t.Helper()
 	var kinds []string
@@ -207,8 +207,8 @@ func uid() uint32 { return uint32(os.Geteuid()) }
 func gid() uint32 { return uint32(os.Getegid()) }
 func pid() int32  { return int32(os.Getpid()) }
 
-// Once an offer has ended its observer hears of nothing any more, also of nothing that
-// another offer's observer heard of before.
+// Once an offer has ended its observer hears of nothing any more, not even of an event that
+// another offer's observer heard of first.
 func TestObserverHearsNothingAfterTheEnd(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)

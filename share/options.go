@@ -106,8 +106,8 @@ func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
 	})
 }
 
-// WithParts calls f when a peer asks for a name that is not offered. If what has that name is
-// offered in parts, f returns the names of those that the peer may have. Then the peer is
+// WithParts calls f when a peer asks for a name that is not offered. If the name stands for memory
+// that is offered in parts, f returns the names of those that the peer may have. Then the peer is
 // refused with them ([RefusedParts]), and [Follow] does not wait. f runs on the goroutine of
 // the connection.
 func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
@@ -116,9 +116,9 @@ func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
 
 // WithAuthorizeName asks f first of all whether a peer may ask for a name with that access, whether it
 // is offered or not. A peer that f does not admit is turned away at once, with the same words in both
-// cases ([RefusedPolicy]): it does not learn which names there are. A peer that names none, and whom f
-// does not admit to the only offer, hears that there is no such offer. A list has what f admits to with
-// [ReadOnly]. f is called as the function of [WithAuthorize] is.
+// cases ([RefusedPolicy]), so it does not learn which names there are. A peer that names none hears that
+// there is no such offer, if f does not admit it to the only one. A list has the offers that f admits to
+// with [ReadOnly]. f is called as the function of [WithAuthorize] is.
 func WithAuthorizeName(f func(peer sock.Peer, name string, access cu.Access) error) ListenOption {
 	return listenOption(func(o *serve.Options) { o.AllowName = f })
 }

@@ -76,7 +76,7 @@ func TestFault9_ProducerFreesWhileAConsumerMaps(t *testing.T) {
 	}
 }
 
-// A producer that ends in good order does not wait for who maps.
+// A producer that ends in good order does not wait for a consumer that is mapping the memory.
 func TestFault9_ProducerEndsWhileAConsumerMaps(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	path := socketPath(t)
@@ -142,8 +142,8 @@ func permute(list []string, done int, yield func([]string) bool) bool {
 }
 
 // The producer frees its memory, makes other memory at the same address and offers
-// that. Who is attached to the old memory keeps that; who asks for newer memory gets
-// the new one.
+// that. A consumer that is attached to the old memory keeps that; a consumer that asks for newer
+// memory gets the new one.
 func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)

@@ -17,8 +17,8 @@ import (
 
 const exports = "cuMemExportToShareableHandle"
 
-// Who asks once there is a Prepare gets the descriptors, and is told of the data
-// by Offer, for which nothing else is left to be done. So does who waited.
+// A consumer that comes after Prepare, or waited for it, gets the descriptors, and hears of the data
+// by Offer, which has nothing else left to do.
 func TestPreparedOffer(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 5)
@@ -107,7 +107,7 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 	}
 }
 
-// What was not published is not taken for finished, however that ends.
+// No consumer takes data that was not published for finished, however the offer ends.
 func TestFault4_DataThatNeverComes(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 1)
@@ -158,8 +158,8 @@ func TestOfferThatIsOverAlready(t *testing.T) {
 	require.Empty(t, s.of(Offered))
 }
 
-// What a consumer may not say, or does, while the data is not there costs it its
-// place and nobody else anything.
+// A consumer that breaks the protocol or goes before the data is there loses its place, and costs
+// nobody else anything.
 func TestBeforeTheDataIsThere(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)

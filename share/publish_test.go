@@ -59,7 +59,7 @@ func warmUp(t *testing.T) {
 	require.NoError(t, errors.Join(h.letGo(), h.close(soon(t))))
 }
 
-// letGo has the work begin.
+// letGo lets the work begin.
 func (h *held) letGo() error { return h.writes.WriteValue32(h.gate.Ptr(), 1, cu.WriteDefault) }
 
 // close waits for the work and ends the streams.

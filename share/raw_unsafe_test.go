@@ -47,7 +47,7 @@ func sendRaw(t *testing.T, conn *sock.Conn, record []byte, f *os.File, n int) bo
 	return true
 }
 
-// underMPS has a driver say that its devices are shared by MPS.
+// underMPS makes a driver say that its devices are shared by MPS.
 func underMPS(faults *cutest.Faults) *cutest.Fault {
 	return faults.Hook("cuDeviceGetAttribute", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		if uint32(call.Arg(1)) != uint32(sys.CU_DEVICE_ATTRIBUTE_MPS_ENABLED) {

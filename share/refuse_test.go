@@ -173,8 +173,7 @@ func TestRefusalIsNotAnswered(t *testing.T) {
 	requireServed(t, srv, ctx)
 }
 
-// Who says nothing until the producer ends has not been kept waiting for an offer; and
-// who was too slow is told that, also when the producer ends at that moment.
+// A peer that says nothing until the producer ends is told so, and not that it waited for an offer.
 func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	_, ctx, srv := listening(t)
 	s := put(t, srv, newBuffer(t, ctx, 1))
@@ -190,7 +189,7 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	require.ErrorIs(t, s.end(t), ErrClosed)
 }
 
-// What an attached consumer may do wrong.
+// A bad record of an attached consumer ends its lease, and harms no other consumer.
 func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	s := put(t, srv, newBuffer(t, ctx, 1))

@@ -37,7 +37,7 @@ func (a *Attachment) Close() error {
 // the memory is closed.
 func (a *Attachment) endLease(released bool) (err error) {
 	a.once.Do(func() {
-		t := a.lastTie(released)
+		t := a.lastLeaseConn(released)
 		if released {
 			a.sayFarewell(t)
 		}
@@ -65,8 +65,8 @@ func (a *Attachment) awaitFiles() {
 	}
 }
 
-// lastTie returns the current lease, and makes it the last one.
-func (a *Attachment) lastTie(released bool) *tie {
+// lastLeaseConn returns the current lease, and makes it the last one.
+func (a *Attachment) lastLeaseConn(released bool) *leaseConn {
 	a.swap.Lock()
 	defer a.swap.Unlock()
 	a.shut, a.gone = true, released
@@ -112,7 +112,7 @@ func (a *Attachment) synchronize(ctx context.Context) error {
 
 // sayFarewell says that this side does not use the memory any more, to a producer that
 // waits to hear it. After a verdict no farewell is due.
-func (a *Attachment) sayFarewell(t *tie) {
+func (a *Attachment) sayFarewell(t *leaseConn) {
 	if t.says.Told && !a.judged.Load() && (!serve.IsClosed(t.done) || a.awaitsRelease(t)) {
 		_ = t.transport.SayLast(context.Background(), wire.Farewell{})
 	}

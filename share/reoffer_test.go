@@ -102,7 +102,7 @@ func TestManyChunksAreOfferedOn(t *testing.T) {
 	requireDescriptors(t, open)
 }
 
-// Who attached read-only offers read-only, whatever its predecessor offered.
+// A successor that attached read-only offers read-only, whatever its predecessor offered.
 func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
@@ -156,8 +156,8 @@ func TestAttachmentThatIsOfferedOnIsNotClosed(t *testing.T) {
 	require.ErrorIs(t, from.Err(), ErrRevoked)
 }
 
-// The memory is closed before the connection: who hears that the lease has ended may
-// write it.
+// Close closes the memory before the connection, because a producer that hears that the lease has
+// ended may write the memory.
 func TestMemoryOfferedOnIsClosedBeforeItsLeaseEnds(t *testing.T) {
 	var from *Attachment
 	var lease []error // as it is when memory is unmapped
@@ -176,7 +176,7 @@ func TestMemoryOfferedOnIsClosedBeforeItsLeaseEnds(t *testing.T) {
 	require.ErrorIs(t, from.Err(), ErrClosed)
 }
 
-// Legacy memory ends with who allocated it.
+// Legacy memory ends with the process that allocated it.
 func TestLegacyMemoryIsNotOfferedOn(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)

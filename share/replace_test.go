@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// replace has buf take the name "data", as put offers it.
+// replace makes buf take the name "data", as put offers it.
 func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
 	t.Helper()
 	before, s := offeringOf(srv), newServed(srv)
@@ -57,7 +57,7 @@ func isSuperseded(att *Attachment) bool {
 	}
 }
 
-// goesOn says that Offer has not returned.
+// goesOn checks that Offer has not returned.
 func (s *served) goesOn(t testing.TB) {
 	t.Helper()
 	select {
@@ -135,7 +135,7 @@ func TestLeasesOfAReplacedOfferEnd(t *testing.T) {
 	}
 }
 
-// What Replace cannot put up leaves what is there as it was, and nobody waiting.
+// A Replace that fails leaves the offer that is there as it was, and nobody waiting.
 func TestReplaceThatFails(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 1)
@@ -167,7 +167,7 @@ func TestReplaceThatFails(t *testing.T) {
 	}
 }
 
-// What is offered ends while its successor is waited for: who comes then waits, too.
+// If the old offer ends while Replace waits for the new memory, consumers that come then wait, too.
 func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
 	warmUp(t)
 	dev, ctx, srv := listening(t)

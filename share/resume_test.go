@@ -36,9 +36,8 @@ func again(t testing.TB, att *Attachment, opts ...ListenOption) *Server {
 	return srv
 }
 
-// Who has the memory mapped takes a lease of it again, and nothing is mapped anew: no
-// chunk is imported. Everything about a lease works then, and it can be lost
-// and resumed again.
+// A consumer that has the memory mapped takes a new lease of it. Nothing is mapped anew, and no
+// chunk is imported. Everything about a lease works then, and it can be lost and resumed again.
 func TestResume(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	g := granularity(t, dev)
@@ -101,7 +100,7 @@ func TestResumeOfWhatIsNotThereYet(t *testing.T) {
 	require.Zero(t, att.Ptr(), "it was the other's")
 }
 
-// What cannot be resumed is an error that says why, and the memory stays.
+// A Resume that fails returns an error that says why, and the memory stays.
 func TestResumeIsRefused(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf, other := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
@@ -149,7 +148,8 @@ func TestResumeIsRefused(t *testing.T) {
 	}
 }
 
-// Of all that resume or close an attachment at once, one has the memory in the end.
+// If several goroutines resume or close an attachment at once, at most one has the memory in the
+// end.
 func TestResumeAtOnce(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
@@ -197,9 +197,9 @@ func TestResumeOfHeldMemory(t *testing.T) {
 	require.NoError(t, next.Close())
 }
 
-// Invariant 2: whatever a producer answers to who resumes, that keeps its memory, is told
-// what was wrong, and takes no descriptors.
-func TestLyingProducerToWhoResumes(t *testing.T) {
+// Invariant 2: whatever a producer answers to a consumer that resumes, the consumer keeps its
+// memory, is told what was wrong, and takes no descriptors.
+func TestLyingProducerOfAResumedLease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
 	att := ok(Attach(soon(t), impostor(t, tell(t, tr.say(nil, tr.files...))), "data", dev))(t)

@@ -33,7 +33,7 @@ func next(t testing.TB, c <-chan *Lease) *Lease {
 	}
 }
 
-// requireLive says that the lease is there and has not ended.
+// requireLive checks that the lease is there and has not ended.
 func requireLive(t testing.TB, srv *Server, l *Lease) {
 	t.Helper()
 	require.True(t, slices.Contains(srv.Leases("data"), l))
@@ -190,7 +190,8 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// Who waits for data that is in the making, too; its place is another's.
+// A consumer that waits for data in the making is told of the revocation, too, and another consumer
+// gets its place.
 func TestRevokeBeforeTheDataIsThere(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)
@@ -227,7 +228,7 @@ func TestRevokeBeforeTheDataIsThere(t *testing.T) {
 	require.NoError(t, s.end(t), "it was the only one")
 }
 
-// Where the data was there, the place is used up.
+// If the data was there, the revoked lease uses its place up.
 func TestRevokedLeaseCounts(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	onLease, begun := leases()
@@ -243,7 +244,7 @@ func TestRevokedLeaseCounts(t *testing.T) {
 	require.NoError(t, s.end(t))
 }
 
-// Who is revoked when its lease begins is sent nothing of the offer.
+// A consumer whose lease is revoked as soon as it begins is sent nothing of the offer.
 func TestRevokeBeforeAnythingIsSent(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)

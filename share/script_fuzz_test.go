@@ -20,7 +20,7 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// What a hostile consumer says, by number after actHonest.
+// Records of a hostile consumer, by number after actHonest.
 const (
 	sayAny = actHonest + iota
 	sayData
@@ -57,7 +57,7 @@ func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message 
 	}
 }
 
-// FuzzServer has a consumer say whatever it likes, with files, to a server with
+// FuzzServer makes a consumer say anything, with files, to a server with
 // offers of every kind (FAULTS 19 to 31). Invariant 2: the server ends the
 // conversation, keeps no descriptor, and serves the next one.
 func FuzzServer(f *testing.F) {
@@ -173,8 +173,8 @@ func recordsOfVectors(t testing.TB) (all [][]byte) {
 	return all
 }
 
-// What a hostile producer says, by number after actHonest. Its files are three
-// chunks, memory of another size, what is no memory, and application data.
+// Records of a hostile producer, by number after actHonest. Its files are three
+// chunks, memory of another size, a file that is no memory, and application data.
 const (
 	offerAll = actHonest + iota
 	offerTwo
@@ -222,10 +222,10 @@ func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Mess
 	}
 }
 
-// FuzzAttach has a producer say whatever it likes, with files, to a consumer
+// FuzzAttach makes a producer say anything, with files, to a consumer
 // that attaches, in a way that the first byte says (FAULTS 19 to 31, 35 to 40).
-// Invariants 2 and 4: Attach ends, and what it does not attach to it has not kept
-// anything of; what it attaches to can be read and given back.
+// Invariants 2 and 4: Attach ends. It keeps nothing of memory that it does not
+// attach to; memory that it attaches to can be read and given back.
 func FuzzAttach(f *testing.F) {
 	spy, dev, ctx := spied(f)
 	g := granularity(f, dev)

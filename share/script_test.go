@@ -16,9 +16,9 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A script is what a fuzzer has a hostile peer do, one act after the other. An
-// act is a byte that says what, what that takes, and the files that go with a
-// record: how many, and which.
+// A script lists the acts of a hostile peer, which a fuzzer makes up. An act is a
+// byte that says which, the bytes that it takes, and the number and choice of the
+// files that go with a record.
 //
 // Most acts are records as an honest peer would send them, so that a script of a
 // few bytes gets far into a conversation, with changes of single bytes.
@@ -28,7 +28,7 @@ type script struct {
 	files  []*os.File
 }
 
-// What an act is; from actHonest on it is a record of an honest peer.
+// The kinds of acts; from actHonest on an act is a record of an honest peer.
 const (
 	actRaw  = iota // send a record of the script's own: a length of two bytes, and as many
 	actFlaw        // have the next honest record changed: an offset of two bytes, and a value
@@ -36,7 +36,7 @@ const (
 	actHonest
 )
 
-// What one script may do, so that it is soon over.
+// The limits of one script, so that it is soon over.
 const (
 	maxActs  = 24
 	maxFiles = 4
@@ -118,7 +118,7 @@ func raw(record []byte, files ...byte) []byte {
 	return append(append(b, byte(len(files))), files...)
 }
 
-// flawed has the next honest record changed.
+// flawed is an act that changes the next honest record.
 func flawed(offset int, value byte) []byte {
 	return []byte{actFlaw, byte(offset), byte(offset >> 8), value}
 }

@@ -156,7 +156,7 @@ func awaitDone(t testing.TB, att *Attachment) error {
 	}
 }
 
-// requireServed says that the server still serves.
+// requireServed checks that the server still serves.
 func requireServed(t testing.TB, srv *Server, ctx *cu.Context) {
 	t.Helper()
 	att := ok(Attach(soon(t), srv.Path(), "", ctx.Device()))(t)
@@ -237,12 +237,12 @@ func hearer(conn *sock.Conn) *serve.Transport {
 	return serve.NewTransport(conn, o)
 }
 
-// exportOnce has buf remember its descriptors: to offer it calls no driver any more.
+// exportOnce makes buf remember its descriptors, so that a later offer of it calls no driver.
 func exportOnce(t testing.TB, buf *vmm.Buffer) {
 	t.Helper()
 	l := ok(buf.Lend())(t)
 	require.NoError(t, l.Close())
 }
 
-// turnedAway is what a peer hears whom the application does not admit.
+// turnedAway is the answer to a peer that the application does not admit.
 var turnedAway = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}

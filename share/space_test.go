@@ -103,7 +103,7 @@ func childRunsOutOfAddresses() error {
 }
 
 // TestFault62_UsedUpByAttaching: attaching again and again uses a process'
-// address space up. What was attached goes on, and who closes one attachment can
+// address space up. Earlier attachments go on, and a process that closes one can
 // have another.
 func TestFault62_UsedUpByAttaching(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
@@ -169,8 +169,8 @@ func childAttachesTooOften() error {
 	return errors.Join(err, ctx.Close())
 }
 
-// keepHeap has Go's heap take the address space that it will need, before there
-// is none: it ends the process where it finds none, and does not give it back.
+// keepHeap makes Go's heap take the address space that it will need, before there
+// is none. The heap ends the process if it finds none, and does not give it back.
 func keepHeap() {
 	runtime.KeepAlive(make([]byte, 32<<20))
 	runtime.GC()

@@ -22,8 +22,8 @@ func kept(t testing.TB, ctx *cu.Context, size uint64, seed int, opts ...vmm.NewO
 	return memory, files
 }
 
-// An offer whose place another has under another name is told to its consumers, who stay, and to
-// nobody who comes. What is offered under its name later is not in its way.
+// Supersede tells the attached consumers, which stay, that another offer has the place of this one.
+// New consumers do not get the memory. A later offer may have its name.
 func TestSupersede(t *testing.T) {
 	_, dev, ctx := spied(t)
 	srv := listen(t)
@@ -49,8 +49,8 @@ func TestSupersede(t *testing.T) {
 	(*Standing)(nil).Supersede(1)
 }
 
-// Memory outlives who made it, in a process that has its descriptors and makes no driver
-// call.
+// Memory outlives the process that made it, in a process that has its descriptors and makes no
+// driver call.
 func TestOfferFiles(t *testing.T) {
 	s, dev, ctx := spied(t)
 	srv := listen(t)
@@ -84,7 +84,7 @@ func TestOfferFiles(t *testing.T) {
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
 }
 
-// What no consumer would take is refused, and the files stay the caller's.
+// OfferFiles refuses memory that no consumer would take, and the files stay the caller's.
 func TestOfferFilesWrong(t *testing.T) {
 	_, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 100, 1)
@@ -143,8 +143,8 @@ func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// Memory of descriptors alone is waited for until who could write it has released it, and
-// is resumed.
+// An offer of descriptors alone waits until the consumer that could write the memory has released
+// it, and its leases can be resumed.
 func TestOfferFilesIsFencedAndResumed(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 100, 1)

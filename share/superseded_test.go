@@ -9,8 +9,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// Consumers are told in a record that older ones ignore, how far they have got does not
-// matter: those that wait for the data of the offer that is replaced cannot be.
+// Consumers are told in a record that older ones ignore, however far they have got. None of them
+// waits for data, because a prepared offer cannot be replaced.
 func TestConsumersHearThatTheyAreSuperseded(t *testing.T) {
 	dev, ctx, srv := listening(t, goodbyes(brief))
 	buf, next := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
@@ -35,7 +35,7 @@ func TestConsumersHearThatTheyAreSuperseded(t *testing.T) {
 	require.NoError(t, old.end(t))
 }
 
-// One that does not read is told when it does, and waited for no longer than its lease.
+// A consumer that does not read is told when it does, and waited for no longer than its lease.
 func TestSupersededConsumerThatDoesNotRead(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	for _, reads := range []bool{true, false} {

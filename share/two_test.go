@@ -147,8 +147,8 @@ func TestFollowFromAnotherDeviceGoesOn(t *testing.T) {
 	require.ErrorIs(t, b.cancel(), context.Canceled)
 }
 
-// Who offers memory on, or releases it, waits for the work of the device that uses it, and not for
-// that of the memory's device alone.
+// A consumer that offers memory on, or releases it, waits for the work of the device that uses it,
+// and not for that of the memory's device alone.
 //
 //fault:rows 82
 func TestWorkOfAnotherDeviceIsWaitedFor(t *testing.T) {

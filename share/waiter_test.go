@@ -49,7 +49,7 @@ func manyRecords(t *testing.T, dev *cu.Device) *vmm.Buffer {
 func large() OfferOption { return WithData(make([]byte, wire.MaxData)) }
 
 // A consumer that waits but does not read is sent its offer as it reads, each
-// record once; who reads has it meanwhile.
+// record once; a consumer that reads has it meanwhile.
 func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	buf := manyRecords(t, dev)
@@ -83,8 +83,8 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	}
 }
 
-// What may happen while the rest of an offer waits to be
-// sent. It costs the others nothing.
+// A consumer that does not read, while the rest of its offer waits to be sent, costs other
+// consumers nothing, whatever happens.
 func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 	type caseOf struct {
 		timeout time.Duration // of the lease
@@ -158,7 +158,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// FAULTS 31: what a consumer may answer that has waited for the offer.
+// FAULTS 31: answers of a consumer that has waited for the offer.
 func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	srv.Expect("data")
@@ -189,7 +189,7 @@ func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
 	requireServed(t, srv, ctx)
 }
 
-// Who speaks before there is an offer is refused, and told why.
+// A consumer that speaks before there is an offer is refused, and told why.
 func TestWaitingConsumersThatSpeak(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	srv := listen(t)
@@ -226,7 +226,7 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	requireRefusal(t, conn, RefusedTimeout, "silence")
 }
 
-// Nor is one that has answered cut off when it would have been.
+// A consumer that has answered may be silent for longer than that.
 func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	const step = 2 * time.Second

@@ -55,8 +55,8 @@ func awaitBehind(t testing.TB, srv *Server, n int) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// Who knows the memory of a name waits for the next, while others get what there is, and
-// waits on where the producer goes back to memory that is older still.
+// A consumer that knows the memory of a name waits for newer memory, while others get the present
+// offer. It goes on waiting if the producer goes back to older memory.
 func TestWaitForNewer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	oldest, old, next := filled(t, ctx, 1), filled(t, ctx, 2), filled(t, ctx, 3)
@@ -65,7 +65,7 @@ func TestWaitForNewer(t *testing.T) {
 	n := waitForNewer(t, srv, dev, old)
 	awaitBehind(t, srv, 1)
 	require.NoError(t, attached(t, srv, "data", dev).Close())
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))), ErrStale, "who does not want to wait")
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))), ErrStale, "it does not want to wait")
 	replace(t, srv, oldest)
 	awaitBehind(t, srv, 1)
 	replace(t, srv, next)
@@ -73,8 +73,8 @@ func TestWaitForNewer(t *testing.T) {
 	awaitBehind(t, srv, 0)
 }
 
-// Who waits hears of progress, which renews its patience, is asked about when there is
-// something to decide, and is told when the server ends.
+// A consumer that waits for newer memory hears of progress, which extends its wait, and is told
+// when the server ends. The application is asked about it only when there is something to decide.
 func TestWaitForNewerHearsOfProgress(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	old, next := filled(t, ctx, 1), filled(t, ctx, 2)
@@ -105,9 +105,9 @@ func TestWaitForNewerHearsOfProgress(t *testing.T) {
 	require.ErrorIs(t, <-n.err, ErrRefused)
 }
 
-// Who is not admitted is answered alike whatever generation it says that it knows: by a wait
-// here and an answer there it would find out which there is.
-func TestWhoIsNotAdmittedLearnsNoGeneration(t *testing.T) {
+// A consumer that is not admitted gets the same answer whatever generation it says that it knows.
+// If it had to wait for some and not for others, it would find out which generation there is.
+func TestConsumerThatIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errors.New("not you") }))
 	buf := filled(t, ctx, 1)
@@ -127,8 +127,8 @@ func TestWhoIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 	awaitBehind(t, srv, 0)
 }
 
-// Those who wait are bounded, and none says anything while it does. They have their own
-// time.
+// The consumers that wait for newer memory are bounded in number, and may not speak meanwhile. They
+// wait until their own time is over.
 func TestWaitForNewerIsBounded(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithConnections(2), goodbyes(brief))
@@ -153,7 +153,7 @@ func TestWaitForNewerIsBounded(t *testing.T) {
 	awaitBehind(t, srv, 0)
 }
 
-// Who follows, and wants nothing twice, asks once until there is newer memory.
+// A follower that wants no version twice asks once, and then waits for newer memory.
 func TestFollowDoesNotPoll(t *testing.T) {
 	_, ctx, srv := listening(t)
 	srv.Expect("data")

@@ -10,9 +10,9 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// A lookout polls the counters of one buffer that the host waits for. Its goroutine runs
+// A poller polls the counters of one buffer that the host waits for. Its goroutine runs
 // while there are waits.
-type lookout struct {
+type poller struct {
 	buf   *vmm.Buffer
 	words []uint64      // room for what is copied; the goroutine's alone
 	came  chan struct{} // a wait has come: polling begins again with short pauses
@@ -21,27 +21,27 @@ type lookout struct {
 	counters []*Counter // that are awaited, in the order of their slots
 }
 
-// lookouts are all lookouts of the process.
-var lookouts = struct {
+// pollers are all pollers of the process.
+var pollers = struct {
 	sync.Mutex
-	of map[*vmm.Buffer]*lookout
-}{of: map[*vmm.Buffer]*lookout{}}
+	of map[*vmm.Buffer]*poller
+}{of: map[*vmm.Buffer]*poller{}}
 
-// An await is a wait for a number. The counter's are under the mu of its lookout.
+// An await is a wait for a number. The counter's are under the mu of its poller.
 type await struct {
 	counter *Counter
 	n       uint64
 	result  chan error // has room for it
 }
 
-// lookFor makes a lookout tell when the number is n or more.
-func lookFor(c *Counter, n uint64) (*await, *lookout) {
-	lookouts.Lock()
-	defer lookouts.Unlock()
-	l := lookouts.of[c.buf]
+// pollFor makes a poller tell when the number is n or more.
+func pollFor(c *Counter, n uint64) (*await, *poller) {
+	pollers.Lock()
+	defer pollers.Unlock()
+	l := pollers.of[c.buf]
 	if l == nil {
-		l = &lookout{buf: c.buf, came: make(chan struct{}, 1)}
-		lookouts.of[c.buf] = l
+		l = &poller{buf: c.buf, came: make(chan struct{}, 1)}
+		pollers.of[c.buf] = l
 		defer func() { go l.run() }()
 	}
 	l.mu.Lock()
@@ -60,14 +60,14 @@ func lookFor(c *Counter, n uint64) (*await, *lookout) {
 }
 
 // drop ends a wait that was given up.
-func (l *lookout) drop(a *await) {
+func (l *poller) drop(a *await) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.remove(a.counter, func(o *await) bool { return o == a })
 }
 
 // remove ends waits for a counter. It runs with mu held.
-func (l *lookout) remove(c *Counter, ends func(*await) bool) {
+func (l *poller) remove(c *Counter, ends func(*await) bool) {
 	if len(c.awaits) == 0 {
 		return
 	}
@@ -77,16 +77,16 @@ func (l *lookout) remove(c *Counter, ends func(*await) bool) {
 }
 
 // The pauses between two looks double from readPause to maxReadPause, or beyond if there
-// are many waits or buffers, so that all lookouts together take little of a CPU.
+// are many waits or buffers, so that all pollers together take little of a CPU.
 const (
 	readPause    = 20 * time.Microsecond
 	maxReadPause = 2 * time.Millisecond
 	fewWaits     = 128
-	fewLookouts  = 8
+	fewPollers   = 8
 )
 
 // run looks until nobody waits.
-func (l *lookout) run() {
+func (l *poller) run() {
 	for pause := readPause; ; {
 		if l.sleep(pause) {
 			pause = readPause
@@ -95,7 +95,7 @@ func (l *lookout) run() {
 		if counters == nil {
 			return
 		}
-		longest := maxReadPause * time.Duration(1+waits/fewWaits+others/fewLookouts)
+		longest := maxReadPause * time.Duration(1+waits/fewWaits+others/fewPollers)
 		if pause = min(2*pause, longest); l.look(counters) {
 			pause = readPause
 		}
@@ -103,7 +103,7 @@ func (l *lookout) run() {
 }
 
 // sleep returns early if one more waits, and reports whether.
-func (l *lookout) sleep(d time.Duration) (more bool) {
+func (l *poller) sleep(d time.Duration) (more bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -115,27 +115,27 @@ func (l *lookout) sleep(d time.Duration) (more bool) {
 }
 
 // awaited returns the counters to look at, the number of waits for them, and how many other
-// lookouts there are. If there are no counters, the lookout is over.
-func (l *lookout) awaited() (counters []*Counter, waits, others int) {
-	lookouts.Lock()
-	defer lookouts.Unlock()
+// pollers there are. If there are no counters, the poller is over.
+func (l *poller) awaited() (counters []*Counter, waits, others int) {
+	pollers.Lock()
+	defer pollers.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.counters) == 0 {
-		delete(lookouts.of, l.buf)
+		delete(pollers.of, l.buf)
 		return nil, 0, 0
 	}
 	for _, c := range l.counters {
 		waits += len(c.awaits)
 	}
-	return slices.Clone(l.counters), waits, len(lookouts.of) - 1
+	return slices.Clone(l.counters), waits, len(pollers.of) - 1
 }
 
 // maxSpan is how many slots are copied at once.
 const maxSpan = 512
 
 // look ends the waits whose numbers have come, and reports whether there are any.
-func (l *lookout) look(counters []*Counter) (served bool) {
+func (l *poller) look(counters []*Counter) (served bool) {
 	for len(counters) > 0 {
 		many := 1
 		for many < len(counters) && counters[many].slot < counters[0].slot+maxSpan {
@@ -152,7 +152,7 @@ func (l *lookout) look(counters []*Counter) (served bool) {
 // lookAt copies the slots of the counters, in the stream of the first counter that can. It
 // then reads the numbers that may have been reached again, one by one: a copy of many words
 // may hold half of a number.
-func (l *lookout) lookAt(counters []*Counter) (served bool) {
+func (l *poller) lookAt(counters []*Counter) (served bool) {
 	for len(counters) > 1 && l.copySlots(counters) != nil {
 		served = l.serve(counters[0]) || served // it says why
 		counters = counters[1:]
@@ -173,7 +173,7 @@ const wordsPerSlot = CounterStride / 8
 
 // copySlots copies the slots from the first counter to the last, in the first one's stream,
 // which keeps the memory meanwhile.
-func (l *lookout) copySlots(counters []*Counter) error {
+func (l *poller) copySlots(counters []*Counter) error {
 	first, last := counters[0], counters[len(counters)-1]
 	l.words = slices.Grow(l.words[:0], maxSpan*wordsPerSlot)[:(last.slot-first.slot)*wordsPerSlot+2]
 	if err := first.state(); err != nil {
@@ -183,7 +183,7 @@ func (l *lookout) copySlots(counters []*Counter) error {
 }
 
 // mayEnd reports whether somebody waits for no more than the number.
-func (l *lookout) mayEnd(c *Counter, number uint64) bool {
+func (l *poller) mayEnd(c *Counter, number uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(c.awaits, func(a *await) bool { return a.n <= number })
@@ -191,7 +191,7 @@ func (l *lookout) mayEnd(c *Counter, number uint64) bool {
 
 // serve reads a number, and ends the waits for it, or all waits if that fails. It reports
 // whether there were any.
-func (l *lookout) serve(c *Counter) bool {
+func (l *poller) serve(c *Counter) bool {
 	number, err := c.Value()
 	l.mu.Lock()
 	defer l.mu.Unlock()

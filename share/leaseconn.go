@@ -13,9 +13,9 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A tie is one lease of an attachment: a connection, and what is known of the producer at
+// A leaseConn is one lease of an attachment: a connection, and what is known of the producer at
 // its other end. An attachment of [Follow] may have several, one after the other.
-type tie struct {
+type leaseConn struct {
 	transport *serve.Transport
 	offer     Offer
 	fence     *serve.PeerFence
@@ -31,8 +31,8 @@ type tie struct {
 
 // take makes the new lease of from the attachment's, and watches the producer's process
 // until Close.
-func (a *Attachment) take(from *attaching) *tie {
-	t := &tie{transport: from.transport, offer: from.described(), says: from.offer.Process, done: make(chan struct{})}
+func (a *Attachment) take(from *attaching) *leaseConn {
+	t := &leaseConn{transport: from.transport, offer: from.described(), says: from.offer.Process, done: make(chan struct{})}
 	t.keeps = t.offer.Legacy != nil || a.awaitsRelease(t)
 	t.ctx, t.stop = context.WithCancel(a.open)
 	var w *serve.Watch
@@ -47,11 +47,11 @@ func (a *Attachment) take(from *attaching) *tie {
 
 // awaitsRelease reports whether the producer waits on the connection until this side has
 // closed the memory.
-func (a *Attachment) awaitsRelease(t *tie) bool { return t.offer.AwaitsRelease && a.writes }
+func (a *Attachment) awaitsRelease(t *leaseConn) bool { return t.offer.AwaitsRelease && a.writes }
 
 // follow reads until the lease is over, and then ends the conversation. If legacy memory is
 // open, Close ends it instead: the producer may free the memory once the connection ends.
-func (a *Attachment) follow(t *tie) {
+func (a *Attachment) follow(t *leaseConn) {
 	defer close(t.done)
 	var last wire.Message
 	t.reason = t.read()
@@ -71,7 +71,7 @@ func (a *Attachment) follow(t *tie) {
 }
 
 // read reads until the producer goes or says that the offer has ended.
-func (t *tie) read() error {
+func (t *leaseConn) read() error {
 	for {
 		m, files, err := t.transport.Receive(t.ctx, true)
 		_ = sock.CloseFiles(files)
@@ -89,7 +89,7 @@ func (t *tie) read() error {
 
 // hangUp says last, unless that is nil or would have to wait, and closes the connection,
 // for which the producer waits. If it waits for the memory, too, Close closes the connection.
-func (t *tie) hangUp(last wire.Message) {
+func (t *leaseConn) hangUp(last wire.Message) {
 	t.stop()
 	if t.keeps {
 		t.transport.TrySay(last)
@@ -98,7 +98,7 @@ func (t *tie) hangUp(last wire.Message) {
 	_ = t.transport.Close(last, 0)
 }
 
-func (t *tie) report(ctx context.Context, m wire.Verdict) error {
+func (t *leaseConn) report(ctx context.Context, m wire.Verdict) error {
 	if err := t.transport.Send(ctx, m); err != nil {
 		return t.ended(err)
 	}
@@ -119,7 +119,7 @@ func (t *tie) report(ctx context.Context, m wire.Verdict) error {
 
 // ended returns why the lease ended, which the reader knows, in place of an error of
 // sending. A producer that receives nothing more is lost, even if it can still send.
-func (t *tie) ended(err error) error {
+func (t *leaseConn) ended(err error) error {
 	if err == nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
 		return err
 	}

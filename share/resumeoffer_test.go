@@ -58,7 +58,7 @@ func TestOfferResumed(t *testing.T) {
 	require.NoError(t, now.Close())
 }
 
-// What is wrong leaves nothing behind, and the files with the caller.
+// An OfferResumed that fails leaves nothing behind, and the files with the caller.
 func TestOfferResumedWrong(t *testing.T) {
 	_, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 100, 1)
