@@ -20,7 +20,7 @@ type Want struct {
 	Part   *int              // that part alone, such as new(1); nil is all
 	Labels map[string]string // that the version has to have
 	Access cu.Access         // share.ReadOnly if 0
-	Peers  sock.Policy       // whose keeper it may be, beside this user's
+	Peers  sock.Policy       // users whose keeper it may be, beside this user
 }
 
 // takes reports whether the part is wanted.
@@ -69,7 +69,7 @@ func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Wa
 	}
 }
 
-// good wants parts that the keeper serves.
+// good returns an error if the keeper does not serve a wanted part.
 func good(info Info, want Want) error {
 	for i, p := range info.Parts {
 		if want.takes(i) && p.State != state.OK {
@@ -120,7 +120,7 @@ func attachAll(ctx context.Context, drv *cu.Driver, c *Client, info Info, want W
 		a, err := attachPart(ctx, drv, c, info, i, want)
 		if errors.Is(err, share.ErrRefused) {
 			if now, statErr := c.Stat(ctx, info.Name); statErr == nil && now.Version != info.Version && now.Version != 0 {
-				return all, errOther // which has other parts
+				return all, errOther // the new version has other parts
 			}
 		}
 		if err != nil {
@@ -165,18 +165,18 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int
 	return a, nil
 }
 
-// whyRefused returns the keeper's reason to refuse a reader, which only hears that it is
+// whyRefused returns the keeper's reason to refuse a reader, which is only told that it is
 // refused. It returns err if there is no such reason now.
 func (c *Client) whyRefused(ctx context.Context, name string, part int, access cu.Access, err error) error {
 	var no *Error
 	_, why := c.query(ctx, request{Op: opLease, Name: name, Part: part, Access: access.String()})
-	if errors.As(why, &no) && no.Code != state.BadRequest { // of a keeper that does not know the operation
+	if errors.As(why, &no) && no.Code != state.BadRequest { // BadRequest: this keeper does not know the operation
 		return errors.Join(no, err)
 	}
 	return err
 }
 
-// brief is an error as a reason that a keeper takes.
+// brief turns an error into a reason that a keeper accepts.
 func brief(err error) string {
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	return strings.ToValidUTF8(text[:min(len(text), state.MaxReason)], "")

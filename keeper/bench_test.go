@@ -25,7 +25,7 @@ func benchmarked(b *testing.B, names int) (socket string, dev *cu.Device) {
 	return socket, dev
 }
 
-// BenchmarkAttach is a reader's way from a name to its mapping and back, and BenchmarkList
+// BenchmarkAttach measures a reader's way from a name to its mapping and back, and BenchmarkList
 // the least that it takes to ask a keeper something over a new connection.
 func BenchmarkAttach(b *testing.B) {
 	for _, names := range []int{1, 200} {
@@ -53,7 +53,7 @@ func BenchmarkList(b *testing.B) {
 	}
 }
 
-// BenchmarkAuthorize is what the keeper does itself to decide whether a reader gets a part
+// BenchmarkAuthorize measures what the keeper does itself to decide whether a reader gets a part
 // that many have.
 func BenchmarkAuthorize(b *testing.B) {
 	s, c, dev := kept(b)

@@ -29,7 +29,7 @@ const (
 	mostMemory     = 2 << 30 // more is of no use
 )
 
-// memoryLimit is that of the control group; tests have others.
+// memoryLimit returns the limit of the control group; tests replace it.
 var memoryLimit = cgroup.MemoryLimit
 
 func newBudget() budget {
@@ -62,13 +62,13 @@ const (
 	perAnswerMaker = 1 << 20  // a name as JSON; what is in answers is counted there
 )
 
-// most is what all that comes to.
+// most returns what all that adds up to.
 func (b budget) most() uint64 {
 	return idleKeeper + uint64(b.connections)*(perLease+perClient) + b.requests + perDecoding*maxMessage +
 		b.answers + perAnswerMaker + perManifest*b.manifest + perTable*b.tables
 }
 
-// bounds are those of the state.
+// bounds returns the bounds of the state.
 func (b budget) bounds() state.Bounds {
 	return state.Bounds{Room: b.manifest, Tables: b.tables, Files: keepable()}
 }
@@ -83,7 +83,7 @@ func keepable() uint64 {
 	return open.Cur - open.Cur/4
 }
 
-// A pool is memory that users take for a moment. Each has its share of it (state.Share).
+// A pool is memory that users take for a short time. Each has its share of it (state.Share).
 type pool struct {
 	what  string
 	most  uint64
@@ -98,7 +98,7 @@ func newPool(what string, most uint64, owner uint32) *pool {
 	return &pool{what: what, most: most, owner: owner, of: map[uint32]uint64{}}
 }
 
-// take takes n bytes for a user, or none and says why. They are given back with leave.
+// take takes n bytes for a user, or none and returns the reason. leave gives them back.
 func (p *pool) take(uid uint32, n int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +121,7 @@ func (p *pool) leave(uid uint32, n int) {
 	}
 }
 
-// used is what a user has taken.
+// used returns what a user has taken.
 func (p *pool) used(uid uint32) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// shipped are the limits of memory that deploy/ gives a keeper.
+// shipped returns the limits of memory that deploy/ gives a keeper.
 func shipped(t *testing.T) map[string]uint64 {
 	limits := map[string]uint64{}
 	for path, pattern := range map[string]string{
@@ -80,7 +80,7 @@ func TestPool(t *testing.T) {
 	require.Zero(t, p.taken)
 }
 
-// limitTo has keepers that are opened from now on find that limit of memory.
+// limitTo sets the limit of memory that keepers find which are opened from now on.
 func limitTo(t *testing.T, limit uint64) {
 	before := memoryLimit
 	memoryLimit = func() (uint64, bool) { return limit, true }
@@ -88,7 +88,7 @@ func limitTo(t *testing.T, limit uint64) {
 }
 
 // With 128 MiB a keeper keeps a table of 100,000 tensors for its own user; a second one
-// does not fit beside it, and a user who is not the keeper's has half.
+// does not fit beside it, and a user that is not the keeper's has half.
 func TestLargeTable(t *testing.T) {
 	limitTo(t, 128<<20)
 	s, c, dev := kept(t)

@@ -10,51 +10,50 @@ import (
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
-// Changes follow one another, and each waits for the fd store. A store may take long: it is
-// busy, or somebody has stopped it. Nothing else waits for the store. So a change holds the
-// turn from its beginning to its end, and takes mu only for the moment in which it publishes
-// its result.
+// Changes run one at a time, and each waits for the fd store. A store may take long: it is
+// busy, or somebody has stopped it. Nothing else waits for the store. So a change holds
+// changeLock from its beginning to its end, and takes mu only while it publishes its result.
 
-// One change at a time holds the turn.
-type turn struct {
-	taken chan struct{} // has a token while a change holds the turn
+// A changeLock is held by one change at a time.
+type changeLock struct {
+	taken chan struct{} // has a token while a change holds the lock
 	long  time.Duration
 	late  *time.Timer               // fires when a change has held it for long
-	since atomic.Pointer[time.Time] // when it was taken, or nil
+	since atomic.Pointer[time.Time] // when it was taken, or nil if it is free
 }
 
-func newTurn(long time.Duration, isLate func()) *turn {
-	t := &turn{taken: make(chan struct{}, 1), long: long, late: time.AfterFunc(long, isLate)}
+func newChangeLock(long time.Duration, onLate func()) *changeLock {
+	t := &changeLock{taken: make(chan struct{}, 1), long: long, late: time.AfterFunc(long, onLate)}
 	t.late.Stop()
 	return t
 }
 
-// isLong says whether a change has held it for long.
-func (t *turn) isLong() bool {
+// heldLong reports whether a change has held the lock for long.
+func (t *changeLock) heldLong() bool {
 	since := t.since.Load()
 	return since != nil && time.Since(*since) >= t.long
 }
 
-// begin waits for the turn to change something, until ctx is done or the server ends.
+// begin takes changeLock. It waits until ctx is done or the server ends.
 func (s *Server) begin(ctx context.Context) error {
 	select {
-	case s.turn.taken <- struct{}{}:
+	case s.changeLock.taken <- struct{}{}:
 	case <-s.ctx.Done():
 		return errEnding
 	case <-ctx.Done():
 		return s.silence(codeStoreSilent, "nothing was changed: try again when it does")
 	}
 	now := time.Now()
-	s.turn.since.Store(&now)
-	s.turn.late.Reset(s.turn.long)
+	s.changeLock.since.Store(&now)
+	s.changeLock.late.Reset(s.changeLock.long)
 	return nil
 }
 
-// finish ends a change.
+// finish ends a change and releases changeLock.
 func (s *Server) finish() {
-	t := s.turn
+	t := s.changeLock
 	t.late.Stop()
-	long := t.isLong()
+	long := t.heldLong()
 	t.since.Store(nil)
 	<-t.taken
 	if long && s.store.Err() == nil && !s.vault.lost() { // else the wait has ended without an answer
@@ -62,8 +61,8 @@ func (s *Server) finish() {
 	}
 }
 
-// isLate is called when a change takes long.
-func (s *Server) isLate() {
+// logLateChange logs that a change takes long.
+func (s *Server) logLateChange() {
 	s.log("the fd store, process %d, has not answered for %s: readers are served, and nothing can be changed until it answers", s.vault.pid(), s.opts.Timeout)
 }
 
@@ -77,15 +76,15 @@ func (s *Server) silence(code state.Code, what string) error {
 	return &Error{Code: code, Message: fmt.Sprintf("the fd store, process %d, has not answered for %s; %s", s.vault.pid(), s.opts.Timeout, what)}
 }
 
-// change makes a change, and waits for it as long as a step may take. After that it goes on
-// with nobody waiting, for nobody else knows what the store takes of it.
+// change makes a change, and waits for it as long as a step may take. After that the change goes
+// on without a waiter, for nothing else learns what the store takes of it.
 func (s *Server) change(f func() error) error {
 	ctx, cancel := s.step()
 	defer cancel()
 	return s.within(ctx, f)
 }
 
-// within is change with another bound. f may go on when it returns.
+// within is change with another bound. f may still run when it returns.
 func (s *Server) within(ctx context.Context, f func() error) error {
 	if err := s.begin(ctx); err != nil {
 		return err
@@ -109,8 +108,8 @@ func (s *Server) within(ctx context.Context, f func() error) error {
 	}
 }
 
-// mutate changes what is kept: all of what f does, or nothing. The store has the change
-// before anybody hears of it. After an error f may go on.
+// mutate changes what is kept: all of what f does, or nothing. The store has the change before
+// it is published. After an error f may still run.
 func (s *Server) mutate(f func(*state.State) error) error {
 	return s.change(func() error {
 		next := s.state.Clone()
@@ -125,8 +124,8 @@ func (s *Server) mutate(f func(*state.State) error) error {
 
 // takeLeave makes readers that come now wait for the offers that end with next, until it is
 // clear whether they do: such a reader gets no lease of a version that is about to be dropped.
-// A reader that was admitted a moment before may still get one: it keeps what it maps, hears
-// that the version is superseded, and is shown as a holder of a version that was given up.
+// A reader that was admitted just before may still get one: it keeps what it maps, is told that
+// the version is superseded, and is shown as a holder of a version that was given up.
 func (s *Server) takeLeave(next *state.State) {
 	next = next.Clone()
 	for id := range s.dead { // as commit does
@@ -182,7 +181,7 @@ func (s *Server) await(ctx context.Context, o func() *offer) (*offer, error) {
 	return of, nil
 }
 
-// undecided is why nobody gets an offer that is leaving.
+// undecided returns the reason to refuse an offer that is leaving.
 func (s *Server) undecided(o *offer) error {
 	return s.silence(codeStoreSilent, fmt.Sprintf("it has not said whether version %d of %s is replaced: try again when it does", o.version, o.as))
 }

@@ -21,10 +21,10 @@ import (
 // answers a question (Status, List, Stat), the Client asks the next one.
 type Client struct {
 	socket string
-	turn   chan struct{} // holds a token while somebody asks
+	turn   chan struct{} // holds a token while a request is in progress
 
 	mu     sync.Mutex
-	conn   *sock.Conn // nil where the last one is lost
+	conn   *sock.Conn // nil if the last one is lost
 	closed bool
 }
 
@@ -38,7 +38,7 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return c, nil
 }
 
-// connect returns the connection, a new one if there is none. It takes a turn.
+// connect returns the connection, a new one if there is none. A request calls it in its turn.
 func (c *Client) connect(ctx context.Context) (*sock.Conn, error) {
 	c.mu.Lock()
 	conn, over := c.conn, c.closed
@@ -65,8 +65,8 @@ func (c *Client) connect(ctx context.Context) (*sock.Conn, error) {
 	return conn, nil
 }
 
-// lose ends a connection that is good for nothing: an answer to an earlier request may
-// still come there.
+// lose ends a connection that is of no more use: an answer to an earlier request may still
+// arrive there.
 func (c *Client) lose() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,8 +109,8 @@ func (c *Client) take(ctx context.Context) (back func(), err error) {
 	}
 }
 
-// ask sends a request and returns the answer. The error is the keeper's [*Error], or what
-// became of the connection.
+// ask sends a request and returns the answer. The error is the keeper's [*Error], or that of
+// the connection.
 func (c *Client) ask(ctx context.Context, r request, files ...*os.File) (reply, error) {
 	back, err := c.take(ctx)
 	if err != nil {
@@ -137,7 +137,7 @@ func (c *Client) exchange(ctx context.Context, r request, files ...*os.File) (an
 		return reply{}, nil, err
 	}
 	err = send(ctx, conn, r, files...)
-	if err == nil || errors.Is(err, sock.ErrPeerLost) { // which may have said why it does not serve this client
+	if err == nil || errors.Is(err, sock.ErrPeerLost) { // the keeper may have sent the reason for a refusal
 		var lost error
 		extra, lost = receive(ctx, conn, maxReply, &answer)
 		err = firstOf(lost, err)
@@ -154,8 +154,8 @@ func (c *Client) exchange(ctx context.Context, r request, files ...*os.File) (an
 	return answer, extra, nil
 }
 
-// firstOf is the error of a conversation whose sending ended with sent, and its answer
-// with received.
+// firstOf returns the error of a conversation whose sending ended with sent, and whose answer
+// ended with received.
 func firstOf(received, sent error) error {
 	if received == nil || sent == nil {
 		return received
@@ -163,7 +163,7 @@ func firstOf(received, sent error) error {
 	return sent
 }
 
-// query is ask for what may be asked twice.
+// query is ask for a request that may be repeated.
 func (c *Client) query(ctx context.Context, r request) (reply, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		a, err := c.ask(ctx, r)
@@ -210,7 +210,7 @@ func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
 }
 
 // Remove makes the keeper give up a name. The keeper tells its readers (share.ErrRevoked),
-// who keep what they have mapped. The memory is free when the last of them has let go.
+// which keep what they have mapped. The memory is free when the last of them has let go.
 func (c *Client) Remove(ctx context.Context, name string) error {
 	return c.RemoveVersion(ctx, name, 0)
 }
@@ -236,8 +236,8 @@ func (c *Client) DrainDevice(ctx context.Context, dev cu.UUID, on bool) error {
 }
 
 // Report tells the keeper that a part of a version is damaged, quarantined or ok again (verdict),
-// and why. counted says whether the keeper acts on that: it does if this user may write or remove
-// the name.
+// and why. counted reports whether the keeper acts on that: it does if this user may write or
+// remove the name.
 func (c *Client) Report(ctx context.Context, name string, version uint64, part int, verdict, reason string) (counted bool, err error) {
 	a, err := c.ask(ctx, request{Op: opReport, Name: name, Version: version, Part: part, Verdict: verdict, Reason: reason})
 	return a.Counted, err
@@ -249,7 +249,7 @@ func (c *Client) Yield(ctx context.Context) error {
 	return err
 }
 
-// Watch calls f with what happens to a name, or to all names if that is "". It returns when ctx
+// Watch calls f with each event of a name, or of all names if that is "". It returns when ctx
 // is done, f returns false or the keeper has ended. Other requests of the Client wait that long.
 func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) error {
 	back, err := c.take(ctx)
@@ -268,7 +268,7 @@ func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) err
 	if err != nil {
 		return err
 	}
-	defer c.lose() // where events go on coming
+	defer c.lose() // events still arrive there
 	if err := send(ctx, conn, watch); err != nil {
 		return err
 	}
@@ -292,7 +292,7 @@ type booking struct {
 	client *Client
 	ticket string
 	until  time.Duration
-	came   *reply // what a keeper said of it, that it has come before its keeper was lost
+	came   *reply // a keeper's answer that the part had come before the last keeper was lost
 }
 
 // book asks for room for a part.
@@ -339,7 +339,7 @@ func (b *booking) cancel(ctx context.Context) error {
 	return err
 }
 
-// renew takes the ticket up again over a new connection, or finds that its part has come.
+// renew resumes the ticket over a new connection, or finds that its part has come.
 func (b *booking) renew(ctx context.Context) error {
 	a, err := b.client.ask(ctx, request{Op: opRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
 	if err == nil && a.Delivered {

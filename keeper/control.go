@@ -28,7 +28,7 @@ func (s *Server) acceptControl() {
 	}
 }
 
-// admit serves a client, or tells it why not if that needs no waiting.
+// admit serves a client, or sends it the reason for a refusal if that needs no waiting.
 func (s *Server) admit(conn *sock.Conn) {
 	uid := conn.Peer().UID
 	err := errors.Join(conn.RefuseFiles(), s.clients.take(uid, 1))
@@ -45,8 +45,7 @@ func (s *Server) admit(conn *sock.Conn) {
 	conn.Drop()
 }
 
-// lastWords is an error as a record: the only one for a client that is not
-// served.
+// lastWords encodes an error as a record: the only one that a refused client gets.
 func lastWords(no *Error) []byte {
 	text, _ := json.Marshal(reply{Error: no})
 	return append([]byte{pieceLast}, text...)
@@ -83,7 +82,7 @@ func (s *Server) serve(conn *sock.Conn) {
 			continue
 		case err == nil:
 			answer, out, err = c.handle(r, files)
-		case errors.As(err, &mistyped): // where it ends is known: the client hears what is wrong, and may go on
+		case errors.As(err, &mistyped): // the end of the request is known: the client is told what is wrong, and may go on
 			r.Op = ""
 			err = refuseType(mistyped)
 		case errors.Is(err, sock.ErrUnfit):
@@ -114,7 +113,7 @@ func (s *Server) serve(conn *sock.Conn) {
 	}
 }
 
-// receive takes a request. Once it has begun it has to come in the time of a step.
+// receive reads a request. Once begun, it has to arrive within a step.
 func (c *session) receive(r *request) ([]*os.File, error) {
 	s := c.server
 	m := message{conn: c.conn, limit: maxMessage, step: s.opts.Timeout, room: s.requests, turn: &s.texts}
@@ -126,7 +125,7 @@ func (c *session) receive(r *request) ([]*os.File, error) {
 	return files, err
 }
 
-// allowFiles has the client send descriptors while it has a ticket.
+// allowFiles accepts descriptors while the client has a ticket, and refuses them otherwise.
 func (c *session) allowFiles() error {
 	if len(c.tickets) == 0 {
 		return c.conn.RefuseFiles()
@@ -134,8 +133,8 @@ func (c *session) allowFiles() error {
 	return c.conn.TakeFiles()
 }
 
-// respond tells a client what became of its request, also when the server is ending, and
-// closes the files that go with that.
+// respond sends a client the answer to its request, also when the server is ending, and closes
+// the files that go with it.
 func (c *session) respond(r reply, files []*os.File) error {
 	ctx, cancel := c.server.step()
 	defer cancel()
@@ -150,15 +149,15 @@ var ErrYielded = errors.New("keeper: another keeper has taken over")
 func (c *session) end() {
 	for ticket, d := range c.tickets {
 		c.drop(d)
-		if d.booking.By.Pidfd == 0 { // whose end nobody would notice
+		if d.booking.By.Pidfd == 0 { // nobody would notice its end
 			c.server.note(c.server.mutate(func(st *state.State) error { return st.Cancel(ticket) }))
 		}
 	}
 }
 
-// writer is the id of the process of a connection, or 0 where that is not known. One that
-// has ended is none: nobody would notice the end of whoever has its connection. It is part
-// of a change.
+// writer returns the id of a connection's process, or 0 if it is not known. A process that has
+// ended is refused: nobody would notice the end of another one that has its connection. It is
+// part of a change.
 func (s *Server) writer(next *state.State, conn *sock.Conn) (state.ID, error) {
 	p, err := conn.Process()
 	if errors.Is(err, sock.ErrNoProcess) {
@@ -186,7 +185,7 @@ func badRequest(format string, a ...any) error {
 	return &Error{Code: "bad-request", Message: fmt.Sprintf(format, a...)}
 }
 
-// refuseType says which member of a request is of a type that it cannot be of.
+// refuseType names the member of a request that has the wrong type.
 func refuseType(e *json.UnmarshalTypeError) error {
 	if e.Field == "" {
 		return badRequest("a request is a JSON object, and this is: %s", e.Value)
@@ -194,8 +193,8 @@ func refuseType(e *json.UnmarshalTypeError) error {
 	return badRequest("%s of the request cannot be: %s", e.Field, e.Value)
 }
 
-// handle answers one request. The files that it does not keep are closed.
-// Those that it returns go with the answer.
+// handle answers one request. It closes the files that it does not keep. The files that it
+// returns go with the answer.
 func (c *session) handle(r request, files []*os.File) (answer reply, out []*os.File, err error) {
 	if err := r.bounded(); err != nil {
 		sock.DropFiles(files)

@@ -42,7 +42,7 @@ func buildProgram(t testing.TB) string {
 		return program
 	}
 	program := filepath.Join(t.TempDir(), "gpufd")
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // where others build as well
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute) // other tests may build at the same time
 	defer cancel()
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", program, "../cmd/gpufd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -25,7 +25,7 @@ type delivery struct {
 	size    uint64 // of the table
 }
 
-// count is how many descriptors have come.
+// count returns how many descriptors have come.
 func (d *delivery) count() int {
 	if d.table != nil {
 		return len(d.files) + 1
@@ -33,7 +33,7 @@ func (d *delivery) count() int {
 	return len(d.files)
 }
 
-// memory checks what the writer says of the part's memory.
+// memory checks the writer's description of the part's memory.
 func (d *delivery) memory(m *memory) (gpumem.Descriptor, error) {
 	if m == nil {
 		return gpumem.Descriptor{}, badRequest("a part without its memory's description")
@@ -48,7 +48,7 @@ func (d *delivery) memory(m *memory) (gpumem.Descriptor, error) {
 	return is, nil
 }
 
-// forget drops a ticket of this connection, if it has that.
+// forget drops a ticket, if this connection has it.
 func (c *session) forget(ticket string) {
 	if d := c.tickets[ticket]; d != nil {
 		c.drop(d)
@@ -94,8 +94,8 @@ func (c *session) book(r request) (reply, error) {
 	return reply{Ticket: ticket}, nil
 }
 
-// again is the ticket of what the same process has booked before, over a connection that it
-// has lost: it may not have heard the answer. err is what it gets else.
+// again returns the ticket that the same process booked over an earlier connection, or err. The
+// process may not have got the answer then.
 func again(st *state.State, b state.Booking, err error) (string, error) {
 	for ticket, x := range st.Bookings() {
 		if x.Name == b.Name && x.Transaction == b.Transaction && x.Index == b.Index && x.By.Pidfd == b.By.Pidfd && x.Bytes == b.Bytes && x.Device == b.Device {
@@ -124,7 +124,7 @@ func parseAccess(name string) (gpumem.Access, error) {
 	return 0, badRequest("access %q: want %s or %s", name, gpumem.ReadOnly, gpumem.ReadWrite)
 }
 
-// limit is how long a ticket is good for.
+// limit returns how long a ticket is good for.
 func (s *Server) limit(ms int64) time.Duration {
 	if d := time.Duration(ms) * time.Millisecond; d > 0 && d < s.opts.Ticket {
 		return d
@@ -132,7 +132,7 @@ func (s *Server) limit(ms int64) time.Duration {
 	return s.opts.Ticket
 }
 
-// ticket is a booking of this connection.
+// ticket returns a booking of this connection.
 func (c *session) ticket(t string) (*delivery, error) {
 	d := c.tickets[t]
 	if d == nil {
@@ -176,7 +176,7 @@ func (d *delivery) takeFiles(files []*os.File) error {
 	return nil
 }
 
-// takeTable takes a table of which the user may bring as much as it has bytes.
+// takeTable keeps a part's table, if the user may bring that many bytes.
 func (c *session) takeTable(d *delivery, files []*os.File) error {
 	if len(files) != 1 || d.table != nil {
 		return badRequest("a table is one memfd, and a part has one table")
@@ -196,8 +196,8 @@ func (c *session) takeTable(d *delivery, files []*os.File) error {
 	return nil
 }
 
-// mayBring counts a table that a user brings, beside what is kept of it. Without an error it is
-// to be given back (Server.tables).
+// mayBring charges a table to the user that brings it, beside what is kept for it. Without an
+// error the caller gives it back later (Server.tables).
 func (s *Server) mayBring(name string, who state.Who, size uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +207,7 @@ func (s *Server) mayBring(name string, who state.Who, size uint64) error {
 	return s.tables.take(who.UID, int(size))
 }
 
-// outcome is the answer to a delivery whose answer was lost: the keeper has died, the
+// outcome returns the answer to a delivery whose answer was lost: the keeper has died, the
 // connection has ended, or the store did not answer in time. With an answer it forgets the
 // ticket on this connection, and closes what has come of the part.
 func (c *session) outcome(ticket string) (a reply, ok bool) {
@@ -221,7 +221,7 @@ func (c *session) outcome(ticket string) (a reply, ok bool) {
 }
 
 // deliver keeps a part; the last part of a version commits the version. A ticket that was
-// delivered before is answered as then.
+// delivered before gets the same answer.
 func (c *session) deliver(r request) (reply, error) {
 	if a, ok := c.outcome(r.Ticket); ok {
 		return a, nil
@@ -244,7 +244,7 @@ func (s *Server) keep(ticket string, d delivery, m *memory, digest string) (vers
 		version uint64
 		missing int
 	}
-	made := make(chan outcome, 1) // which nobody reads that has not waited long enough
+	made := make(chan outcome, 1) // buffered: the caller may have timed out
 	err = s.change(func() error {
 		v, missing, err := s.keepNow(ticket, d, m, digest)
 		made <- outcome{v, missing}
@@ -257,8 +257,8 @@ func (s *Server) keep(ticket string, d delivery, m *memory, digest string) (vers
 	return o.version, o.missing, nil
 }
 
-// keepNow is the change of keep. If the ticket was delivered while this change waited for its
-// turn, the answer is that of the earlier delivery.
+// keepNow is the change of keep. If the ticket was delivered while this change waited for
+// changeLock, the answer is that of the earlier delivery.
 func (s *Server) keepNow(ticket string, d delivery, m *memory, digest string) (version uint64, missing int, err error) {
 	if version, missing, ok := s.state.Outcome(ticket, d.booking.By.Who); ok {
 		return version, missing, nil
@@ -324,7 +324,7 @@ func (c *session) renew(r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	c.forget(r.Ticket) // all comes again
+	c.forget(r.Ticket) // the client sends all of it again
 	c.tickets[r.Ticket] = &delivery{booking: b}
 	return reply{}, nil
 }
@@ -332,7 +332,7 @@ func (c *session) renew(r request) (reply, error) {
 // errDelivered says that the part of a ticket was delivered before the change began.
 var errDelivered = errors.New("keeper: the part has been delivered")
 
-// renew takes a booking up again.
+// renew resumes a booking.
 func (s *Server) renew(ticket string, who state.Who, limit time.Duration) (b state.Booking, err error) {
 	made := make(chan state.Booking, 1)
 	err = s.mutate(func(st *state.State) error {
@@ -361,13 +361,13 @@ func (c *session) mayYield() error {
 	if c.who.UID != uint32(os.Geteuid()) {
 		return &Error{Code: "denied", Message: "a keeper yields to a successor of its own user"}
 	}
-	if s := c.server; s.turn.isLong() { // a successor could not read what the store has, and nobody would serve
+	if s := c.server; s.changeLock.heldLong() { // a successor could not read what the store has, and nobody would serve
 		return s.silence(codeStoreSilent, "this keeper serves on: take over when the store answers again")
 	}
 	return nil
 }
 
-// tableSize says how many bytes a table has that nobody can change any more. It asks for the seals
+// tableSize returns the size of a table that nobody can change any more. It asks for the seals
 // first: any file that is no memory answers that at once.
 func tableSize(f *os.File) (uint64, error) {
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
@@ -384,7 +384,7 @@ func tableSize(f *os.File) (uint64, error) {
 	return uint64(info.Size()), nil
 }
 
-// checkTable wants JSON. It reads one table at a time.
+// checkTable returns an error unless a table is JSON. It reads one table at a time.
 func (s *Server) checkTable(f *os.File, size uint64) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()

@@ -10,8 +10,8 @@ import (
 
 const module = "github.com/gpufd/gpufd/"
 
-// What a program is built of that uses packages but not the keeper, and of the keeper which
-// is not the command.
+// The dependencies of a program that uses packages but not the keeper, and those of the keeper
+// without the command.
 func TestDependencies(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("takes Go and the sources of gpufd")

@@ -40,7 +40,7 @@ func End(ctx context.Context, socket string) (lost []Info, err error) {
 			names, err := askToEnd(ctx, socket)
 			if err != nil {
 				if none && errors.Is(err, sock.ErrNoListener) {
-					err = errors.Join(err, removeSockets(socket)) // which somebody has left
+					err = errors.Join(err, removeSockets(socket)) // left by a dead keeper
 				}
 				return nil, err
 			}
@@ -87,7 +87,7 @@ func endIdle(ctx context.Context, store *fdstore.Client) (lost []Info, err error
 	return lost, errors.Join(err, store.Exit(ctx), store.Close())
 }
 
-// mayEnd says whether a client may end this keeper.
+// mayEnd returns nil if a client may end this keeper.
 func (c *session) mayEnd() error {
 	if c.who.UID != uint32(os.Geteuid()) {
 		return &Error{Code: state.Denied, Message: "a keeper is ended by its own user"}
@@ -96,8 +96,8 @@ func (c *session) mayEnd() error {
 }
 
 // removeSockets removes the keeper's two sockets and their locks, unless a living process has them:
-// to listen at a path takes over what the dead have left, and to close removes it. The files that the
-// fd store had are closed a little behind its end.
+// listening at a path takes over what dead processes left, and closing removes it. The files that the
+// fd store had are closed a little after its end.
 func removeSockets(socket string) error {
 	var errs []error
 	for _, path := range []string{socket, socket + controlSuffix} {

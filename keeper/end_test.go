@@ -13,7 +13,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// requireNothingLeft wants no socket, lock or anything else of a keeper and its store.
+// requireNothingLeft requires that no socket, lock or anything else of a keeper and its store is left.
 func requireNothingLeft(t *testing.T, socket string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -22,7 +22,7 @@ func requireNothingLeft(t *testing.T, socket string) {
 	}, waitLong, waitStep, "files of %s are left", socket)
 }
 
-// End ends keeper and store, says what they had, and leaves nothing behind. A reader keeps what it has
+// End ends keeper and store, returns what they had, and leaves nothing behind. A reader keeps what it has
 // mapped.
 func TestEnd(t *testing.T) {
 	s, c, dev := kept(t)
@@ -72,7 +72,7 @@ func TestEndByAnotherUser(t *testing.T) {
 	requireCode(t, "denied", who.mayEnd())
 }
 
-// The store ends by SIGTERM behind the keeper, or before it: neither leaves anything.
+// The store ends by SIGTERM after the keeper, or before it: neither leaves anything.
 func TestSignalsLeaveNothing(t *testing.T) {
 	for _, keeperFirst := range []bool{true, false} {
 		opts, start := options(newSocket(t)), time.Now()

@@ -21,7 +21,7 @@ type Event struct {
 	Text    string    `json:"text,omitempty"`
 }
 
-// watchQueue is how many events wait for a watcher; one that is slower is let go.
+// watchQueue is how many events wait for a watcher; a slower watcher is dropped.
 const watchQueue = 64
 
 // announce tells watchers. It runs with mu held.
@@ -40,7 +40,7 @@ func (s *Server) announce(e Event) {
 	}
 }
 
-// watch sends the client what happens, until it goes.
+// watch sends events to the client until it hangs up.
 func (c *session) watch(name string) error {
 	s, events := c.server, make(chan Event, watchQueue)
 	s.mu.Lock()
@@ -51,7 +51,7 @@ func (c *session) watch(name string) error {
 		delete(s.watchers, events)
 		s.mu.Unlock()
 	}()
-	ctx, cancel := context.WithCancel(s.ctx) // which ends with the client, too
+	ctx, cancel := context.WithCancel(s.ctx) // canceled when the client hangs up, too
 	hungUp := make(chan struct{})
 	go func() {
 		defer close(hungUp)
@@ -124,7 +124,7 @@ func (s *Server) drain(r request, who state.Who) error {
 	return nil
 }
 
-// tell has readers know that they are waited for.
+// tell sends readers DrainNotice.
 func (s *Server) tell(leases []*serve.Lease) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
 	defer cancel()

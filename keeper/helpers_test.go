@@ -35,7 +35,7 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// newSocket is a path in a directory that only this user may look into. An fd store
+// newSocket returns a path in a directory that only this user may look into. An fd store
 // that is there when the test ends is ended.
 func newSocket(t testing.TB) string {
 	t.Helper()
@@ -57,7 +57,7 @@ func exitStore(t testing.TB, c *fdstore.Client) {
 	require.NoError(t, c.Close())
 }
 
-// storeCommand has the test binary be an fd store.
+// storeCommand returns the command that runs the test binary as an fd store.
 func storeCommand() []string { return []string{"/proc/self/exe", storeArgument} }
 
 // A diary is what a keeper has logged.
@@ -116,7 +116,7 @@ func opened(t testing.TB, opts Options) *Server {
 	return s
 }
 
-// hold has a keeper change nothing until finish.
+// hold stops all changes of a keeper until finish.
 func hold(s *Server) {
 	if err := s.begin(context.Background()); err != nil {
 		panic(err)
@@ -170,7 +170,7 @@ func put(t testing.TB, c *Client, dev *cu.Device, name string, fill byte) Kept {
 	return k
 }
 
-// requireBytes says that a part holds nothing but a byte, and has the digest that its
+// requireBytes requires that a part holds nothing but a byte, and has the digest that its
 // writer declared.
 func requireBytes(t testing.TB, a *Attached, fill byte) {
 	t.Helper()
@@ -179,7 +179,7 @@ func requireBytes(t testing.TB, a *Attached, fill byte) {
 	require.NoError(t, j.close())
 }
 
-// A judge reads parts on a device. To load the kernels takes longer than all else.
+// A judge reads parts on a device. Loading the kernels takes longer than all else.
 type judge struct {
 	ctx *cu.Context
 	sum *digest.Kernel
@@ -254,7 +254,7 @@ type lazily func() string
 
 func (f lazily) String() string { return f() }
 
-// requireCode says that err is a keeper's no of that code.
+// requireCode requires err to be a keeper's refusal with that code.
 func requireCode(t testing.TB, code string, err error) *Error {
 	t.Helper()
 	var no *Error
@@ -276,14 +276,14 @@ func spread(drv *cu.Driver) (devs []*cu.Device) {
 	return devs
 }
 
-// dataOf is what the offer of an attachment says.
+// dataOf returns the data of an attachment's offer.
 func dataOf(t testing.TB, a *share.Attachment) (d Data) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal(a.Offer().Data, &d))
 	return d
 }
 
-// How long a test waits for what comes by itself, and how often it looks.
+// The time that a test waits for what comes by itself, and the pause before it looks again.
 const (
 	waitLong = 20 * time.Second
 	waitStep = 5 * time.Millisecond

@@ -12,15 +12,15 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// processes are those that may write what is kept, or read it, each known by an id under
-// which the store has its descriptor. They are waited for until they die. Changes use them.
+// processes records the processes that may write or read what is kept, each by the id under
+// which the store has its pidfd. The keeper waits for their end. Only changes use it.
 type processes struct {
 	server  *Server
 	known   map[string]state.ID         // by sock.Process.ID
-	watched map[state.ID]watchedProcess // the way back
+	watched map[state.ID]watchedProcess // the same by id
 }
 
-// A watchedProcess is one that is waited for, until stop.
+// A watchedProcess is waited for until stop is called.
 type watchedProcess struct {
 	name string
 	stop context.CancelFunc
@@ -30,9 +30,9 @@ func newProcesses(s *Server) *processes {
 	return &processes{server: s, known: map[string]state.ID{}, watched: map[state.ID]watchedProcess{}}
 }
 
-// join returns the id of a process, which is in the store from then on, and owns p. It is
-// part of a change; the id is for next. The error of a process that has ended
-// is [sock.ErrNoProcess].
+// join puts a process into the store, if it is not there, and returns its id, which is for next.
+// It owns p, and is part of a change. If the process has ended the error is
+// [sock.ErrNoProcess].
 func (ps *processes) join(next *state.State, p *sock.Process) (state.ID, error) {
 	if id, ok := ps.known[p.ID()]; ok && p.ID() != "" {
 		return id, p.Close()
@@ -82,9 +82,8 @@ func (ps *processes) forget(dropped []state.ID) {
 	}
 }
 
-// fence notes that a process has died. Its descriptor may have been given up before, or
-// never have been named: of a process that booked nothing. Where the store is lost, the
-// next commit has it.
+// fence records that a process has died. Its descriptor may have been dropped before, or never
+// named, if the process booked nothing. If the store is lost, the next commit records the death.
 func (s *Server) fence(id state.ID) {
 	if s.begin(s.ctx) != nil {
 		return
@@ -100,7 +99,7 @@ func (s *Server) fence(id state.ID) {
 	s.note(s.commit(next))
 }
 
-// fenced counts processes that are known to be dead in a manifest. It runs with mu held.
+// fenced counts the dead processes that the manifest records from now on. It runs with mu held.
 func (s *Server) fenced() {
 	for id := range s.dead {
 		if since, awaited := s.fences[id]; awaited {
@@ -110,8 +109,8 @@ func (s *Server) fenced() {
 	clear(s.dead)
 }
 
-// followFences notes which processes are waited for until they die: those that had a lease
-// and have neither said goodbye nor come back. It runs with mu held.
+// followFences records whose end is awaited: processes that had a lease and have neither said
+// goodbye nor come back. It runs with mu held.
 func (s *Server) followFences() {
 	now := map[state.ID]time.Time{}
 	s.state.Holds(func(_ state.HoldID, _ string, h state.Holder) {
@@ -127,12 +126,12 @@ func (s *Server) followFences() {
 	s.fences = now
 }
 
-// recover watches the processes that a keeper before this one knew, and takes the leases
-// that ended with it for lost. It is a change, before anybody is served.
+// recover watches the processes that the last keeper knew, and marks the leases that ended with
+// it as lost. It is a change, and runs before the server serves.
 func (s *Server) recover() error {
 	next := s.state.Clone()
-	next.Holds(func(id state.HoldID, _ string, _ state.Holder) { s.missed = append(s.missed, id) })
-	for _, id := range s.missed {
+	next.Holds(func(id state.HoldID, _ string, _ state.Holder) { s.unresumed = append(s.unresumed, id) })
+	for _, id := range s.unresumed {
 		if err := next.Lose(id); err != nil {
 			return err
 		}
@@ -161,58 +160,58 @@ func (s *Server) watchAgain(id state.ID) error {
 	return nil
 }
 
-// giveUpMissed makes next give up the versions that wait for readers of before a restart, once
-// their time to come back is over. The readers keep what they have mapped, so they are shown
-// until their processes have died.
-func (s *Server) giveUpMissed(next *state.State, now time.Time) (changed bool) {
-	if len(s.missed) == 0 || now.Before(s.since.Add(s.opts.Grace)) {
+// revokeUnresumed revokes in next the leases that readers did not resume within Grace after a
+// restart. The readers keep what they have mapped, so they are shown until their processes have
+// died.
+func (s *Server) revokeUnresumed(next *state.State, now time.Time) (changed bool) {
+	if len(s.unresumed) == 0 || now.Before(s.since.Add(s.opts.Grace)) {
 		return false
 	}
 	lost := map[state.HoldID]bool{}
 	next.Holds(func(id state.HoldID, _ string, h state.Holder) { lost[id] = h.Lost })
-	for _, id := range s.missed {
+	for _, id := range s.unresumed {
 		if lost[id] && next.Revoke(id) == nil {
 			changed = true
 		}
 	}
 	if !changed {
-		s.missed = nil
+		s.unresumed = nil
 	}
 	return changed
 }
 
-// holders brings leases of readers into the state, a moment after they began, and many at
-// once: nobody who attaches waits for that. Each commit takes the pending notes along, so
-// that no version is dropped just after a reader has taken a lease of it.
+// holders records leases of readers in the state, shortly after they begin and many at once, so
+// that attaching does not wait for it. Each commit includes the pending leases, so that no version
+// is dropped just after a reader has taken a lease of it.
 type holders struct {
 	server *Server
 
 	mu      sync.Mutex
-	pending map[*holder]bool // that are to be brought into the state, or out of it
-	unknown map[*holder]bool // that the state does not know yet: they count against quotas
+	pending map[*holder]bool // to be recorded in the state, or removed from it
+	unknown map[*holder]bool // not in the state yet: they count against quotas
 	wake    chan struct{}
 }
 
-// A holder is a reader that was let in, and soon has a lease.
+// A holder is a reader that was admitted, and has a lease now or soon.
 type holder struct {
 	offer *offer
 	is    state.Holder
-	lease *serve.Lease // or nil; under mu of holders
-	id    state.HoldID // in the state, or 0; written by the change that has the server's mu
+	lease *serve.Lease // or nil; guarded by holders.mu
+	id    state.HoldID // in the state, or 0; written by a change with the server's mu held
 }
 
 func newHolders(s *Server) *holders {
 	return &holders{server: s, pending: map[*holder]bool{}, unknown: map[*holder]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// admit notes a reader that is let in.
+// admit records that a reader is admitted.
 func (h *holders) admit(o *offer, is state.Holder) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.unknown[&holder{offer: o, is: is}] = true
 }
 
-// soon returns the leases that the state does not know yet.
+// soon returns the leases that are not in the state yet.
 func (h *holders) soon() (all []state.Soon) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -226,7 +225,7 @@ func (h *holders) soon() (all []state.Soon) {
 	return all
 }
 
-// arrived returns the holder whose reader has its lease.
+// arrived returns the holder of a reader that has got its lease.
 func (h *holders) arrived(o *offer, l *serve.Lease) *holder {
 	peer := l.Peer()
 	is := state.Holder{
@@ -246,12 +245,12 @@ func (h *holders) arrived(o *offer, l *serve.Lease) *holder {
 	return e
 }
 
-// flushPause is how long changes wait for others.
+// flushPause is how long a pending lease waits for others.
 const flushPause = 10 * time.Millisecond
 
-// began notes a lease, and its end when that comes.
+// began records a lease, and its end when it comes.
 func (h *holders) began(o *offer, l *serve.Lease) {
-	at("lease")
+	testHookStep("lease")
 	e := h.arrived(o, l)
 	h.note(e)
 	h.server.work.Go(func() {
@@ -276,7 +275,7 @@ func (h *holders) note(all ...*holder) {
 	}
 }
 
-// run brings what was noted into the state, until the server ends.
+// run commits pending leases until the server ends.
 func (h *holders) run() {
 	for ctx := h.server.ctx; ; {
 		select {
@@ -292,14 +291,14 @@ func (h *holders) run() {
 		if h.flush() == nil {
 			continue
 		}
-		select { // the store is lost, as a rule, and what was noted is noted again
+		select { // usually the store is lost, and the leases are pending again
 		case <-ctx.Done():
 		case <-time.After(outagePause):
 		}
 	}
 }
 
-// flush commits what is pending, if anything is.
+// flush commits the pending leases, if there are any.
 func (h *holders) flush() error {
 	if err := h.server.begin(h.server.ctx); err != nil {
 		return err
@@ -316,8 +315,8 @@ func (h *holders) flush() error {
 	return err
 }
 
-// into has next know what is pending, and returns that with the ids that it has in next.
-// It is part of a change, and keep follows.
+// into records pending leases in next and returns their new ids. It is part of a change, and
+// keep follows.
 func (h *holders) into(next *state.State) map[*holder]state.HoldID {
 	h.mu.Lock()
 	all := h.pending
@@ -330,8 +329,8 @@ func (h *holders) into(next *state.State) map[*holder]state.HoldID {
 	return ids
 }
 
-// update returns a lease's id in next, 0 if next does not know it. The state refuses a lease
-// of a process that has as many as it may. Such a lease goes on, unknown to the state.
+// update records a lease or its end in next, and returns its id there, or 0. The state refuses a
+// lease of a process that has as many as it may. Such a lease goes on, unknown to the state.
 func (h *holders) update(next *state.State, e *holder) state.HoldID {
 	over := e.isOver()
 	switch {
@@ -347,14 +346,14 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 		id, err := h.server.hold(next, e)
 		h.server.note(err)
 		return id
-	case over && e.lease.Err() == nil: // it came and went meanwhile
+	case over && e.lease.Err() == nil: // it began and ended meanwhile
 		comesBack(next, e.offer.name, e.is)
 	}
 	return e.id
 }
 
-// keep notes what a commit has made of the pending leases, or has them tried again if the
-// commit has failed. It runs with the server's mu held.
+// keep stores the ids of leases that a commit recorded, or makes the leases pending again if the
+// commit failed. It runs with the server's mu held.
 func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
 	for e, id := range ids {
 		if err != nil {
@@ -368,8 +367,8 @@ func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
 	}
 }
 
-// hold has next know a lease, also of a version that was dropped when its process had been
-// admitted and had no lease yet. It is part of a change.
+// hold records a lease in next, even if its version was dropped after its process was admitted
+// and before it had the lease. It is part of a change.
 func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 	h := e.is
 	p, err := e.lease.Process()
@@ -388,7 +387,7 @@ func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
 	return id, err
 }
 
-// isOver says whether the lease has ended, or a reader that was let in has not come for one.
+// isOver reports whether the lease has ended, or an admitted reader has not come for one.
 func (e *holder) isOver() bool {
 	if e.lease == nil {
 		return time.Since(e.is.Since) > patience
@@ -401,10 +400,9 @@ func (e *holder) isOver() bool {
 	}
 }
 
-// comesBack is called when a process has taken a lease, even one that it has ended since. It
-// makes next forget those leases of the same part that the process had lost or was told to give
-// up. Processes are compared by their pidfd or by their pid: while one is not fenced, no other
-// process has its pid.
+// comesBack releases in next the leases of the same part that a process had lost or was told to
+// give up, now that it has taken a lease again, even one that has ended since. Processes are
+// compared by their pidfd or by their pid: while one is not fenced, no other process has its pid.
 func comesBack(next *state.State, name string, h state.Holder) {
 	var lost []state.HoldID
 	next.Holds(func(id state.HoldID, of string, was state.Holder) {
@@ -417,9 +415,9 @@ func comesBack(next *state.State, name string, h state.Holder) {
 	}
 }
 
-// letGo has next forget a lease: at once if its holder has said goodbye, or was refused
-// before it had the memory, and else when its process has died. One that was told to let go
-// says nothing any more. If it could write, its version waits for its death.
+// letGo removes a lease from next: at once if its holder has said goodbye, or was refused before
+// it had the memory, and otherwise when its process has died. A holder that was told to let go
+// sends nothing any more. If it could write, its version is kept until it has died.
 func letGo(next *state.State, id state.HoldID, lease *serve.Lease) error {
 	var lost *serve.LostError
 	switch reason := lease.Err(); {
@@ -433,8 +431,8 @@ func letGo(next *state.State, id state.HoldID, lease *serve.Lease) error {
 	return next.Revoke(id)
 }
 
-// hasReleased says whether the reader of a lease that has ended has said goodbye, or has died. It
-// may have said goodbye just before it was told to let go.
+// hasReleased reports whether the reader of an ended lease has said goodbye, or has died. It may
+// have said goodbye just before it was told to let go.
 func hasReleased(lease *serve.Lease) bool { return lease.AwaitFence(noWait, serve.Released) == nil }
 
 // noWait is done.

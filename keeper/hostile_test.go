@@ -19,7 +19,7 @@ import (
 
 func record(piece byte, text string) []byte { return append([]byte{piece}, text...) }
 
-// A client that says what is no message is disconnected, and everybody else is served.
+// A client that sends something else than a message is disconnected, and all others are served.
 func TestMalformedMessages(t *testing.T) {
 	_, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
@@ -52,7 +52,7 @@ func TestMalformedMessages(t *testing.T) {
 	require.Equal(t, uint64(1), stat(t, c, "x").Version)
 	require.Eventually(t, func() bool {
 		for kind, n := range leak.OpenFDs().Kinds() {
-			if n > before[kind] { // it may be less: the server may not have closed those of put then
+			if n > before[kind] { // it may be less: the server may not yet have closed those of put
 				return false
 			}
 		}
@@ -60,7 +60,7 @@ func TestMalformedMessages(t *testing.T) {
 	}, waitLong, waitStep)
 }
 
-// What makes no sense is refused, and the client may go on.
+// A request that makes no sense is refused, and the client may go on.
 func TestRequestsThatAreRefused(t *testing.T) {
 	s, c, dev := kept(t)
 	b := bookingOf(t, c, dev, 2)
@@ -95,7 +95,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	require.LessOrEqual(t, storeSets(s), 3)
 }
 
-// A member of another type than it has is told to the client, which may go on.
+// The client is told which member has the wrong type, and may go on.
 func TestRequestsOfOtherTypes(t *testing.T) {
 	_, c, dev := kept(t)
 	conn := ok(sock.Dial(soon(t), c.socket+controlSuffix))(t)
@@ -138,7 +138,7 @@ func bookingOf(t testing.TB, c *Client, dev *cu.Device, size uint64) *booking {
 	return b
 }
 
-// exported is memory with a byte everywhere, by its descriptors.
+// exported returns the descriptors of memory with a byte everywhere.
 func exported(t testing.TB, dev *cu.Device) (vmm.Descriptor, []*os.File) {
 	t.Helper()
 	buf := ok(vmm.New(dev, small))(t)
@@ -161,7 +161,7 @@ func memoryFile(t testing.TB, content string, seals int) *os.File {
 }
 
 // Descriptors that are no memory, too many or too few of them, tables that can be changed or
-// are none: nothing of it comes to the store.
+// are none: nothing of it reaches the store.
 func TestHostileDescriptors(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip(cutest.Proven)
@@ -212,7 +212,7 @@ func TestHostileDescriptors(t *testing.T) {
 	require.NotEqual(t, digest, got, "a writer's lie about its own bytes is for readers to find")
 }
 
-// Nothing panics on what is nil, zero or closed.
+// Nothing panics on a value that is nil, zero or closed.
 func TestZero(t *testing.T) {
 	require.ErrorContains(t, errOf(Open(soon(t), Options{})), "no socket")
 	for _, a := range []*Attached{nil, {}} {

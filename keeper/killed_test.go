@@ -27,10 +27,10 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// What a keeper in a process of its own is told.
+// The environment of a keeper in a process of its own.
 const (
 	socketEnv = testenv.Prefix + "KEEPER"
-	stepEnv   = testenv.Prefix + "STEP"  // which it does not live through, and which time that is
+	stepEnv   = testenv.Prefix + "STEP"  // the step at which it dies, and at which time
 	laterEnv  = testenv.Prefix + "LATER" // if not empty, steps count from SIGUSR1 on
 )
 
@@ -39,7 +39,7 @@ func init() { children["keeper"] = mortalKeeper }
 // mortalKeeper keeps until it is killed, or kills itself at a step.
 func mortalKeeper() error {
 	cutest.ExpectLeaks()
-	at = mortalAt(os.Getenv(stepEnv))
+	testHookStep = mortalAt(os.Getenv(stepEnv))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	opts := options(os.Getenv(socketEnv))
@@ -52,7 +52,7 @@ func mortalKeeper() error {
 	return errors.Join(s.Err(), s.Close())
 }
 
-// mortalAt returns a function that kills this process when it is called for the step of where ("swap:3": for the third time).
+// mortalAt returns a function that kills this process when it is called for the step in where ("swap:3": for the third time).
 func mortalAt(where string) func(step string) {
 	step, count, _ := strings.Cut(where, ":")
 	left := new(atomic.Int64)
@@ -84,14 +84,14 @@ func mortal(ctx context.Context, socket, step string, env ...string) (*exec.Cmd,
 	return cmd, cmd.Start()
 }
 
-// storeSteps are where a keeper is killed by the relay before its store: of a commit, and of its start.
+// storeSteps are the steps of a commit, and of a start, at which the relay before the store kills a keeper.
 var storeSteps = []string{"hold", "held", "swap", "swapped", "drop", "dropped"}
 
-// steps are these, and where it kills itself: of attaching and resuming.
+// steps are these, and those of attaching and resuming, at which a keeper kills itself.
 var steps = append(slices.Clip(storeSteps),
 	"attach", "lease", share.Connected.String(), share.Sent.String(), share.Mapped.String(), share.Ended.String())
 
-// A trial is what writers and readers do while keepers die.
+// A trial runs writers and readers while keepers die.
 type trial struct {
 	t      *testing.T
 	socket string
@@ -103,7 +103,7 @@ type trial struct {
 	work   sync.WaitGroup
 
 	mu    sync.Mutex
-	acked map[string]uint64 // the last version of a name that its writer knows of
+	acked map[string]uint64 // the last version of a name that its writer knows
 
 	commits, attaches, resumed, stamps atomic.Int64
 }
@@ -130,7 +130,7 @@ func (x *trial) known(name string) uint64 {
 	return x.acked[name]
 }
 
-// goOn has f be called until the trial is over; an error that is not of its end fails it.
+// goOn calls f until the trial is over; an error other than that of its end fails it.
 func (x *trial) goOn(what string, f func() error) {
 	x.work.Go(func() {
 		for x.ctx.Err() == nil {
@@ -168,8 +168,8 @@ func (x *trial) write(name string) error {
 
 func fillOf(stamp int64, part int) byte { return byte(stamp*8 + int64(part)) }
 
-// verify says whether version, digest and bytes of a part belong together, and it is no
-// older than what its writer knew of before.
+// verify returns an error unless version, digest and bytes of a part belong together, and the
+// version is no older than what its writer knew before.
 func (x *trial) verify(a *share.Attachment, d Data, known uint64) error {
 	stamp, err := strconv.ParseInt(d.Labels["stamp"], 10, 64)
 	if err != nil {
@@ -181,7 +181,7 @@ func (x *trial) verify(a *share.Attachment, d Data, known uint64) error {
 	return x.judges[a.Device().UUID()].check(a, d, fillOf(stamp, d.Part))
 }
 
-// read takes all parts, and wants them to be of one version.
+// read takes all parts, and requires them to be of one version.
 func (x *trial) read(name string) error {
 	c, err := Dial(x.ctx, x.socket)
 	if err != nil {
@@ -206,7 +206,7 @@ func (x *trial) read(name string) error {
 	return err
 }
 
-// mended is nil for an error that comes of a keeper's death, and passes.
+// mended returns nil for an error that a keeper's death causes, and that passes.
 func (x *trial) mended(err error) error {
 	var no *Error
 	var refused *share.RefusalError
@@ -218,7 +218,7 @@ func (x *trial) mended(err error) error {
 	return err
 }
 
-// hold has a part, and resumes its lease as often as a keeper dies, without a new mapping.
+// hold attaches to a part, and resumes its lease as often as a keeper dies, without a new mapping.
 func (x *trial) hold(name string) error {
 	att, err := share.Attach(x.ctx, x.socket, OfferName(name, 0, len(x.devs)), x.devs[0])
 	if err != nil {
@@ -318,7 +318,7 @@ func (x *trial) kill(step string, before int64) error {
 	for !done() && x.ctx.Err() == nil {
 		time.Sleep(waitStep)
 	}
-	c, err := Dial(x.ctx, x.socket) // who answers listens to signals
+	c, err := Dial(x.ctx, x.socket) // a keeper that answers listens to signals
 	if err == nil {
 		_, err = c.Status(x.ctx)
 		err = errors.Join(err, c.Close(), cmd.Process.Signal(syscall.SIGUSR1))
@@ -326,7 +326,7 @@ func (x *trial) kill(step string, before int64) error {
 	return errors.Join(err, cmd.Wait())
 }
 
-// requireNothingLost says that the last version that is known of each name is there.
+// requireNothingLost requires that the last version that is known of each name is there.
 func requireNothingLost(t *testing.T, x *trial, s *Server) {
 	t.Helper()
 	c := dialled(t, s.opts.Socket)

@@ -17,7 +17,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A pause has the first change that ends an offer stand still, behind the store's answer.
+// A pause stops the first change that ends an offer, after the store's answer.
 type pause struct {
 	server  atomic.Pointer[Server] // that makes the change
 	reached chan bool
@@ -28,7 +28,7 @@ type pause struct {
 func newPause(t *testing.T, relay *storeRelay) *pause {
 	open := make(chan bool)
 	p := &pause{reached: make(chan bool, 1), attach: make(chan bool, 1), goOn: sync.OnceFunc(func() { close(open) })}
-	at = func(step string) {
+	testHookStep = func(step string) {
 		if step == "attach" {
 			select {
 			case p.attach <- true:
@@ -36,7 +36,7 @@ func newPause(t *testing.T, relay *storeRelay) *pause {
 			}
 		}
 	}
-	t.Cleanup(func() { at = func(string) {} })
+	t.Cleanup(func() { testHookStep = func(string) {} })
 	relay.call(func(step string, _ *sock.Conn) {
 		if s := p.server.Load(); step == "swapped" && s != nil && s.leaves() > 0 && p.server.CompareAndSwap(s, nil) {
 			p.reached <- true
@@ -46,11 +46,11 @@ func newPause(t *testing.T, relay *storeRelay) *pause {
 	return p
 }
 
-// holdLong has a keeper's turn taken for longer than a store may take, until finish.
+// holdLong holds a keeper's changeLock for longer than a store may take, until finish.
 func holdLong(t *testing.T, s *Server) (finish func()) {
 	t.Helper()
 	hold(s)
-	require.Eventually(t, s.turn.isLong, waitLong, waitStep)
+	require.Eventually(t, s.changeLock.heldLong, waitLong, waitStep)
 	return sync.OnceFunc(s.finish)
 }
 
@@ -79,8 +79,8 @@ func TestChangeOutlastsTheOffers(t *testing.T) {
 	p := newPause(t, relayStore(t, socket))
 	var ends atomic.Bool
 	taken, goEnd := make(chan bool), make(chan bool)
-	paused := at
-	at = func(step string) {
+	paused := testHookStep
+	testHookStep = func(step string) {
 		paused(step)
 		if step == "offers taken" && ends.CompareAndSwap(true, false) {
 			taken <- true
@@ -90,15 +90,15 @@ func TestChangeOutlastsTheOffers(t *testing.T) {
 	s, c, dev, lines := hastyKeeperAt(t, socket, 20*time.Second)
 	defer p.goOn()
 	p.server.Store(s)
-	go func() { _, _ = c.Put(soon(t), Put{Name: "a"}, part(0, dev, 2)) }() // it may hear the end of the keeper
+	go func() { _, _ = c.Put(soon(t), Put{Name: "a"}, part(0, dev, 2)) }() // it may fail with the end of the keeper
 	<-p.reached
 	ends.Store(true)
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	<-taken
 	p.goOn()
-	s.turn.taken <- struct{}{} // the change has ended
-	<-s.turn.taken
+	s.changeLock.taken <- struct{}{} // the change has ended
+	<-s.changeLock.taken
 	s.mu.Lock()
 	offers, resumable := s.offers, s.resumable
 	s.mu.Unlock()
@@ -145,7 +145,7 @@ func TestReaderWaitsWhileTheKeeperEnds(t *testing.T) {
 	require.Equal(t, before+1, s.metrics.all()[countAttached], "by the keeper that ended")
 }
 
-// A writer that has heard that the store is silent asks again with its ticket, and hears the
+// A writer that was told that the store is silent asks again with its ticket, and is told the
 // version that its first delivery has made.
 //
 //fault:rows 88 91
@@ -168,7 +168,7 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	a := ok(c.ask(soon(t), again))(t)
 	require.Equal(t, uint64(2), a.Version)
 	require.Zero(t, taken(s.received))
-	waited := delivery{booking: state.Booking{By: state.Writer{Who: s.self()}}} // for its turn, behind the first
+	waited := delivery{booking: state.Booking{By: state.Writer{Who: s.self()}}} // it waited for changeLock, after the first
 	version, _, err := s.keep(b.ticket, waited, nil, "")
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), version)
@@ -178,15 +178,15 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	require.Equal(t, uint64(2), stat(t, c, "a").Version)
 }
 
-// taken is how many places are taken.
+// taken returns how many places are taken.
 func taken(p *places) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.taken
 }
 
-// A reader that asks why it was refused hears of a silent store only if it is that: not of a
-// change that takes a moment, and not of one that ends other offers.
+// A reader that asks why it was refused is told of a silent store only if that is the reason: not
+// of a change that takes a moment, and not of one that ends other offers.
 //
 //fault:rows 88
 func TestLeaseWhileOthersLeave(t *testing.T) {
@@ -209,7 +209,7 @@ func TestLeaseWhileOthersLeave(t *testing.T) {
 	defer finish()
 	leave(current) // a change may have come between
 	requireCode(t, codeStoreSilent, asks())
-	leave(&offer{name: "a", as: "a"}) // of a retired version
+	leave(&offer{name: "a", as: "a"}) // one of a retired version
 	require.NoError(t, asks())
 	s.mu.Lock()
 	s.leaving = nil
@@ -275,12 +275,12 @@ func TestDeadReadersVersionLeaves(t *testing.T) {
 	require.Empty(t, s.resumable)
 }
 
-// Who was admitted before a version was dropped, and gets its lease after that, is shown until
-// it says goodbye.
+// A reader that was admitted before a version was dropped, and gets its lease after that, is
+// shown until it says goodbye.
 func TestLeaseOfADroppedVersion(t *testing.T) {
 	leases, dropped := make(chan bool), make(chan bool)
 	var once sync.Once
-	at = func(step string) {
+	testHookStep = func(step string) {
 		if step == "lease" {
 			once.Do(func() {
 				leases <- true
@@ -288,7 +288,7 @@ func TestLeaseOfADroppedVersion(t *testing.T) {
 			})
 		}
 	}
-	t.Cleanup(func() { at = func(string) {} })
+	t.Cleanup(func() { testHookStep = func(string) {} })
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
 	taken := make(chan *share.Attachment, 1)

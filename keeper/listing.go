@@ -6,7 +6,7 @@ import (
 )
 
 // The answer to a list is made and sent piece by piece: it may be long, and its client slow. So
-// a name that is changed meanwhile is as it was or as it is; each by itself is whole.
+// a name that changes meanwhile is shown as before or after the change, but always whole.
 
 // list answers with all names that the client may see.
 func (c *session) list() (err error) {
@@ -32,7 +32,7 @@ func (c *session) list() (err error) {
 	}
 }
 
-// pieces are the text of an answer that has not been sent. It counts as memory of the client's user.
+// pieces hold the text of an answer that has not been sent, charged to the client's user.
 type pieces struct {
 	session *session
 	text    []byte
@@ -42,8 +42,8 @@ type pieces struct {
 // answerPause is how long an answer waits for others before it looks again.
 const answerPause = 5 * time.Millisecond
 
-// next returns the first name behind another one, and what is said of it. It waits while the user
-// has as much memory for answers as it may have.
+// next returns the first name after another one, and its text. It waits while the user has as
+// much memory for answers as it may have.
 func (w *pieces) next(after string) (name string, text []byte, err error) {
 	s := w.session.server
 	ctx, cancel := s.step()
@@ -81,7 +81,7 @@ func (w *pieces) make(after string) (name string, text []byte, err error) {
 	return name, text, err
 }
 
-// answerOf is what is said of a name at most, more or less, if its record has that size.
+// answerOf returns about how long the text of a name is at most, if its record has that size.
 func answerOf(size int) int { return 2*size + 512 }
 
 // send sends whole records until no more than left bytes are left, the last of the answer if that

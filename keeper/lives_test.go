@@ -47,11 +47,11 @@ func mortalWriter() error {
 }
 
 // A relay stands between a client and the keeper's control socket, in the client's process, so that the keeper sees that
-// one. It reports each exchange: "files asked" before a request is passed on, "files answered" before its reply is.
+// process. It reports each exchange: "files asked" before a request is passed on, "files answered" before its reply is.
 type relay struct {
 	ctx     context.Context
 	keeper  string
-	reached func(step string) error // whose error ends the connection
+	reached func(step string) error // its error ends the connection
 }
 
 // serve relays connections until l is closed.
@@ -131,8 +131,8 @@ func (r *relay) pass(records []sock.Record, to *sock.Conn) error {
 }
 
 // TestFault87_WriterDies: 8 devices (fewer on a GPU machine that has no more), 8 parts, one
-// version after the other, and writers that are killed at each step. Readers see all parts of one version; what a writer had that
-// has died is given up, and nothing is booked.
+// version after the other, and writers that are killed at each step. Readers see all parts of one version; what a dead
+// writer had is given up, and nothing is booked.
 func TestFault87_WriterDies(t *testing.T) {
 	x := newTrial(t, newSocket(t), spread(cutest.Driver(t)), 4*time.Minute)
 	x.judges = nil
@@ -178,7 +178,7 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// readStamps takes all parts, and wants the first byte of each to be of one version.
+// readStamps takes all parts, and requires the first byte of each to be of one version.
 func (x *trial) readStamps(name string) error {
 	c, err := Dial(x.ctx, x.socket)
 	if err != nil {
@@ -213,7 +213,7 @@ func (x *trial) readStamps(name string) error {
 //
 //fault:rows 86
 func TestPutOutlivesItsKeeper(t *testing.T) {
-	for _, step := range []string{"hold:4", "held:4", "swap:3"} { // those before are of the start, and of the booking
+	for _, step := range []string{"hold:4", "held:4", "swap:3"} { // earlier ones belong to the start, and to the booking
 		t.Run(step, func(t *testing.T) {
 			dev := cutest.Device(t)
 			c, second := mortalAndNext(t, step)
@@ -226,9 +226,9 @@ func TestPutOutlivesItsKeeper(t *testing.T) {
 }
 
 // TestFault91_AnswerToACommitIsLost: a keeper is killed when the store has what a writer
-// delivered, and the writer has not heard. It hears the version from the next one, once.
+// delivered, and the writer has no answer. The next one tells it the version, once.
 func TestFault91_AnswerToACommitIsLost(t *testing.T) {
-	for _, step := range []string{"swapped:4", "deliver answered:1", "swapped:5", "deliver answered:2"} { // of the first part, and of the second
+	for _, step := range []string{"swapped:4", "deliver answered:1", "swapped:5", "deliver answered:2"} { // for the first part, and for the second
 		t.Run(step, func(t *testing.T) {
 			dev := cutest.Device(t)
 			c, second := mortalAndNext(t, step)
@@ -338,8 +338,8 @@ func ignore(err, not error) error {
 	return err
 }
 
-// TestFault88_StoreDies: a keeper says so and gives another store everything; a keeper that
-// is killed after that has lost nothing.
+// TestFault88_StoreDies: a keeper logs it and gives another store everything; a keeper that is
+// killed after that has lost nothing.
 func TestFault88_StoreDies(t *testing.T) {
 	dev, lines := cutest.Device(t), newDiary()
 	opts := options(newSocket(t))
@@ -367,7 +367,7 @@ func TestFault88_StoreDies(t *testing.T) {
 	require.NoError(t, resumed.Close())
 }
 
-// Somebody removes the sockets' files: the next keeper makes others and says so.
+// Somebody removes the sockets' files: the next keeper makes others and logs it.
 //
 //fault:rows 86
 func TestSocketIsRemoved(t *testing.T) {
@@ -422,14 +422,14 @@ func TestBookingsEnd(t *testing.T) {
 }
 
 // TestFault86_ReaderOfARetiredVersion: a reader has version 1 while version 2 is current, and
-// keepers die. It has its lease again each time, hears that there is a newer version, and is
+// keepers die. It resumes its lease each time, is told that there is a newer version, and is
 // known until it goes. Nobody else gets the old version.
 func TestFault86_ReaderOfARetiredVersion(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
 	reader := attach(t, c, dev, "x")[0].Attachment
 	other := attach(t, c, dev, "x")[0]
-	_, err := c.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 2), part(1, dev, 3)) // whose offers have other names
+	_, err := c.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 2), part(1, dev, 3)) // the offers of its parts have other names
 	require.NoError(t, err)
 	opts := s.opts
 	opts.Grace = time.Hour

@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 )
 
-// storeArgument makes the test binary an fd store.
+// storeArgument runs the test binary as an fd store.
 const storeArgument = "fd-store"
 
 var children = cutest.Children{}

@@ -2,7 +2,7 @@ package keeper
 
 import "github.com/gpufd/gpufd/keeper/internal/state"
 
-// mayHold says whether a reader may have a lease of an offer now. It runs with mu held.
+// mayHold returns nil if a reader may have a lease of an offer now. It runs with mu held.
 func (s *Server) mayHold(of *offer, h state.Holder) error {
 	var err error
 	if s.offers[of.as] == of {
@@ -16,8 +16,8 @@ func (s *Server) mayHold(of *offer, h state.Holder) error {
 	return err
 }
 
-// lease says whether a client that attaches now is admitted, and if not, why. A reader
-// that is refused is not told the reason.
+// lease returns nil if a client that attaches now is admitted, or else the reason. A reader that
+// is refused is not told the reason.
 func (c *session) lease(r request) error {
 	s := c.server
 	s.mu.Lock()
@@ -26,7 +26,7 @@ func (c *session) lease(r request) error {
 	if err != nil {
 		return err
 	}
-	if o := s.offers[OfferName(r.Name, p.Index, len(v.Parts))]; s.leaving[o] && s.turn.isLong() {
+	if o := s.offers[OfferName(r.Name, p.Index, len(v.Parts))]; s.leaving[o] && s.changeLock.heldLong() {
 		return s.undecided(o) // else a reader waits, and gets what there is then
 	}
 	access, err := parseAccess(r.Access)

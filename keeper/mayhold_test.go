@@ -15,7 +15,7 @@ import (
 )
 
 // Readers that come at once get as many leases as the quota has, and those that are refused
-// hear why, and of whom.
+// are told why, and which processes have the leases.
 func TestQuotaOfLeasesAtOnce(t *testing.T) {
 	const most, come = 3, 16
 	dev, uid, leases := cutest.Device(t), uint32(os.Geteuid()), most
@@ -48,7 +48,7 @@ func TestQuotaOfLeasesAtOnce(t *testing.T) {
 	letGoOf(t, attach(t, c, dev, "x"))
 }
 
-// A list does not count as a lease, nor what it leaves out as refused.
+// A list counts as no lease, and what it leaves out counts as no refusal.
 func TestListIsNoLease(t *testing.T) {
 	dev, uid, leases := cutest.Device(t), uint32(os.Geteuid()), 1
 	opts := options(newSocket(t))
@@ -87,7 +87,7 @@ func TestCommitIsAllOrNothing(t *testing.T) {
 	requireBytes(t, attach(t, c, dev, "x")[0], 3)
 }
 
-// lowerFiles has this process open no more files.
+// lowerFiles lets this process open no more files.
 func lowerFiles(t *testing.T, n uint64) {
 	var now unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &now))

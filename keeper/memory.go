@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/internal/descriptor"
 )
 
-// Memory of the software driver is a file that ends with a trailer, which begins so
+// Memory of the software driver is a file that ends with a trailer, which begins with softMagic
 // (docs/wire.md). Programs without that driver make such files anywhere.
 const (
 	softTrailer = 4096
@@ -43,7 +43,7 @@ func isMemory(f *os.File, k gpumem.Kind) error {
 	return err
 }
 
-// hasTrailer says whether a regular file ends like memory of the software driver.
+// hasTrailer reports whether a regular file ends like memory of the software driver.
 func hasTrailer(fd int) bool {
 	var st unix.Stat_t
 	var magic [len(softMagic)]byte

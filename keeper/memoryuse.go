@@ -63,7 +63,7 @@ func PIDs(holders []Holder) string {
 	return strings.Join(named, ", ")
 }
 
-// UsesOf returns what takes memory of a device under a name.
+// UsesOf returns the versions of a name that take memory of a device.
 func UsesOf(n Info, dev cu.UUID) (all []Use) {
 	device := dev.String()
 	now := Use{Name: n.Name, Version: n.Version, Current: true}

@@ -24,7 +24,7 @@ func TestPIDs(t *testing.T) {
 	require.Len(t, Processes([]Holder{h(3, 1, 0), h(3, 1, 1), h(0, 5, 0), h(0, 5, 1), h(0, 6, 0)}), 3)
 }
 
-// A refusal names the three that have most, and counts the others.
+// A refusal names the three uses that have most, and counts the others.
 func TestRefusalNamesTheLargest(t *testing.T) {
 	var uses []Use
 	for i := range 18 {

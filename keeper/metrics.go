@@ -30,8 +30,8 @@ type metrics struct {
 
 func newMetrics(s *Server) *metrics { return &metrics{newTally(s.state.Counts()), s.sums} }
 
-// The states of bytes. Those of a current version are of its parts, or draining if all that is
-// wrong is that the name or the device is.
+// The states of bytes. Bytes of a current version have the state of their part, or draining if
+// the part is ok and its name or device is draining.
 const (
 	bytesRetired  = "retired"
 	bytesReserved = "reserved"
@@ -39,7 +39,7 @@ const (
 
 var byteStates = []string{string(state.OK), string(state.Damaged), string(state.Quarantined), string(state.Draining), bytesRetired, bytesReserved}
 
-// The sockets at which somebody is refused.
+// The sockets that count refusals.
 const (
 	atReaders = "readers"
 	atControl = "control"
@@ -48,7 +48,7 @@ const (
 // refused counts a refusal by its reason.
 func (m *metrics) refused(socket string, err error) { m.tally.refused(socket, reasonOf(err)) }
 
-// reasonOf is one of a few words.
+// reasonOf returns one of a few words.
 func reasonOf(err error) string {
 	var share interface {
 		error
@@ -68,11 +68,11 @@ func reasonOf(err error) string {
 	return "other"
 }
 
-// sums is what gauges show.
+// sums are the values of gauges.
 type sums struct {
 	bytes                   map[string]uint64 // by state
 	names, versions, leases int
-	fences                  int // processes whose death is waited for
+	fences                  int // processes whose end is awaited
 }
 
 func (s *Server) sums() (t sums) {
@@ -101,7 +101,7 @@ func (s *Server) sums() (t sums) {
 	return t
 }
 
-// bytesAre is the state of a part's bytes.
+// bytesAre returns the state of a part's bytes.
 func bytesAre(n Info, p PartInfo) string {
 	if p.State == state.OK && n.State == string(state.Draining) {
 		return n.State
@@ -118,13 +118,13 @@ func leases(holders []Holder) (n int) {
 	return n
 }
 
-// listenMetrics listens for Prometheus, or returns nil if nobody wants that. With beside it
-// does so beside another keeper of this user, which is about to end.
+// listenMetrics listens for Prometheus, or returns nil without an address. If beside is set, it
+// shares the address with another keeper of this user, which is about to end.
 func listenMetrics(address string, beside bool) (net.Listener, error) {
 	if address == "" {
 		return nil, nil
 	}
-	if !beside { // one that is not about to end must not be joined
+	if !beside { // do not share with a keeper that is not about to end
 		l, err := net.Listen("tcp", address)
 		if err != nil {
 			return nil, fmt.Errorf("keeper: an address for metrics: %w", err)
@@ -140,7 +140,7 @@ func listenMetrics(address string, beside bool) (net.Listener, error) {
 }
 
 // reusePort lets a successor listen at the same address (socket(7), SO_REUSEPORT). The kernel
-// wants both to be of one user.
+// requires both to be of one user.
 func reusePort(_, _ string, c syscall.RawConn) (err error) {
 	cerr := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
 	return errors.Join(cerr, os.NewSyscallError("setsockopt", err))
@@ -156,13 +156,13 @@ func (s *Server) serveMetrics(l net.Listener) {
 	context.AfterFunc(s.ctx, func() { _ = srv.Close() })
 }
 
-// answerProbe says that the server is not stuck. A lost fd store is said, and is no reason
-// to end this process: it has what the next store needs.
+// answerProbe reports that the server is not stuck. It mentions a lost fd store, which is no
+// reason to end this process: it has what the next store needs.
 func (s *Server) answerProbe(w http.ResponseWriter, _ *http.Request) {
 	switch {
 	case s.vault.lost():
 		fmt.Fprintln(w, "serving, without an fd store")
-	case s.turn.isLong():
+	case s.changeLock.heldLong():
 		fmt.Fprintln(w, "serving, with an fd store that does not answer")
 	default:
 		fmt.Fprintln(w, "serving")
@@ -198,7 +198,7 @@ var started = time.Now()
 func processMetrics() map[string]float64 {
 	values := map[string]float64{"process_start_time_seconds": float64(started.Unix())}
 	stat, _ := os.ReadFile("/proc/self/stat")
-	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // behind the name, from field 3
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // after the name, from field 3
 	for name, m := range map[string]struct {
 		field int
 		per   float64

@@ -21,7 +21,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// scraped is what a keeper tells Prometheus, without the process's own.
+// scraped returns what a keeper tells Prometheus, without the process's own metrics.
 func scraped(s *Server) map[string]string {
 	var b bytes.Buffer
 	s.metrics.write(&b)
@@ -42,8 +42,8 @@ func TestMetricsOfTheProcess(t *testing.T) {
 	}
 }
 
-// What was counted is there behind a restart, in order or not, and refusals count once
-// however many names there are.
+// Counts are there after a restart, in order or not, and refusals count once however many
+// names there are.
 func TestCountsOutliveAKeeper(t *testing.T) {
 	s, c, dev := kept(t)
 	for _, name := range []string{"a", "b", "c"} {
@@ -116,8 +116,7 @@ func manifestOf(s *Server) ([]byte, error) {
 	return s.vault.store.Manifest(context.Background())
 }
 
-// A commit and its count are in one manifest; what else is counted comes to the store in
-// time.
+// A commit and its count are in one manifest; other counts come to the store in time.
 func TestCountsAreSaved(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "a", 1)

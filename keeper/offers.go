@@ -16,7 +16,7 @@ import (
 
 // An offer is a part that readers can attach to.
 type offer struct {
-	name     string // of what is kept
+	name     string // under which the part is kept
 	as       string // that readers ask for
 	version  uint64
 	part     state.Part
@@ -43,7 +43,7 @@ func OfferName(name string, part, parts int) string {
 	return fmt.Sprintf("%s/%d", name, part)
 }
 
-// nameOf undoes OfferName: no name of what is kept ends as a part's does.
+// nameOf undoes OfferName: no name of what is kept ends like a part's.
 func nameOf(as string) string {
 	i := strings.LastIndexByte(as, '/')
 	if i > 0 && i+1 < len(as) && strings.Trim(as[i+1:], "0123456789") == "" {
@@ -54,7 +54,7 @@ func nameOf(as string) string {
 
 // reconcile makes the offers match the state. It is part of a change, and runs with mu held. It
 // logs which parts cannot be offered, and offers the others. Once Close has taken the offers,
-// reconcile does nothing: a change may go on behind that.
+// reconcile does nothing: a change may still run after that.
 func (s *Server) reconcile() {
 	if s.offers == nil {
 		return
@@ -78,7 +78,7 @@ func (s *Server) reconcile() {
 				if !said {
 					s.log("version %d of %s is kept and cannot be offered now; the keeper tries again: %v", v.N, as, err)
 				}
-				want[as] = s.offers[as] != nil && s.offers[as].version == v.N // no other is served instead
+				want[as] = s.offers[as] != nil && s.offers[as].version == v.N // no other version is served instead
 			}
 		}
 	})
@@ -87,16 +87,16 @@ func (s *Server) reconcile() {
 			continue
 		}
 		delete(s.offers, as)
-		if next := s.state.Next(o.name, o.version); next != nil { // which has other parts
+		if next := s.state.Next(o.name, o.version); next != nil { // the next version has other parts
 			o.standing.Supersede(next.Parts[0].Memory.Generation)
 		} else {
 			s.end(o)
 		}
 	}
-	s.reconcileMissed()
+	s.reconcileResumable()
 }
 
-// offer puts a part up, in the place of the one that has its name.
+// offer offers a part, in place of the part that has its name.
 func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
 	o, err := s.stand(name, as, v, p, false)
 	if err != nil {
@@ -106,12 +106,12 @@ func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
 	return nil
 }
 
-// stand puts a part up, for all readers or for those that resume.
+// stand offers a part to all readers, or to those that resume.
 func (s *Server) stand(name, as string, v *state.Version, p *state.Part, resumed bool) (*offer, error) {
 	m, ok := s.ready[p.Files]
 	if delete(s.ready, p.Files); !ok {
 		var err error
-		if m, err = s.material(name, v, p); err != nil {
+		if m, err = s.offerFiles(name, v, p); err != nil {
 			return nil, err
 		}
 	}
@@ -128,21 +128,21 @@ func (s *Server) stand(name, as string, v *state.Version, p *state.Part, resumed
 	return o, nil
 }
 
-// A material is what an offer is made of.
-type material struct {
+// offerFiles are what an offer is made of.
+type offerFiles struct {
 	files []*os.File
 	data  []byte
 }
 
-func (s *Server) material(name string, v *state.Version, p *state.Part) (m material, err error) {
+func (s *Server) offerFiles(name string, v *state.Version, p *state.Part) (m offerFiles, err error) {
 	if m.data, err = s.data(name, v, p); err == nil {
 		m.files, err = s.vault.fetch(uint64(p.Files))
 	}
 	return m, err
 }
 
-// prepare makes what offers of versions are made of that next has and the state has not: a
-// version that cannot be offered is not committed. It is part of a change; discard follows.
+// prepare fetches the offerFiles of versions that next has and the state does not: a version
+// that cannot be offered is not committed. It is part of a change; discard follows.
 func (s *Server) prepare(next *state.State) error {
 	var failed error
 	next.Current(func(name string, v *state.Version) {
@@ -151,7 +151,7 @@ func (s *Server) prepare(next *state.State) error {
 		}
 		for i := range v.Parts {
 			if p := &v.Parts[i]; failed == nil && p.State == state.OK {
-				s.ready[p.Files], failed = s.material(name, v, p)
+				s.ready[p.Files], failed = s.offerFiles(name, v, p)
 			}
 		}
 	})
@@ -161,7 +161,7 @@ func (s *Server) prepare(next *state.State) error {
 	return nil
 }
 
-// discard drops what prepare has made and nobody has used.
+// discard closes what prepare has fetched and no offer has used.
 func (s *Server) discard() {
 	for _, m := range s.ready {
 		sock.DropFiles(m.files)
@@ -169,8 +169,8 @@ func (s *Server) discard() {
 	clear(s.ready)
 }
 
-// data is what readers are told of a part. It is made once, and readers share it. A table is left
-// as its writer wrote it, and read into its place: it may be long.
+// data returns what readers are told of a part. It is made once, and readers share it. A table is
+// left as its writer wrote it, and read into its place: it may be long.
 func (s *Server) data(name string, v *state.Version, p *state.Part) ([]byte, error) {
 	head, err := Data{Name: name, Version: v.N, Part: p.Index, Parts: len(v.Parts), Labels: v.Labels, Digest: p.Digest}.encode()
 	if err != nil || p.Table == 0 {
@@ -191,7 +191,7 @@ func (s *Server) data(name string, v *state.Version, p *state.Part) ([]byte, err
 	return append(text[:len(text)+len(table)], after...), nil
 }
 
-// encode leaves text as it is: json.Marshal would make six bytes of a '<'.
+// encode escapes no HTML: json.Marshal would make six bytes of a '<'.
 func (d Data) encode() ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -202,14 +202,14 @@ func (d Data) encode() ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// end ends an offer where nobody waits for it.
+// end ends an offer without waiting for it.
 func (s *Server) end(o *offer) {
 	s.work.Go(func() { _ = o.standing.Close() })
 }
 
-// hear follows the readers of offers.
+// hear counts readers that have attached to an offer.
 func (s *Server) hear(e serve.Event) {
-	at(e.Kind.String())
+	testHookStep(e.Kind.String())
 	if e.Kind == serve.Mapped {
 		s.metrics.attached(e.Since)
 	}

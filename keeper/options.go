@@ -32,19 +32,19 @@ func ReadPolicy(path string) (Policy, error) {
 // Options configure a keeper. Socket is required.
 type Options struct {
 	Socket  string        // where readers connect; that of writers and the fd store's lie beside it. Its directory is made, 0750, if it is missing
-	Store   []string      // the command that is an fd store for the path that is appended, if none is there; without it, one is waited for
+	Store   []string      // the command that starts an fd store if there is none, with its path appended; without it, the keeper waits for a store
 	Policy  Policy        // without rules it admits this user alone
 	Mode    os.FileMode   // of the sockets; if 0, 0600, or 0666 where the policy names others
-	Peers   sock.Policy   // who may connect beside those whom the policy names
+	Peers   sock.Policy   // may connect beside those that the policy names
 	Ticket  time.Duration // the most that a writer may take between booking and delivering, an hour if 0
-	Grace   time.Duration // how long retired versions wait for readers of before a restart, a minute if 0
+	Grace   time.Duration // how long after a restart retired versions wait for their readers, a minute if 0
 	Timeout time.Duration // for a step of a conversation, 30 seconds if 0
 	Metrics string        // the address of an HTTP server of metrics, or ""
 	Version string        // of the program, for status
 	Log     func(string)  // told what an operator should know, or nil
 }
 
-// The sockets beside a keeper's own.
+// storeSuffix follows the path of the keeper's socket in that of the fd store's.
 const storeSuffix = ".store"
 
 func (o *Options) check() error {
@@ -70,7 +70,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// admit lets those connect whom the policy names, unless the options say who may.
+// admit lets the users and groups that the policy names connect.
 func (o *Options) admit() {
 	for _, r := range o.Policy.Rules {
 		switch {

@@ -18,8 +18,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// loggedKeeper is a keeper that has name a, its client, and what it says. store is the command of its fd
-// store, if it is not the usual one.
+// loggedKeeper opens a keeper that has name a, and returns it with a client and its log. store is the command
+// of its fd store, if it is not the usual one.
 func loggedKeeper(t *testing.T, store ...string) (*Server, *Client, *cu.Device, *diary) {
 	t.Helper()
 	return loggedKeeperAt(t, newSocket(t), store...)
@@ -85,7 +85,7 @@ func TestStoreThatOthersStart(t *testing.T) {
 	opts.Store = nil
 	path := opts.Socket + storeSuffix
 	require.NoError(t, anothersStore(t, path).Close())
-	missing, goOn := make(chan bool), make(chan bool) // the keeper stands still between them
+	missing, goOn := make(chan bool), make(chan bool) // the keeper waits between them
 	opts.Log = func(line string) {
 		lines.log(line)
 		if strings.Contains(line, "the fd store has died") {
@@ -125,14 +125,14 @@ func TestStoreThatOthersStart(t *testing.T) {
 	requireBytes(t, attach(t, c, dev, "b")[0], 2)
 }
 
-// A keeper that has waited in vain for a store says what to start, also if its time ends while
-// it looks for one.
+// A keeper that has waited in vain for a store reports what to start, also if its time ends
+// while it looks for one.
 func TestNoStoreInTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	v := &vault{path: newSocket(t) + storeSuffix}
 	var l *sock.Listener
-	_, _, err := v.find(ctx, func() { // one comes then, and says nothing
+	_, _, err := v.find(ctx, func() { // a store comes then, and does not answer
 		l = ok(sock.Listen(v.path))(t)
 		go func() {
 			if conn, err := l.Accept(ctx); err == nil {
@@ -146,8 +146,8 @@ func TestNoStoreInTime(t *testing.T) {
 	require.ErrorContains(t, err, "start one there: gpufd fd-store "+v.path)
 }
 
-// A reader that dies while there is no store is fenced when there is one again; what lasts
-// is said once.
+// A reader that dies while there is no store is fenced when there is one again; a lasting
+// condition is logged once.
 //
 //fault:rows 88
 func TestFenceWithoutAStore(t *testing.T) {

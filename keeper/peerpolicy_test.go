@@ -12,7 +12,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// The keeper at a socket is this user's, or that of whom the directory belongs to.
+// The keeper at a socket belongs to this user, or to the owner of the directory.
 func TestKeeperOf(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "socket")
@@ -27,7 +27,7 @@ func TestKeeperOf(t *testing.T) {
 	require.Equal(t, sock.Policy{}, keeperOf(socket), "others may have made it")
 }
 
-// A table is told as it was written, and takes no more room than that.
+// Readers get a table as it was written, and it takes no more room than that.
 func TestTableIsToldAsItIs(t *testing.T) {
 	table := `{"a":"` + strings.Repeat("<&>", 1000) + `"}`
 	d := Data{Name: "x", Version: 1, Table: json.RawMessage(table)}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The bounds of the control socket: what clients have there, before anything is kept. A
-// part of them is for the keeper's own user, whom others do not keep out.
+// The bounds of the control socket: what clients have there, before anything is kept. A part of
+// each is reserved for the keeper's own user.
 const (
 	maxClients      = 1024     // connections, if there is memory for them (budget); a quarter for one uid, an eighth for the keeper's own
 	maxClientsOfUID = 256      // of one uid
@@ -16,7 +16,7 @@ const (
 	codeBusy        = "busy"
 )
 
-// places bound what users have of something: in all, each, and what the owner is left.
+// places bound what users have of something: in all, each, and what is left to the owner.
 type places struct {
 	what              string
 	most, each, owner int // owner: of most
@@ -31,7 +31,7 @@ func newPlaces(what string, most, each, owner int, ownerUID uint32) *places {
 	return &places{what: what, most: most, each: each, owner: owner, ownerUID: ownerUID, of: map[uint32]int{}}
 }
 
-// take takes n places for a user, or none and says why. They are given back with leave.
+// take takes n places for a user, or none and returns the reason. leave gives them back.
 func (p *places) take(uid uint32, n int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,7 +59,7 @@ func (p *places) leave(uid uint32, n int) {
 	}
 }
 
-// receivable is how many descriptors may wait for their delivery: at most half of the files
+// receivable returns how many descriptors may wait for their delivery: at most half of the files
 // that this process may open.
 func receivable() int {
 	var open unix.Rlimit

@@ -37,7 +37,7 @@ func TestPlaces(t *testing.T) {
 	require.Zero(t, p.taken)
 }
 
-// limitedTo is a keeper that takes so many connections and descriptors.
+// limitedTo opens a keeper that takes so many connections and descriptors.
 func limitedTo(t *testing.T, clients, files int) (*Server, *Client) {
 	t.Helper()
 	s := opened(t, options(newSocket(t)))
@@ -50,7 +50,7 @@ func limitedTo(t *testing.T, clients, files int) (*Server, *Client) {
 	return s, dialled(t, s.opts.Socket)
 }
 
-// TestFault92_CrowdAtTheControlSocket: who has as many connections as the keeper takes of
+// TestFault92_CrowdAtTheControlSocket: a user with as many connections as the keeper takes of
 // one user is told so, at once, with or without a request; the others are served, and a
 // connection that ends makes room.
 func TestFault92_CrowdAtTheControlSocket(t *testing.T) {
@@ -77,7 +77,7 @@ func TestFault92_CrowdAtTheControlSocket(t *testing.T) {
 }
 
 // Descriptors that nobody delivers are bounded, and given back with their connection. None
-// are taken from who has no ticket.
+// are taken from a client without a ticket.
 func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	s, c := limitedTo(t, 10, 3)
 	dev := cutest.Device(t)
@@ -86,7 +86,7 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	require.NoError(t, err)
 	kinds := func() string {
 		all := leak.OpenFDs().Kinds()
-		delete(all, "anon_inode:[pidfd]") // of processes that are watched
+		delete(all, "anon_inode:[pidfd]") // those of processes that are watched
 		return fmt.Sprint(all)
 	}
 	before := kinds()
@@ -116,7 +116,7 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	require.Eventually(t, func() bool { return before == kinds() }, waitLong, waitStep, "%s", lazily(func() string { return before + kinds() }))
 }
 
-// Who has no ticket sends no descriptors, and who has one sends them in one record.
+// A client without a ticket sends no descriptors, and one with a ticket sends them in one record.
 //
 //fault:rows 92
 func TestDescriptorsWithoutATicket(t *testing.T) {
@@ -145,7 +145,7 @@ func TestDescriptorsWithoutATicket(t *testing.T) {
 	require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 }
 
-// A client that begins a message and does not go on is let go.
+// A client that begins a message and does not go on is disconnected.
 //
 //fault:rows 92
 func TestMessageThatDoesNotEnd(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 // docs/wire.md#keeper specifies the protocol of the control socket: JSON objects, each in as
 // many records as it takes, with the descriptors of a part beside them.
 
-// controlSuffix is what the control socket's path has behind that of the keeper's.
+// controlSuffix follows the path of the keeper's socket in that of the control socket.
 const controlSuffix = ".ctl"
 
 // The bounds of a message: what a record carries of it, and the whole.
@@ -28,7 +28,7 @@ const (
 	maxReply   = 256 << 20 // of a keeper: all names
 )
 
-// errTooLong says that a message was not sent, for its length.
+// errTooLong says that a message was not sent because of its length.
 var errTooLong = errors.New("keeper: the message is too long")
 
 // The first byte of a record says whether there is more of its message.
@@ -37,7 +37,7 @@ const (
 	pieceLast = 1
 )
 
-// The operations. Each is answered by one reply, but for watch.
+// The operations. Each is answered by one reply, except watch.
 const (
 	opStatus  = "status"
 	opList    = "list"    // of all names that the peer may read
@@ -45,7 +45,7 @@ const (
 	opBook    = "book"    // a part of a version: a ticket
 	opRenew   = "renew"   // a ticket of a connection that is over
 	opFiles   = "files"   // ticket, descriptors: the next chunks of its part
-	opTable   = "table"   // ticket, a sealed memfd: what readers are told beside
+	opTable   = "table"   // ticket, a sealed memfd: what readers are told as well
 	opDeliver = "deliver" // ticket: its part is whole
 	opCancel  = "cancel"  // ticket
 	opRemove  = "remove"  // name
@@ -85,7 +85,7 @@ type request struct {
 	Access      string            `json:"access,omitempty"`
 }
 
-// check refuses what JSON cannot carry, and would change.
+// check refuses text that JSON cannot carry, and would change.
 func (r request) check() error {
 	for k, v := range r.Labels {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
@@ -111,7 +111,7 @@ func (r request) bounded() error {
 	return nil
 }
 
-// maxNeeds is how much a request may need at most.
+// maxNeeds is how many things a request may need at most.
 const maxNeeds = 64
 
 // memory is a [gpumem.Descriptor].
@@ -137,7 +137,7 @@ type reply struct {
 	Ticket    string       `json:"ticket,omitempty"`
 	Version   uint64       `json:"version,omitempty"`
 	Missing   int          `json:"missing,omitempty"`   // parts of the transaction that have not come
-	Delivered bool         `json:"delivered,omitempty"` // the part of the ticket has come: version or missing says what of that
+	Delivered bool         `json:"delivered,omitempty"` // the part of the ticket has come: see version and missing
 	Names     []state.Info `json:"names,omitempty"`
 	Status    *Status      `json:"status,omitempty"`
 	Event     *Event       `json:"event,omitempty"`
@@ -195,22 +195,22 @@ func sendText(ctx context.Context, c *sock.Conn, text []byte, files ...*os.File)
 	}
 }
 
-// errMalformed says that the peer sent what is no message.
+// errMalformed says that the peer sent no valid message.
 var errMalformed = errors.New("keeper: malformed message")
 
-// receive is the way back of send, of limit bytes at most. The files are the caller's.
+// receive receives what send sends, of limit bytes at most. The caller owns the files.
 func receive(ctx context.Context, c *sock.Conn, limit int, v any) (files []*os.File, err error) {
 	m := message{conn: c, limit: limit}
 	return m.receive(ctx, v)
 }
 
-// A message is one that comes, in pieces.
+// A message assembles a request or reply from several records.
 type message struct {
 	conn  *sock.Conn
-	limit int           // of its bytes
-	step  time.Duration // that it may take once it has begun, or 0
-	room  *pool         // that its bytes count in, or nil
-	turn  sync.Locker   // that is held while a long one is read, or nil
+	limit int           // in bytes
+	step  time.Duration // how long it may take once it has begun, or 0
+	room  *pool         // that its bytes are charged to, or nil
+	turn  sync.Locker   // held while a long text is decoded, or nil
 
 	text    []byte
 	files   []*os.File
@@ -243,7 +243,7 @@ func (m *message) receive(ctx context.Context, v any) (files []*os.File, err err
 	return m.files, nil
 }
 
-// decode reads the text. What JSON makes of it may be much longer.
+// decode decodes the text. The result may take much more memory.
 func (m *message) decode(v any) error {
 	if m.turn != nil && len(m.text) > longMessage {
 		m.turn.Lock()
@@ -252,10 +252,10 @@ func (m *message) decode(v any) error {
 	return json.Unmarshal(m.text, v)
 }
 
-// longMessage is one that is read while no other is.
+// longMessage is the length above which texts are decoded one at a time.
 const longMessage = 4 << 10
 
-// count counts n bytes more, if they are to be.
+// count charges n more bytes to room, if there is one.
 func (m *message) count(n int) error {
 	if m.room == nil {
 		return nil
@@ -267,7 +267,7 @@ func (m *message) count(n int) error {
 	return err
 }
 
-// piece takes a record, and says whether it is the last.
+// piece receives a record, and reports whether it is the last.
 func (m *message) piece(ctx context.Context) (last bool, err error) {
 	rec, err := m.conn.Receive(ctx)
 	if err != nil {

@@ -46,7 +46,7 @@ func conversation(t *testing.T) (ctx context.Context, client, server *sock.Conn)
 	return ctx, client, server
 }
 
-// message is what a vector of that kind decodes to.
+// message returns the value that a vector of that kind decodes to.
 func (v vector) message() any {
 	if v.Kind == "reply" {
 		return &reply{}
@@ -54,7 +54,7 @@ func (v vector) message() any {
 	return &request{}
 }
 
-// What is sent is what the vectors say, to the byte, and is read as what was sent.
+// Messages are sent as the vectors say, to the byte, and are received as they were sent.
 func TestVectors(t *testing.T) {
 	ctx, client, server := conversation(t)
 	null := ok(os.Open(os.DevNull))(t)
@@ -76,7 +76,7 @@ func TestVectors(t *testing.T) {
 	}
 }
 
-// What a later program sends is read as far as it is known.
+// A message of a later program is read as far as it is known.
 func TestForeignVectors(t *testing.T) {
 	ctx, client, server := conversation(t)
 	for _, v := range readVectors(t).Foreign {
@@ -98,7 +98,7 @@ func requireReads(t *testing.T, ctx context.Context, client, server *sock.Conn, 
 	require.JSONEq(t, string(v.Message), string(text), v.Name)
 }
 
-// What is no message is refused, and its descriptors are closed.
+// Records that are no message are refused, and their descriptors are closed.
 func TestInvalidVectors(t *testing.T) {
 	for _, v := range readVectors(t).Invalid {
 		ctx, client, server := conversation(t)

@@ -25,8 +25,8 @@ type Put struct {
 	Name        string
 	Labels      map[string]string
 	Parts       int           // of the version in all; 1 if 0
-	Transaction string        // that writers of other parts know, or "": all parts come by one Put
-	Expect      *uint64       // the version that there has to be, 0 for none; nil is any
+	Transaction string        // shared with the writers of other parts, or "": all parts come by one Put
+	Expect      *uint64       // the version that must be current, 0 for none; nil is any
 	Timeout     time.Duration // after which the keeper gives an unfinished transaction up; the rest of ctx's time if 0
 	Keep        bool          // this process goes on using the parts, as a reader: [Kept].Parts
 }
@@ -36,11 +36,11 @@ type Part struct {
 	Index  int
 	Device *cu.Device
 	Size   uint64                                         // bytes
-	Table  json.RawMessage                                // that readers are told, or nil
-	Write  func(ctx context.Context, b *vmm.Buffer) error // fills the buffer, which is the caller's of Write for that time alone
+	Table  json.RawMessage                                // told to readers, or nil
+	Write  func(ctx context.Context, b *vmm.Buffer) error // fills the buffer, which stays Put's and is valid during the call alone
 }
 
-// A Kept says what has become of a Put.
+// A Kept is the outcome of a Put.
 type Kept struct {
 	Version uint64   // or 0 while parts of it are missing
 	Missing int      // parts that other writers have to deliver
@@ -63,7 +63,7 @@ type Kept struct {
 //
 // If a device is smaller than the parts for it, Put fails at once, with an [*Error] of code too-large.
 // If the device has no room, Put waits until ctx is done. Then the error is an [*Error] with the
-// code no-room that names who holds the memory. If the keeper dies meanwhile, Put waits for the
+// code no-room that names the processes with the memory. If the keeper dies meanwhile, Put waits for the
 // next one and goes on with it. A Put that fails leaves the version before it as it is, with three
 // exceptions. After an [*Error] with the code unknown the version may be committed later. If ctx ends
 // while the last part is handed over, and no keeper says in time what has become of it, the version may
@@ -80,7 +80,7 @@ func (c *Client) Put(ctx context.Context, p Put, parts ...Part) (Kept, error) {
 		return Kept{}, err
 	}
 	w := &writer{client: c, put: p, parts: parts}
-	panics := true // what is Part.Write's: it leaves nothing booked
+	panics := true // if Part.Write does, nothing stays booked
 	defer func() {
 		if panics {
 			_ = w.giveUp(nil)
@@ -166,7 +166,7 @@ func checkRoom(name string, parts []Part) error {
 // codeTooLarge says that something can never fit.
 const codeTooLarge = "too-large"
 
-// A writer is one Put.
+// A writer carries out one Put.
 type writer struct {
 	client   *Client
 	put      Put
@@ -198,7 +198,7 @@ func lostKeeper(err error) error {
 	return fmt.Errorf("the keeper was lost, and no other has taken the part: %w", err)
 }
 
-// goodbye is how long a Put that failed tries to say so.
+// goodbye is how long a failed Put tries to tell the keeper.
 const goodbye = time.Second
 
 // giveUp cancels what was not delivered.
@@ -263,7 +263,7 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 // this process.
 func hasCome(b *booking, err error) bool {
 	var no *Error
-	if errors.As(err, &no) { // which is its answer
+	if errors.As(err, &no) { // the keeper has answered
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
@@ -329,14 +329,14 @@ func (w *writer) room(ctx context.Context, part Part) (*vmm.Buffer, error) {
 	}
 }
 
-// noRoom names who holds memory of the part's device.
+// noRoom returns an error that names the processes with memory of the part's device.
 func (w *writer) noRoom(part Part, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	no := &Error{Code: "no-room", Message: fmt.Sprintf("device %s has no room for %d bytes", part.Device.UUID(), part.Size)}
 	names, listErr := w.client.List(ctx)
 	if listErr != nil {
-		names = nil // then nobody is named
+		names = nil // then the error names no process
 	}
 	var uses []Use
 	for _, n := range names {
@@ -370,7 +370,7 @@ func inTheWay(uses []Use) (text string) {
 	return text
 }
 
-// others is a name without what this Put is writing itself.
+// others returns a name without what this Put is writing itself.
 func (w *writer) others(n Info) Info {
 	own := func(part int) bool { return slices.ContainsFunc(w.parts, func(p Part) bool { return p.Index == part }) }
 	n.Pending = slices.Clone(n.Pending)
@@ -383,7 +383,7 @@ func (w *writer) others(n Info) Info {
 	return n
 }
 
-// again renews the tickets with the keeper that follows one which was lost.
+// again renews the tickets with the keeper that follows a lost one.
 func (w *writer) again(ctx context.Context) error {
 	var err error
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, time.Second) {

@@ -80,7 +80,7 @@ func TestReadersDoNotWaitForTheRelease(t *testing.T) {
 	require.NoError(t, <-done, "Put does")
 }
 
-// A version is kept although its writer cannot release the memory, and Put says both.
+// A version is kept although its writer cannot release the memory, and Put reports both.
 func TestMemoryThatIsNotReleased(t *testing.T) {
 	_, c, dev := kept(t)
 	var failed atomic.Bool
@@ -146,8 +146,8 @@ func TestPartsOnTwoDevices(t *testing.T) {
 	requireCode(t, "not-found", err)
 }
 
-// The next version may have other parts. Readers of the one before hear that it is superseded,
-// and keep their leases, also behind a restart.
+// The next version may have other parts. Readers of the one before are told that it is superseded,
+// and keep their leases, also after a restart.
 func TestNextVersionHasOtherParts(t *testing.T) {
 	s, c, dev := kept(t)
 	require.NoError(t, errOf(c.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 1), part(1, dev, 2))))
@@ -168,7 +168,7 @@ func TestNextVersionHasOtherParts(t *testing.T) {
 	require.NoError(t, again.Close())
 }
 
-// Whoever takes all parts gets those of one version, also if the next has more or fewer.
+// A reader that takes all parts gets those of one version, also if the next has more or fewer.
 func TestPartsComeAndGo(t *testing.T) {
 	_, c, dev := kept(t)
 	write := func(n int) error {
@@ -238,7 +238,7 @@ func TestExpect(t *testing.T) {
 
 	late := part(0, dev, 9)
 	late.Write = func(ctx context.Context, b *vmm.Buffer) error {
-		put(t, dialled(t, c.socket), dev, "x", 2) // somebody is faster
+		put(t, dialled(t, c.socket), dev, "x", 2) // another writer is faster
 		return writeAll(9)(ctx, b)
 	}
 	_, err = c.Put(soon(t), Put{Name: "x", Expect: version(1)}, late)
@@ -298,8 +298,8 @@ func TestPutThatFails(t *testing.T) {
 	require.ErrorContains(t, errOf(c.Put(soon(t), Put{Name: "x"}, bad)), "the table of part 0 has 67043329 bytes; 67043328 are allowed")
 }
 
-// A Put whose time is over when the version is committed, before it has read the answer, says that it
-// is committed.
+// A Put whose time is over when the version is committed, before it has read the answer, reports that
+// it is committed.
 func TestPutOutOfTimeWhenItIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(soon(t))
 	s, _, dev := kept(t)
@@ -317,7 +317,7 @@ func TestPutOutOfTimeWhenItIsDone(t *testing.T) {
 	require.Equal(t, uint64(1), stat(t, c, "x").Version)
 }
 
-// A Put whose time is over says so, and gives up what it booked, although its connection
+// A Put whose time is over reports that, and gives up what it booked, although its connection
 // was in the middle of a request.
 func TestPutOutOfTime(t *testing.T) {
 	_, c, dev := kept(t)

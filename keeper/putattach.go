@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// ErrSuperseded says that another version was committed before the writer of one could attach to
-// it.
+// ErrSuperseded says that another version was committed before a writer could attach to its own.
 var ErrSuperseded = errors.New("keeper: another version was committed meanwhile")
 
 // keep attaches to the parts that this writer has delivered, as a reader.
@@ -38,7 +37,7 @@ func (w *writer) keep(ctx context.Context, parts []Part, kept *Kept) (err error)
 	return nil
 }
 
-// superseded is why a part could not be had: it may have other parts now.
+// superseded returns err, with ErrSuperseded if the name has another version now.
 func (w *writer) superseded(ctx context.Context, version uint64, err error) error {
 	if info, statErr := w.client.Stat(ctx, w.put.Name); statErr == nil && info.Version != version {
 		return fmt.Errorf("%w: %w", ErrSuperseded, err)
@@ -50,7 +49,7 @@ func (w *writer) superseded(ctx context.Context, version uint64, err error) erro
 // delivered.
 const committedPause = 50 * time.Millisecond
 
-// committed waits until the version of the transaction is there.
+// committed waits until the version of the transaction is committed.
 func (w *writer) committed(ctx context.Context, kept *Kept) error {
 	for kept.Version == 0 {
 		select {

@@ -29,7 +29,7 @@ func TestPutAndKeep(t *testing.T) {
 	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 0 })
 }
 
-// It waits for who delivers the other parts, and not longer than its context.
+// It waits for the writers of the other parts, and not longer than its context.
 func TestPutAndKeepWaitsForTheOthers(t *testing.T) {
 	s, c, dev := kept(t)
 	tx := Put{Name: "x", Parts: 2, Transaction: "tx", Keep: true}

@@ -18,7 +18,7 @@ func (s *Server) Status() Status {
 	return Status{PID: os.Getpid(), Store: s.vault.pid(), Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
 }
 
-// remove gives a name up, and at once what nobody has of it.
+// remove removes a name, and gives up at once what nobody has of it.
 func (s *Server) remove(name string, version uint64, who state.Who) error {
 	err := s.mutate(func(st *state.State) error {
 		if info, err := st.Stat(name, who); err == nil && version != 0 && info.Version != 0 && info.Version != version {

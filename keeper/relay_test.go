@@ -19,18 +19,18 @@ import (
 )
 
 // A storeRelay stands between keepers and their fd store, in the test's process. It reports each exchange that changes
-// something: "hold", "swap" and "drop" before the store hears it, "held", "swapped" and "dropped" before the keeper does.
+// something: "hold", "swap" and "drop" before the store gets it, "held", "swapped" and "dropped" before the keeper gets the answer.
 type storeRelay struct {
 	ctx      context.Context
 	listener *sock.Listener
 	store    string
-	dead     atomic.Pointer[sock.Conn] // of the keeper that was killed: nothing is passed on from there or to there
+	dead     atomic.Pointer[sock.Conn] // the connection of the killed keeper: nothing is passed on from there or to there
 
 	mu      sync.Mutex
 	reached func(step string, keeper *sock.Conn)
 }
 
-// The operations of an fd store that change what it has, before and behind its answer.
+// The operations of an fd store that change what it has, before and after its answer.
 var (
 	storeAsked    = map[uint16]string{2: "hold", 3: "swap", 4: "drop"}
 	storeAnswered = map[uint16]string{2: "held", 3: "swapped", 4: "dropped"}
@@ -59,14 +59,14 @@ func relayStore(t testing.TB, socket string) *storeRelay {
 	return r
 }
 
-// call has f be called at each step from now on, with the connection of the keeper.
+// call makes the relay call f at each step from now on, with the connection of the keeper.
 func (r *storeRelay) call(f func(step string, keeper *sock.Conn)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reached = f
 }
 
-// onceAt calls f at a step of where ("swap:3": when that one comes for the third time).
+// onceAt calls f at the step in where ("swap:3": when that comes for the third time).
 func onceAt(where string, f func(keeper *sock.Conn)) func(step string, keeper *sock.Conn) {
 	step, count, _ := strings.Cut(where, ":")
 	n, err := strconv.ParseInt(count, 10, 64)

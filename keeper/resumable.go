@@ -6,12 +6,12 @@ import (
 )
 
 // Readers of a retired version that have lost their connection, because the keeper died for
-// instance, may take their lease again: the parts are offered to readers that have them
-// mapped already. The name is the current version's.
+// instance, may resume their lease: the parts are offered to readers that have them mapped
+// already. The name is the current version's.
 
-// reconcileMissed offers retired parts to the readers that may come back for them, and to
+// reconcileResumable offers retired parts to the readers that may come back for them, and to
 // nobody else. It runs with mu held.
-func (s *Server) reconcileMissed() {
+func (s *Server) reconcileResumable() {
 	want := map[state.ID]bool{}
 	s.state.Awaited(func(name string, v *state.Version, p *state.Part) {
 		want[p.Files] = true

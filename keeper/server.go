@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A Server is a keeper. It holds descriptors of GPU memory and decides who gets them. It
+// A Server is a keeper. It holds descriptors of GPU memory and decides which readers get them. It
 // loads no libcuda and maps no memory. The fd store, a process of its own, holds all that must
 // outlive the server: it may die at any moment, and the next one goes on where it was. A Server
 // is safe for concurrent use.
@@ -30,31 +30,31 @@ type Server struct {
 	stop context.CancelCauseFunc
 	work sync.WaitGroup
 
-	// Only changes need these: the one that has the turn uses them.
-	turn   *turn
-	ready  map[state.ID]material // of offers that a commit is about to make
-	missed []state.HoldID        // that were held when this server began
-	dead   map[state.ID]bool     // processes that have died, as no manifest says yet
-	saved  time.Time             // the last manifest
-	store  context.Context       // of conversations with the store: they last as long as it takes
-	cut    context.CancelFunc    // ends them, when the server ends and the store does not answer
+	// Used only by the change that holds changeLock.
+	changeLock *changeLock
+	ready      map[state.ID]offerFiles // for offers that a commit is about to make
+	unresumed  []state.HoldID          // leases held when this server began
+	dead       map[state.ID]bool       // processes that have died, not yet in a manifest
+	saved      time.Time               // the last manifest
+	store      context.Context         // for conversations with the store: they have no deadline
+	cut        context.CancelFunc      // cancels store when the server ends and the store does not answer
 
-	// Others read these, too. A change writes them with mu held; watchers are for
-	// anybody with mu. Nobody waits for the store with mu held.
+	// Also read outside changes. A change writes these with mu held; watchers may change
+	// whenever mu is held. Nobody waits for the store with mu held.
 	mu        sync.Mutex
 	state     *state.State
-	offers    map[string]*offer   // by the name that readers know it by
-	resumable map[state.ID]*offer // of retired parts, for those who had them; by the id of the part's files
-	leaving   map[*offer]bool     // which are no more once the change is made
-	left      chan struct{}       // closed when that is clear
-	unoffered bool                // a part is kept and not offered, which should be
+	offers    map[string]*offer   // by the name that readers ask for
+	resumable map[state.ID]*offer // of retired parts, for readers that had them; by the id of the part's files
+	leaving   map[*offer]bool     // offers that end when the change is made
+	left      chan struct{}       // closed when the change is made or has failed
+	unoffered bool                // a part that should be offered is not
 	watchers  map[chan Event]string
-	fences    map[state.ID]time.Time // processes whose death is waited for, and since when
+	fences    map[state.ID]time.Time // processes whose end is awaited, and since when
 
 	holders    *holders
-	complained string        // the last that was, by tend alone
-	begun      bool          // it serves, or has served
-	patience   time.Duration // with readers that are attaching when it ends
+	complained string        // the last complaint; for tend alone
+	begun      bool          // the server serves, or has served
+	patience   time.Duration // how long Close waits for readers that are attaching
 
 	processes *processes
 	clients   *places // connections of the control socket
@@ -63,8 +63,8 @@ type Server struct {
 	requests  *pool      // bytes of requests that have begun
 	answers   *pool      // bytes of answers that are being sent
 	tables    *pool      // bytes of tables that are not delivered; what is kept counts as well
-	texts     sync.Mutex // held by the reader of a long request: one at a time
-	reading   sync.Mutex // held by the reader of a table
+	texts     sync.Mutex // held while a long request is decoded: one at a time
+	reading   sync.Mutex // held while a table is read
 }
 
 // Open starts a keeper. It finds the fd store or starts one, reads what the store holds, and
@@ -84,8 +84,8 @@ func Open(ctx context.Context, opts Options) (*Server, error) {
 	return open(ctx, opts, nil)
 }
 
-// open is Open with options that were checked, and with what listens for metrics already, or
-// nil. After an error the caller closes that.
+// open is Open with checked options and with the listener for metrics, or nil. After an error
+// the caller closes the listener.
 func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, error) {
 	if err := makeDirectory(opts.Socket); err != nil {
 		return nil, err
@@ -94,10 +94,10 @@ func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, er
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, vault: vault, since: time.Now(), patience: patience, offers: map[string]*offer{}, resumable: map[state.ID]*offer{}, ready: map[state.ID]material{}, watchers: map[chan Event]string{}, fences: map[state.ID]time.Time{}, dead: map[state.ID]bool{}}
+	s := &Server{opts: opts, vault: vault, since: time.Now(), patience: patience, offers: map[string]*offer{}, resumable: map[state.ID]*offer{}, ready: map[state.ID]offerFiles{}, watchers: map[chan Event]string{}, fences: map[state.ID]time.Time{}, dead: map[state.ID]bool{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	s.store, s.cut = context.WithCancel(context.Background())
-	s.turn = newTurn(opts.Timeout, s.isLate)
+	s.changeLock = newChangeLock(opts.Timeout, s.logLateChange)
 	s.holders, s.processes = newHolders(s), newProcesses(s)
 	owner, files := opts.Policy.Owner, receivable()
 	s.budget = newBudget()
@@ -112,8 +112,8 @@ func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, er
 	return s, nil
 }
 
-// fail ends a server that has not begun, and with it a store that was started for it alone. Then
-// the sockets that it has made go, too: no keeper would find them in a store.
+// fail ends a server that has not begun, and the store if it was started for this server alone.
+// Then it also removes the sockets that it made: no keeper would find them in a store.
 func (s *Server) fail(ctx context.Context) error {
 	var err error
 	if s.vault.spawned {
@@ -128,9 +128,9 @@ func (s *Server) fail(ctx context.Context) error {
 	return errors.Join(err, s.Close())
 }
 
-// start takes up what the store has, and serves.
+// start restores what the store has, and serves.
 func (s *Server) start(ctx context.Context, scrapers net.Listener) (err error) {
-	if scrapers == nil { // behind the store: a predecessor has the address as long as that
+	if scrapers == nil { // only with the store: a predecessor has the address as long as it has the store
 		if scrapers, err = listenMetrics(s.opts.Metrics, false); err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (s *Server) start(ctx context.Context, scrapers net.Listener) (err error) {
 	return nil
 }
 
-// takeUp makes of what the store has this server's state, its sockets and its offers.
+// takeUp restores state, sockets and offers from the store.
 func (s *Server) takeUp(ctx context.Context) error {
 	manifest, err := s.vault.store.Manifest(ctx)
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *Server) takeUp(ctx context.Context) error {
 	return err
 }
 
-// dropStrays gives up what a keeper put into the store and died before it was named.
+// dropStrays drops what an earlier keeper put into the store and died before naming.
 func (s *Server) dropStrays(ctx context.Context) error {
 	named := s.state.Named()
 	var strays []uint64
@@ -191,9 +191,9 @@ func (s *Server) dropStrays(ctx context.Context) error {
 	return s.vault.drop(ctx, strays...)
 }
 
-// commit makes next the state, or returns an error and leaves the state as it is. counted
-// is what counts if it does. An error behind that is logged and loses nothing: the next keeper
-// finds next. It is part of a change.
+// commit makes next the state, or returns an error and leaves the state as it is. On success it
+// counts each key in counted. A later error is logged and loses nothing: the next keeper finds
+// next. It is part of a change.
 func (s *Server) commit(next *state.State, counted ...string) error {
 	if err := s.ctx.Err(); err != nil {
 		return errEnding
@@ -214,7 +214,7 @@ func (s *Server) commit(next *state.State, counted ...string) error {
 	s.publish(next, leases, err)
 	done(err)
 	if s.store.Err() != nil {
-		return errEnding // and nobody knows what the store has: the next keeper reads it there
+		return errEnding // it is unknown what the store has: the next keeper reads it there
 	}
 	if err != nil {
 		return err
@@ -225,8 +225,8 @@ func (s *Server) commit(next *state.State, counted ...string) error {
 	return nil
 }
 
-// publish makes next, which the store has taken, known to everybody. After an error of the store
-// it publishes nothing.
+// publish makes next, which the store has taken, the state. After an error of the store it
+// publishes nothing.
 func (s *Server) publish(next *state.State, leases map[*holder]state.HoldID, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,25 +241,25 @@ func (s *Server) publish(next *state.State, leases map[*holder]state.HoldID, err
 	s.reconcile()
 }
 
-// errEnding says that this keeper changes nothing any more: clients hear it as the end of
-// their connection, and go on with the next keeper.
+// errEnding says that this keeper makes no more changes: clients see their connection end, and
+// go on with the next keeper.
 var errEnding = fmt.Errorf("keeper: ending: %w", serve.ErrClosed)
 
-// step bounds a step of a conversation. The end of the server does not cut it off: whoever
-// has asked is answered.
+// step bounds a step of a conversation. The end of the server does not cancel it: every request
+// is answered.
 func (s *Server) step() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(s.ctx), s.opts.Timeout)
 }
 
-// drop gives up what no manifest names. It is part of a change.
+// drop drops from the store what no manifest names. It is part of a change.
 func (s *Server) drop(ids ...uint64) {
 	if err := s.vault.drop(s.store, ids...); err != nil && !s.vault.lost() {
 		s.log("giving up descriptors: %v", err)
 	}
 }
 
-// at is called at steps that a process beside this one cannot see. Tests end the process there, or wait.
-var at = func(string) {}
+// testHookStep is called at steps that no other process can see. Tests end the process there, or wait.
+var testHookStep = func(string) {}
 
 func ids(from []state.ID) []uint64 {
 	to := make([]uint64, len(from))
@@ -285,25 +285,25 @@ func (s *Server) tend() {
 	}
 }
 
-// savePause is how long what was counted waits at least for a manifest of its own.
+// savePause is the least time between a manifest and the next one that only saves counts.
 const savePause = time.Second / 2
 
 func (s *Server) expire() {
-	_ = s.holders.flush() // says so itself
+	_ = s.holders.flush() // which logs its errors
 	if s.begin(s.ctx) != nil {
 		return
 	}
 	defer s.finish()
 	now := time.Now()
 	next := s.state.Clone()
-	expired, retired, missed := next.Expire(now), next.Clone().Retire(now), s.giveUpMissed(next, now)
+	expired, retired, revoked := next.Expire(now), next.Clone().Retire(now), s.revokeUnresumed(next, now)
 	counted := s.metrics.changed() && now.Sub(s.saved) > savePause
 	if s.unoffered {
 		s.mu.Lock()
 		s.reconcile()
 		s.mu.Unlock()
 	}
-	if !expired && !retired && !missed && !counted && len(s.dead) == 0 {
+	if !expired && !retired && !revoked && !counted && len(s.dead) == 0 {
 		return
 	}
 	before := s.state
@@ -311,8 +311,8 @@ func (s *Server) expire() {
 	if err == nil {
 		s.announceRemoved(before)
 	}
-	if err == nil && missed {
-		s.missed = nil
+	if err == nil && revoked {
+		s.unresumed = nil
 	}
 	s.note(err)
 }
@@ -360,7 +360,7 @@ var closed = func() chan struct{} {
 	return c
 }()
 
-// isZero says whether there is no server: it is a closed one.
+// isZero reports whether s is nil or zero: such a server is closed.
 func (s *Server) isZero() bool { return s == nil || s.ctx == nil }
 
 // Err says why the server has ended, after Done: [share.ErrClosed] by Close.
@@ -371,7 +371,7 @@ func (s *Server) Err() error {
 	return context.Cause(s.ctx)
 }
 
-// Close ends the server. The fd store has what it keeps, and the sockets, and the next server
+// Close ends the server. What it keeps and its sockets stay in the fd store, and the next server
 // goes on with both. Readers that connect meanwhile wait for it. Close lets readers that
 // are attaching finish, for a second at most. If the fd store does not answer, Close waits for
 // it as long as Options.Timeout. Where the fd store has ended in order, Close removes the sockets. It may
@@ -389,9 +389,9 @@ func (s *Server) Close() error {
 	}
 	s.settle()
 	s.mu.Lock()
-	s.offers, s.resumable = nil, nil // reconcile makes no others
+	s.offers, s.resumable = nil, nil // from now on reconcile does nothing
 	s.mu.Unlock()
-	at("offers taken")
+	testHookStep("offers taken")
 	if s.readers != nil {
 		errs = append(errs, s.readers.Close())
 	}
@@ -404,11 +404,11 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// save leaves what was counted since the last manifest to the next keeper, if it is known
-// what the store has.
+// save writes what was counted since the last manifest for the next keeper, if it is known what
+// the store has.
 func (s *Server) save() {
-	s.turn.taken <- struct{}{} // of who closes the server as well, at most
-	defer func() { <-s.turn.taken }()
+	s.changeLock.taken <- struct{}{} // held by another Close, at most
+	defer func() { <-s.changeLock.taken }()
 	why := context.Cause(s.ctx)
 	ordered := errors.Is(why, serve.ErrClosed) || errors.Is(why, ErrYielded)
 	if !ordered || !s.begun || !s.metrics.changed() || s.store.Err() != nil {

@@ -9,13 +9,12 @@ import (
 )
 
 // patience is how long a server that ends waits for readers that are attaching (Server.patience),
-// and for other things that take a moment.
+// and for other short waits.
 const patience = time.Second
 
-// settle lets nobody in any more, and finishes with the readers that are attaching. Peers
-// that connect from now on wait for the next keeper in the socket, which the store has.
-// The server's own listener is handed over for that, to this process and for no longer
-// than it takes.
+// settle admits no more readers, and waits for those that are attaching. Peers that connect from
+// now on wait in the socket, which the store has, for the next keeper. For that, the server hands
+// its own listener over to this process, which closes it at once.
 func (s *Server) settle() {
 	if s.readers == nil {
 		return
@@ -35,7 +34,7 @@ func (s *Server) leaveSocket(ctx context.Context) error {
 	took := make(chan error, 1)
 	go func() { took <- takeAndLeave(ctx, to, s.opts.Socket) }()
 	err = s.readers.HandOver(ctx, from)
-	err = errors.Join(err, from.Close()) // which ends takeAndLeave, too
+	err = errors.Join(err, from.Close()) // this ends takeAndLeave, too
 	return errors.Join(err, <-took, to.Close())
 }
 

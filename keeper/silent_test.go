@@ -18,7 +18,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// stop has a process do nothing, until goOn or the end of the test.
+// stop stops a process until goOn or the end of the test.
 func stop(t testing.TB, pid int) (goOn func()) {
 	t.Helper()
 	require.NoError(t, unix.Kill(pid, unix.SIGSTOP))
@@ -33,7 +33,7 @@ func stop(t testing.TB, pid int) (goOn func()) {
 	return goOn
 }
 
-// isStopped says whether all threads of a process are (proc_pid_stat(5)).
+// isStopped reports whether all threads of a process are stopped (proc_pid_stat(5)).
 func isStopped(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, path := range threads {
@@ -44,7 +44,7 @@ func isStopped(pid int) bool {
 	return len(threads) > 0
 }
 
-// hastyKeeper is a keeper that waits for a step no longer than that, and has name a.
+// hastyKeeper opens a keeper that waits for a step no longer than that, and has name a.
 func hastyKeeper(t *testing.T, step time.Duration) (*Server, *Client, *cu.Device, *diary) {
 	t.Helper()
 	return hastyKeeperAt(t, newSocket(t), step)
@@ -66,9 +66,9 @@ func probe(s *Server) string {
 	return w.Body.String()
 }
 
-// The fd store does not answer, for somebody has stopped it: who asks and who attaches does
-// not wait, and changes end with an error that says so. When it goes on, all goes on, and
-// nothing is lost.
+// The fd store does not answer, for somebody has stopped it: clients that ask and readers that
+// attach do not wait, and changes end with an error that says so. When it goes on, all goes on,
+// and nothing is lost.
 func TestFault88_StoreIsStopped(t *testing.T) {
 	s, c, dev, lines := hastyKeeper(t, 5*time.Second)
 	asks, reader := dialled(t, s.opts.Socket), dialled(t, s.opts.Socket)
@@ -76,7 +76,7 @@ func TestFault88_StoreIsStopped(t *testing.T) {
 	goOn := stop(t, s.Status().Store)
 	changed := make(chan error, 1)
 	go func() { changed <- c.Remove(soon(t), "b") }()
-	require.Eventually(t, func() bool { return len(s.turn.taken) == 1 }, waitLong, waitStep)
+	require.Eventually(t, func() bool { return len(s.changeLock.taken) == 1 }, waitLong, waitStep)
 
 	list := ok(asks.List(soon(t)))(t)
 	require.Len(t, list, 2)
@@ -110,9 +110,9 @@ func TestFault88_StoreIsStopped(t *testing.T) {
 	requireBytes(t, attach(t, dialled(t, s.opts.Socket), dev, "a")[0], 1)
 }
 
-// The store stops while it is told of a version: who attaches to that name gets the new one
-// when it goes on, or hears in time that it has not, and the version before is not dropped
-// under a reader.
+// The store stops while it is told of a version: a reader that attaches to that name gets the
+// new one when the store goes on, or is told in time that it has not, and the version before is
+// not dropped under a reader.
 //
 //fault:rows 88
 func TestStoreStopsDuringACommit(t *testing.T) {
@@ -144,7 +144,7 @@ func TestStoreStopsDuringACommit(t *testing.T) {
 	require.Equal(t, uint64(2), attach(t, dialled(t, s.opts.Socket), dev, "a")[0].Data.Version)
 }
 
-// leaves is how many offers a change is about to end.
+// leaves returns how many offers a change is about to end.
 func (s *Server) leaves() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,8 +176,8 @@ func TestCloseWithAStoppedStore(t *testing.T) {
 }
 
 // TestFault88_StoreDiesWithinACommit: the store dies before it has a part's descriptors,
-// between these and the manifest that names them, or behind the manifest. The change is made
-// whole or not at all, and the writer hears which.
+// between these and the manifest that names them, or after the manifest. The change is made
+// whole or not at all, and the writer is told which.
 func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 	for step, made := range map[string]bool{
 		"hold:1": false, "held:1": false, "hold:2": false, "held:2": false, "swap:1": false, "swapped:1": true,
@@ -216,7 +216,7 @@ func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 	}
 }
 
-// requireStoreHasAll says that the store has what the keeper has, and nothing else, and that
+// requireStoreHasAll requires that the store has what the keeper has, and nothing else, and that
 // the manifest names all of that.
 func requireStoreHasAll(t *testing.T, s *Server) {
 	t.Helper()

@@ -24,10 +24,9 @@ const (
 	controlID  = firstOwnID + 2
 )
 
-// makeDirectory makes the directory of a socket, if that alone is missing. A volume of a
-// pod may be written by others, so no socket may lie in it: this directory within may be
-// written by this user alone, and searched by its group. Whether one that is there will do
-// is for sock to say.
+// makeDirectory makes the directory of a socket, if that alone is missing. A volume of a pod
+// may be writable by others, so no socket may lie in it: this directory within is writable by
+// this user alone, and searchable by its group. Package sock checks one that exists.
 func makeDirectory(socket string) error {
 	dir := filepath.Dir(socket)
 	err := os.Mkdir(dir, 0o750)
@@ -42,7 +41,7 @@ func makeDirectory(socket string) error {
 
 func oneFile(f *os.File) []*os.File { return []*os.File{f} }
 
-// listen takes up the sockets that the store has, or makes them and gives them to it: who
+// listen inherits the sockets from the store, or makes them and gives them to it: a client that
 // connects while there is no keeper waits for the next one.
 func (s *Server) listen(ctx context.Context) error {
 	err := s.socket(ctx, readersID, func(from []*os.File) (files func() ([]*os.File, error), err error) {
@@ -69,11 +68,10 @@ func (s *Server) listen(ctx context.Context) error {
 	})
 }
 
-// errNotNamed is all that a stranger hears at the control socket.
+// errNotNamed is all that the control socket tells a user without a rule.
 var errNotNamed = &Error{Code: state.Denied, Message: "this keeper's policy names neither your uid nor your gid"}
 
-// socket opens one of the sockets: that of the store's, or where somebody has removed
-// that, a new one.
+// socket opens one of the sockets: the store's, or a new one if somebody has removed that.
 func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (func() ([]*os.File, error), error)) error {
 	removed := false
 	if _, ok := s.vault.files[id]; ok {
@@ -107,7 +105,7 @@ func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (f
 	return errors.Join(s.vault.hold(ctx, id, own), sock.CloseFiles(own))
 }
 
-// mayAsk decides who may ask for a part, whether it is kept or not: who may not does not learn
+// mayAsk decides whether a peer may ask for a part, kept or not: a refused peer does not learn
 // which. It waits for nothing.
 func (s *Server) mayAsk(peer sock.Peer, as string, access gpumem.Access) error {
 	s.mu.Lock()
@@ -119,9 +117,9 @@ func (s *Server) mayAsk(peer sock.Peer, as string, access gpumem.Access) error {
 	return err
 }
 
-// authorize decides who gets a lease.
+// authorize decides whether a reader gets a lease.
 func (s *Server) authorize(peer sock.Peer, o wire.Offer, access gpumem.Access) error {
-	at("attach")
+	testHookStep("attach")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if access == 0 {
@@ -166,8 +164,8 @@ func (s *Server) partsOf(peer sock.Peer, as string) (parts []string) {
 	return parts
 }
 
-// mayList says whether a peer that asks for a list hears of an offer: if it could read it. It
-// waits for nothing, and counts as nothing. It runs with mu held.
+// mayList returns nil if a list shows an offer to a peer: if the peer could read it. It waits for
+// nothing, and counts nothing. It runs with mu held.
 func (s *Server) mayList(peer sock.Peer, o wire.Offer) error {
 	of := s.offerOf(o)
 	if of == nil {

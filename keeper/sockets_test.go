@@ -54,7 +54,7 @@ func TestSocketDirectory(t *testing.T) {
 	require.NoDirExists(t, filepath.Join(volume, "a"), "one directory is made, not two")
 }
 
-// storeAt is an fd store that another than the keeper has started.
+// storeAt starts an fd store that is not the keeper's child.
 func storeAt(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
 	argv := storeCommand()
@@ -70,8 +70,8 @@ func endStore(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// A keeper that is to start no fd store waits for one, when it starts and when the one that
-// it had has died. Meanwhile it answers.
+// A keeper without a command for an fd store waits for one, when it starts and when the one
+// that it had has died. Meanwhile it answers.
 func TestStoreOfAnother(t *testing.T) {
 	_, _, dev := kept(t)
 	opts, said := options(newSocket(t)), newDiary()
@@ -107,7 +107,7 @@ func TestStoreOfAnother(t *testing.T) {
 	requireBytes(t, attach(t, dialled(t, opts.Socket), dev, "x")[0], 1)
 }
 
-// Probes are answered at the address of the metrics, also while there is no fd store: to end
+// Probes are answered at the address of the metrics, also while there is no fd store: ending
 // the keeper then would lose what is kept.
 func TestProbe(t *testing.T) {
 	opts, said := options(newSocket(t)), newDiary()
@@ -134,7 +134,7 @@ func page(t *testing.T, address, path string) string {
 	return string(text)
 }
 
-// A user for whom the policy has no rule is told so, at once: it does not wait for a keeper that
+// A user without a rule in the policy is told so, at once: it does not wait for a keeper that
 // would answer.
 func TestNotAdmitted(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -149,7 +149,7 @@ func TestNotAdmitted(t *testing.T) {
 	requireCode(t, "denied", err)
 }
 
-// dialledBy is a client of another user, which ends with the test. Its connection is that
+// dialledBy returns a client of another user, which ends with the test. Its connection is that
 // user's; a new one would not be.
 func dialledBy(t *testing.T, uid uintptr, socket string) *Client {
 	t.Helper()
@@ -164,8 +164,8 @@ func dialledBy(t *testing.T, uid uintptr, socket string) *Client {
 	return c
 }
 
-// A ticket is good for the user who has booked. Another one, who may write as well and knows
-// it, can neither deliver nor cancel with it, nor hear what came of it.
+// A ticket is good for the user that has booked. Another user that may write and knows the
+// ticket can neither deliver nor cancel with it, nor learn its outcome.
 func TestTicketOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be two users")

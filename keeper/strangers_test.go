@@ -14,7 +14,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// Whether a file is memory is decided without its owner.
+// The keeper decides without a file's owner whether the file is memory.
 func TestIsMemoryAsksNobody(t *testing.T) {
 	f, m := fusetest.Open(t)
 	m.Silence(fusetest.Getattr)

@@ -22,8 +22,8 @@ var ErrBusy = fdstore.ErrBusy
 // takeOverPause is how long TakeOver waits before it asks for the store again.
 const takeOverPause = 20 * time.Millisecond
 
-// TakeOver opens a keeper in the place of a living one, which ends: for an upgrade. Nobody who
-// connects meanwhile is refused. If there is no keeper TakeOver is Open.
+// TakeOver opens a keeper in the place of a living one, which ends: for an upgrade. Clients that
+// connect meanwhile are not refused. If there is no keeper TakeOver is Open.
 //
 // Before it asks the other keeper to end, TakeOver listens for metrics and reads what that keeper
 // keeps. If this fails, the other keeper serves on. If something fails later, the other one goes
@@ -46,15 +46,15 @@ func TakeOver(ctx context.Context, opts Options) (*Server, error) {
 	return s, err
 }
 
-// takeOver asks whoever has the store to yield, until nobody has it.
+// takeOver asks the keeper that has the store to yield, until the store is free.
 func takeOver(ctx context.Context, opts Options, scrapers net.Listener) (*Server, error) {
-	var yielded time.Time // when somebody did
+	var yielded time.Time // when a keeper last did
 	for {
 		s, err := open(ctx, opts, scrapers)
 		if !errors.Is(err, ErrBusy) {
 			return s, err
 		}
-		if time.Since(yielded) > patience { // else it is ending; later another one has followed it
+		if time.Since(yielded) > patience { // before that it is still ending; later another keeper has followed it
 			ok, err := askToYield(ctx, opts)
 			if err != nil {
 				return nil, err
@@ -71,8 +71,8 @@ func takeOver(ctx context.Context, opts Options, scrapers net.Listener) (*Server
 	}
 }
 
-// askToYield makes the serving keeper end, once it is clear that this process can go on
-// with what that one keeps. It returns false if no keeper answers now: the store is free
+// askToYield makes the serving keeper end, once it is clear that this process can continue
+// with what that keeper keeps. It returns false if no keeper answers now: the store is free
 // soon, or the one that has it is about to serve.
 func askToYield(ctx context.Context, opts Options) (yielded bool, err error) {
 	step, cancel := context.WithTimeout(ctx, patience)
@@ -101,11 +101,11 @@ func askToYield(ctx context.Context, opts Options) (yielded bool, err error) {
 	return true, nil
 }
 
-// canFollow says whether this process can read the manifest of the keeper that serves.
+// canFollow returns nil if this process can read the manifest of the keeper that serves.
 func (c *Client) canFollow(ctx context.Context, p Policy) error {
 	manifest, err := c.manifest(ctx)
 	if state.CodeOf(err) == state.BadRequest {
-		return nil // it is from before there was this operation, and so is its manifest
+		return nil // the keeper is older than this operation, and so is its manifest
 	}
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (c *Client) canFollow(ctx context.Context, p Policy) error {
 	return err
 }
 
-// manifest is what the keeper would leave to a successor now.
+// manifest returns what the keeper would leave to a successor now.
 func (c *Client) manifest(ctx context.Context) ([]byte, error) {
 	back, err := c.take(ctx)
 	if err != nil {
@@ -132,7 +132,7 @@ func (c *Client) manifest(ctx context.Context) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(files[0], 0, fdstore.MaxManifest))
 }
 
-// manifest is the answer to a successor that wants to know whether it can read that.
+// manifest answers a successor that wants to know whether it can read the manifest.
 func (c *session) manifest() (reply, []*os.File, error) {
 	if err := c.mayYield(); err != nil {
 		return reply{}, nil, err
@@ -202,7 +202,7 @@ func awaitService(ctx context.Context, socket string) bool {
 	return false
 }
 
-// isBusy says whether a keeper has the store.
+// isBusy reports whether a keeper has the store.
 func isBusy(ctx context.Context, socket string) bool {
 	store, err := fdstore.Dial(ctx, socket+storeSuffix)
 	if err == nil {

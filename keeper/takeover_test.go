@@ -52,7 +52,7 @@ func yields(s *Server) <-chan *Server {
 	return next
 }
 
-// A keeper that cannot follow says so while the other one serves, which goes on.
+// A keeper that cannot follow fails while the other one serves, which goes on.
 func TestTakeOverFailsEarly(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)

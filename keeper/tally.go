@@ -9,15 +9,15 @@ import (
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
-// A tally is what a keeper counts, also over restarts: each manifest takes it along. Times
-// are in microseconds.
+// A tally holds what a keeper counts, also across restarts: each manifest includes it. Times are
+// in microseconds.
 type tally struct {
 	mu     sync.Mutex
-	counts map[string]uint64 // by a key of the state's, shown as series says
-	dirty  bool              // since it was taken
+	counts map[string]uint64 // by key, as in the state; series returns the shown name
+	dirty  bool              // changed since into was called
 }
 
-// The keys. A count by reasons has the reason behind its key.
+// The keys. A count by reasons has the reason after its key.
 const (
 	countCommits    = "commits"
 	countRefused    = "refused/" // and the socket, a slash, the reason
@@ -29,7 +29,7 @@ const (
 )
 
 // attachBounds are the upper bounds of the buckets of how long readers take to attach, in
-// seconds; +Inf is everybody.
+// seconds; +Inf is all of them.
 var attachBounds = []struct {
 	le    string
 	bound time.Duration
@@ -55,15 +55,15 @@ func (t *tally) add(counts map[string]uint64) {
 	t.dirty = true
 }
 
-// all is what was counted so far.
+// all returns what was counted so far.
 func (t *tally) all() map[string]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.counts)
 }
 
-// into has next keep what was counted, and once more each of counted. Call done with nil if a
-// manifest has that, else with an error.
+// into stores the counters in next, incremented by one for each key in counted. Call done with
+// nil if a manifest has them, else with an error.
 func (t *tally) into(next *state.State, counted []string) (done func(error)) {
 	more := map[string]uint64{}
 	for _, key := range counted {
@@ -90,14 +90,14 @@ func (t *tally) into(next *state.State, counted []string) (done func(error)) {
 	}
 }
 
-// changed says whether something was counted that no manifest has.
+// changed reports whether something was counted that no manifest has.
 func (t *tally) changed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.dirty
 }
 
-// attached counts a reader that took so long.
+// attached counts a reader that took that long to attach.
 func (t *tally) attached(took time.Duration) {
 	counts := map[string]uint64{countAttached: 1, countAttachTime: micros(took)}
 	for _, b := range attachBounds {
@@ -119,7 +119,7 @@ func (t *tally) refused(socket, reason string) {
 
 func micros(d time.Duration) uint64 { return uint64(max(d, 0).Microseconds()) }
 
-// series is the name of a count for Prometheus, and in how many parts a unit of it was
+// series returns the name of a count for Prometheus, and in how many parts a unit of it was
 // counted. ok is false for the key of another version of gpufd, which is kept and not shown.
 func series(key string) (name string, parts float64, ok bool) {
 	switch key {

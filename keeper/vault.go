@@ -17,28 +17,28 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// A vault is what the fd store holds, and copies of all of that: the keeper and its store
-// each can lose the other. One change at a time uses it ([Server.begin]).
+// A vault is a connection to the fd store, and copies of all that the store holds: the keeper and
+// its store each can lose the other. One change at a time uses it ([Server.begin]).
 type vault struct {
 	path  string
-	argv  []string // that start a store
+	argv  []string // the command that starts a store
 	files map[uint64][]*os.File
 
-	spawned bool // by this vault, for nobody had one
+	spawned bool // this vault started the store, as there was none
 
-	mu    sync.Mutex // of what is asked for between changes, too
+	mu    sync.Mutex // guards what is read outside changes, too
 	store *fdstore.Client
 	is    fdstore.Status // what the store is
 }
 
-// client is the connection to the store.
+// client returns the connection to the store.
 func (v *vault) client() *fdstore.Client {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.store
 }
 
-// pid is that of the store.
+// pid returns the store's pid.
 func (v *vault) pid() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -61,9 +61,8 @@ func openVault(ctx context.Context, path string, argv []string) (*vault, error) 
 // storePause is how long find waits before it looks for a store again.
 const storePause = 20 * time.Millisecond
 
-// find returns the store that is there, else one that it starts, and whether it did. Where
-// it is to start none, it waits for one until ctx is done. none is called first if there is
-// none.
+// find returns the running store, or one that it starts, and whether it started one. Without a
+// command it waits for a store until ctx is done. If there is no store it calls none first.
 func (v *vault) find(ctx context.Context, none func()) (store *fdstore.Client, spawned bool, err error) {
 	for first := true; ; first = false {
 		store, err := fdstore.Dial(ctx, v.path)
@@ -100,7 +99,7 @@ func (v *vault) load(ctx context.Context) error {
 	return err
 }
 
-// hold makes the store hold files under an id. They stay the caller's.
+// hold makes the store hold files under an id. The caller keeps its files.
 func (v *vault) hold(ctx context.Context, id uint64, files []*os.File) error {
 	own, err := duplicates(files)
 	if err != nil {
@@ -113,7 +112,7 @@ func (v *vault) hold(ctx context.Context, id uint64, files []*os.File) error {
 	return nil
 }
 
-// drop gives files up that the store may hold.
+// drop drops sets that the store may hold, and closes the copies.
 func (v *vault) drop(ctx context.Context, ids ...uint64) error {
 	var known []uint64
 	for _, id := range ids {
@@ -138,12 +137,12 @@ func (v *vault) fetch(id uint64) ([]*os.File, error) {
 	return duplicates(files)
 }
 
-// swap makes manifest what a keeper that follows finds.
+// swap makes manifest the one that the next keeper finds.
 func (v *vault) swap(ctx context.Context, manifest []byte) error {
 	return v.failed(v.store.Swap(ctx, manifest))
 }
 
-// failed says what it means that the store did not take a change.
+// failed explains an error of a store that did not take a change.
 func (v *vault) failed(err error) error {
 	if err == nil {
 		return nil
@@ -157,7 +156,7 @@ func (v *vault) failed(err error) error {
 	return &Error{Code: "store", Message: "the fd store did not take the change, and nothing was changed: " + err.Error()}
 }
 
-// lost says whether the store has died, or the connection to it.
+// lost reports whether the store has died, or the connection to it.
 func (v *vault) lost() bool {
 	select {
 	case <-v.client().Done():
@@ -167,8 +166,8 @@ func (v *vault) lost() bool {
 	}
 }
 
-// refill gives a store everything that it has not: in the place of one that has died, or to
-// which the connection is lost. spawned says that this vault has started it.
+// refill gives a store everything that it lacks, in place of a store that has died or whose
+// connection is lost. spawned means that this vault has started it.
 func (v *vault) refill(ctx context.Context, store *fdstore.Client, spawned bool, manifest []byte) error {
 	is, err := store.Status(ctx)
 	if err == nil {
@@ -184,8 +183,8 @@ func (v *vault) refill(ctx context.Context, store *fdstore.Client, spawned bool,
 	return nil
 }
 
-// leave gives a store up that has not become this vault's. One that was started for it ends:
-// the next keeper would find it empty.
+// leave abandons a store that has not become this vault's. It ends one that was started for the
+// vault: the next keeper would find it empty.
 func leave(ctx context.Context, store *fdstore.Client, spawned bool) error {
 	var err error
 	if spawned {
@@ -213,9 +212,9 @@ func (v *vault) fill(ctx context.Context, store *fdstore.Client, is fdstore.Stat
 	return store.Swap(ctx, manifest)
 }
 
-// remains drops from a store what is not this vault's, and returns what is. In the store
-// that it had before the ids are the same; another one is taken if nobody needs it: it has
-// no manifest.
+// remains drops from a store what is not this vault's, and returns what is. In the store that
+// the vault had before, the ids are the same. Another store is used only if nobody needs it: it
+// has no manifest.
 func (v *vault) remains(ctx context.Context, store *fdstore.Client, st fdstore.Status) (map[uint64]int, error) {
 	if !st.Same(v.is) && st.Manifest >= 0 {
 		return nil, fmt.Errorf("keeper: the fd store at %s, process %d, holds what another keeper has put there: end that process to have this keeper's taken", v.path, st.PID)
@@ -245,7 +244,7 @@ func (v *vault) Close() error {
 	return v.store.Close()
 }
 
-// duplicates are copies of descriptors, which the caller owns (dup(2)).
+// duplicates returns copies of descriptors, which the caller owns (dup(2)).
 func duplicates(files []*os.File) (own []*os.File, err error) {
 	for _, f := range files {
 		conn, cerr := f.SyscallConn()
@@ -268,8 +267,8 @@ func duplicates(files []*os.File) (own []*os.File, err error) {
 	return own, nil
 }
 
-// replaceStore gives an fd store all that this keeper holds, when its own is lost, and says
-// loudly what it would mean to end before.
+// replaceStore gives an fd store all that this keeper holds, when its own is lost. It logs what
+// would be lost if the keeper ended before.
 func (s *Server) replaceStore() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opts.Timeout)
 	defer cancel()
@@ -308,7 +307,7 @@ func (s *Server) refill(ctx context.Context, store *fdstore.Client, spawned bool
 // outagePause is how long the keeper waits before it tries again what needs the fd store.
 const outagePause = time.Second
 
-// complain says what lasts, once.
+// complain logs a lasting condition once.
 func (s *Server) complain(line string) {
 	if line != s.complained {
 		s.complained = line

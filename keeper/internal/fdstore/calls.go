@@ -53,9 +53,9 @@ func (c *Client) Hold(ctx context.Context, id uint64, files []*os.File) error {
 	})
 }
 
-// abandon has the store discard a set that may have been sent in part, as every request
-// does that is no further part. Nobody waits for the answer. Where even that cannot be
-// sent, the next request or the end of the connection does it.
+// abandon makes the store discard a set that may have been sent in part, as every request
+// does that is not the next part. Nobody waits for the answer. If it cannot be sent, the
+// next request or the end of the connection does the same.
 func (c *Client) abandon() {
 	_, forget := c.await()
 	defer forget()
@@ -71,8 +71,8 @@ func (c *Client) requestNothing(ctx context.Context, h header, body []byte, file
 	return r.rec.Close()
 }
 
-// Swap makes a memfd of manifest, seals it and has the store hold it in place of the one
-// before: a keeper that comes later finds one or the other. A manifest may be empty.
+// Swap makes a memfd of manifest, seals it and makes the store hold it in place of the last
+// one: a later keeper finds one or the other. A manifest may be empty.
 // ErrManifest: it is longer than MaxManifest. If ctx ends it, the store may have either:
 // Manifest tells.
 func (c *Client) Swap(ctx context.Context, manifest []byte) error {

@@ -112,7 +112,7 @@ func (c *Client) deliver(rec sock.Record) error {
 	return err
 }
 
-// hand gives an answer to the call that waits for it, if it still does.
+// hand gives an answer to the call that waits for it, and reports whether one does.
 func (c *Client) hand(r reply) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,7 +146,7 @@ func (c *Client) await() (answers chan reply, forget func()) {
 	}
 }
 
-// do is the choke point: it runs f, alone, and says what f was.
+// do is the choke point: it runs f, alone, and adds op to its error.
 func (c *Client) do(ctx context.Context, op string, f func() error) error {
 	if c == nil || c.conn == nil {
 		return opError(op, "", sock.ErrClosed)
@@ -160,8 +160,8 @@ func (c *Client) do(ctx context.Context, op string, f func() error) error {
 	}
 }
 
-// request sends one request and waits for its answer, whose files the caller owns. It is
-// called in a turn.
+// request sends one request and waits for its answer, whose files the caller owns. The
+// caller holds turn.
 func (c *Client) request(ctx context.Context, h header, body []byte, files ...*os.File) (reply, error) {
 	answers, forget := c.await()
 	defer forget()
@@ -207,7 +207,7 @@ func (c *Client) sendError(err error) error {
 	return c.gone()
 }
 
-// gone is why the connection ended, with what the store had to say about it.
+// gone returns why the connection ended, with what the store had to say about it.
 func (c *Client) gone() error {
 	if words := c.child.lastWords(); words != "" {
 		return fmt.Errorf("%w; it said: %s", c.err, words)
@@ -230,7 +230,7 @@ var closed = func() chan struct{} {
 	return c
 }()
 
-// Err is why Done is closed, with the first line that a store of Spawn's wrote to its
+// Err returns why Done is closed, with the first line that a store of Spawn's wrote to its
 // standard error, and nil before. sock.ErrPeerLost: the store has died or hung up.
 // sock.ErrClosed: this side has.
 func (c *Client) Err() error {

@@ -41,14 +41,14 @@
 //	    20     4  from
 //	    24     8  id
 //
-// A refusal has a code and a text (UTF-8) behind the header, and nothing has changed in
+// A refusal has a code and a text (UTF-8) after the header, and nothing has changed in
 // the store. Fields that an operation does not use are 0 in answers and are not looked at
 // in requests.
 //
 //	1 STATUS    answer: pid, sets, descriptors, how many more fit, bytes of the
 //	            manifest (all bits set if there is none), and since when the store runs
 //	            (nanoseconds since 1970), 8 bytes each. id: the store's identity, a random
-//	            number that is not 0; 0 of stores from before there was one
+//	            number that is not 0; 0 of stores that are too old to have one
 //	2 HOLD      a part of a set: id; count, the descriptors of the whole set; from, the
 //	            index of the first one in this record; 1 to 64 descriptors. Parts come in
 //	            order. Any other request in between discards those that have come.

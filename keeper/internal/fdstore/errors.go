@@ -38,7 +38,7 @@ type code uint32
 
 var codes = []error{1: ErrMalformed, ErrUnknown, ErrHeld, ErrManifest, ErrFull, ErrBusy, ErrOrder}
 
-// codeOf is the code of err, malformed if it has none.
+// codeOf returns the code of err, malformed if it has none.
 func codeOf(err error) code {
 	for c, sentinel := range codes {
 		if sentinel != nil && errors.Is(err, sentinel) {
@@ -48,7 +48,7 @@ func codeOf(err error) code {
 	return 1
 }
 
-// refusal is the error that an answer stands for, or nil. text begins with the
+// refusal returns the error that an answer stands for, or nil. text begins with the
 // sentinel's words, as the store wrote it.
 func refusal(h header, text []byte) error {
 	if h.code == 0 {

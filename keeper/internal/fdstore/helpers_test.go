@@ -107,7 +107,7 @@ func inodes(t testing.TB, files []*os.File) (ids []uint64) {
 	return ids
 }
 
-// requireHolds says that the store has these files under id.
+// requireHolds requires that the store has these files under id.
 func requireHolds(t testing.TB, c *Client, id uint64, files []*os.File) {
 	t.Helper()
 	got, err := c.Fetch(soon(t), id)

@@ -42,7 +42,7 @@ func lingering(t *testing.T) (f *os.File, release func()) {
 	return f, func() { _ = peer.Close() }
 }
 
-// What takes long to close holds up no call, and counts as held until it is closed.
+// A descriptor that takes long to close holds up no call, and counts as held until it is closed.
 func TestDropDoesNotWait(t *testing.T) {
 	t.Setenv("GODEBUG", "asyncpreemptoff=1") // a signal would end the wait in close(2)
 	c := spawnedChild(t, "narrow")
@@ -58,7 +58,7 @@ func TestDropDoesNotWait(t *testing.T) {
 	require.Eventually(t, func() bool { return status(t, c).Room == room }, soonest, tick)
 }
 
-// Invariant 2: a malformed record is an error to who sent it, and costs nothing.
+// Invariant 2: a malformed record is an error to its sender, and costs nothing.
 func TestHostileRecords(t *testing.T) {
 	path := serving(t, roomy)
 	files := memfds(t, 64)
@@ -148,8 +148,8 @@ func TestSetInParts(t *testing.T) {
 	require.Equal(t, 128, status(t, c).Descriptors)
 }
 
-// What a keeper has sent of a set goes with its connection, or with a call that it gives
-// up, and not only when somebody asks for something else.
+// A set that was sent in part is closed with its keeper's connection, or with a call that is
+// given up, and not only by the next request.
 func TestHalfASetIsClosed(t *testing.T) {
 	for name, end := range map[string]func(c *Client) error{
 		"closed":   (*Client).Close,
@@ -170,7 +170,7 @@ func TestHalfASetIsClosed(t *testing.T) {
 	}
 }
 
-// A keeper that asks and does not listen, and one that is no keeper, hold up nobody.
+// A keeper that asks and does not read, and a client that is no keeper, hold up nobody.
 func TestKeeperThatDoesNotRead(t *testing.T) {
 	path := serving(t, roomy)
 	conn, err := sock.Dial(soon(t), path)

@@ -21,7 +21,7 @@ import (
 var steps = []struct {
 	name     string
 	do       func(ctx context.Context, c *Client, f []*os.File) error
-	sets     map[uint64]int // that the store has after it, beside set 1
+	sets     map[uint64]int // in the store after the step, beside set 1
 	manifest string
 }{
 	{"connected", func(ctx context.Context, c *Client, f []*os.File) error { return nil }, nil, "old"},
@@ -115,7 +115,7 @@ func oldState(t *testing.T) (path string) {
 	return path
 }
 
-// requireSets says that there are these sets and set 1, and no descriptor of a half one.
+// requireSets requires these sets and set 1, and no descriptor of a half one.
 func requireSets(t *testing.T, c *Client, sets map[uint64]int) {
 	t.Helper()
 	want, total := map[uint64]int{1: 3}, 3
@@ -139,7 +139,7 @@ func TestIdentity(t *testing.T) {
 	other.Since = first.Since
 	require.False(t, first.Same(other))
 
-	older := Status{PID: 1, Since: first.Since} // which says no number
+	older := Status{PID: 1, Since: first.Since} // without a number
 	require.True(t, older.Same(older))
 	require.False(t, older.Same(first))
 	for _, s := range []Status{{PID: 2, Since: first.Since}, {PID: 1, Since: first.Since.Add(1)}} {

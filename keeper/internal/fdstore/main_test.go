@@ -64,7 +64,7 @@ func narrowStore(args []string) error {
 	return Run(context.Background(), args[0], func() {})
 }
 
-// spawner starts a store, has it hold something, and is killed.
+// spawner starts a store, makes it hold something, and is killed.
 func spawner(args []string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -173,7 +173,7 @@ func TestMemoryOfAStore(t *testing.T) {
 	require.LessOrEqual(t, anon+file, 10<<10)
 }
 
-// What happens to a listening socket does not wake the store, nor change the socket.
+// Events on a listening socket do not wake the store, nor change the socket.
 func TestListeningSocketIsHeldAsItIs(t *testing.T) {
 	c := spawnedChild(t, "store")
 	l, err := net.Listen("tcp", "127.0.0.1:0")

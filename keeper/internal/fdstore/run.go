@@ -22,7 +22,7 @@ const comm = "gpufd-store"
 // limit of open files, the signals and what the garbage collector spends. It closes the
 // descriptors that the process inherited, other than 0 to 2. It returns nil when a keeper
 // told it to end, on SIGTERM and SIGINT, and when ctx is done; then it holds nothing any
-// more. It calls ended then, before the keeper hears of the end. The other errors are those of [sock.Listen].
+// more. It calls ended then, before the keeper learns of the end. The other errors are those of [sock.Listen].
 func Run(ctx context.Context, path string, ended func()) error {
 	ctx, stop := signal.NotifyContext(ctx, unix.SIGTERM, unix.SIGINT)
 	defer stop()
@@ -62,7 +62,7 @@ func raiseLimit() (int, error) {
 }
 
 // closeInherited closes what a parent left open by mistake. Go opens everything so
-// that exec closes it (FD_CLOEXEC): what survived exec is without.
+// that exec closes it (FD_CLOEXEC): what survived exec lacks the flag.
 func closeInherited() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

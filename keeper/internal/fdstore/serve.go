@@ -10,8 +10,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// grace is how long a keeper that has the store may take to end when another comes: of
-// one that was killed the connection ends a little later.
+// grace is how long a keeper that has the store may take to end when another comes: the
+// connection of a killed keeper ends a little later.
 const grace = 200 * time.Millisecond
 
 // A session is the connection of the keeper that has the store.
@@ -137,7 +137,7 @@ func (n *session) send(ctx context.Context, a answer) error {
 	return err
 }
 
-// duplicates has files send what the store holds as numbers: a file closes its
+// duplicates returns files with copies of descriptors, to be sent: a file closes its
 // descriptor when it is collected.
 func duplicates(fds []int) (files []*os.File, err error) {
 	for _, fd := range fds {

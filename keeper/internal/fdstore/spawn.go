@@ -154,7 +154,7 @@ func (s *child) fail(err error) error {
 	return err
 }
 
-// lastWords is the first line of standard error: of a panic, what it was.
+// lastWords returns the first line of standard error: for a panic, what it was.
 func (s *child) lastWords() string {
 	if s == nil {
 		return ""

@@ -28,12 +28,12 @@ const (
 	sealed = descriptor.Seals
 
 	// spare is how many descriptors are kept free for one record that is received or
-	// sent, and for what the process has open besides: its socket, its keeper, who else
-	// connects, the poller, and what a refused connection may hold.
+	// sent, and for what the process has open besides: its socket, its keeper, other
+	// connections, the poller, and what a refused connection may hold.
 	spare = sock.MaxFDs + 36
 )
 
-// A store is what is held. Descriptors are plain numbers: an os.File for each would be a
+// A store holds sets and a manifest. Descriptors are plain numbers: an os.File for each would be a
 // hundred times as large, and one in non-blocking mode, as listening sockets are, would
 // wake this process whenever something happens to it. One goroutine at a time uses a
 // store.
@@ -56,7 +56,7 @@ type half struct {
 	fds   []int
 }
 
-// answer is what a request is answered. fds remain the store's.
+// answer is the answer to a request. fds remain the store's.
 type answer struct {
 	header
 	body []byte
@@ -84,7 +84,7 @@ func (s *store) handle(record []byte, files []*os.File) answer {
 	return a
 }
 
-// refuse is the answer that says err.
+// refuse returns the answer that says err.
 func refuse(h header, err error) answer {
 	text := err.Error()
 	return answer{header: header{op: h.op, seq: h.seq, code: codeOf(err)}, body: []byte(text[:min(len(text), 1024)])}
@@ -114,7 +114,7 @@ func (s *store) do(a *answer, h header, body []byte, files []*os.File) error {
 			a.count, a.fds = 1, []int{s.manifest}
 		}
 		return nil
-	case opExit: // by who called handle
+	case opExit: // done by the caller of handle
 		return nil
 	}
 	return fmt.Errorf("%w: operation %d", ErrMalformed, h.op)
@@ -132,7 +132,7 @@ func (s *store) size() int64 {
 	return s.bytes
 }
 
-// room is how many more descriptors may be held.
+// room returns how many more descriptors may be held.
 func (s *store) room() int { return max(0, s.limit-spare-s.held-int(s.closing.Load())) }
 
 // hold takes one part of a set.
@@ -151,7 +151,7 @@ func (s *store) hold(h header, files []*os.File) error {
 	return nil
 }
 
-// expect says whether a part with n descriptors may come now; the first one begins a set.
+// expect returns nil if a part with n descriptors may come now; the first one begins a set.
 func (s *store) expect(h header, n int) error {
 	switch {
 	case h.count == 0 || h.count > MaxSet || n == 0 || uint64(h.from)+uint64(n) > uint64(h.count):
@@ -273,7 +273,7 @@ func (s *store) drop(h header, body []byte) error {
 	return nil
 }
 
-// letGo has descriptors closed by a goroutine that nobody waits for.
+// letGo closes descriptors in a goroutine that nobody waits for.
 func (s *store) letGo(fds []int) {
 	if len(fds) == 0 {
 		return

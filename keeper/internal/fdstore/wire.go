@@ -117,7 +117,7 @@ func parseEntries(sets map[uint64]int, body []byte) (last uint64, err error) {
 	return last, nil
 }
 
-// Status is what a store says of itself.
+// Status describes a store.
 type Status struct {
 	PID         int       // of the store
 	Sets        int       // complete ones
@@ -125,10 +125,10 @@ type Status struct {
 	Room        int       // how many more it can hold (RLIMIT_NOFILE)
 	Manifest    int64     // bytes; -1 if there is none
 	Since       time.Time // when it began
-	Identity    uint64    // a random number of the store's; 0: it is from before there was one
+	Identity    uint64    // a random number of the store's; 0: the store is too old to have one
 }
 
-// Same says whether two statuses are of one store. Its pid does not tell: in containers all
+// Same reports whether two statuses are of one store. Its pid does not tell: in containers all
 // stores have the same.
 func (s Status) Same(as Status) bool {
 	if s.Identity != 0 && as.Identity != 0 {

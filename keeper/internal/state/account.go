@@ -11,8 +11,8 @@ type Charge struct {
 	Files  uint64 // descriptors in the keeper
 }
 
-// Bounds are what all users may take together. What is 0 is not bounded, but for Room, which is
-// bounded by 64 MiB. [Share] says how much of it a user gets.
+// Bounds are what all users may take together. A field that is 0 does not bound, except Room: it
+// is 64 MiB then. [Share] returns how much of it a user gets.
 type Bounds Charge
 
 // Share returns how much of most a user may take if the others have taken that much. The keeper's
@@ -62,12 +62,12 @@ func (c Charge) plus(d Charge) Charge {
 	return Charge{plus(c.Room, d.Room), plus(c.Tables, d.Tables), plus(c.Files, d.Files)}
 }
 
-// minus is for a d that is part of c.
+// minus subtracts d, which is part of c.
 func (c Charge) minus(d Charge) Charge {
 	return Charge{c.Room - d.Room, c.Tables - d.Tables, c.Files - d.Files}
 }
 
-// charges are those of one record.
+// charges are what one record costs each user.
 type charges map[uint32]Charge
 
 func (c charges) add(uid uint32, d Charge) { c[uid] = c[uid].plus(d) }
@@ -90,8 +90,8 @@ func (c charges) part(p *Part, line int) {
 	c.process(p.Writer.UID, p.Writer.Pidfd)
 }
 
-// user is whom the line of the whole name is charged to: who has written it, or is about to, or
-// has it still. Of a name of which nothing is left it is nobody.
+// user returns the user that the line of the whole name is charged to: it has written the name,
+// is about to, or still has it. A name of which nothing is left is charged to nobody.
 func (r *record) user() (uid uint32, ok bool) {
 	for _, v := range r.versions() {
 		return v.Parts[0].Writer.UID, true
@@ -105,7 +105,8 @@ func (r *record) user() (uid uint32, ok bool) {
 	return 0, false
 }
 
-// user is whose the transaction is: of one of its parts that has not come, else of one that has.
+// user returns the user of the transaction: of one of its parts that has not come, else of one
+// that has.
 func (t *transaction) user() uint32 {
 	if len(t.Bookings) > 0 {
 		return t.Bookings[0].By.UID
@@ -134,7 +135,7 @@ func (s *State) recharge(before, after *record) {
 	s.charged = all
 }
 
-// chargesOf are those of the record that a name has now.
+// chargesOf returns the charges of the record that a name has now.
 func (s *State) chargesOf(name string) charges {
 	if r := s.get(name); r != nil {
 		return r.charges
@@ -142,7 +143,7 @@ func (s *State) chargesOf(name string) charges {
 	return nil
 }
 
-// mostRoom is what a manifest may take.
+// mostRoom returns how much room a manifest may take.
 func (s *State) mostRoom() uint64 {
 	if s == nil || s.bounds.Room == 0 {
 		return maxState
@@ -150,8 +151,9 @@ func (s *State) mostRoom() uint64 {
 	return min(s.bounds.Room, maxState)
 }
 
-// affordRoom wants a user to have less than its share of a name's record and of the manifest, if it
-// has now of the record, instead of what it had before. all is what everybody has of it.
+// affordRoom returns an error if a user would have more than its share of a name's record or of
+// the manifest, with now of the record instead of what it had before. all is what all users have
+// of it.
 func (s *State) affordRoom(name string, uid uint32, now uint64, all charges) error {
 	before := s.chargesOf(name)[uid].Room
 	if now <= before {
@@ -174,8 +176,8 @@ func (s *State) affordRoom(name string, uid uint32, now uint64, all charges) err
 	return nil
 }
 
-// affordKept wants a user to have less than its share of tables and descriptors, if it has now
-// under a name, instead of what it had before.
+// affordKept returns an error if a user would have more than its share of tables or descriptors,
+// with now under a name instead of what it had before.
 func (s *State) affordKept(name string, uid uint32, now Charge) error {
 	before := s.chargesOf(name)[uid]
 	own, others := s.Charged(uid)
@@ -193,8 +195,8 @@ func (s *State) noRoomForTables(uid uint32, own, others uint64) error {
 	return fail(Quota, "the keeper has no memory for that table, or for the labels of another part: uid %d would have %d bytes of tables, and may have %d; remove names, let readers of retired versions go, or give the keeper more memory", uid, own, Share(s.bounds.Tables, others, uid == s.rules().Owner))
 }
 
-// MayBring says whether a user may bring a table of size bytes for a name, beside the waiting bytes
-// of those that it has brought and not delivered. It changes nothing.
+// MayBring returns nil if a user may bring a table of size bytes for a name, beside the waiting
+// bytes of those that it has brought and not delivered. It changes nothing.
 //
 // Errors: [Quota]; [Denied].
 func (s *State) MayBring(name string, by Who, size, waiting uint64) error {
@@ -212,7 +214,7 @@ func (s *State) MayBring(name string, by Who, size, waiting uint64) error {
 	return nil
 }
 
-// roomForTable wants the bytes of a table to be within the quota of its rule, beside the parts.
+// roomForTable returns an error if a table and the parts exceed the quota of its rule in bytes.
 func (s *State) roomForTable(rule *Rule, size uint64) error {
 	if rule.Bytes == nil || size == 0 {
 		return nil

@@ -24,7 +24,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// everybody lets everybody do everything, but for those of the rules.
+// everybody allows everything to everybody, except to those of the rules.
 func everybody(users ...uint32) Policy {
 	p := Policy{Owner: owner.UID}
 	for _, u := range users {
@@ -100,7 +100,7 @@ func TestLostLeasesLeaveTheNameToOthers(t *testing.T) {
 	require.Len(t, Processes(info.Retired[0].Holders), n-1+100)
 }
 
-// Processes of other PID namespaces have no pid here, and are as many as they have pidfds.
+// Processes of other PID namespaces have no pid here, and count as many as they have pidfds.
 func TestHoldersWithoutPIDs(t *testing.T) {
 	s := New(open())
 	put(t, s, newBooking("weights"))

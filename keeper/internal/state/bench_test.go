@@ -27,8 +27,8 @@ func kept(t testing.TB, names, parts int) (*State, Booking) {
 	return s, b
 }
 
-// A change among 1,000 names, as a keeper makes it: what it costs until the manifest is
-// there to be swapped in.
+// The cost of a change among 1,000 names, as a keeper makes it, until the manifest can be
+// swapped in.
 func BenchmarkChange(b *testing.B) {
 	for _, parts := range []int{1, 8} {
 		b.Run(fmt.Sprintf("1000 names of %d parts", parts), func(b *testing.B) {

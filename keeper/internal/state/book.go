@@ -46,7 +46,7 @@ func (s *State) Book(b Booking) (ticket string, err error) {
 	return ticket, nil
 }
 
-// normalise makes of b what a manifest can say, and nothing that the caller could change.
+// normalise makes b what a manifest can say, and copies what the caller could change.
 func (b *Booking) normalise() {
 	b.At, b.Deadline, b.By.Since = instant(b.At), instant(b.Deadline), instant(b.By.Since)
 	b.By.Fenced = false
@@ -137,7 +137,7 @@ func (r *record) join(b *Booking) (*transaction, error) {
 	return t, nil
 }
 
-// fits wants a free part that says the same as the other parts of its transaction.
+// fits returns an error unless the part is free and agrees with the others of its transaction.
 func (t *transaction) fits(b *Booking) error {
 	sameExpect := t.Expect == nil && b.Expect == nil || t.Expect != nil && b.Expect != nil && *t.Expect == *b.Expect
 	switch {
@@ -191,9 +191,8 @@ func noTicket(ticket string) *Error {
 	return fail(NotFound, "there is no ticket %.40q: its part was delivered or given up, or its deadline has passed; book it anew", ticket)
 }
 
-// Renew takes a booking up again, after the keeper or the writer's connection was lost,
-// and gives its transaction a later deadline. It is for the uid that booked: a ticket is
-// no secret.
+// Renew resumes a booking after the keeper or the writer's connection was lost, and gives
+// its transaction a later deadline. It is for the uid that booked: a ticket is no secret.
 //
 // Errors: [NotFound] for a ticket that is over; [Denied] for another uid.
 func (s *State) Renew(ticket string, by Who, deadline time.Time) (Booking, error) {
@@ -211,7 +210,7 @@ func (s *State) Renew(ticket string, by Who, deadline time.Time) (Booking, error
 	return r.booking(t, &t.Bookings[i]), nil
 }
 
-// booking is what was booked.
+// booking returns what was booked.
 func (r *record) booking(t *transaction, b *booked) Booking {
 	return Booking{Name: r.Name, Transaction: t.ID, Parts: t.Parts, Index: b.Index, Device: b.Device, Kind: b.Kind, Bytes: b.Bytes,
 		Labels: t.Labels, Expect: t.Expect, By: b.By, At: b.At, Deadline: t.Deadline}

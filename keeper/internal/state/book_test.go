@@ -129,7 +129,7 @@ func TestCancel(t *testing.T) {
 	require.Empty(t, s.Dropped())
 }
 
-// What one call takes over, its caller cannot change later.
+// A caller cannot change later what a call has taken over.
 func TestBookingIsACopy(t *testing.T) {
 	s := New(open())
 	b := newBooking("weights", labelled("a", "1"), expecting(0))

@@ -9,9 +9,8 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// Remove takes the current version of a name from readers that come later. It is retired:
-// those that have it keep it. Writers of the name go on, and their version will be the
-// next.
+// Remove retires the current version of a name: readers that have it keep it, and new ones
+// do not get it. Writers of the name go on, and their version will be the next.
 //
 // Errors: [Denied]; [NotFound].
 func (s *State) Remove(name string, by Who) error {
@@ -34,10 +33,10 @@ func (r *record) remove() {
 	r.Draining = false
 }
 
-// Drain has a name take no new leases, or take them again. Its versions can still be
-// replaced: whoever drains it decides about the new one, too. Remove ends it.
+// Drain makes a name refuse new leases, or admit them again. Its versions can still be
+// replaced: the new one is drained, too. Remove ends it.
 //
-// Errors: [Denied] to those who may neither write nor remove the name; [NotFound].
+// Errors: [Denied] to processes that may neither write nor remove the name; [NotFound].
 func (s *State) Drain(name string, by Who, on bool) error {
 	if _, err := s.rules().allow(by, name, Write, Remove); err != nil {
 		return err
@@ -55,7 +54,7 @@ func (s *State) Drain(name string, by Who, on bool) error {
 // maxDraining bounds the devices that are draining.
 const maxDraining = 256
 
-// DrainDevice has a device take no new leases and bookings, or take them again. Parts
+// DrainDevice makes a device refuse new leases and bookings, or admit them again. Parts
 // that were booked there may still be delivered.
 //
 // Errors: [Denied] to all but the keeper's own uid; [BadRequest] for too many devices.
@@ -79,8 +78,8 @@ func (s *State) DrainDevice(dev gpumem.UUID, by Who, on bool) error {
 	return nil
 }
 
-// Report notes what a process says of a part's bytes. If the process may write or remove
-// the name, its word counts: a part that it finds [Damaged] or [Quarantined] is served no
+// Report records a process's verdict on a part's bytes. If the process may write or remove
+// the name, the verdict applies: a part that it finds [Damaged] or [Quarantined] is served no
 // more. If it may only read the name, the report is counted and shown. [OK] ends a
 // quarantine, and takes the right to remove the name: the right to write it is not enough.
 // Only another version ends damage.
@@ -116,7 +115,7 @@ func (s *State) Report(name string, version uint64, part int, by Who, verdict Pa
 	return counted, nil
 }
 
-// mayClear says whether a process may end the quarantine of a part.
+// mayClear returns nil if a process may end the quarantine of a part.
 func (s *State) mayClear(name string, v *Version, part int, by Who) error {
 	if _, err := s.rules().allow(by, name, Remove); err != nil {
 		return err
@@ -140,10 +139,10 @@ func (p *Part) judge(counted bool, verdict PartState, reason string) {
 	}
 }
 
-// maxReports is where counting ends.
+// maxReports is how many reports are counted.
 const maxReports = 1_000_000
 
-// swap puts v in the place of the version of its number.
+// swap replaces the version of v's number by v.
 func (r *record) swap(v *Version) {
 	if r.number() == v.N {
 		r.Current = v
@@ -156,9 +155,9 @@ func (r *record) swap(v *Version) {
 	}
 }
 
-// Fence notes that the process of a pidfd has ended, and reports whether that changed
+// Fence records that the process of a pidfd has ended, and reports whether that changed
 // anything. The process cannot write any more: its parts are fenced. Its bookings are
-// given up, with what has come of a [Private] transaction. Where it is a holder it is
+// given up, with what has come of a [Private] transaction. If it is a holder it is
 // fenced, and gone if it is lost or revoked as well. The pidfd is among the next Dropped.
 func (s *State) Fence(pidfd ID) (changed bool) {
 	if pidfd == 0 {
@@ -200,7 +199,7 @@ func (r *record) fence(pidfd ID) {
 	r.Holders = slices.DeleteFunc(r.Holders, func(h held) bool { return h.Holder.Fenced && !h.Holder.leased() })
 }
 
-// orphaned says whether the only process that would bring the rest has died.
+// orphaned reports whether the only process that would bring the rest has died.
 func (t *transaction) orphaned() bool {
 	return strings.HasPrefix(t.ID, Private) && len(t.Bookings) == 0 && !slices.ContainsFunc(t.Delivered, func(p Part) bool { return !p.Writer.Fenced })
 }

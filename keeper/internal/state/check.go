@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// Bounds of what a writer may say.
+// The bounds of what a writer may say.
 const (
 	MaxName        = 200 // bytes of a name
 	MaxTransaction = 64  // bytes of a transaction's id
@@ -18,7 +18,7 @@ const (
 	MaxLabels      = 32
 	MaxLabelKey    = 64  // bytes
 	MaxLabelValue  = 256 // bytes
-	MaxReason      = 256 // bytes of why a part is reported
+	MaxReason      = 256 // bytes of the reason of a report
 	MaxPart        = 1 << 50
 )
 
@@ -74,7 +74,7 @@ func checkLabels(labels map[string]string) error {
 
 const digestPrefix = "gpufd-d1:"
 
-// checkDigest wants a digest as package kernels makes them.
+// checkDigest returns an error unless s is a digest as package kernels makes them.
 func checkDigest(s string) error {
 	digits, ok := strings.CutPrefix(s, digestPrefix)
 	if b, err := hex.DecodeString(digits); !ok || err != nil || len(b) != 16 || strings.ToLower(digits) != digits {
@@ -83,7 +83,7 @@ func checkDigest(s string) error {
 	return nil
 }
 
-// check refuses what makes no sense whatever the state is.
+// check refuses a booking that makes no sense in any state.
 func (b *Booking) check() error {
 	if err := CheckName(b.Name); err != nil {
 		return err
@@ -119,7 +119,7 @@ func (b *Booking) checkTimes() error {
 	return nil
 }
 
-// check wants the part that was booked.
+// check returns an error unless p is the part that was booked.
 func (p *Part) check(b *booked) error {
 	switch {
 	case p.Index != b.Index:
@@ -136,7 +136,7 @@ func (p *Part) check(b *booked) error {
 	return checkDigest(p.Digest)
 }
 
-// instant is t as a manifest can say it: to the nanosecond, in years that JSON has.
+// instant returns t as a manifest can say it: to the nanosecond, in years that JSON has.
 func instant(t time.Time) time.Time {
 	switch t = t.UTC().Round(0); {
 	case t.Year() < 1:

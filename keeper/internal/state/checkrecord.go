@@ -7,7 +7,7 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// check wants of a record that was read what the methods rely on.
+// check checks what the methods rely on, of a record that was read.
 func (r *record) check() error {
 	if r.empty() || r.Current != nil && r.Current.N != r.Last {
 		return fmt.Errorf("version %d is the last, and %d is current", r.Last, r.number())

@@ -11,7 +11,7 @@ const (
 	maxCountKey = 64 // bytes
 )
 
-// SetCounts keeps the keeper's counts in the state, for the next keeper. It leaves out
+// SetCounts stores the keeper's counts in the state, for the next keeper. It leaves out
 // counts beyond 256, and those with a name of more than 64 bytes.
 func (s *State) SetCounts(counts map[string]uint64) {
 	if s == nil || maps.Equal(s.counts, counts) {

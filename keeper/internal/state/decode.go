@@ -218,7 +218,7 @@ func (d *decoder) delivered(object []byte) error {
 	}
 	d.t.Delivered = append(d.t.Delivered, p)
 	if p.Ticket == "" {
-		return nil // of a keeper from before there were outcomes
+		return nil // from a keeper that knew no outcomes
 	}
 	return d.ticket(p.Ticket)
 }
@@ -253,12 +253,12 @@ func (d *decoder) holder(object []byte) error {
 	return errors.Join(d.own(uint64(h.ID)), d.pidfd(h.Holder.Pidfd))
 }
 
-// knew says whether the holder may be of a version that is not kept any more.
+// knew reports whether the holder may be of a version that is not kept any more.
 func (r *record) knew(h Holder) bool {
 	return h.Revoked && r.version(h.Version) == nil && h.Version > 0 && h.Version <= r.Last && h.Part >= 0 && h.Part < MaxParts
 }
 
-// own wants an id that was given out, and comes once.
+// own returns an error unless an id was given out, and comes once.
 func (d *decoder) own(id uint64) error {
 	if id == 0 {
 		return nil
@@ -270,7 +270,7 @@ func (d *decoder) own(id uint64) error {
 	return nil
 }
 
-// pidfd wants an id that is of nothing but pidfds.
+// pidfd returns an error unless an id is that of pidfds alone.
 func (d *decoder) pidfd(id ID) error {
 	if id == 0 {
 		return nil

@@ -9,14 +9,15 @@ import (
 )
 
 // Deliver takes over a part that was booked: its descriptors are in the store under
-// p.Files and p.Table. The part's writer is who booked it, and it is ok: those fields of
-// p do not count. The last part of a version commits it, and Deliver returns the version.
+// p.Files and p.Table. The part's writer is the process that booked it, and its state is
+// OK: those fields of p are ignored. The last part of a version commits it, and Deliver
+// returns the version.
 //
 // Errors: [NotFound] for a ticket that is over; [BadRequest] for a part that is not the
 // one that was booked, or ids that are not new; [Denied]; [Expired]; [Quota] for its table; [Conflict] if another
 // version is current than was expected. With the last, the transaction is dropped, with
-// the parts that have come: the state has changed ([Error.Changed]). [State.Outcome] says
-// later what came of a ticket.
+// the parts that have come: the state has changed ([Error.Changed]). [State.Outcome] returns
+// the outcome of a ticket later.
 func (s *State) Deliver(ticket string, p Part, at time.Time) (committed *Version, err error) {
 	r, t, i := s.open(ticket)
 	if r == nil {
@@ -61,10 +62,10 @@ func (s *State) mayDeliver(name string, b *booked, p *Part) error {
 	return s.roomForTable(rule, p.TableSize)
 }
 
-// named says whether the state names the id, which is not 0.
+// named reports whether the state names the id, which is not 0.
 func (s *State) named(id ID) (found bool) { return s.has(id, func(bool) bool { return true }) }
 
-// uses says whether the id is that of a part's descriptors.
+// uses reports whether the id is that of a part's descriptors.
 func (s *State) uses(id ID) bool { return s.has(id, func(pidfd bool) bool { return !pidfd }) }
 
 func (s *State) has(id ID, kind func(pidfd bool) bool) (found bool) {
@@ -95,8 +96,8 @@ func (s *State) commit(r *record, t *transaction, at time.Time) (*Version, error
 	return r.Current, nil
 }
 
-// digestOf makes of the parts' digests that of the version: SHA-256 of them in the order
-// of the parts, a newline behind each.
+// digestOf returns the digest of a version: SHA-256 of its parts' digests, in the order of
+// the parts, with a newline after each.
 func digestOf(parts []Part) string {
 	h := sha256.New()
 	for i := range parts {

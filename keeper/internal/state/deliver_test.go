@@ -29,7 +29,7 @@ func TestVersionsCountCommits(t *testing.T) {
 	require.EqualValues(t, 1, put(t, s, newBooking("biases")).N)
 }
 
-// The last part publishes all, whichever it is and whoever delivers it.
+// The last part publishes all, whichever it is and whichever process delivers it.
 func TestLastPartCommits(t *testing.T) {
 	s := New(open())
 	put(t, s, newBooking("weights"))

@@ -1,5 +1,5 @@
-// Package state is what a keeper keeps and decides: names, their versions, who may do
-// what, and which descriptors of the fd store belong to whom. It does no IO, has no
+// Package state is what a keeper keeps and decides: names, their versions, the rights of
+// processes, and the owners of the fd store's descriptors. It does no IO, has no
 // clock and starts no goroutine: callers pass the time and the process that asks. The same
 // calls give the same state, byte for byte.
 //
@@ -29,7 +29,7 @@
 //
 // The end of a connection says that a reader is gone, not that its GPU is done. A reader
 // that ended without a goodbye is lost ([State.Lose]), and stays a holder until
-// [State.Fence] says that its process has ended. A part is writable by the process that
+// [State.Fence] records that its process has ended. A part is writable by the process that
 // wrote it until that is fenced, too.
 //
 // # Descriptors
@@ -40,12 +40,12 @@
 // several bookings and holders, and is dropped with the last; other ids have one owner.
 //
 // After a restart the keeper drops from the store what [State.Named] does not have,
-// before it asks for a new id: ids that no manifest has heard of are given again.
+// before it asks for a new id: ids that are in no manifest are given out again.
 //
 // # Time
 //
-// Calls that take no time leave out when something happened: the next [State.Expire] or
-// [State.Retire] notes it, and says that the state has changed.
+// Calls without a time argument do not record when something happened: the next
+// [State.Expire] or [State.Retire] records it, and reports that the state has changed.
 //
 // # Rights and quotas
 //

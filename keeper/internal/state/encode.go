@@ -28,9 +28,8 @@ import (
 //	crc32c 1f2e3d4c
 //
 // The lines that belong to a line follow it. There is one way to write a state, and Decode
-// takes no other. A member that is new is left out when it is zero, so that manifests written
-// before are still what would be written now; anything else is another number in the
-// first line.
+// takes no other. A new member is left out when it is zero, so that older manifests are still
+// what would be written now; any other change needs another number in the first line.
 const (
 	firstLine = "gpufd-keeper-manifest 1\n"
 	lastWord  = "crc32c "
@@ -78,7 +77,7 @@ func (s *State) Encode() []byte {
 	return append(text, lastLine(text)...)
 }
 
-// lastLine is the checksum of what comes before it.
+// lastLine returns the checksum of what comes before it.
 func lastLine(text []byte) string {
 	return fmt.Sprintf("%s%08x\n", lastWord, crc32.Checksum(text, castagnoli))
 }
@@ -86,13 +85,13 @@ func lastLine(text []byte) string {
 func appendLine(text []byte, word string, v any) []byte {
 	object, err := json.Marshal(v)
 	if err != nil {
-		panic("state: " + err.Error()) // not for what the checks have let pass
+		panic("state: " + err.Error()) // the checks rule it out
 	}
 	text = append(append(text, word...), ' ')
 	return append(append(text, object...), '\n')
 }
 
-// encode sets what the record is in a manifest, and whom it is charged to.
+// encode sets the record's text in a manifest, and its charges.
 func (r *record) encode() {
 	if !r.idle() {
 		r.Removed = time.Time{}
@@ -127,8 +126,8 @@ func (v *Version) append(text []byte, word string, of charges) []byte {
 	return appendParts(text, wordPart, v.Parts, v.Labels, of)
 }
 
-// appendParts appends the parts of a version that has the labels: what readers are told of each part
-// has them.
+// appendParts appends the parts of a version with these labels, which readers are told with each
+// part.
 func appendParts(text []byte, word string, parts []Part, labels map[string]string, of charges) []byte {
 	told := uint64(0)
 	for k, v := range labels {

@@ -68,7 +68,7 @@ func TestFormat(t *testing.T) {
 	}
 }
 
-// What keepers wrote that knew no outcomes, counts and holders that were told to let go.
+// Manifests of keepers that knew no outcomes, counts and holders that were told to let go are read.
 func TestOlderManifest(t *testing.T) {
 	text := ok(os.ReadFile("testdata/manifest-1-old.txt"))(t)
 	s := ok(Decode(text, open()))(t)
@@ -179,7 +179,7 @@ func TestDecodeNoticesEachByte(t *testing.T) {
 	}
 }
 
-// What a hostile manifest makes Decode allocate is a small multiple of its size.
+// Decode allocates a small multiple of the size of a hostile manifest.
 func TestDecodeIsBounded(t *testing.T) {
 	lines := string(everything(t).Encode())
 	last := lines[strings.Index(lines, wordBooking+" "):]
@@ -196,7 +196,7 @@ func TestDecodeIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzDecode: Decode ends, and what it takes is a state: it is written as it was read,
+// FuzzDecode: Decode ends, and what it accepts is a state: it is written as it was read,
 // and all methods can be called.
 func FuzzDecode(f *testing.F) {
 	good := everything(f).Encode()
@@ -218,7 +218,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// exercise calls what changes a state, on all that is in it.
+// exercise calls all methods that change a state, on all that is in it.
 func exercise(t *testing.T, s *State) {
 	for _, i := range s.List(owner) {
 		_, _, _ = s.Lease(i.Name, -1, owner)

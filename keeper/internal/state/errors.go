@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
-// A Code says what kind of no an [Error] is. Programs go by it.
+// A Code is the kind of an [Error]. Programs go by it.
 type Code string
 
 // The codes.
@@ -19,7 +19,7 @@ const (
 	Conflict      Code = "conflict"    // another version is current than was expected, or parts disagree
 	Taken         Code = "taken"       // somebody else has booked the part
 	Quota         Code = "quota"       // there is no room for it
-	Draining      Code = "draining"    // of a name or device that is to be freed
+	Draining      Code = "draining"    // the name or device is to be freed
 	IsDamaged     Code = "damaged"
 	IsQuarantined Code = "quarantined"
 	Expired       Code = "expired" // the deadline has passed
@@ -29,9 +29,9 @@ const (
 type Error struct {
 	Code    Code     `json:"code"`
 	Message string   `json:"message"`
-	Holders []Holder `json:"holders,omitempty"` // who is in the way: 16 at most
+	Holders []Holder `json:"holders,omitempty"` // the processes in the way, 16 at most
 
-	// Changed says that the state has changed all the same: a commit that failed has
+	// Changed reports that the state has changed nevertheless: a commit that failed has
 	// dropped its transaction. The caller swaps the state in as if there were no error.
 	Changed bool `json:"-"`
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// How long the record of a name lives when nothing is left of the name, and how many of
-// such records there are at most.
+// The time that the record of a name lives when nothing is left of the name, and the most of
+// such records that there are.
 const (
 	recordAge  = 24 * time.Hour
 	maxRecords = 4096
@@ -36,8 +36,8 @@ func (r *record) expireTransactions(now time.Time) (changed bool) {
 	return len(r.Pending) < before
 }
 
-// expireName removes a name that nobody has used for as long as the rule of its writer
-// says, that of part 0.
+// expireName removes a name that nobody has used for as long as the rule of its writer, that
+// of part 0, allows.
 func (s *State) expireName(r *record, now time.Time) (changed bool) {
 	if r.Current == nil || len(r.Pending) > 0 || r.leased() {
 		return false

@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// What has come of a transaction stays until its deadline, and no longer.
+// The parts that have come of a transaction stay until its deadline, and no longer.
 func TestTransactionsExpire(t *testing.T) {
 	s := New(open())
 	come := newBooking("weights", of("x", 0, 3))

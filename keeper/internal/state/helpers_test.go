@@ -85,7 +85,7 @@ func put(t testing.TB, s *State, b Booking) *Version {
 	return v
 }
 
-// hold has reader hold a part of a version, with a pidfd.
+// hold makes reader a holder of a part of a version, with a pidfd.
 func hold(t testing.TB, s *State, name string, version uint64, change ...func(*Holder)) (HoldID, ID) {
 	t.Helper()
 	h := Holder{Who: reader, Version: version, Access: gpumem.ReadOnly, Since: t0, Pidfd: s.NewID()}
@@ -96,7 +96,7 @@ func hold(t testing.TB, s *State, name string, version uint64, change ...func(*H
 	return id, h.Pidfd
 }
 
-// refused wants an error of that code that says the words.
+// refused requires an error of that code that says the words.
 func refused(t testing.TB, err error, c Code, words ...string) *Error {
 	t.Helper()
 	require.Error(t, err)
@@ -107,7 +107,7 @@ func refused(t testing.TB, err error, c Code, words ...string) *Error {
 	return err.(*Error)
 }
 
-// restarted is what a keeper has that starts with the state's manifest.
+// restarted returns the state of a keeper that starts with s's manifest.
 func restarted(t testing.TB, s *State, p Policy) *State {
 	t.Helper()
 	text := s.Encode()

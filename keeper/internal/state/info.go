@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// An Info is what is shown of a name. Slices and maps are never nil.
+// An Info describes a name. Slices and maps are never nil.
 type Info struct {
 	Name          string            `json:"name"`
 	Version       uint64            `json:"version"` // 0: there is none
@@ -26,7 +26,7 @@ type Info struct {
 	FreesBytes uint64 `json:"frees_bytes"`
 }
 
-// A PartInfo is what is shown of a part.
+// A PartInfo describes a part.
 type PartInfo struct {
 	Part       int       `json:"part"`
 	Device     string    `json:"device"`
@@ -34,12 +34,12 @@ type PartInfo struct {
 	Digest     string    `json:"digest"`
 	State      PartState `json:"state"`
 	Reason     string    `json:"reason,omitempty"`
-	Reports    int       `json:"reports,omitempty"` // of readers whose word does not count
+	Reports    int       `json:"reports,omitempty"` // by readers that may not change its state
 	WritableBy []int32   `json:"writable_by"`       // processes that are not fenced: its writer, and holders that may write
-	Writer     *Holder   `json:"writer,omitempty"`  // who wrote it, dead or not; nil from a keeper that does not say
+	Writer     *Holder   `json:"writer,omitempty"`  // the process that wrote it, dead or not; nil from a keeper that does not say
 }
 
-// A RetiredInfo is what is shown of a version that has been replaced or removed.
+// A RetiredInfo describes a version that has been replaced or removed.
 type RetiredInfo struct {
 	Version uint64    `json:"version"`
 	Bytes   uint64    `json:"bytes"`
@@ -57,7 +57,7 @@ type PartOn struct {
 	Bytes  uint64 `json:"bytes"`
 }
 
-// A PendingInfo is what is shown of a version in the making.
+// A PendingInfo describes a version in the making.
 type PendingInfo struct {
 	Transaction string    `json:"transaction,omitempty"`
 	Parts       int       `json:"parts"`
@@ -89,7 +89,7 @@ func (s *State) List(by Who) []Info {
 	return s.list(func(name string) bool { return rules.rule(by, name).allows(Read, Write, Remove) })
 }
 
-// After returns the first name behind another one that a process has a right to, or "", and the size
+// After returns the first name after another one that a process has a right to, or "", and the size
 // of its record.
 func (s *State) After(name string, by Who) (next string, size int) {
 	i, found := s.find(name)
@@ -104,7 +104,7 @@ func (s *State) After(name string, by Who) (next string, size int) {
 	return "", 0
 }
 
-// Size is that of the record of a name, 0 if there is none.
+// Size returns the size of the record of a name, 0 if there is none.
 func (s *State) Size(name string) int {
 	if r := s.get(name); r != nil {
 		return len(r.text)
@@ -184,7 +184,7 @@ func (r *record) gone() (all []RetiredInfo) {
 	return all
 }
 
-// shown is the state of a name: of what is wrong with its parts the worst.
+// shown returns the state of a name: the worst that is wrong with its parts.
 func (s *State) shown(r *record) string {
 	if r.Current == nil && len(r.Pending) > 0 {
 		return "reserved"
@@ -263,7 +263,7 @@ func (t *transaction) info() PendingInfo {
 	return i
 }
 
-// fenced are the bytes of the parts that no writer has any more.
+// fenced returns the bytes of the parts that no writer has any more.
 func (v *Version) fenced() (sum uint64) {
 	for i := range v.Parts {
 		if v.Parts[i].Writer.Fenced {

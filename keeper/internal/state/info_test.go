@@ -10,7 +10,7 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// What stat shows, whole: a name with everything.
+// Stat shows a name that has everything, as a whole.
 func TestStat(t *testing.T) {
 	s := New(open())
 	w := Writer{Who: writer, Since: t0, Pidfd: s.NewID()}

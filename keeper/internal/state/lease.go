@@ -8,9 +8,9 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// Lease says whether a process may have a lease of a part now, and of which one: part
-// -1 stands for the only part. soon are leases that the state does not know yet. It changes
-// nothing: [State.Hold] notes the lease.
+// Lease returns the version and the part that a process may have a lease of now: part -1
+// stands for the only part. soon are leases that the state does not know yet. Lease changes
+// nothing: [State.Hold] records the lease.
 //
 // Errors: [Denied]; [NotFound]; [BadRequest] for part -1 of several; [Draining], of the
 // name or the part's device; [IsDamaged] and [IsQuarantined]; [Quota].
@@ -36,7 +36,7 @@ func (s *State) Lease(name string, part int, by Who, soon ...Soon) (*Version, *P
 	return r.Current, p, nil
 }
 
-// MayAsk says whether a process may ask for a name with that access, whether it is kept or not.
+// MayAsk returns nil if a process may ask for a name with that access, kept or not.
 //
 // Errors: [Denied]; [BadRequest] for another access.
 func (s *State) MayAsk(name string, by Who, access gpumem.Access) error {
@@ -46,8 +46,8 @@ func (s *State) MayAsk(name string, by Who, access gpumem.Access) error {
 	return s.mayHave(name, Holder{Who: by, Access: access})
 }
 
-// MayResume says whether a process may take up again a lease of a version that is retired:
-// a process of its uid has lost one, and may be it.
+// MayResume returns nil if a process may resume a lease of a version that is retired: a
+// process of its uid has lost one, and may be the same.
 //
 // Errors: [Denied]; [NotFound]; [Quota].
 func (s *State) MayResume(name string, h Holder, soon ...Soon) error {
@@ -104,7 +104,7 @@ func (v *Version) part(name string, i int) (*Part, error) {
 	return &v.Parts[i], nil
 }
 
-// mayServe wants a good part of a name and a device that are not draining.
+// mayServe returns an error unless a part is good, and its name and device are not draining.
 func (s *State) mayServe(r *record, p *Part) error {
 	switch {
 	case r.Draining:
@@ -119,11 +119,11 @@ func (s *State) mayServe(r *record, p *Part) error {
 	return nil
 }
 
-// Hold notes that a process has a lease of part h.Part of version h.Version, which may be
+// Hold records that a process has a lease of part h.Part of version h.Version, which may be
 // retired meanwhile but is kept. The version stays until it is released. The state takes
-// over h.Pidfd. The quota of leases is asked of Lease before: here the lease is there.
+// over h.Pidfd. Lease has checked the quota of leases before: here the lease exists.
 //
-// Errors: [NotFound]; [BadRequest]; [Denied] for a lease that writes, of somebody who may
+// Errors: [NotFound]; [BadRequest]; [Denied] for a lease that writes, if the process may
 // not; [Quota] if the manifest has no room for more holders.
 func (s *State) Hold(name string, h Holder) (HoldID, error) {
 	if s == nil {
@@ -136,11 +136,11 @@ func (s *State) Hold(name string, h Holder) (HoldID, error) {
 	return s.hold(name, held{Holder: h})
 }
 
-// HoldGone notes that a process has a lease of part h.Part of version h.Version, which was
+// HoldGone records that a process has a lease of part h.Part of version h.Version, which was
 // dropped at the moment when the process got the lease; of is that part. It is shown as one
 // that was told to let go, and keeps nothing. The state takes over h.Pidfd.
 //
-// Errors: those of Hold; [NotFound] also without a pidfd, for nobody would hear of its end.
+// Errors: those of Hold; [NotFound] also without a pidfd, for nobody would notice its end.
 func (s *State) HoldGone(name string, h Holder, of PartOn) (HoldID, error) {
 	if s == nil {
 		return 0, errNil()
@@ -176,7 +176,7 @@ func (s *State) MayHold(name string, h Holder) error {
 	return s.affordKept(name, h.UID, now)
 }
 
-// checkHold says whether a lease makes sense and its process may have it.
+// checkHold returns nil if a lease makes sense and its process may have it.
 func (s *State) checkHold(name string, h Holder) error {
 	if err := s.mayHave(name, h); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (s *State) checkHold(name string, h Holder) error {
 	return nil
 }
 
-// mayHave says whether a process may have a lease, of whatever version.
+// mayHave returns nil if a process may have a lease, of any version.
 func (s *State) mayHave(name string, h Holder) error {
 	right := Read
 	switch h.Access {
@@ -237,7 +237,7 @@ func (s *State) Release(id HoldID) error {
 	return nil
 }
 
-// Lose notes that the connection of a holder has ended without a goodbye. The
+// Lose records that the connection of a holder has ended without a goodbye. The
 // holder is gone if its process has ended, or if it has no pidfd to tell. Otherwise
 // it stays until it is fenced. If one process has several lost leases of the same
 // part, all but the last are forgotten.
@@ -247,8 +247,8 @@ func (s *State) Lose(id HoldID) error {
 	return s.outlive(id, func(_ *record, h *held) { h.Holder.Lost = !h.Holder.Revoked })
 }
 
-// Revoke notes that a holder was told to release the memory: it may still have it mapped.
-// It stays as Lose says, and keeps no version: the memory is its own alone.
+// Revoke records that a holder was told to release the memory: it may still have it mapped.
+// It stays as after Lose, and keeps no version: the memory is its own alone.
 //
 // Errors: [NotFound], as of Release.
 func (s *State) Revoke(id HoldID) error {
@@ -261,7 +261,7 @@ func (s *State) Revoke(id HoldID) error {
 	})
 }
 
-// outlive notes how a lease has ended if its holder's process may still live.
+// outlive records how a lease has ended if its holder's process may still live.
 func (s *State) outlive(id HoldID, note func(*record, *held)) error {
 	r, i := s.holder(id)
 	if r == nil {
@@ -280,7 +280,7 @@ func (s *State) outlive(id HoldID, note func(*record, *held)) error {
 	return nil
 }
 
-// same says whether both are leases of one process for the same thing that have ended in
+// same reports whether both are leases of one process for the same thing that have ended in
 // the same way.
 func (h Holder) same(o Holder) bool {
 	return !h.leased() && h.Lost == o.Lost && h.Revoked == o.Revoked && h.IsProcess(o) && h.Version == o.Version && h.Part == o.Part && h.Access == o.Access

@@ -81,7 +81,7 @@ func TestDrain(t *testing.T) {
 	refused(t, err, BadRequest, "256 devices")
 }
 
-// Whose word counts decides whether a part is served.
+// Reports of processes that may write or remove decide whether a part is served.
 func TestReport(t *testing.T) {
 	s := New(open())
 	for i := range 2 {
@@ -130,7 +130,7 @@ func TestReport(t *testing.T) {
 	require.Equal(t, OK, old.Parts[0].State, "what was shared is as it was")
 }
 
-// Who may write and not remove a name puts it into quarantine, and does not end that.
+// A process that may write and not remove a name can quarantine it, and cannot end that.
 func TestWriterEndsNoQuarantine(t *testing.T) {
 	s := New(with(func(r *Rule) { r.Allow = []Right{Read, Write} }))
 	put(t, s, newBooking("weights"))
@@ -203,7 +203,7 @@ func TestHoldRefuses(t *testing.T) {
 	}
 }
 
-// A holder of whose end nobody said anything stays until its process has ended.
+// A holder that ended without a goodbye stays until its process has ended.
 func TestLose(t *testing.T) {
 	s := New(open())
 	put(t, s, newBooking("weights"))

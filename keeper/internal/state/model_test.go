@@ -123,7 +123,7 @@ func (m *model) ids() map[ID]bool {
 	return all
 }
 
-// has says whether there is anything of a name but the number of its last version.
+// has reports whether there is anything of a name but the number of its last version.
 func (m *model) has(name string) bool {
 	return slices.ContainsFunc(m.versions, func(v *mVersion) bool { return v.name == name }) ||
 		slices.ContainsFunc(m.txs, func(t *mTx) bool { return t.name == name }) ||
@@ -223,7 +223,7 @@ func (m *model) tidy() {
 	}
 }
 
-// compare wants the state to be as the model says.
+// compare requires the state to be as the model says.
 func (m *model) compare(t *testing.T, s *State) {
 	t.Helper()
 	require.Equal(t, m.ids(), s.Named())
@@ -262,7 +262,7 @@ func (m *model) compare(t *testing.T, s *State) {
 	require.Len(t, s.Bookings(), tickets)
 }
 
-// compareVersions wants the versions of a name to have the parts of one transaction each.
+// compareVersions requires the versions of a name to have the parts of one transaction each.
 func (m *model) compareVersions(t *testing.T, r *record) {
 	t.Helper()
 	got, want := []string{}, []string{}

@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// The steps of those who hold versions.
+// The steps of holders.
 
 func (w *world) hold(next *State) (string, func()) {
 	name := w.name()

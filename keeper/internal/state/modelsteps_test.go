@@ -28,7 +28,7 @@ func modelPolicy() Policy {
 	return p
 }
 
-// A world is a keeper, the fd store beside it, and who uses them.
+// A world is a keeper, the fd store beside it, and their users.
 type world struct {
 	*testing.T
 	*rand.Rand
@@ -42,8 +42,8 @@ type world struct {
 	done    map[string]int // steps by what came of them
 }
 
-// A step does something to next, and says what it does to the model if next becomes the
-// state: what nil does is to change nothing.
+// A step does something to next, and returns what to do to the model if next becomes the
+// state: nil changes nothing.
 type step func(next *State) (what string, then func())
 
 // TestModel does thousands of random steps to a State and to a model, with a restart
@@ -113,7 +113,7 @@ func (w *world) drop(ids []ID) {
 	}
 }
 
-// restart has another keeper take up the store. It drops what no manifest names.
+// restart starts another keeper with the store. It drops what no manifest names.
 func (w *world) restart() {
 	w.s = restarted(w, w.s, modelPolicy())
 	named := w.s.Named()
@@ -184,7 +184,7 @@ func (w *world) book(next *State) (string, func()) {
 	}
 }
 
-// mayBook says what should come of a booking, and which transaction it joins.
+// mayBook returns what should become of a booking, and which transaction it joins.
 func (w *world) mayBook(b *Booking) (*mTx, Code) {
 	if b.By.UID == nobody.UID {
 		return nil, Denied
@@ -312,7 +312,7 @@ func (w *world) retire(next *State) (string, func()) {
 	return w.passes("retire", next, next.Retire, w.model.retire)
 }
 
-// passes is what time does: f says so if it has changed something, or no keeper would write that down.
+// passes lets time pass: f reports whether it has changed something, or no keeper would write that down.
 func (w *world) passes(what string, next *State, f func(time.Time) bool, then func()) (string, func()) {
 	before := string(next.Encode())
 	changed := f(w.now)

@@ -10,7 +10,7 @@ import (
 // two versions with as many parts as a version may have.
 const maxOutcomes = 2 * MaxParts
 
-// An outcome is what came of a ticket whose version was committed. The keeper may have
+// An outcome is the result of a ticket whose version was committed. The keeper may have
 // died before the writer was told.
 type outcome struct {
 	Ticket  string `json:"ticket"`
@@ -20,13 +20,13 @@ type outcome struct {
 	line string // in a manifest
 }
 
-// remember notes that tickets have become a version, and forgets the oldest of too many.
+// remember records that tickets have become a version, and forgets the oldest of too many.
 func (s *State) remember(v *Version) {
 	all := append([]outcome(nil), s.outcomes...)
 	for i := range v.Parts {
 		p := &v.Parts[i]
 		if p.Ticket == "" {
-			continue // of a manifest from before there were outcomes
+			continue // from a manifest without outcomes
 		}
 		all = append(all, newOutcome(outcome{Ticket: p.Ticket, UID: p.Writer.UID, Version: v.N}))
 		p.Ticket = ""
@@ -40,9 +40,9 @@ func newOutcome(o outcome) outcome {
 }
 
 // Outcome returns the outcome of a ticket that was delivered: the version, or 0 and how
-// many of its parts are missing. ok is false where there is no such ticket of the uid,
-// where it was not delivered, and once others have taken its place: 512 that were committed
-// are remembered.
+// many of its parts are missing. ok is false if there is no such ticket of the uid, if it
+// was not delivered, and once others have taken its place: 512 that were committed are
+// remembered.
 func (s *State) Outcome(ticket string, by Who) (version uint64, missing int, ok bool) {
 	if s == nil || ticket == "" {
 		return 0, 0, false
@@ -76,7 +76,7 @@ func (d *decoder) outcome(object []byte) error {
 	return d.ticket(o.Ticket)
 }
 
-// ticket wants one that was given out, and comes once.
+// ticket returns an error unless a ticket was given out, and comes once.
 func (d *decoder) ticket(ticket string) error {
 	var id uint64
 	if _, err := fmt.Sscanf(ticket, "t%d", &id); err != nil || ticket != fmt.Sprintf("t%d", id) || id == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What came of a ticket is known behind a restart, to its uid alone; the last 512 are
+// The outcome of a ticket is known after a restart, to its uid alone; the last 512 are
 // remembered.
 //
 //fault:rows 91

@@ -26,13 +26,13 @@ const (
 // in nobody else; the zero Policy is that of a keeper of root. Only Owner may drain
 // devices.
 //
-// A quota is of the rule, not of a name or process: all that the rule was the one for
-// counts together.
+// A quota belongs to the rule, not to a name or process: all that the rule decided counts
+// together.
 type Policy struct {
 	Owner uint32 `json:"-"` // the keeper's uid
 
 	Rules []Rule   `json:"rules"`
-	Grace Duration `json:"grace"` // that a retired version outlives its successor's commit by, at most; 0 is no limit
+	Grace Duration `json:"grace"` // how long a retired version outlives its successor's commit at most; 0 is no limit
 }
 
 // A Rule is for one uid, or one gid, and all names that begin with Prefix. Quotas that
@@ -45,7 +45,7 @@ type Rule struct {
 	Bytes  *uint64  `json:"bytes"`  // of parts that are kept and booked
 	Names  *int     `json:"names"`  // with a version or a booking
 	Leases *int     `json:"leases"` // at a time
-	Expiry Duration `json:"expiry"` // after which a name goes that nobody leases or writes; 0 is never
+	Expiry Duration `json:"expiry"` // after which a name that nobody leases or writes is removed; 0 is never
 }
 
 // A Duration is written as in Go: "90s", "24h".
@@ -86,7 +86,7 @@ func (r *Rule) matches(w Who, name string) bool {
 	return who && strings.HasPrefix(name, r.Prefix)
 }
 
-// before says whether r counts and other does not, where both match.
+// before reports whether r decides and not other, if both match.
 func (r *Rule) before(other *Rule) bool {
 	if len(r.Prefix) != len(other.Prefix) {
 		return len(r.Prefix) > len(other.Prefix)
@@ -113,7 +113,7 @@ func (p Policy) complete() *Policy {
 	return &p
 }
 
-// rule returns the one that counts, nil where none matches. Rules for gids do not bind the
+// rule returns the rule that decides, nil if none matches. Rules for gids do not bind the
 // owner.
 func (p *Policy) rule(w Who, name string) (best *Rule) {
 	if p == nil {
@@ -131,7 +131,7 @@ func (p *Policy) rule(w Who, name string) (best *Rule) {
 	return best
 }
 
-// allow returns the rule that counts if it has one of the rights.
+// allow returns the rule that decides, if it has one of the rights.
 func (p *Policy) allow(w Who, name string, rights ...Right) (*Rule, error) {
 	r := p.rule(w, name)
 	switch {

@@ -61,7 +61,7 @@ func TestParsePolicyRefuses(t *testing.T) {
 	require.ErrorContains(t, Policy{Rules: []Rule{{UID: at(uint32(1)), Allow: []Right{}, Expiry: -1}}}.Check(), "negative")
 }
 
-// Of the rules that match one counts: the longest prefix, and the uid before the gid.
+// One of the rules that match decides: the longest prefix, and the uid before the gid.
 func TestWhichRuleCounts(t *testing.T) {
 	uid := func(n uint32, prefix string) Rule { return Rule{UID: &n, Prefix: prefix} }
 	gid := func(n uint32, prefix string) Rule { return Rule{GID: &n, Prefix: prefix} }
@@ -120,7 +120,7 @@ func FuzzPolicy(f *testing.F) {
 	})
 }
 
-// The owner has all rights, whatever is said of his group; rules for his uid bind him.
+// The owner has all rights, whatever rules there are for his group; rules for his uid bind him.
 func TestOwnerIsBoundByUID(t *testing.T) {
 	p := Policy{Owner: 7, Rules: []Rule{
 		{GID: at(uint32(7)), Prefix: "w/", Allow: []Right{Read}},

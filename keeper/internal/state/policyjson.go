@@ -45,8 +45,8 @@ func ParsePolicy(text []byte, owner uint32) (Policy, error) {
 	return p, nil
 }
 
-// checkMembers wants one value, an object, in which no object has a member twice.
-// Package json would take the last, and anything behind the value.
+// checkMembers returns an error unless text is one object, in which no object has a member
+// twice. Package json would take the last one, and anything after the value.
 func checkMembers(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -64,7 +64,7 @@ func checkMembers(text []byte) error {
 	return nil
 }
 
-// checkObject reads on behind a '{', until its '}' is read.
+// checkObject reads on after a '{', until its '}' is read.
 func checkObject(d *json.Decoder) error {
 	seen := map[string]bool{}
 	for d.More() {
@@ -107,7 +107,7 @@ func checkValue(d *json.Decoder) error {
 	return unexpected(err)
 }
 
-// unexpected says of the end that it came too early.
+// unexpected returns io.ErrUnexpectedEOF for io.EOF.
 func unexpected(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

@@ -8,7 +8,7 @@ type usage struct {
 	readers []Holder // of what counts in leases: also those that were lost
 }
 
-// usage adds up what the rule is the one for.
+// usage adds up what the rule decides.
 func (s *State) usage(rule *Rule) (u usage) {
 	for _, r := range s.all() {
 		u.add(r, s.judge(rule, r.Name))
@@ -16,8 +16,8 @@ func (s *State) usage(rule *Rule) (u usage) {
 	return u
 }
 
-// judge returns a function that says whether the rule is the one for a process and a
-// name. It remembers its last answer: one process has written most names.
+// judge returns a function that reports whether the rule decides for a process and a name.
+// The function remembers its last answer: one process has written most names.
 func (s *State) judge(rule *Rule, name string) func(Who) bool {
 	var last *Who
 	var answer bool
@@ -54,7 +54,7 @@ func (u *usage) add(r *record, counts func(Who) bool) {
 	}
 }
 
-// roomFor wants a booking to be within the quotas of its rule.
+// roomFor returns an error if a booking exceeds the quotas of its rule.
 func (s *State) roomFor(rule *Rule, b *Booking) error {
 	if rule.Bytes == nil && rule.Names == nil {
 		return nil
@@ -69,7 +69,7 @@ func (s *State) roomFor(rule *Rule, b *Booking) error {
 	return nil
 }
 
-// counted says whether the name counts already.
+// counted reports whether the name counts already.
 func (s *State) counted(rule *Rule, name string) bool {
 	var u usage
 	if r := s.get(name); r != nil {
@@ -84,10 +84,10 @@ type Soon struct {
 	Holder Holder
 }
 
-// roomForLease wants one more lease of a process to be within the quota of its rule. Leases that
-// were lost count while their processes live, but for those of the process itself: it takes them
-// up again, or has others in their place. Of a process without a pid here nobody knows which
-// were its own: one does not count.
+// roomForLease returns an error if one more lease of a process exceeds the quota of its rule.
+// Leases that were lost count while their processes live, except those of the process itself: it
+// resumes them, or has others in their place. If the process has no pid here, its own leases are
+// unknown: one does not count.
 func (s *State) roomForLease(rule *Rule, by Who, soon []Soon) error {
 	if rule.Leases == nil {
 		return nil

@@ -49,7 +49,7 @@ func TestQuotaOfNames(t *testing.T) {
 	require.Equal(t, 2, s.Len())
 }
 
-// What another rule is the one for does not count.
+// Names that another rule decides do not count.
 func TestQuotaIsOfItsRule(t *testing.T) {
 	p := with(func(r *Rule) { r.Bytes, r.Names = at(uint64(100)), at(1) })
 	p.Rules = append(p.Rules, Rule{GID: at(writer.GID), Prefix: "scratch/", Allow: []Right{Write}})

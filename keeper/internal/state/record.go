@@ -48,8 +48,8 @@ type booked struct {
 	At     time.Time   `json:"at"`
 }
 
-// A held version is one of the record's, or one that it has no more: then its holder was
-// told to let go, and Of says what the holder may have.
+// A held is a holder of a version. If the record does not have the version any more, the holder
+// was told to let go, and Of describes what it may have.
 type held struct {
 	ID     HoldID  `json:"id"`
 	Holder Holder  `json:"holder"`
@@ -58,8 +58,8 @@ type held struct {
 	line *heldLine // as it was written last, or nil
 }
 
-// A heldLine is what a manifest says of a holder that is as it was then. A record with many
-// holders is written again whenever one of them comes or goes, the others' lines as they are.
+// A heldLine is the line of a manifest for a holder that has not changed since. A record with many
+// holders is written again whenever one of them comes or goes, with the others' lines as they are.
 type heldLine struct {
 	id     HoldID
 	holder Holder
@@ -95,7 +95,7 @@ func (v *Version) clone() *Version {
 	return &c
 }
 
-// number is that of the current version, 0 if there is none.
+// number returns the number of the current version, 0 if there is none.
 func (r *record) number() uint64 {
 	if r == nil || r.Current == nil {
 		return 0
@@ -113,7 +113,7 @@ func (r *record) version(n uint64) *Version {
 	return nil
 }
 
-// versions are those that are kept, ascending.
+// versions returns those that are kept, ascending.
 func (r *record) versions() []*Version {
 	if r == nil {
 		return nil
@@ -124,12 +124,12 @@ func (r *record) versions() []*Version {
 	return append(slices.Clip(r.Retired), r.Current)
 }
 
-// idle says that nothing is left of the name but the record.
+// idle reports whether nothing is left of the name but the record.
 func (r *record) idle() bool {
 	return r.Current == nil && len(r.Retired)+len(r.Pending)+len(r.Holders) == 0
 }
 
-// empty says that there is nothing to remember.
+// empty reports whether there is nothing to remember.
 func (r *record) empty() bool { return r.idle() && r.Last == 0 }
 
 // retire makes the current version a retired one. at may be zero: not known.
@@ -211,7 +211,7 @@ func (r *record) lost(next *record) (ids []ID) {
 	return ids
 }
 
-// writers are those of all parts, come or booked.
+// writers returns the writers of all parts, come or booked.
 func (r *record) writers() (all []Holder) {
 	r.parts(func(p *Part) { all = append(all, p.Writer.asHolder(p.Index)) })
 	for _, t := range r.Pending {

@@ -8,8 +8,8 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// Who was told to let go is shown until its process has died, and keeps nothing: neither
-// the version, nor a place among the leases.
+// A holder that was told to let go is shown until its process has died, and keeps nothing:
+// neither the version, nor a place among the leases.
 func TestRevoked(t *testing.T) {
 	p := open()
 	p.Rules[1].Leases = at(1)
@@ -51,8 +51,8 @@ func TestRevoked(t *testing.T) {
 	refused(t, err, NotFound)
 }
 
-// Who got a lease at the moment when its version was dropped is shown as one that was told to
-// let go.
+// A reader that got a lease at the moment when its version was dropped is shown as one that
+// was told to let go.
 func TestHoldGone(t *testing.T) {
 	s := New(open())
 	of := PartOn{Device: device(0).String(), Bytes: 100}
@@ -84,7 +84,7 @@ func TestHoldGone(t *testing.T) {
 	require.Error(t, errOf((*State)(nil).HoldGone("x", h, of)))
 }
 
-// Of the current version they are holders, and its bytes are not free.
+// Those of the current version are holders of it, and its bytes are not free.
 func TestRevokedOfTheCurrentVersion(t *testing.T) {
 	s := New(open())
 	w := Writer{Who: writer, Since: t0, Pidfd: s.NewID()}

@@ -30,7 +30,7 @@ func New(p Policy) *State {
 	return &State{policy: p.complete(), ids: new(atomic.Uint64)}
 }
 
-// Clone returns a copy that is changed without the original. It costs a pointer a name.
+// Clone returns a copy; changing it leaves the original as it is. It costs a pointer a name.
 func (s *State) Clone() *State {
 	if s == nil {
 		return New(Policy{})
@@ -58,10 +58,10 @@ func (s *State) NewID() ID {
 	return ID(s.ids.Add(1))
 }
 
-// errNil is what a nil State says to a change.
+// errNil is the error of a change to a nil State.
 func errNil() error { return fail(BadRequest, "there is no state to change") }
 
-// all are the records of a state that may be nil.
+// all returns the records of a state that may be nil.
 func (s *State) all() []*record {
 	if s == nil {
 		return nil
@@ -69,7 +69,7 @@ func (s *State) all() []*record {
 	return s.records
 }
 
-// rules are the policy of a state that may be nil or zero.
+// rules returns the policy of a state that may be nil or zero.
 func (s *State) rules() *Policy {
 	if s == nil || s.policy == nil {
 		return Policy{}.complete()
@@ -203,5 +203,5 @@ func (s *State) Next(name string, n uint64) *Version {
 	return nil
 }
 
-// Number is that of the current version of a name, 0 if there is none.
+// Number returns the number of the current version of a name, 0 if there is none.
 func (s *State) Number(name string) uint64 { return s.get(name).number() }

@@ -18,7 +18,7 @@ type Who struct {
 	PID int32  `json:"pid"` // for people: 0 across PID namespaces, and used again
 }
 
-// String is what errors say.
+// String describes the process in errors.
 func (w Who) String() string {
 	if w.PID == 0 {
 		return fmt.Sprintf("a process in another PID namespace, of uid %d", w.UID)
@@ -35,14 +35,14 @@ type Writer struct {
 	Fenced bool      `json:"fenced,omitzero"`
 }
 
-// A PartState says whether a part is served.
+// A PartState tells whether a part is served.
 type PartState string
 
 // The states of a part.
 const (
 	OK          PartState = "ok"
 	Damaged     PartState = "damaged"     // for good: its bytes are not what its digest says
-	Quarantined PartState = "quarantined" // until somebody who may remove the name says OK
+	Quarantined PartState = "quarantined" // until a process that may remove the name says OK
 )
 
 // A Part is the memory on one device that a version has, or a share of that.
@@ -57,7 +57,7 @@ type Part struct {
 	TableSize uint64            `json:"table_size,omitzero"` // bytes
 	State     PartState         `json:"state"`
 	Reason    string            `json:"reason,omitzero"`  // why it is not served
-	Reports   int               `json:"reports,omitzero"` // of readers whose word does not count
+	Reports   int               `json:"reports,omitzero"` // by readers that may not change its state
 	Writer    Writer            `json:"writer"`
 }
 
@@ -113,16 +113,16 @@ type Holder struct {
 	Lost    bool          `json:"lost,omitzero"`    // its connection has ended without a goodbye
 	Revoked bool          `json:"revoked,omitzero"` // it was told to let go, and nobody knows whether it has
 	Pidfd   ID            `json:"pidfd,omitzero"`   // 0 when there is none, and once it is fenced
-	Process uint64        `json:"process,omitzero"` // in answers: the keeper's number of its process, 0 where that is not known
+	Process uint64        `json:"process,omitzero"` // in answers: the keeper's number of its process, 0 if that is not known
 }
 
-// SameProcess says whether two holders, as answers have them, are known to be one process. A
+// SameProcess reports whether two holders, as answers have them, are known to be one process. A
 // pid of 0 tells nothing: all processes of other PID namespaces have it.
 func (h Holder) SameProcess(o Holder) bool {
 	return h.Process != 0 && h.Process == o.Process || h.PID != 0 && h.Who == o.Who
 }
 
-// shown is the holder as answers have it.
+// shown returns the holder as answers have it.
 func (h Holder) shown() Holder {
 	h.Process, h.Pidfd = uint64(h.Pidfd), 0
 	return h
@@ -162,13 +162,13 @@ func (h *Holder) UnmarshalJSON(text []byte) error {
 	return fmt.Errorf("access %q; want %q or %q", v.Access, gpumem.ReadOnly, gpumem.ReadWrite)
 }
 
-// asHolder is for errors that name the processes in the way.
+// asHolder returns the writer as a holder, for errors that name the processes in the way.
 func (w Writer) asHolder(part int) Holder {
 	return Holder{Who: w.Who, Part: part, Access: gpumem.ReadWrite, Since: w.Since, Fenced: w.Fenced, Process: uint64(w.Pidfd)}
 }
 
-// leased says whether the holder has its lease.
+// leased reports whether the holder has its lease.
 func (h Holder) leased() bool { return !h.Lost && !h.Revoked }
 
-// writes says whether the holder may write to the memory now.
+// writes reports whether the holder may write to the memory now.
 func (h Holder) writes() bool { return h.Access == gpumem.ReadWrite && !h.Fenced }

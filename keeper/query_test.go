@@ -37,18 +37,18 @@ func TestRemove(t *testing.T) {
 	require.Equal(t, uint64(2), put(t, c, dev, "x", 2).Version, "numbers are not used again")
 }
 
-// A reader said goodbye just before its name was removed, and the keeper had not heard it yet:
+// A reader said goodbye just before its name was removed, and the keeper had not read it yet:
 // the reader is no holder, although its process lives.
 func TestReaderLeavesBeforeRemove(t *testing.T) {
 	open := make(chan bool)
 	goOn := sync.OnceFunc(func() { close(open) })
-	var deaf atomic.Bool // the keeper does not read what the reader says
-	at = func(step string) {
+	var deaf atomic.Bool // the keeper does not read what the reader sends
+	testHookStep = func(step string) {
 		if step == share.Mapped.String() && deaf.Load() {
 			<-open
 		}
 	}
-	t.Cleanup(func() { at = func(string) {} })
+	t.Cleanup(func() { testHookStep = func(string) {} })
 	s, c, dev := kept(t)
 	defer goOn()
 	put(t, c, dev, "x", 1)
@@ -62,7 +62,7 @@ func TestReaderLeavesBeforeRemove(t *testing.T) {
 	require.Eventually(t, func() bool { _, err := c.Stat(soon(t), "x"); return err != nil }, waitLong, waitStep)
 }
 
-// storeSets is how many sets of descriptors the store has.
+// storeSets returns how many sets of descriptors the store has.
 func storeSets(s *Server) int {
 	hold(s)
 	defer s.finish()
@@ -144,8 +144,8 @@ func TestWatch(t *testing.T) {
 	require.NotContains(t, fmt.Sprint(scraped(s)), "refusals", "a watcher that leaves is not refused")
 }
 
-// Bytes that were changed behind the keeper's back are found by their digest. What
-// somebody reports who may write is served no more.
+// Bytes that were changed behind the keeper's back are found by their digest. A part that a
+// process with the right to write reports is served no more.
 func TestFault89_BytesChangedBehindTheKeepersBack(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
@@ -177,8 +177,8 @@ func TestFault89_BytesChangedBehindTheKeepersBack(t *testing.T) {
 
 func number[T any](n T) *T { return &n }
 
-// A reader that cannot map a part as its writer declared it has the part quarantined. Who asks
-// then hears who wrote it, also when that process has ended.
+// If a reader cannot map a part as its writer declared it, the part is quarantined. Clients that
+// ask then are told which process wrote it, also when that has ended.
 func TestPartThatIsNotAsDeclared(t *testing.T) {
 	s, c, dev := kept(t)
 	b := bookingOf(t, c, dev, small)
@@ -205,7 +205,7 @@ func TestPartThatIsNotAsDeclared(t *testing.T) {
 	require.Equal(t, int32(os.Getpid()), p.Writer.PID)
 }
 
-// limited is a keeper of another policy, in the place of the one that has the socket.
+// limited opens a keeper with another policy, in the place of the one that has the socket.
 func limited(t testing.TB, s *Server, rules ...state.Rule) *Client {
 	t.Helper()
 	require.NoError(t, s.Close())
@@ -214,8 +214,8 @@ func limited(t testing.TB, s *Server, rules ...state.Rule) *Client {
 	return dialled(t, opened(t, opts).opts.Socket)
 }
 
-// A reader who may not write may neither lease for writing nor have a part taken from
-// others: what it reports is counted and shown.
+// A reader without the right to write may neither lease for writing nor stop the service of a
+// part: its reports are counted and shown.
 //
 //fault:rows 89
 func TestReaderMayNotWrite(t *testing.T) {
