@@ -98,8 +98,8 @@ func newPool(what string, most uint64, owner uint32) *pool {
 	return &pool{what: what, most: most, owner: owner, of: map[uint32]uint64{}}
 }
 
-// take takes n bytes for a user, or none and returns the reason. leave gives them back.
-func (p *pool) take(uid uint32, n int) error {
+// Take takes n bytes for a user, or none and returns the reason. Leave gives them back.
+func (p *pool) Take(uid uint32, n int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	own := p.of[uid]
@@ -112,7 +112,7 @@ func (p *pool) take(uid uint32, n int) error {
 	return nil
 }
 
-func (p *pool) leave(uid uint32, n int) {
+func (p *pool) Leave(uid uint32, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken -= uint64(n)

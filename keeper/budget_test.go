@@ -66,16 +66,16 @@ func TestBudgetFitsWhatIsShipped(t *testing.T) {
 
 func TestPool(t *testing.T) {
 	p := newPool("cups", 800, 1)
-	require.NoError(t, p.take(2, 350))
-	require.ErrorContains(t, p.take(2, 1), "the keeper has 350 bytes of cups of uid 2, and takes 350 of it now")
-	require.NoError(t, p.take(3, 175))
-	require.Error(t, p.take(3, 1))
-	require.NoError(t, p.take(1, 275))
-	requireCode(t, codeBusy, p.take(1, 1))
-	p.leave(2, 350)
-	require.NoError(t, p.take(1, 350))
-	p.leave(1, 625)
-	p.leave(3, 175)
+	require.NoError(t, p.Take(2, 350))
+	require.ErrorContains(t, p.Take(2, 1), "the keeper has 350 bytes of cups of uid 2, and takes 350 of it now")
+	require.NoError(t, p.Take(3, 175))
+	require.Error(t, p.Take(3, 1))
+	require.NoError(t, p.Take(1, 275))
+	requireCode(t, codeBusy, p.Take(1, 1))
+	p.Leave(2, 350)
+	require.NoError(t, p.Take(1, 350))
+	p.Leave(1, 625)
+	p.Leave(3, 175)
 	require.Empty(t, p.of)
 	require.Zero(t, p.taken)
 }
@@ -196,9 +196,9 @@ func TestLongList(t *testing.T) {
 		require.Equal(t, labels, n.Labels)
 	}
 	require.Eventually(t, func() bool { return s.answers.used(s.self().UID) == 0 }, waitLong, waitStep)
-	require.NoError(t, s.answers.take(s.self().UID, 160<<10))
+	require.NoError(t, s.answers.Take(s.self().UID, 160<<10))
 	_, err := c.Stat(soon(t), "n00")
 	requireCode(t, codeBusy, err)
-	s.answers.leave(s.self().UID, 160<<10)
+	s.answers.Leave(s.self().UID, 160<<10)
 	require.NoError(t, errOf(c.Stat(soon(t), "n00")))
 }

@@ -86,7 +86,7 @@ func (s *Server) serve(conn *sock.Conn) {
 			r.Op = ""
 			err = refuseType(mistyped)
 		case errors.Is(err, sock.ErrUnfit):
-			_ = conn.TrySend(lastWords(badRequest("a descriptor is no memory of a driver: %v", sock.ErrUnfit).(*Error)))
+			_ = conn.TrySend(lastWords(BadRequest("a descriptor is no memory of a driver: %v", sock.ErrUnfit).(*Error)))
 			return
 		default:
 			return
@@ -181,16 +181,12 @@ func asError(err error) *Error {
 	return &Error{Code: "failed", Message: err.Error()}
 }
 
-func badRequest(format string, a ...any) error {
-	return &Error{Code: "bad-request", Message: fmt.Sprintf(format, a...)}
-}
-
 // refuseType names the member of a request that has the wrong type.
 func refuseType(e *json.UnmarshalTypeError) error {
 	if e.Field == "" {
-		return badRequest("a request is a JSON object, and this is: %s", e.Value)
+		return BadRequest("a request is a JSON object, and this is: %s", e.Value)
 	}
-	return badRequest("%s of the request cannot be: %s", e.Field, e.Value)
+	return BadRequest("%s of the request cannot be: %s", e.Field, e.Value)
 }
 
 // handle answers one request. It closes the files that it does not keep. The files that it
@@ -247,5 +243,5 @@ func (c *session) do(r request) (reply, error) {
 	case opEnd:
 		return reply{}, c.mayEnd()
 	}
-	return reply{}, badRequest("there is no operation %q", r.Op)
+	return reply{}, BadRequest("there is no operation %q", r.Op)
 }

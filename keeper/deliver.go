@@ -36,14 +36,14 @@ func (d *delivery) count() int {
 // memory checks the writer's description of the part's memory.
 func (d *delivery) memory(m *memory) (gpumem.Descriptor, error) {
 	if m == nil {
-		return gpumem.Descriptor{}, badRequest("a part without its memory's description")
+		return gpumem.Descriptor{}, BadRequest("a part without its memory's description")
 	}
 	is := m.descriptor(d.booking.Kind, d.booking.Device)
 	if err := is.Plausible(); err != nil {
-		return is, badRequest("%v", err)
+		return is, BadRequest("%v", err)
 	}
 	if len(d.files) != is.Chunks {
-		return is, badRequest("%d descriptors came of memory of %d chunks", len(d.files), is.Chunks)
+		return is, BadRequest("%d descriptors came of memory of %d chunks", len(d.files), is.Chunks)
 	}
 	return is, nil
 }
@@ -59,7 +59,7 @@ func (c *session) forget(ticket string) {
 // drop closes what has come of a part.
 func (c *session) drop(d *delivery) {
 	c.server.received.leave(c.who.UID, d.count())
-	c.server.tables.leave(c.who.UID, int(d.size))
+	c.server.tables.Leave(c.who.UID, int(d.size))
 	sock.DropFiles(append(d.files, d.table)) // nil is none
 	d.files, d.table, d.size = nil, nil, 0
 }
@@ -67,7 +67,7 @@ func (c *session) drop(d *delivery) {
 func (c *session) book(r request) (reply, error) {
 	dev, err := gpumem.ParseUUID(r.Device)
 	if err != nil {
-		return reply{}, badRequest("device: %v", err)
+		return reply{}, BadRequest("device: %v", err)
 	}
 	kind, err := parseKind(r.Kind)
 	if err != nil {
@@ -112,7 +112,7 @@ func parseKind(name string) (gpumem.Kind, error) {
 			return k, nil
 		}
 	}
-	return 0, badRequest("driver %q: want %s or %s", name, gpumem.CUDA, gpumem.Soft)
+	return 0, BadRequest("driver %q: want %s or %s", name, gpumem.CUDA, gpumem.Soft)
 }
 
 func parseAccess(name string) (gpumem.Access, error) {
@@ -121,7 +121,7 @@ func parseAccess(name string) (gpumem.Access, error) {
 			return a, nil
 		}
 	}
-	return 0, badRequest("access %q: want %s or %s", name, gpumem.ReadOnly, gpumem.ReadWrite)
+	return 0, BadRequest("access %q: want %s or %s", name, gpumem.ReadOnly, gpumem.ReadWrite)
 }
 
 // limit returns how long a ticket is good for.
@@ -165,7 +165,7 @@ func (c *session) take(r request, files []*os.File) error {
 
 func (d *delivery) takeFiles(files []*os.File) error {
 	if len(d.files)+len(files) > gpumem.MaxChunks {
-		return badRequest("a part has %d chunks at most", gpumem.MaxChunks)
+		return BadRequest("a part has %d chunks at most", gpumem.MaxChunks)
 	}
 	for _, f := range files {
 		if err := isMemory(f, d.booking.Kind); err != nil {
@@ -179,7 +179,7 @@ func (d *delivery) takeFiles(files []*os.File) error {
 // takeTable keeps a part's table, if the user may bring that many bytes.
 func (c *session) takeTable(d *delivery, files []*os.File) error {
 	if len(files) != 1 || d.table != nil {
-		return badRequest("a table is one memfd, and a part has one table")
+		return BadRequest("a table is one memfd, and a part has one table")
 	}
 	size, err := tableSize(files[0])
 	if err == nil {
@@ -189,7 +189,7 @@ func (c *session) takeTable(d *delivery, files []*os.File) error {
 		return err
 	}
 	if err := c.server.checkTable(files[0], size); err != nil {
-		c.server.tables.leave(c.who.UID, int(size))
+		c.server.tables.Leave(c.who.UID, int(size))
 		return err
 	}
 	d.table, d.size = files[0], size
@@ -204,7 +204,7 @@ func (s *Server) mayBring(name string, who state.Who, size uint64) error {
 	if err := s.state.MayBring(name, who, size, s.tables.used(who.UID)); err != nil {
 		return err
 	}
-	return s.tables.take(who.UID, int(size))
+	return s.tables.Take(who.UID, int(size))
 }
 
 // outcome returns the answer to a delivery whose answer was lost: the keeper has died, the
@@ -372,14 +372,14 @@ func (c *session) mayYield() error {
 func tableSize(f *os.File) (uint64, error) {
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil || seals&descriptor.Content != descriptor.Content {
-		return 0, badRequest("a table is a memfd that is sealed against writing, shrinking and growing")
+		return 0, BadRequest("a table is a memfd that is sealed against writing, shrinking and growing")
 	}
 	info, err := f.Stat()
 	if err != nil {
 		return 0, err
 	}
 	if info.Size() > maxTable {
-		return 0, badRequest("a table of %d bytes; %d are allowed", info.Size(), maxTable)
+		return 0, BadRequest("a table of %d bytes; %d are allowed", info.Size(), maxTable)
 	}
 	return uint64(info.Size()), nil
 }
@@ -390,7 +390,7 @@ func (s *Server) checkTable(f *os.File, size uint64) error {
 	defer s.reading.Unlock()
 	text := make([]byte, size)
 	if _, err := f.ReadAt(text, 0); err != nil && !errors.Is(err, io.EOF) || !json.Valid(text) {
-		return badRequest("a table is JSON")
+		return BadRequest("a table is JSON")
 	}
 	return nil
 }

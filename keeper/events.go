@@ -11,16 +11,6 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// An Event is what happens to a name: Kind is committed, damaged, quarantined, draining, removed,
-// or served (again). Without a name it is about a device.
-type Event struct {
-	Time    time.Time `json:"time"`
-	Name    string    `json:"name,omitempty"`
-	Kind    string    `json:"event"`
-	Version uint64    `json:"version,omitempty"`
-	Text    string    `json:"text,omitempty"`
-}
-
 // watchQueue is how many events wait for a watcher; a slower watcher is dropped.
 const watchQueue = 64
 
@@ -102,7 +92,7 @@ func (s *Server) drain(r request, who state.Who) error {
 		}
 		dev, err := gpumem.ParseUUID(r.Device)
 		if err != nil {
-			return badRequest("device: %v", err)
+			return BadRequest("device: %v", err)
 		}
 		return st.DrainDevice(dev, who, r.On)
 	})

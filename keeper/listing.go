@@ -65,7 +65,7 @@ func (w *pieces) make(after string) (name string, text []byte, err error) {
 	name, size := s.state.After(after, w.session.who)
 	n := answerOf(size)
 	if name != "" {
-		err = s.answers.take(w.session.who.UID, n)
+		err = s.answers.Take(w.session.who.UID, n)
 	}
 	var info Info
 	if name != "" && err == nil {
@@ -105,7 +105,7 @@ func (w *pieces) send(left int) error {
 }
 
 func (w *pieces) sent(n int) {
-	w.session.server.answers.leave(w.session.who.UID, n)
+	w.session.server.answers.Leave(w.session.who.UID, n)
 	w.counted -= n
 }
 
@@ -126,7 +126,7 @@ func (c *session) stat(name string) (reply, error) {
 		return reply{}, err
 	}
 	n := answerOf(s.state.Size(name))
-	if err := s.answers.take(c.who.UID, n); err != nil {
+	if err := s.answers.Take(c.who.UID, n); err != nil {
 		return reply{}, err
 	}
 	c.answering = n
@@ -135,6 +135,6 @@ func (c *session) stat(name string) (reply, error) {
 
 // answered gives back what stat has taken.
 func (c *session) answered() {
-	c.server.answers.leave(c.who.UID, c.answering)
+	c.server.answers.Leave(c.who.UID, c.answering)
 	c.answering = 0
 }

@@ -38,7 +38,7 @@ func isMemory(f *os.File, k gpumem.Kind) error {
 		}
 	})
 	if err == nil && !is {
-		err = badRequest("a descriptor is of %s, which is no memory of the %s driver", link, k)
+		err = BadRequest("a descriptor is of %s, which is no memory of the %s driver", link, k)
 	}
 	return err
 }

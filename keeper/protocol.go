@@ -103,12 +103,17 @@ func (r request) check() error {
 // bounded refuses what no request needs, before it waits for anything.
 func (r request) bounded() error {
 	if len(r.Labels) > state.MaxLabels {
-		return badRequest("%d labels; %d are allowed", len(r.Labels), state.MaxLabels)
+		return BadRequest("%d labels; %d are allowed", len(r.Labels), state.MaxLabels)
 	}
 	if len(r.Needs) > maxNeeds {
-		return badRequest("a request that needs %d things; %d are allowed", len(r.Needs), maxNeeds)
+		return BadRequest("a request that needs %d things; %d are allowed", len(r.Needs), maxNeeds)
 	}
 	return nil
+}
+
+// BadRequest returns the refusal of a request that makes no sense.
+func BadRequest(format string, a ...any) error {
+	return &Error{Code: "bad-request", Message: fmt.Sprintf(format, a...)}
 }
 
 // maxNeeds is how many things a request may need at most.
@@ -151,6 +156,16 @@ type Status struct {
 	Since   time.Time `json:"since"`
 	Names   int       `json:"names"`
 	Version string    `json:"version"`
+}
+
+// An Event is what happens to a name: Kind is committed, damaged, quarantined, draining, removed,
+// or served (again). Without a name it is about a device.
+type Event struct {
+	Time    time.Time `json:"time"`
+	Name    string    `json:"name,omitempty"`
+	Kind    string    `json:"event"`
+	Version uint64    `json:"version,omitempty"`
+	Text    string    `json:"text,omitempty"`
 }
 
 // An Error is a keeper's refusal, with the reason.
@@ -204,12 +219,18 @@ func receive(ctx context.Context, c *sock.Conn, limit int, v any) (files []*os.F
 	return m.receive(ctx, v)
 }
 
+// A Room is memory that is lent to users for a short time.
+type Room interface {
+	Take(uid uint32, n int) error // takes n bytes, or none and returns the reason
+	Leave(uid uint32, n int)      // gives them back
+}
+
 // A message assembles a request or reply from several records.
 type message struct {
 	conn  *sock.Conn
 	limit int           // in bytes
 	step  time.Duration // how long it may take once it has begun, or 0
-	room  *pool         // that its bytes are charged to, or nil
+	room  Room          // that its bytes are charged to, or nil
 	turn  sync.Locker   // held while a long text is decoded, or nil
 
 	text    []byte
@@ -220,7 +241,7 @@ type message struct {
 
 func (m *message) receive(ctx context.Context, v any) (files []*os.File, err error) {
 	if m.room != nil {
-		defer func() { m.room.leave(m.conn.Peer().UID, m.counted) }()
+		defer func() { m.room.Leave(m.conn.Peer().UID, m.counted) }()
 	}
 	last, err := m.piece(ctx)
 	if err == nil && !last && m.step > 0 {
@@ -260,7 +281,7 @@ func (m *message) count(n int) error {
 	if m.room == nil {
 		return nil
 	}
-	err := m.room.take(m.conn.Peer().UID, n)
+	err := m.room.Take(m.conn.Peer().UID, n)
 	if err == nil {
 		m.counted += n
 	}

@@ -37,7 +37,7 @@ func (s *Server) remove(name string, version uint64, who state.Who) error {
 func (s *Server) report(r request, who state.Who) (reply, error) {
 	verdict := state.PartState(r.Verdict)
 	if !slices.Contains([]state.PartState{state.OK, state.Damaged, state.Quarantined}, verdict) {
-		return reply{}, badRequest("verdict %q: want %q, %q or %q", r.Verdict, state.OK, state.Damaged, state.Quarantined)
+		return reply{}, BadRequest("verdict %q: want %q, %q or %q", r.Verdict, state.OK, state.Damaged, state.Quarantined)
 	}
 	var counted bool
 	err := s.mutate(func(st *state.State) (err error) {
