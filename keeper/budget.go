@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/cgroup"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
@@ -64,7 +65,7 @@ const (
 
 // most returns what all that adds up to.
 func (b budget) most() uint64 {
-	return idleKeeper + uint64(b.connections)*(perLease+perClient) + b.requests + perDecoding*maxMessage +
+	return idleKeeper + uint64(b.connections)*(perLease+perClient) + b.requests + perDecoding*protocol.MaxMessage +
 		b.answers + perAnswerMaker + perManifest*b.manifest + perTable*b.tables
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -129,10 +130,10 @@ func TestTablesThatAreNotDelivered(t *testing.T) {
 	hoarder := ok(Dial(soon(t), s.opts.Socket))(t)
 	first := bookingOf(t, hoarder, dev, small)
 	second := ok(hoarder.book(soon(t), Put{Name: "other", Parts: 1}, part(0, dev, 1), "other"))(t)
-	_, err := hoarder.ask(soon(t), request{Op: opTable, Ticket: first.ticket}, sparse)
+	_, err := hoarder.ask(soon(t), protocol.Request{Op: protocol.OpTable, Ticket: first.ticket}, sparse)
 	requireCode(t, "quota", err)
-	require.NoError(t, errOf(hoarder.ask(soon(t), request{Op: opTable, Ticket: first.ticket}, table)))
-	_, err = hoarder.ask(soon(t), request{Op: opTable, Ticket: second.ticket}, table)
+	require.NoError(t, errOf(hoarder.ask(soon(t), protocol.Request{Op: protocol.OpTable, Ticket: first.ticket}, table)))
+	_, err = hoarder.ask(soon(t), protocol.Request{Op: protocol.OpTable, Ticket: second.ticket}, table)
 	requireCode(t, "quota", err)
 	require.NoError(t, hoarder.Close())
 	require.Eventually(t, func() bool { return s.tables.used(s.self().UID) == 0 }, waitLong, waitStep)
@@ -152,14 +153,14 @@ func TestRequestsThatDoNotEnd(t *testing.T) {
 	limitTo(t, 128<<20)
 	s, c, _ := kept(t)
 	require.NoError(t, errOf(c.Status(soon(t))))
-	piece := append([]byte{pieceMore}, []byte(strings.Repeat(" ", maxPiece))...)
+	piece := append([]byte{protocol.PieceMore}, []byte(strings.Repeat(" ", protocol.MaxPiece))...)
 	cut := 0
 	for range 60 {
-		conn, err := sock.Dial(soon(t), s.opts.Socket+controlSuffix)
+		conn, err := sock.Dial(soon(t), s.opts.Socket+protocol.ControlSuffix)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		for err == nil {
-			if err = conn.Send(soon(t), piece); err == nil && s.requests.used(s.self().UID) > s.budget.requests-2*maxPiece {
+			if err = conn.Send(soon(t), piece); err == nil && s.requests.used(s.self().UID) > s.budget.requests-2*protocol.MaxPiece {
 				break
 			}
 		}

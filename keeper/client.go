@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -49,7 +50,7 @@ func (c *Client) connect(ctx context.Context) (*sock.Conn, error) {
 	if conn != nil {
 		return conn, nil
 	}
-	conn, err := sock.Dial(ctx, c.socket+controlSuffix)
+	conn, err := sock.Dial(ctx, c.socket+protocol.ControlSuffix)
 	if err != nil {
 		return nil, err
 	}
@@ -111,43 +112,43 @@ func (c *Client) take(ctx context.Context) (back func(), err error) {
 
 // ask sends a request and returns the answer. The error is the keeper's [*Error], or that of
 // the connection.
-func (c *Client) ask(ctx context.Context, r request, files ...*os.File) (reply, error) {
+func (c *Client) ask(ctx context.Context, r protocol.Request, files ...*os.File) (protocol.Reply, error) {
 	back, err := c.take(ctx)
 	if err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	defer back()
 	return c.askNow(ctx, r, files...)
 }
 
 // askNow is ask, for a caller that has a turn.
-func (c *Client) askNow(ctx context.Context, r request, files ...*os.File) (reply, error) {
+func (c *Client) askNow(ctx context.Context, r protocol.Request, files ...*os.File) (protocol.Reply, error) {
 	answer, extra, err := c.exchange(ctx, r, files...)
 	sock.DropFiles(extra)
 	return answer, err
 }
 
 // exchange is askNow with the descriptors that came with the answer, which are the caller's.
-func (c *Client) exchange(ctx context.Context, r request, files ...*os.File) (answer reply, extra []*os.File, err error) {
-	if err := r.check(); err != nil {
-		return reply{}, nil, err
+func (c *Client) exchange(ctx context.Context, r protocol.Request, files ...*os.File) (answer protocol.Reply, extra []*os.File, err error) {
+	if err := r.Check(); err != nil {
+		return protocol.Reply{}, nil, err
 	}
 	conn, err := c.connect(ctx)
 	if err != nil {
-		return reply{}, nil, err
+		return protocol.Reply{}, nil, err
 	}
-	err = send(ctx, conn, r, files...)
+	err = protocol.Send(ctx, conn, r, files...)
 	if err == nil || errors.Is(err, sock.ErrPeerLost) { // the keeper may have sent the reason for a refusal
 		var lost error
-		extra, lost = receive(ctx, conn, maxReply, &answer)
+		extra, lost = protocol.Receive(ctx, conn, protocol.MaxReply, &answer)
 		err = firstOf(lost, err)
 	}
 	switch {
-	case errors.Is(err, errTooLong):
-		return reply{}, extra, err
+	case errors.Is(err, protocol.ErrTooLong):
+		return protocol.Reply{}, extra, err
 	case err != nil:
 		c.lose()
-		return reply{}, extra, err
+		return protocol.Reply{}, extra, err
 	case answer.Error != nil:
 		return answer, extra, answer.Error
 	}
@@ -164,7 +165,7 @@ func firstOf(received, sent error) error {
 }
 
 // query is ask for a request that may be repeated.
-func (c *Client) query(ctx context.Context, r request) (reply, error) {
+func (c *Client) query(ctx context.Context, r protocol.Request) (protocol.Reply, error) {
 	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
 		a, err := c.ask(ctx, r)
 		if !errors.Is(err, sock.ErrPeerLost) {
@@ -180,31 +181,31 @@ func (c *Client) query(ctx context.Context, r request) (reply, error) {
 
 // Status asks the keeper to describe itself.
 func (c *Client) Status(ctx context.Context) (Status, error) {
-	a, err := c.query(ctx, request{Op: opStatus})
+	a, err := c.query(ctx, protocol.Request{Op: protocol.OpStatus})
 	if err != nil {
 		return Status{}, err
 	}
 	if a.Status == nil {
-		return Status{}, errMalformed
+		return Status{}, protocol.ErrMalformed
 	}
 	return *a.Status, nil
 }
 
 // List returns what is kept under all names that this process may read.
 func (c *Client) List(ctx context.Context) ([]Info, error) {
-	a, err := c.query(ctx, request{Op: opList})
+	a, err := c.query(ctx, protocol.Request{Op: protocol.OpList})
 	return a.Names, err
 }
 
 // Stat returns what is kept under a name. If there is no such name the error is an [*Error]
 // with the code not-found.
 func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
-	a, err := c.query(ctx, request{Op: opStat, Name: name})
+	a, err := c.query(ctx, protocol.Request{Op: protocol.OpStat, Name: name})
 	if err != nil {
 		return Info{}, err
 	}
 	if len(a.Names) != 1 {
-		return Info{}, errMalformed
+		return Info{}, protocol.ErrMalformed
 	}
 	return a.Names[0], nil
 }
@@ -218,20 +219,20 @@ func (c *Client) Remove(ctx context.Context, name string) error {
 // RemoveVersion is Remove if that version is the current one; 0 is any. If another one is
 // current the error is an [*Error] with the code conflict.
 func (c *Client) RemoveVersion(ctx context.Context, name string, version uint64) error {
-	_, err := c.ask(ctx, request{Op: opRemove, Name: name, Version: version})
+	_, err := c.ask(ctx, protocol.Request{Op: protocol.OpRemove, Name: name, Version: version})
 	return err
 }
 
 // Drain makes the keeper refuse new readers of a name and tell the readers that have it
 // ([DrainNotice]). If on is false it admits new readers again.
 func (c *Client) Drain(ctx context.Context, name string, on bool) error {
-	_, err := c.ask(ctx, request{Op: opDrain, Name: name, On: on})
+	_, err := c.ask(ctx, protocol.Request{Op: protocol.OpDrain, Name: name, On: on})
 	return err
 }
 
 // DrainDevice is Drain for all that is kept on a device.
 func (c *Client) DrainDevice(ctx context.Context, dev cu.UUID, on bool) error {
-	_, err := c.ask(ctx, request{Op: opDrain, Device: dev.String(), On: on})
+	_, err := c.ask(ctx, protocol.Request{Op: protocol.OpDrain, Device: dev.String(), On: on})
 	return err
 }
 
@@ -239,13 +240,13 @@ func (c *Client) DrainDevice(ctx context.Context, dev cu.UUID, on bool) error {
 // and why. counted reports whether the keeper acts on that: it does if this user may write or
 // remove the name.
 func (c *Client) Report(ctx context.Context, name string, version uint64, part int, verdict, reason string) (counted bool, err error) {
-	a, err := c.ask(ctx, request{Op: opReport, Name: name, Version: version, Part: part, Verdict: verdict, Reason: reason})
+	a, err := c.ask(ctx, protocol.Request{Op: protocol.OpReport, Name: name, Version: version, Part: part, Verdict: verdict, Reason: reason})
 	return a.Counted, err
 }
 
 // Yield asks the keeper to end for a successor, which finds everything in the fd store.
 func (c *Client) Yield(ctx context.Context) error {
-	_, err := c.ask(ctx, request{Op: opYield})
+	_, err := c.ask(ctx, protocol.Request{Op: protocol.OpYield})
 	return err
 }
 
@@ -260,8 +261,8 @@ func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) err
 	if f == nil {
 		return errors.New("keeper: no function to call with what happens (nil)")
 	}
-	watch := request{Op: opWatch, Name: name}
-	if err := watch.check(); err != nil {
+	watch := protocol.Request{Op: protocol.OpWatch, Name: name}
+	if err := watch.Check(); err != nil {
 		return err
 	}
 	conn, err := c.connect(ctx)
@@ -269,12 +270,12 @@ func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) err
 		return err
 	}
 	defer c.lose() // events still arrive there
-	if err := send(ctx, conn, watch); err != nil {
+	if err := protocol.Send(ctx, conn, watch); err != nil {
 		return err
 	}
 	for {
-		var a reply
-		extra, err := receive(ctx, conn, maxReply, &a)
+		var a protocol.Reply
+		extra, err := protocol.Receive(ctx, conn, protocol.MaxReply, &a)
 		sock.DropFiles(extra)
 		switch {
 		case err != nil:
@@ -292,7 +293,7 @@ type booking struct {
 	client *Client
 	ticket string
 	until  time.Duration
-	came   *reply // a keeper's answer that the part had come before the last keeper was lost
+	came   *protocol.Reply // a keeper's answer that the part had come before the last keeper was lost
 }
 
 // book asks for room for a part.
@@ -301,8 +302,8 @@ func (c *Client) book(ctx context.Context, p Put, part Part, transaction string)
 	if end, ok := ctx.Deadline(); ok && limit == 0 {
 		limit = time.Until(end)
 	}
-	a, err := c.ask(ctx, request{
-		Op: opBook, Name: p.Name, Transaction: transaction, Parts: p.Parts, Part: part.Index, Labels: p.Labels, Expect: p.Expect,
+	a, err := c.ask(ctx, protocol.Request{
+		Op: protocol.OpBook, Name: p.Name, Transaction: transaction, Parts: p.Parts, Part: part.Index, Labels: p.Labels, Expect: p.Expect,
 		Device: part.Device.UUID().String(), Kind: part.Device.Driver().Kind().String(), Bytes: part.Size, TimeoutMS: limit.Milliseconds(),
 	})
 	if err != nil {
@@ -312,36 +313,36 @@ func (c *Client) book(ctx context.Context, p Put, part Part, transaction string)
 }
 
 // deliver hands a part over. The files stay the caller's.
-func (b *booking) deliver(ctx context.Context, d *memory, files []*os.File, digest string, table json.RawMessage) (reply, error) {
+func (b *booking) deliver(ctx context.Context, d *protocol.Memory, files []*os.File, digest string, table json.RawMessage) (protocol.Reply, error) {
 	c := b.client
 	if len(table) > 0 {
 		f, err := descriptor.Sealed("gpufd-table", table)
 		if err != nil {
-			return reply{}, err
+			return protocol.Reply{}, err
 		}
-		_, err = c.ask(ctx, request{Op: opTable, Ticket: b.ticket}, f)
+		_, err = c.ask(ctx, protocol.Request{Op: protocol.OpTable, Ticket: b.ticket}, f)
 		if err = errors.Join(err, f.Close()); err != nil {
-			return reply{}, fmt.Errorf("sending the table: %w", err)
+			return protocol.Reply{}, fmt.Errorf("sending the table: %w", err)
 		}
 	}
 	for len(files) > 0 {
 		n := min(len(files), sock.MaxFDs)
-		if _, err := c.ask(ctx, request{Op: opFiles, Ticket: b.ticket}, files[:n]...); err != nil {
-			return reply{}, fmt.Errorf("sending the descriptors: %w", err)
+		if _, err := c.ask(ctx, protocol.Request{Op: protocol.OpFiles, Ticket: b.ticket}, files[:n]...); err != nil {
+			return protocol.Reply{}, fmt.Errorf("sending the descriptors: %w", err)
 		}
 		files = files[n:]
 	}
-	return c.ask(ctx, request{Op: opDeliver, Ticket: b.ticket, Memory: d, Digest: digest})
+	return c.ask(ctx, protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: d, Digest: digest})
 }
 
 func (b *booking) cancel(ctx context.Context) error {
-	_, err := b.client.ask(ctx, request{Op: opCancel, Ticket: b.ticket})
+	_, err := b.client.ask(ctx, protocol.Request{Op: protocol.OpCancel, Ticket: b.ticket})
 	return err
 }
 
 // renew resumes the ticket over a new connection, or finds that its part has come.
 func (b *booking) renew(ctx context.Context) error {
-	a, err := b.client.ask(ctx, request{Op: opRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
+	a, err := b.client.ask(ctx, protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
 	if err == nil && a.Delivered {
 		b.came = &a
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -47,8 +48,8 @@ func (s *Server) admit(conn *sock.Conn) {
 
 // lastWords encodes an error as a record: the only one that a refused client gets.
 func lastWords(no *Error) []byte {
-	text, _ := json.Marshal(reply{Error: no})
-	return append([]byte{pieceLast}, text...)
+	text, _ := json.Marshal(protocol.Reply{Error: no})
+	return append([]byte{protocol.PieceLast}, text...)
 }
 
 // A session is one client's connection. The keeper gives up what it has booked and not
@@ -68,13 +69,13 @@ func (s *Server) serve(conn *sock.Conn) {
 	c := &session{server: s, conn: conn, who: state.Who{UID: p.UID, GID: p.GID, PID: p.PID}, tickets: map[string]*delivery{}}
 	defer c.end()
 	for {
-		var r request
+		var r protocol.Request
 		files, err := c.receive(&r)
-		var answer reply
+		var answer protocol.Reply
 		var out []*os.File
 		var mistyped *json.UnmarshalTypeError
 		switch {
-		case err == nil && r.Op == opList && len(r.Needs) == 0:
+		case err == nil && r.Op == protocol.OpList && len(r.Needs) == 0:
 			sock.DropFiles(files)
 			if c.list() != nil {
 				return
@@ -86,7 +87,7 @@ func (s *Server) serve(conn *sock.Conn) {
 			r.Op = ""
 			err = refuseType(mistyped)
 		case errors.Is(err, sock.ErrUnfit):
-			_ = conn.TrySend(lastWords(BadRequest("a descriptor is no memory of a driver: %v", sock.ErrUnfit).(*Error)))
+			_ = conn.TrySend(lastWords(protocol.BadRequest("a descriptor is no memory of a driver: %v", sock.ErrUnfit).(*Error)))
 			return
 		default:
 			return
@@ -96,7 +97,7 @@ func (s *Server) serve(conn *sock.Conn) {
 			return // the client asks the next keeper
 		}
 		if err != nil {
-			answer = reply{Error: asError(err)}
+			answer = protocol.Reply{Error: asError(err)}
 			s.metrics.refused(atControl, answer.Error)
 		}
 		err = c.respond(answer, out)
@@ -105,19 +106,19 @@ func (s *Server) serve(conn *sock.Conn) {
 		}
 		switch {
 		case answer.Error != nil:
-		case r.Op == opYield:
+		case r.Op == protocol.OpYield:
 			s.stop(ErrYielded)
-		case r.Op == opEnd:
+		case r.Op == protocol.OpEnd:
 			s.stop(ErrEnded)
 		}
 	}
 }
 
 // receive reads a request. Once begun, it has to arrive within a step.
-func (c *session) receive(r *request) ([]*os.File, error) {
+func (c *session) receive(r *protocol.Request) ([]*os.File, error) {
 	s := c.server
-	m := message{conn: c.conn, limit: maxMessage, step: s.opts.Timeout, room: s.requests, turn: &s.texts}
-	files, err := m.receive(s.ctx, r)
+	m := protocol.Message{Conn: c.conn, Limit: protocol.MaxMessage, Step: s.opts.Timeout, Room: s.requests, Turn: &s.texts}
+	files, err := m.Receive(s.ctx, r)
 	if no := (*Error)(nil); errors.As(err, &no) {
 		s.metrics.refused(atControl, no)
 		_ = c.conn.TrySend(lastWords(no))
@@ -135,11 +136,11 @@ func (c *session) allowFiles() error {
 
 // respond sends a client the answer to its request, also when the server is ending, and closes
 // the files that go with it.
-func (c *session) respond(r reply, files []*os.File) error {
+func (c *session) respond(r protocol.Reply, files []*os.File) error {
 	ctx, cancel := c.server.step()
 	defer cancel()
 	defer sock.DropFiles(files)
-	return send(ctx, c.conn, r, files...)
+	return protocol.Send(ctx, c.conn, r, files...)
 }
 
 // ErrYielded says that a keeper has ended because a successor asked it to ([Server.Err]).
@@ -184,27 +185,27 @@ func asError(err error) *Error {
 // refuseType names the member of a request that has the wrong type.
 func refuseType(e *json.UnmarshalTypeError) error {
 	if e.Field == "" {
-		return BadRequest("a request is a JSON object, and this is: %s", e.Value)
+		return protocol.BadRequest("a request is a JSON object, and this is: %s", e.Value)
 	}
-	return BadRequest("%s of the request cannot be: %s", e.Field, e.Value)
+	return protocol.BadRequest("%s of the request cannot be: %s", e.Field, e.Value)
 }
 
 // handle answers one request. It closes the files that it does not keep. The files that it
 // returns go with the answer.
-func (c *session) handle(r request, files []*os.File) (answer reply, out []*os.File, err error) {
-	if err := r.bounded(); err != nil {
+func (c *session) handle(r protocol.Request, files []*os.File) (answer protocol.Reply, out []*os.File, err error) {
+	if err := r.Bounded(); err != nil {
 		sock.DropFiles(files)
-		return reply{}, nil, err
+		return protocol.Reply{}, nil, err
 	}
 	if len(r.Needs) > 0 {
 		sock.DropFiles(files)
-		return reply{}, nil, &Error{Code: "unsupported", Message: fmt.Sprintf("this keeper does not know %q, which the request needs", r.Needs)}
+		return protocol.Reply{}, nil, &Error{Code: "unsupported", Message: fmt.Sprintf("this keeper does not know %q, which the request needs", r.Needs)}
 	}
-	if r.Op == opFiles || r.Op == opTable {
-		return reply{}, nil, c.take(r, files)
+	if r.Op == protocol.OpFiles || r.Op == protocol.OpTable {
+		return protocol.Reply{}, nil, c.take(r, files)
 	}
 	sock.DropFiles(files)
-	if r.Op == opManifest {
+	if r.Op == protocol.OpManifest {
 		return c.manifest()
 	}
 	answer, err = c.do(r)
@@ -212,36 +213,36 @@ func (c *session) handle(r request, files []*os.File) (answer reply, out []*os.F
 }
 
 // do answers a request without files.
-func (c *session) do(r request) (reply, error) {
+func (c *session) do(r protocol.Request) (protocol.Reply, error) {
 	s := c.server
 	switch r.Op {
-	case opStatus:
+	case protocol.OpStatus:
 		st := s.Status()
-		return reply{Status: &st}, nil
-	case opStat:
+		return protocol.Reply{Status: &st}, nil
+	case protocol.OpStat:
 		return c.stat(r.Name)
-	case opBook:
+	case protocol.OpBook:
 		return c.book(r)
-	case opRenew:
+	case protocol.OpRenew:
 		return c.renew(r)
-	case opDeliver:
+	case protocol.OpDeliver:
 		return c.deliver(r)
-	case opCancel:
-		return reply{}, c.cancel(r.Ticket)
-	case opRemove:
-		return reply{}, s.remove(r.Name, r.Version, c.who)
-	case opDrain:
-		return reply{}, s.drain(r, c.who)
-	case opReport:
+	case protocol.OpCancel:
+		return protocol.Reply{}, c.cancel(r.Ticket)
+	case protocol.OpRemove:
+		return protocol.Reply{}, s.remove(r.Name, r.Version, c.who)
+	case protocol.OpDrain:
+		return protocol.Reply{}, s.drain(r, c.who)
+	case protocol.OpReport:
 		return s.report(r, c.who)
-	case opWatch:
-		return reply{}, c.watch(r.Name)
-	case opLease:
-		return reply{}, c.lease(r)
-	case opYield:
-		return reply{}, c.mayYield()
-	case opEnd:
-		return reply{}, c.mayEnd()
+	case protocol.OpWatch:
+		return protocol.Reply{}, c.watch(r.Name)
+	case protocol.OpLease:
+		return protocol.Reply{}, c.lease(r)
+	case protocol.OpYield:
+		return protocol.Reply{}, c.mayYield()
+	case protocol.OpEnd:
+		return protocol.Reply{}, c.mayEnd()
 	}
-	return reply{}, BadRequest("there is no operation %q", r.Op)
+	return protocol.Reply{}, protocol.BadRequest("there is no operation %q", r.Op)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -27,7 +28,7 @@ func putMany(t testing.TB, c *Client, dev *cu.Device, n int) {
 	d, files := exported(t, dev)
 	for i := range n {
 		b := ok(c.book(soon(t), Put{Name: fmt.Sprintf("many/n%04d", i), Parts: 1, Labels: map[string]string{"revision": "7f3a9c"}}, part(0, dev, 1), ""))(t)
-		require.NoError(t, errOf(b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"tensors":{}}`))))
+		require.NoError(t, errOf(b.deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"tensors":{}}`))))
 	}
 }
 

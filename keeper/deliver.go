@@ -13,6 +13,7 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -34,16 +35,16 @@ func (d *delivery) count() int {
 }
 
 // memory checks the writer's description of the part's memory.
-func (d *delivery) memory(m *memory) (gpumem.Descriptor, error) {
+func (d *delivery) memory(m *protocol.Memory) (gpumem.Descriptor, error) {
 	if m == nil {
-		return gpumem.Descriptor{}, BadRequest("a part without its memory's description")
+		return gpumem.Descriptor{}, protocol.BadRequest("a part without its memory's description")
 	}
-	is := m.descriptor(d.booking.Kind, d.booking.Device)
+	is := m.Descriptor(d.booking.Kind, d.booking.Device)
 	if err := is.Plausible(); err != nil {
-		return is, BadRequest("%v", err)
+		return is, protocol.BadRequest("%v", err)
 	}
 	if len(d.files) != is.Chunks {
-		return is, BadRequest("%d descriptors came of memory of %d chunks", len(d.files), is.Chunks)
+		return is, protocol.BadRequest("%d descriptors came of memory of %d chunks", len(d.files), is.Chunks)
 	}
 	return is, nil
 }
@@ -64,14 +65,14 @@ func (c *session) drop(d *delivery) {
 	d.files, d.table, d.size = nil, nil, 0
 }
 
-func (c *session) book(r request) (reply, error) {
+func (c *session) book(r protocol.Request) (protocol.Reply, error) {
 	dev, err := gpumem.ParseUUID(r.Device)
 	if err != nil {
-		return reply{}, BadRequest("device: %v", err)
+		return protocol.Reply{}, protocol.BadRequest("device: %v", err)
 	}
 	kind, err := parseKind(r.Kind)
 	if err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	b := state.Booking{
 		Name: r.Name, Transaction: r.Transaction, Parts: r.Parts, Index: r.Part, Device: dev, Kind: kind, Bytes: r.Bytes,
@@ -88,10 +89,10 @@ func (c *session) book(r request) (reply, error) {
 		return err
 	})
 	if err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	c.tickets[ticket] = &delivery{booking: b}
-	return reply{Ticket: ticket}, nil
+	return protocol.Reply{Ticket: ticket}, nil
 }
 
 // again returns the ticket that the same process booked over an earlier connection, or err. The
@@ -112,7 +113,7 @@ func parseKind(name string) (gpumem.Kind, error) {
 			return k, nil
 		}
 	}
-	return 0, BadRequest("driver %q: want %s or %s", name, gpumem.CUDA, gpumem.Soft)
+	return 0, protocol.BadRequest("driver %q: want %s or %s", name, gpumem.CUDA, gpumem.Soft)
 }
 
 func parseAccess(name string) (gpumem.Access, error) {
@@ -121,7 +122,7 @@ func parseAccess(name string) (gpumem.Access, error) {
 			return a, nil
 		}
 	}
-	return 0, BadRequest("access %q: want %s or %s", name, gpumem.ReadOnly, gpumem.ReadWrite)
+	return 0, protocol.BadRequest("access %q: want %s or %s", name, gpumem.ReadOnly, gpumem.ReadWrite)
 }
 
 // limit returns how long a ticket is good for.
@@ -142,13 +143,13 @@ func (c *session) ticket(t string) (*delivery, error) {
 }
 
 // take keeps descriptors of a part, or its table.
-func (c *session) take(r request, files []*os.File) error {
+func (c *session) take(r protocol.Request, files []*os.File) error {
 	d, err := c.ticket(r.Ticket)
 	if err == nil {
 		err = c.server.received.take(c.who.UID, len(files))
 	}
 	if err == nil {
-		if r.Op == opTable {
+		if r.Op == protocol.OpTable {
 			err = c.takeTable(d, files)
 		} else {
 			err = d.takeFiles(files)
@@ -165,7 +166,7 @@ func (c *session) take(r request, files []*os.File) error {
 
 func (d *delivery) takeFiles(files []*os.File) error {
 	if len(d.files)+len(files) > gpumem.MaxChunks {
-		return BadRequest("a part has %d chunks at most", gpumem.MaxChunks)
+		return protocol.BadRequest("a part has %d chunks at most", gpumem.MaxChunks)
 	}
 	for _, f := range files {
 		if err := isMemory(f, d.booking.Kind); err != nil {
@@ -179,7 +180,7 @@ func (d *delivery) takeFiles(files []*os.File) error {
 // takeTable keeps a part's table, if the user may bring that many bytes.
 func (c *session) takeTable(d *delivery, files []*os.File) error {
 	if len(files) != 1 || d.table != nil {
-		return BadRequest("a table is one memfd, and a part has one table")
+		return protocol.BadRequest("a table is one memfd, and a part has one table")
 	}
 	size, err := tableSize(files[0])
 	if err == nil {
@@ -210,7 +211,7 @@ func (s *Server) mayBring(name string, who state.Who, size uint64) error {
 // outcome returns the answer to a delivery whose answer was lost: the keeper has died, the
 // connection has ended, or the store did not answer in time. With an answer it forgets the
 // ticket on this connection, and closes what has come of the part.
-func (c *session) outcome(ticket string) (a reply, ok bool) {
+func (c *session) outcome(ticket string) (a protocol.Reply, ok bool) {
 	c.server.mu.Lock()
 	a.Version, a.Missing, ok = c.server.state.Outcome(ticket, c.who)
 	c.server.mu.Unlock()
@@ -222,24 +223,24 @@ func (c *session) outcome(ticket string) (a reply, ok bool) {
 
 // deliver keeps a part; the last part of a version commits the version. A ticket that was
 // delivered before gets the same answer.
-func (c *session) deliver(r request) (reply, error) {
+func (c *session) deliver(r protocol.Request) (protocol.Reply, error) {
 	if a, ok := c.outcome(r.Ticket); ok {
 		return a, nil
 	}
 	d, err := c.ticket(r.Ticket)
 	if err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	v, missing, err := c.server.keep(r.Ticket, *d, r.Memory, r.Digest)
 	if err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	c.forget(r.Ticket)
-	return reply{Version: v, Missing: missing, Delivered: true}, nil
+	return protocol.Reply{Version: v, Missing: missing, Delivered: true}, nil
 }
 
 // keep puts a part into the store and the state.
-func (s *Server) keep(ticket string, d delivery, m *memory, digest string) (version uint64, missing int, err error) {
+func (s *Server) keep(ticket string, d delivery, m *protocol.Memory, digest string) (version uint64, missing int, err error) {
 	type outcome struct {
 		version uint64
 		missing int
@@ -259,7 +260,7 @@ func (s *Server) keep(ticket string, d delivery, m *memory, digest string) (vers
 
 // keepNow is the change of keep. If the ticket was delivered while this change waited for
 // changeLock, the answer is that of the earlier delivery.
-func (s *Server) keepNow(ticket string, d delivery, m *memory, digest string) (version uint64, missing int, err error) {
+func (s *Server) keepNow(ticket string, d delivery, m *protocol.Memory, digest string) (version uint64, missing int, err error) {
 	if version, missing, ok := s.state.Outcome(ticket, d.booking.By.Who); ok {
 		return version, missing, nil
 	}
@@ -312,7 +313,7 @@ func (s *Server) take(p *state.Part, d delivery, next *state.State, counted ...s
 	return err
 }
 
-func (c *session) renew(r request) (reply, error) {
+func (c *session) renew(r protocol.Request) (protocol.Reply, error) {
 	if a, ok := c.outcome(r.Ticket); ok {
 		return a, nil
 	}
@@ -322,11 +323,11 @@ func (c *session) renew(r request) (reply, error) {
 		return a, nil
 	}
 	if err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	c.forget(r.Ticket) // the client sends all of it again
 	c.tickets[r.Ticket] = &delivery{booking: b}
-	return reply{}, nil
+	return protocol.Reply{}, nil
 }
 
 // errDelivered says that the part of a ticket was delivered before the change began.
@@ -372,14 +373,14 @@ func (c *session) mayYield() error {
 func tableSize(f *os.File) (uint64, error) {
 	seals, err := unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil || seals&descriptor.Content != descriptor.Content {
-		return 0, BadRequest("a table is a memfd that is sealed against writing, shrinking and growing")
+		return 0, protocol.BadRequest("a table is a memfd that is sealed against writing, shrinking and growing")
 	}
 	info, err := f.Stat()
 	if err != nil {
 		return 0, err
 	}
 	if info.Size() > maxTable {
-		return 0, BadRequest("a table of %d bytes; %d are allowed", info.Size(), maxTable)
+		return 0, protocol.BadRequest("a table of %d bytes; %d are allowed", info.Size(), maxTable)
 	}
 	return uint64(info.Size()), nil
 }
@@ -390,7 +391,7 @@ func (s *Server) checkTable(f *os.File, size uint64) error {
 	defer s.reading.Unlock()
 	text := make([]byte, size)
 	if _, err := f.ReadAt(text, 0); err != nil && !errors.Is(err, io.EOF) || !json.Valid(text) {
-		return BadRequest("a table is JSON")
+		return protocol.BadRequest("a table is JSON")
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -67,7 +68,7 @@ func askToEnd(ctx context.Context, socket string) (names []Info, err error) {
 	}
 	defer c.Close()
 	if names, err = c.List(ctx); err == nil {
-		_, err = c.ask(ctx, request{Op: opEnd})
+		_, err = c.ask(ctx, protocol.Request{Op: protocol.OpEnd})
 	}
 	if errors.Is(err, sock.ErrPeerLost) || errors.Is(err, context.DeadlineExceeded) { // it ends, or is asked again
 		return names, nil
@@ -100,7 +101,7 @@ func (c *session) mayEnd() error {
 // fd store had are closed a little after its end.
 func removeSockets(socket string) error {
 	var errs []error
-	for _, path := range []string{socket, socket + controlSuffix} {
+	for _, path := range []string{socket, socket + protocol.ControlSuffix} {
 		errs = append(errs, removeSocket(path))
 	}
 	return errors.Join(errs...)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -64,7 +65,7 @@ func (c *session) watch(name string) error {
 				continue
 			}
 			step, done := context.WithTimeout(ctx, s.opts.Timeout)
-			err := send(step, c.conn, reply{Event: &e})
+			err := protocol.Send(step, c.conn, protocol.Reply{Event: &e})
 			done()
 			if ctx.Err() != nil || errors.Is(err, sock.ErrPeerLost) {
 				return errEnding
@@ -85,14 +86,14 @@ func (s *Server) mayRead(name string, who state.Who) bool {
 
 // drain stops or resumes new leases of a name or a device, and tells the holders of
 // leases.
-func (s *Server) drain(r request, who state.Who) error {
+func (s *Server) drain(r protocol.Request, who state.Who) error {
 	err := s.mutate(func(st *state.State) error {
 		if r.Device == "" {
 			return st.Drain(r.Name, who, r.On)
 		}
 		dev, err := gpumem.ParseUUID(r.Device)
 		if err != nil {
-			return BadRequest("device: %v", err)
+			return protocol.BadRequest("device: %v", err)
 		}
 		return st.DrainDevice(dev, who, r.On)
 	})

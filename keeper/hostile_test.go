@@ -13,6 +13,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -25,16 +26,16 @@ func TestMalformedMessages(t *testing.T) {
 	put(t, c, dev, "x", 1)
 	before := leak.OpenFDs().Kinds()
 	for name, records := range map[string][][]byte{
-		"no JSON":      {record(pieceLast, "{")},
+		"no JSON":      {record(protocol.PieceLast, "{")},
 		"no such mark": {record(2, "{}")},
-		"empty":        {record(pieceLast, "")},
+		"empty":        {record(protocol.PieceLast, "")},
 		"without end":  nil,
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, err := sock.Dial(soon(t), c.socket+controlSuffix)
+			conn, err := sock.Dial(soon(t), c.socket+protocol.ControlSuffix)
 			require.NoError(t, err)
 			if name == "without end" {
-				piece := record(pieceMore, strings.Repeat(" ", maxPiece))
+				piece := record(protocol.PieceMore, strings.Repeat(" ", protocol.MaxPiece))
 				for err == nil {
 					err = conn.Send(soon(t), piece)
 				}
@@ -66,31 +67,31 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	b := bookingOf(t, c, dev, 2)
 	for _, r := range []struct {
 		code string
-		ask  request
+		ask  protocol.Request
 	}{
-		{"bad-request", request{Op: "dance"}},
-		{"bad-request", request{}},
-		{"unsupported", request{Op: opStatus, Needs: []string{"magic"}}},
-		{"bad-request", request{Op: opBook, Name: "x", Parts: 1, Bytes: 1, Device: "7"}},
-		{"bad-request", request{Op: opBook, Name: "x", Parts: 1, Bytes: 1, Device: dev.UUID().String(), Kind: "wood"}},
-		{"bad-request", request{Op: opBook, Name: "x", Parts: 1, Device: dev.UUID().String(), Kind: "soft"}},
-		{"bad-request", request{Op: opBook, Name: "x\n", Parts: 1, Bytes: 1, Device: dev.UUID().String(), Kind: "soft"}},
-		{"bad-request", request{Op: opBook, Name: "x", Parts: 1 << 40, Bytes: 1, Device: dev.UUID().String(), Kind: "soft"}},
-		{"not-found", request{Op: opRenew, Ticket: "t0"}},
-		{"not-found", request{Op: opCancel, Ticket: "t0"}},
-		{"not-found", request{Op: opDeliver, Ticket: "t0"}},
-		{"bad-request", request{Op: opDeliver, Ticket: b.ticket}},
-		{"bad-request", request{Op: opDeliver, Ticket: b.ticket, Memory: &memory{}}},
-		{"bad-request", request{Op: opDeliver, Ticket: b.ticket, Memory: &memory{Size: small, ChunkSize: 2 << 20, Chunks: -1, Granularity: 2 << 20, Generation: 1}}},
-		{"bad-request", request{Op: opDeliver, Ticket: b.ticket, Memory: &memory{Size: small, ChunkSize: 2 << 20, Chunks: 1, Granularity: 2 << 20, Generation: 1}}},
-		{"bad-request", request{Op: opReport, Name: "x", Verdict: "lovely"}},
-		{"bad-request", request{Op: opDrain, Device: "moon", On: true}},
-		{"not-found", request{Op: opRemove, Name: "nobody"}},
+		{"bad-request", protocol.Request{Op: "dance"}},
+		{"bad-request", protocol.Request{}},
+		{"unsupported", protocol.Request{Op: protocol.OpStatus, Needs: []string{"magic"}}},
+		{"bad-request", protocol.Request{Op: protocol.OpBook, Name: "x", Parts: 1, Bytes: 1, Device: "7"}},
+		{"bad-request", protocol.Request{Op: protocol.OpBook, Name: "x", Parts: 1, Bytes: 1, Device: dev.UUID().String(), Kind: "wood"}},
+		{"bad-request", protocol.Request{Op: protocol.OpBook, Name: "x", Parts: 1, Device: dev.UUID().String(), Kind: "soft"}},
+		{"bad-request", protocol.Request{Op: protocol.OpBook, Name: "x\n", Parts: 1, Bytes: 1, Device: dev.UUID().String(), Kind: "soft"}},
+		{"bad-request", protocol.Request{Op: protocol.OpBook, Name: "x", Parts: 1 << 40, Bytes: 1, Device: dev.UUID().String(), Kind: "soft"}},
+		{"not-found", protocol.Request{Op: protocol.OpRenew, Ticket: "t0"}},
+		{"not-found", protocol.Request{Op: protocol.OpCancel, Ticket: "t0"}},
+		{"not-found", protocol.Request{Op: protocol.OpDeliver, Ticket: "t0"}},
+		{"bad-request", protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket}},
+		{"bad-request", protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: &protocol.Memory{}}},
+		{"bad-request", protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: &protocol.Memory{Size: small, ChunkSize: 2 << 20, Chunks: -1, Granularity: 2 << 20, Generation: 1}}},
+		{"bad-request", protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: &protocol.Memory{Size: small, ChunkSize: 2 << 20, Chunks: 1, Granularity: 2 << 20, Generation: 1}}},
+		{"bad-request", protocol.Request{Op: protocol.OpReport, Name: "x", Verdict: "lovely"}},
+		{"bad-request", protocol.Request{Op: protocol.OpDrain, Device: "moon", On: true}},
+		{"not-found", protocol.Request{Op: protocol.OpRemove, Name: "nobody"}},
 	} {
 		_, err := c.ask(soon(t), r.ask)
 		requireCode(t, r.code, err)
 	}
-	require.ErrorIs(t, errOf(c.ask(soon(t), request{Op: opStatus, Reason: strings.Repeat("x", maxMessage)})), errTooLong)
+	require.ErrorIs(t, errOf(c.ask(soon(t), protocol.Request{Op: protocol.OpStatus, Reason: strings.Repeat("x", protocol.MaxMessage)})), protocol.ErrTooLong)
 	require.NoError(t, b.cancel(soon(t)))
 	require.LessOrEqual(t, storeSets(s), 3)
 }
@@ -98,11 +99,11 @@ func TestRequestsThatAreRefused(t *testing.T) {
 // The client is told which member has the wrong type, and may go on.
 func TestRequestsOfOtherTypes(t *testing.T) {
 	_, c, dev := kept(t)
-	conn := ok(sock.Dial(soon(t), c.socket+controlSuffix))(t)
+	conn := ok(sock.Dial(soon(t), c.socket+protocol.ControlSuffix))(t)
 	defer func() { require.NoError(t, conn.Close()) }()
-	ask := func(text string) (r reply) {
-		require.NoError(t, conn.Send(soon(t), record(pieceLast, text)))
-		require.NoError(t, errOf(receive(soon(t), conn, maxReply, &r)), text)
+	ask := func(text string) (r protocol.Reply) {
+		require.NoError(t, conn.Send(soon(t), record(protocol.PieceLast, text)))
+		require.NoError(t, errOf(protocol.Receive(soon(t), conn, protocol.MaxReply, &r)), text)
 		return r
 	}
 	for text, said := range map[string]string{
@@ -171,41 +172,41 @@ func TestHostileDescriptors(t *testing.T) {
 	d, files := exported(t, dev)
 	const all = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	send := func(op string, files ...*os.File) error {
-		_, err := c.ask(soon(t), request{Op: op, Ticket: b.ticket}, files...)
+		_, err := c.ask(soon(t), protocol.Request{Op: op, Ticket: b.ticket}, files...)
 		return err
 	}
 	for _, f := range []*os.File{os.Stdin, memoryFile(t, "x", all)} {
-		requireCode(t, "bad-request", send(opFiles, f))
-		requireCode(t, "bad-request", send(opFiles, files[0], f))
+		requireCode(t, "bad-request", send(protocol.OpFiles, f))
+		requireCode(t, "bad-request", send(protocol.OpFiles, files[0], f))
 	}
-	requireCode(t, "bad-request", send(opTable))
-	requireCode(t, "bad-request", send(opTable, files[0]))
-	requireCode(t, "bad-request", send(opTable, memoryFile(t, `{}`, 0)))
-	requireCode(t, "bad-request", send(opTable, memoryFile(t, `{}`, unix.F_SEAL_WRITE)))
-	requireCode(t, "bad-request", send(opTable, memoryFile(t, `{`, all)))
-	require.NoError(t, send(opTable, memoryFile(t, `{"a":1}`, all)))
-	requireCode(t, "bad-request", send(opTable, memoryFile(t, `{}`, all)))
+	requireCode(t, "bad-request", send(protocol.OpTable))
+	requireCode(t, "bad-request", send(protocol.OpTable, files[0]))
+	requireCode(t, "bad-request", send(protocol.OpTable, memoryFile(t, `{}`, 0)))
+	requireCode(t, "bad-request", send(protocol.OpTable, memoryFile(t, `{}`, unix.F_SEAL_WRITE)))
+	requireCode(t, "bad-request", send(protocol.OpTable, memoryFile(t, `{`, all)))
+	require.NoError(t, send(protocol.OpTable, memoryFile(t, `{"a":1}`, all)))
+	requireCode(t, "bad-request", send(protocol.OpTable, memoryFile(t, `{}`, all)))
 
 	digest := "gpufd-d1:" + strings.Repeat("0", 32)
 	deliver := func(size uint64, digest string) error {
-		m := describe(d)
+		m := protocol.Describe(d)
 		m.Size = size
-		_, err := c.ask(soon(t), request{Op: opDeliver, Ticket: b.ticket, Memory: m, Digest: digest})
+		_, err := c.ask(soon(t), protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: m, Digest: digest})
 		return err
 	}
 	requireCode(t, "bad-request", deliver(small, digest)) // no descriptors
-	require.NoError(t, send(opFiles, files...))
+	require.NoError(t, send(protocol.OpFiles, files...))
 	requireCode(t, "bad-request", deliver(small-1, digest)) // not what was booked
 	requireCode(t, "bad-request", deliver(small, "sha256:00"))
-	require.NoError(t, send(opFiles, files...))
+	require.NoError(t, send(protocol.OpFiles, files...))
 	requireCode(t, "bad-request", deliver(small, digest)) // twice as many
 	require.LessOrEqual(t, storeSets(s), 3)
-	require.NoError(t, errOf(c.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})), "all comes again")
-	require.NoError(t, send(opFiles, files...))
+	require.NoError(t, errOf(c.ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})), "all comes again")
+	require.NoError(t, send(protocol.OpFiles, files...))
 	require.NoError(t, deliver(small, digest))
-	same, err := c.ask(soon(t), request{Op: opDeliver, Ticket: b.ticket})
+	same, err := c.ask(soon(t), protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket})
 	require.NoError(t, err, "who asks again hears the same")
-	require.Equal(t, reply{Version: 1, Delivered: true}, same)
+	require.Equal(t, protocol.Reply{Version: 1, Delivered: true}, same)
 	require.Equal(t, uint64(1), stat(t, c, "booked").Version)
 	a := attach(t, c, dev, "booked")[0]
 	got := ok(a.Digest(soon(t)))(t)

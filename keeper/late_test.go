@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -157,9 +158,9 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	p.server.Store(s)
 	b := ok(c.book(soon(t), Put{Name: "a", Parts: 1}, part(0, dev, 2), "tx"))(t)
 	d, files := exported(t, dev)
-	_, err := b.deliver(soon(t), describe(d), files, "gpufd-d1:00000000000000000000000000000000", nil)
+	_, err := b.deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:00000000000000000000000000000000", nil)
 	requireCode(t, codeUnknown, err)
-	again := request{Op: opDeliver, Ticket: b.ticket}
+	again := protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket}
 	_, err = c.ask(soon(t), again)
 	requireCode(t, codeStoreSilent, err)
 	require.Positive(t, taken(s.received))
@@ -192,7 +193,7 @@ func taken(p *places) int {
 func TestLeaseWhileOthersLeave(t *testing.T) {
 	s, c, _, _ := hastyKeeper(t, time.Second)
 	asks := func() error {
-		_, err := c.query(soon(t), request{Op: opLease, Name: "a", Access: share.ReadOnly.String()})
+		_, err := c.query(soon(t), protocol.Request{Op: protocol.OpLease, Name: "a", Access: share.ReadOnly.String()})
 		return err
 	}
 	leave := func(of *offer) {

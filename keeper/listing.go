@@ -3,6 +3,8 @@ package keeper
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 )
 
 // The answer to a list is made and sent piece by piece: it may be long, and its client slow. So
@@ -25,7 +27,7 @@ func (c *session) list() (err error) {
 			w.text = append(w.text, ',')
 		}
 		w.text = append(w.text, text...)
-		if err := w.send(maxPiece); err != nil {
+		if err := w.send(protocol.MaxPiece); err != nil {
 			return err
 		}
 		after = name
@@ -88,11 +90,11 @@ func answerOf(size int) int { return 2*size + 512 }
 // is 0.
 func (w *pieces) send(left int) error {
 	for len(w.text) > left {
-		n := min(maxPiece, len(w.text))
+		n := min(protocol.MaxPiece, len(w.text))
 		last := n == len(w.text) && left == 0
-		piece := append([]byte{pieceMore}, w.text[:n]...)
+		piece := append([]byte{protocol.PieceMore}, w.text[:n]...)
 		if last {
-			piece[0] = pieceLast
+			piece[0] = protocol.PieceLast
 		}
 		if err := w.session.send(piece); err != nil {
 			return err
@@ -117,20 +119,20 @@ func (c *session) send(record []byte) error {
 }
 
 // stat answers with one name. Until the answer is sent it counts as memory of the client's user.
-func (c *session) stat(name string) (reply, error) {
+func (c *session) stat(name string) (protocol.Reply, error) {
 	s := c.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	info, err := s.state.Stat(name, c.who)
 	if err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	n := answerOf(s.state.Size(name))
 	if err := s.answers.Take(c.who.UID, n); err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	c.answering = n
-	return reply{Names: []Info{info}}, nil
+	return protocol.Reply{Names: []Info{info}}, nil
 }
 
 // answered gives back what stat has taken.

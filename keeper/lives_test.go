@@ -18,6 +18,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -36,7 +37,7 @@ func mortalWriter() error {
 	dies := mortalAt(os.Getenv(stepEnv))
 	r := &relay{ctx: ctx, keeper: os.Getenv(socketEnv), reached: func(step string) error { dies(step); return nil }}
 	socket := fmt.Sprintf("%s-%d", r.keeper, os.Getpid())
-	l, err := sock.Listen(socket + controlSuffix)
+	l, err := sock.Listen(socket + protocol.ControlSuffix)
 	if err != nil {
 		return err
 	}
@@ -63,7 +64,7 @@ func (r *relay) serve(l *sock.Listener) {
 		}
 		go func() {
 			defer client.Close()
-			keeper, err := sock.Dial(r.ctx, r.keeper+controlSuffix)
+			keeper, err := sock.Dial(r.ctx, r.keeper+protocol.ControlSuffix)
 			if err != nil {
 				return
 			}
@@ -80,7 +81,7 @@ func (r *relay) exchange(client, keeper *sock.Conn) error {
 	if err != nil {
 		return err
 	}
-	var q request
+	var q protocol.Request
 	if err := json.Unmarshal(text, &q); err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func (r *relay) read(from *sock.Conn) (records []sock.Record, text []byte, err e
 			return nil, nil, err
 		}
 		records, text = append(records, rec), append(text, rec.Data[1:]...)
-		if rec.Data[0] == pieceLast {
+		if rec.Data[0] == protocol.PieceLast {
 			return records, text, nil
 		}
 	}
@@ -374,7 +375,7 @@ func TestSocketIsRemoved(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
 	require.NoError(t, s.Close())
-	for _, suffix := range []string{"", controlSuffix} {
+	for _, suffix := range []string{"", protocol.ControlSuffix} {
 		require.NoError(t, os.Remove(s.opts.Socket+suffix))
 	}
 	lines := newDiary()

@@ -1,6 +1,9 @@
 package keeper
 
-import "github.com/gpufd/gpufd/keeper/internal/state"
+import (
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
+	"github.com/gpufd/gpufd/keeper/internal/state"
+)
 
 // mayHold returns nil if a reader may have a lease of an offer now. It runs with mu held.
 func (s *Server) mayHold(of *offer, h state.Holder) error {
@@ -18,7 +21,7 @@ func (s *Server) mayHold(of *offer, h state.Holder) error {
 
 // lease returns nil if a client that attaches now is admitted, or else the reason. A reader that
 // is refused is not told the reason.
-func (c *session) lease(r request) error {
+func (c *session) lease(r protocol.Request) error {
 	s := c.server
 	s.mu.Lock()
 	defer s.mu.Unlock()

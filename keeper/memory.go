@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 )
 
 // Memory of the software driver is a file that ends with a trailer, which begins with softMagic
@@ -38,7 +39,7 @@ func isMemory(f *os.File, k gpumem.Kind) error {
 		}
 	})
 	if err == nil && !is {
-		err = BadRequest("a descriptor is of %s, which is no memory of the %s driver", link, k)
+		err = protocol.BadRequest("a descriptor is of %s, which is no memory of the %s driver", link, k)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -93,7 +94,7 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	hoarder := ok(Dial(soon(t), s.opts.Socket))(t)
 	b := bookingOf(t, hoarder, dev, small)
 	send := func(c *Client) error {
-		_, err := c.ask(soon(t), request{Op: opFiles, Ticket: b.ticket}, files[0])
+		_, err := c.ask(soon(t), protocol.Request{Op: protocol.OpFiles, Ticket: b.ticket}, files[0])
 		return err
 	}
 	for range 3 {
@@ -101,9 +102,9 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	}
 	no := requireCode(t, codeBusy, send(hoarder))
 	require.Contains(t, no.Message, "3 descriptors of parts that were not delivered")
-	require.NoError(t, errOf(c.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})))
+	require.NoError(t, errOf(c.ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})))
 	requireCode(t, codeBusy, send(c)) // all connections of the user together
-	require.NoError(t, errOf(hoarder.ask(soon(t), request{Op: opRenew, Ticket: b.ticket})), "all comes again")
+	require.NoError(t, errOf(hoarder.ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})), "all comes again")
 	require.NoError(t, send(hoarder))
 	require.NoError(t, hoarder.Close())
 	require.Eventually(t, func() bool {
@@ -112,7 +113,7 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 		return s.received.taken == 0
 	}, waitLong, waitStep)
 	require.NoError(t, send(c))
-	require.NoError(t, errOf(c.ask(soon(t), request{Op: opCancel, Ticket: b.ticket})))
+	require.NoError(t, errOf(c.ask(soon(t), protocol.Request{Op: protocol.OpCancel, Ticket: b.ticket})))
 	require.Eventually(t, func() bool { return before == kinds() }, waitLong, waitStep, "%s", lazily(func() string { return before + kinds() }))
 }
 
@@ -122,13 +123,13 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 func TestDescriptorsWithoutATicket(t *testing.T) {
 	s, c, dev := kept(t)
 	for what, records := range map[string][]byte{
-		"no ticket":     record(pieceLast, `{"op":"list"}`),
-		"more to come":  record(pieceMore, `{`),
-		"before a book": record(pieceLast, `{"op":"files","ticket":"t1"}`),
+		"no ticket":     record(protocol.PieceLast, `{"op":"list"}`),
+		"more to come":  record(protocol.PieceMore, `{`),
+		"before a book": record(protocol.PieceLast, `{"op":"files","ticket":"t1"}`),
 	} {
 		t.Run(what, func(t *testing.T) {
-			conn := ok(sock.Dial(soon(t), s.opts.Socket+controlSuffix))(t)
-			require.NoError(t, conn.Send(soon(t), record(pieceLast, `{"op":"status"}`)))
+			conn := ok(sock.Dial(soon(t), s.opts.Socket+protocol.ControlSuffix))(t)
+			require.NoError(t, conn.Send(soon(t), record(protocol.PieceLast, `{"op":"status"}`)))
 			_, err := conn.Receive(soon(t)) // it is served
 			require.NoError(t, err)
 			if err = conn.Send(soon(t), records, os.Stdin); err == nil { // an older kernel
@@ -141,7 +142,7 @@ func TestDescriptorsWithoutATicket(t *testing.T) {
 	}
 	b := bookingOf(t, c, dev, small)
 	conn := c.conn
-	require.NoError(t, conn.Send(soon(t), record(pieceMore, `{"op":"files","ticket":"`+b.ticket), os.Stdin))
+	require.NoError(t, conn.Send(soon(t), record(protocol.PieceMore, `{"op":"files","ticket":"`+b.ticket), os.Stdin))
 	require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 }
 
@@ -152,14 +153,14 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 	opts := options(newSocket(t))
 	opts.Timeout = 200 * time.Millisecond
 	s := opened(t, opts)
-	conn := ok(sock.Dial(soon(t), s.opts.Socket+controlSuffix))(t)
-	require.NoError(t, conn.Send(soon(t), record(pieceMore, `{`)))
+	conn := ok(sock.Dial(soon(t), s.opts.Socket+protocol.ControlSuffix))(t)
+	require.NoError(t, conn.Send(soon(t), record(protocol.PieceMore, `{`)))
 	require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 	require.NoError(t, conn.Close())
 	idle := dialled(t, opts.Socket)
 	require.NoError(t, errOf(idle.Status(soon(t))))
 	time.Sleep(2 * opts.Timeout)
 	require.NotNil(t, idle.conn)
-	require.NoError(t, idle.conn.Send(soon(t), record(pieceLast, `{"op":"status"}`)), "between messages it may wait")
+	require.NoError(t, idle.conn.Send(soon(t), record(protocol.PieceLast, `{"op":"status"}`)), "between messages it may wait")
 	require.NoError(t, errOf(idle.conn.Receive(soon(t))))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels/digest"
 	"github.com/gpufd/gpufd/sock"
@@ -214,10 +215,10 @@ func (w *writer) giveUp(err error) error {
 }
 
 // write makes a part and hands it over.
-func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, string, error) {
+func (w *writer) write(ctx context.Context, b *booking, part Part) (protocol.Reply, string, error) {
 	buf, err := w.room(ctx, part)
 	if err != nil {
-		return reply{}, "", err
+		return protocol.Reply{}, "", err
 	}
 	panics := true
 	defer func() {
@@ -233,14 +234,14 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (reply, strin
 		d, files, err = buf.Export()
 	}
 	if err = errors.Join(err, buf.Unmap()); err != nil { // nothing here can write it any more
-		return reply{}, "", errors.Join(err, buf.Close(), sock.CloseFiles(files))
+		return protocol.Reply{}, "", errors.Join(err, buf.Close(), sock.CloseFiles(files))
 	}
 	released := make(chan error, 1)
 	go func() { released <- buf.Close() }() // while the part is handed over: no reader waits for it
 	defer func() { w.unreleased = errors.Join(w.unreleased, <-released) }()
 	defer sock.CloseFiles(files)
 	for {
-		a, err := b.deliver(ctx, describe(d), files, digest, part.Table)
+		a, err := b.deliver(ctx, protocol.Describe(d), files, digest, part.Table)
 		if err == nil {
 			w.done++
 			return a, digest, nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 )
 
 // ErrSuperseded says that another version was committed before a writer could attach to its own.
@@ -57,7 +59,7 @@ func (w *writer) committed(ctx context.Context, kept *Kept) error {
 			return context.Cause(ctx)
 		case <-time.After(committedPause):
 		}
-		a, err := w.client.query(ctx, request{Op: opDeliver, Ticket: w.bookings[0].ticket})
+		a, err := w.client.query(ctx, protocol.Request{Op: protocol.OpDeliver, Ticket: w.bookings[0].ticket})
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
@@ -34,10 +35,10 @@ func (s *Server) remove(name string, version uint64, who state.Who) error {
 	return err
 }
 
-func (s *Server) report(r request, who state.Who) (reply, error) {
+func (s *Server) report(r protocol.Request, who state.Who) (protocol.Reply, error) {
 	verdict := state.PartState(r.Verdict)
 	if !slices.Contains([]state.PartState{state.OK, state.Damaged, state.Quarantined}, verdict) {
-		return reply{}, BadRequest("verdict %q: want %q, %q or %q", r.Verdict, state.OK, state.Damaged, state.Quarantined)
+		return protocol.Reply{}, protocol.BadRequest("verdict %q: want %q, %q or %q", r.Verdict, state.OK, state.Damaged, state.Quarantined)
 	}
 	var counted bool
 	err := s.mutate(func(st *state.State) (err error) {
@@ -45,7 +46,7 @@ func (s *Server) report(r request, who state.Who) (reply, error) {
 		return err
 	})
 	if err != nil {
-		return reply{}, err
+		return protocol.Reply{}, err
 	}
 	if counted {
 		s.mu.Lock()
@@ -56,5 +57,5 @@ func (s *Server) report(r request, who state.Who) (reply, error) {
 		}
 		s.announce(Event{Name: r.Name, Kind: kind, Version: r.Version, Text: r.Reason})
 	}
-	return reply{Counted: counted}, nil
+	return protocol.Reply{Counted: counted}, nil
 }

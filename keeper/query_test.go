@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
@@ -183,7 +184,7 @@ func TestPartThatIsNotAsDeclared(t *testing.T) {
 	s, c, dev := kept(t)
 	b := bookingOf(t, c, dev, small)
 	d, files := exported(t, dev)
-	m := describe(d)
+	m := protocol.Describe(d)
 	m.ChunkSize *= 2
 	require.NoError(t, errOf(b.deliver(soon(t), m, files, "gpufd-d1:"+strings.Repeat("0", 32), nil)))
 	require.ErrorIs(t, errOf(Attach(soon(t), dev.Driver(), c, "booked", Want{})), vmm.ErrDescriptor)

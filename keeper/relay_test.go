@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -162,7 +163,7 @@ func relayClients(t testing.TB, keeper string, reached func(step string) error) 
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &relay{ctx: ctx, keeper: keeper, reached: reached}
 	socket = keeper + ".relay"
-	l := ok(sock.Listen(socket + controlSuffix))(t)
+	l := ok(sock.Listen(socket + protocol.ControlSuffix))(t)
 	var work sync.WaitGroup
 	work.Go(func() { r.serve(l) })
 	t.Cleanup(func() {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -191,7 +192,7 @@ func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 			d, files := exported(t, dev)
 			store := s.vault.pid()
 			relay.call(onceAt(step, func(*sock.Conn) { relay.killStore(store) }))
-			a, err := b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`))
+			a, err := b.deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`))
 			if made {
 				require.NoError(t, err)
 				require.Equal(t, uint64(1), a.Version)
@@ -202,7 +203,7 @@ func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 			lines.await(t, "holds everything")
 			if !made { // the booking was not lost
 				require.NoError(t, b.renew(soon(t)))
-				a = ok(b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`)))(t)
+				a = ok(b.deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`)))(t)
 				require.Equal(t, uint64(1), a.Version)
 			}
 			requireStoreHasAll(t, s)

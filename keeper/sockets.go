@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -63,7 +64,7 @@ func (s *Server) listen(ctx context.Context) error {
 		if from != nil {
 			opts = append(opts, sock.WithInherited(from))
 		}
-		s.control, err = sock.Listen(s.opts.Socket+controlSuffix, opts...)
+		s.control, err = sock.Listen(s.opts.Socket+protocol.ControlSuffix, opts...)
 		return s.control.Files, err
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -181,8 +182,8 @@ func TestTicketOfAnotherUser(t *testing.T) {
 	stolen := booking{client: other, ticket: b.ticket}
 	refused := func() {
 		t.Helper()
-		for _, op := range []string{opFiles, opDeliver, opCancel} {
-			_, err := other.ask(soon(t), request{Op: op, Ticket: b.ticket})
+		for _, op := range []string{protocol.OpFiles, protocol.OpDeliver, protocol.OpCancel} {
+			_, err := other.ask(soon(t), protocol.Request{Op: op, Ticket: b.ticket})
 			requireCode(t, "not-found", err)
 		}
 		require.Nil(t, stolen.came)
@@ -191,7 +192,7 @@ func TestTicketOfAnotherUser(t *testing.T) {
 	requireCode(t, "denied", stolen.renew(soon(t)))
 	refused()
 	require.Equal(t, uint64(small), stat(t, c, "x").ReservedBytes)
-	a := ok(b.deliver(soon(t), describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), nil))(t)
+	a := ok(b.deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), nil))(t)
 	require.Equal(t, uint64(1), a.Version)
 	refused()
 	requireCode(t, "not-found", stolen.renew(soon(t)))

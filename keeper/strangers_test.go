@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/testenv/fusetest"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -37,7 +38,7 @@ func TestIsMemoryAsksNobody(t *testing.T) {
 // Nobody sends descriptors to the control socket without a ticket, named by the policy or not.
 func TestControlTakesNoFilesWithoutATicket(t *testing.T) {
 	s, _, _ := kept(t)
-	c := ok(sock.Dial(soon(t), s.opts.Socket+controlSuffix))(t)
+	c := ok(sock.Dial(soon(t), s.opts.Socket+protocol.ControlSuffix))(t)
 	defer c.Close()
 	f := ok(os.Open("/dev/null"))(t)
 	defer f.Close()
@@ -58,7 +59,7 @@ func TestControlTakesNoFilesWithoutATicket(t *testing.T) {
 func TestFailedStartLeavesNothing(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "d", "k")
 	require.NoError(t, os.Mkdir(filepath.Dir(socket), 0o700))
-	lock := socket + controlSuffix + ".lock"
+	lock := socket + protocol.ControlSuffix + ".lock"
 	require.NoError(t, os.Mkdir(lock, 0o700))
 	require.ErrorIs(t, errOf(Open(soon(t), options(socket))), sock.ErrNotSocket)
 	left := ok(filepath.Glob(socket + "*"))(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -121,30 +122,30 @@ func (c *Client) manifest(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer back()
-	_, files, err := c.exchange(ctx, request{Op: opManifest})
+	_, files, err := c.exchange(ctx, protocol.Request{Op: protocol.OpManifest})
 	defer sock.DropFiles(files)
 	if err != nil {
 		return nil, err
 	}
 	if len(files) != 1 {
-		return nil, errMalformed
+		return nil, protocol.ErrMalformed
 	}
 	return io.ReadAll(io.NewSectionReader(files[0], 0, fdstore.MaxManifest))
 }
 
 // manifest answers a successor that wants to know whether it can read the manifest.
-func (c *session) manifest() (reply, []*os.File, error) {
+func (c *session) manifest() (protocol.Reply, []*os.File, error) {
 	if err := c.mayYield(); err != nil {
-		return reply{}, nil, err
+		return protocol.Reply{}, nil, err
 	}
 	c.server.mu.Lock()
 	text := c.server.state.Encode()
 	c.server.mu.Unlock()
 	f, err := descriptor.Sealed("gpufd-manifest", text)
 	if err != nil {
-		return reply{}, nil, err
+		return protocol.Reply{}, nil, err
 	}
-	return reply{}, oneFile(f), nil
+	return protocol.Reply{}, oneFile(f), nil
 }
 
 // TakeBack is for a program whose keeper has yielded ([ErrYielded]) and was closed. It waits

@@ -16,6 +16,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -74,7 +75,7 @@ func TestTakeOverOfAnotherFormat(t *testing.T) {
 	socket := newSocket(t)
 	store, err := fdstore.Spawn(soon(t), socket+storeSuffix, append(storeCommand(), socket+storeSuffix)...)
 	require.NoError(t, err)
-	l, err := sock.Listen(socket + controlSuffix)
+	l, err := sock.Listen(socket + protocol.ControlSuffix)
 	require.NoError(t, err)
 	var yielded atomic.Bool
 	answered := make(chan error, 1)
@@ -96,22 +97,22 @@ func laterKeeper(ctx context.Context, l *sock.Listener, yielded *atomic.Bool) er
 	}
 	defer conn.Drop()
 	for {
-		var r request
-		if _, err := receive(ctx, conn, maxMessage, &r); err != nil {
+		var r protocol.Request
+		if _, err := protocol.Receive(ctx, conn, protocol.MaxMessage, &r); err != nil {
 			return ignore(err, sock.ErrPeerLost)
 		}
 		var files []*os.File
 		switch r.Op {
-		case opManifest:
+		case protocol.OpManifest:
 			f, err := descriptor.Sealed("manifest", []byte("gpufd-keeper-manifest 2\n"))
 			if err != nil {
 				return err
 			}
 			files = oneFile(f)
-		case opYield:
+		case protocol.OpYield:
 			yielded.Store(true)
 		}
-		err := send(ctx, conn, reply{Status: &Status{}}, files...)
+		err := protocol.Send(ctx, conn, protocol.Reply{Status: &Status{}}, files...)
 		if err := errors.Join(err, sock.CloseFiles(files)); err != nil {
 			return err
 		}

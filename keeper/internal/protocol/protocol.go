@@ -1,4 +1,6 @@
-package keeper
+// Package protocol is what clients and keepers say to one another at the control socket: JSON objects, each in
+// as many records as it takes, with the descriptors of a part beside them. docs/wire.md#keeper specifies it.
+package protocol
 
 import (
 	"context"
@@ -15,53 +17,50 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// docs/wire.md#keeper specifies the protocol of the control socket: JSON objects, each in as
-// many records as it takes, with the descriptors of a part beside them.
-
-// controlSuffix follows the path of the keeper's socket in that of the control socket.
-const controlSuffix = ".ctl"
+// ControlSuffix follows the path of the keeper's socket in that of the control socket.
+const ControlSuffix = ".ctl"
 
 // The bounds of a message: what a record carries of it, and the whole.
 const (
-	maxPiece   = 60 << 10
-	maxMessage = 256 << 10 // to a keeper; labels at their longest have a quarter, where JSON makes six bytes of each
-	maxReply   = 256 << 20 // of a keeper: all names
+	MaxPiece   = 60 << 10
+	MaxMessage = 256 << 10 // to a keeper; labels at their longest have a quarter, where JSON makes six bytes of each
+	MaxReply   = 256 << 20 // of a keeper: all names
 )
 
-// errTooLong says that a message was not sent because of its length.
-var errTooLong = errors.New("keeper: the message is too long")
+// ErrTooLong says that a message was not sent because of its length.
+var ErrTooLong = errors.New("keeper: the message is too long")
 
 // The first byte of a record says whether there is more of its message.
 const (
-	pieceMore = 0
-	pieceLast = 1
+	PieceMore = 0
+	PieceLast = 1
 )
 
 // The operations. Each is answered by one reply, except watch.
 const (
-	opStatus  = "status"
-	opList    = "list"    // of all names that the peer may read
-	opStat    = "stat"    // name
-	opBook    = "book"    // a part of a version: a ticket
-	opRenew   = "renew"   // a ticket of a connection that is over
-	opFiles   = "files"   // ticket, descriptors: the next chunks of its part
-	opTable   = "table"   // ticket, a sealed memfd: what readers are told as well
-	opDeliver = "deliver" // ticket: its part is whole
-	opCancel  = "cancel"  // ticket
-	opRemove  = "remove"  // name
-	opDrain   = "drain"   // name or device, on
-	opReport  = "report"  // name, version, part, verdict
-	opWatch   = "watch"   // name, or "" for all: a reply for each event, until the peer goes
-	opYield   = "yield"   // the keeper is to end for a successor
-	opEnd     = "end"     // the keeper is to end for good
+	OpStatus  = "status"
+	OpList    = "list"    // of all names that the peer may read
+	OpStat    = "stat"    // name
+	OpBook    = "book"    // a part of a version: a ticket
+	OpRenew   = "renew"   // a ticket of a connection that is over
+	OpFiles   = "files"   // ticket, descriptors: the next chunks of its part
+	OpTable   = "table"   // ticket, a sealed memfd: what readers are told as well
+	OpDeliver = "deliver" // ticket: its part is whole
+	OpCancel  = "cancel"  // ticket
+	OpRemove  = "remove"  // name
+	OpDrain   = "drain"   // name or device, on
+	OpReport  = "report"  // name, version, part, verdict
+	OpWatch   = "watch"   // name, or "" for all: a reply for each event, until the peer goes
+	OpYield   = "yield"   // the keeper is to end for a successor
+	OpEnd     = "end"     // the keeper is to end for good
 
-	opLease    = "lease"    // name, part, access: whether a reader that attaches now is admitted
-	opManifest = "manifest" // what a successor would find, as a sealed memfd beside the reply
+	OpLease    = "lease"    // name, part, access: whether a reader that attaches now is admitted
+	OpManifest = "manifest" // what a successor would find, as a sealed memfd beside the reply
 )
 
-// A request is what a client asks. Members that an operation does not know are ignored,
+// A Request is what a client asks. Members that an operation does not know are ignored,
 // and what it must not ignore is named in Needs.
-type request struct {
+type Request struct {
 	Op    string   `json:"op"`
 	Needs []string `json:"needs,omitempty"`
 
@@ -77,7 +76,7 @@ type request struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Expect      *uint64           `json:"expect,omitempty"`
 	TimeoutMS   int64             `json:"timeout_ms,omitempty"`
-	Memory      *memory           `json:"memory,omitempty"`
+	Memory      *Memory           `json:"memory,omitempty"`
 	Digest      string            `json:"digest,omitempty"`
 	Verdict     string            `json:"verdict,omitempty"`
 	Reason      string            `json:"reason,omitempty"`
@@ -85,8 +84,8 @@ type request struct {
 	Access      string            `json:"access,omitempty"`
 }
 
-// check refuses text that JSON cannot carry, and would change.
-func (r request) check() error {
+// Check refuses text that JSON cannot carry, and would change.
+func (r Request) Check() error {
 	for k, v := range r.Labels {
 		if !utf8.ValidString(k) || !utf8.ValidString(v) {
 			return &Error{Code: state.BadRequest, Message: fmt.Sprintf("label %q=%q is not UTF-8", k, v)}
@@ -100,8 +99,8 @@ func (r request) check() error {
 	return nil
 }
 
-// bounded refuses what no request needs, before it waits for anything.
-func (r request) bounded() error {
+// Bounded refuses what no request needs, before it waits for anything.
+func (r Request) Bounded() error {
 	if len(r.Labels) > state.MaxLabels {
 		return BadRequest("%d labels; %d are allowed", len(r.Labels), state.MaxLabels)
 	}
@@ -119,8 +118,8 @@ func BadRequest(format string, a ...any) error {
 // maxNeeds is how many things a request may need at most.
 const maxNeeds = 64
 
-// memory is a [gpumem.Descriptor].
-type memory struct {
+// Memory is a [gpumem.Descriptor].
+type Memory struct {
 	Size        uint64 `json:"size"`
 	ChunkSize   uint64 `json:"chunk_size"`
 	Chunks      int    `json:"chunks"`
@@ -128,16 +127,16 @@ type memory struct {
 	Generation  uint64 `json:"generation"`
 }
 
-func describe(d gpumem.Descriptor) *memory {
-	return &memory{d.Size, d.ChunkSize, d.Chunks, d.Granularity, d.Generation}
+func Describe(d gpumem.Descriptor) *Memory {
+	return &Memory{d.Size, d.ChunkSize, d.Chunks, d.Granularity, d.Generation}
 }
 
-func (m *memory) descriptor(k gpumem.Kind, dev gpumem.UUID) gpumem.Descriptor {
+func (m *Memory) Descriptor(k gpumem.Kind, dev gpumem.UUID) gpumem.Descriptor {
 	return gpumem.Descriptor{Kind: k, Device: dev, Size: m.Size, ChunkSize: m.ChunkSize, Chunks: m.Chunks, Granularity: m.Granularity, Generation: m.Generation}
 }
 
-// A reply answers a request.
-type reply struct {
+// A Reply answers a request.
+type Reply struct {
 	Error     *Error       `json:"error,omitempty"`
 	Ticket    string       `json:"ticket,omitempty"`
 	Version   uint64       `json:"version,omitempty"`
@@ -177,18 +176,18 @@ type Info = state.Info
 // A PartInfo describes a part that a keeper has.
 type PartInfo = state.PartInfo
 
-// send sends v, in as many records as it takes; files go with the first.
-func send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
+// Send sends v, in as many records as it takes; files go with the first.
+func Send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	limit := maxMessage
-	if _, ok := v.(reply); ok {
-		limit = maxReply
+	limit := MaxMessage
+	if _, ok := v.(Reply); ok {
+		limit = MaxReply
 	}
 	if len(text) > limit {
-		return fmt.Errorf("%w: %d bytes; %d are allowed", errTooLong, len(text), limit)
+		return fmt.Errorf("%w: %d bytes; %d are allowed", ErrTooLong, len(text), limit)
 	}
 	return sendText(ctx, c, text, files...)
 }
@@ -196,10 +195,10 @@ func send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
 // sendText sends a message as it is written.
 func sendText(ctx context.Context, c *sock.Conn, text []byte, files ...*os.File) error {
 	for {
-		n := min(len(text), maxPiece)
-		piece := append([]byte{pieceLast}, text[:n]...)
+		n := min(len(text), MaxPiece)
+		piece := append([]byte{PieceLast}, text[:n]...)
 		if text = text[n:]; len(text) > 0 {
-			piece[0] = pieceMore
+			piece[0] = PieceMore
 		}
 		if err := c.Send(ctx, piece, files...); err != nil {
 			return err
@@ -210,13 +209,13 @@ func sendText(ctx context.Context, c *sock.Conn, text []byte, files ...*os.File)
 	}
 }
 
-// errMalformed says that the peer sent no valid message.
-var errMalformed = errors.New("keeper: malformed message")
+// ErrMalformed says that the peer sent no valid message.
+var ErrMalformed = errors.New("keeper: malformed message")
 
-// receive receives what send sends, of limit bytes at most. The caller owns the files.
-func receive(ctx context.Context, c *sock.Conn, limit int, v any) (files []*os.File, err error) {
-	m := message{conn: c, limit: limit}
-	return m.receive(ctx, v)
+// Receive receives what send sends, of limit bytes at most. The caller owns the files.
+func Receive(ctx context.Context, c *sock.Conn, limit int, v any) (files []*os.File, err error) {
+	m := Message{Conn: c, Limit: limit}
+	return m.Receive(ctx, v)
 }
 
 // A Room is memory that is lent to users for a short time.
@@ -225,13 +224,13 @@ type Room interface {
 	Leave(uid uint32, n int)      // gives them back
 }
 
-// A message assembles a request or reply from several records.
-type message struct {
-	conn  *sock.Conn
-	limit int           // in bytes
-	step  time.Duration // how long it may take once it has begun, or 0
-	room  Room          // that its bytes are charged to, or nil
-	turn  sync.Locker   // held while a long text is decoded, or nil
+// A Message assembles a request or reply from several records.
+type Message struct {
+	Conn  *sock.Conn
+	Limit int           // in bytes
+	Step  time.Duration // how long it may take once it has begun, or 0
+	Room  Room          // that its bytes are charged to, or nil
+	Turn  sync.Locker   // held while a long text is decoded, or nil
 
 	text    []byte
 	files   []*os.File
@@ -239,14 +238,14 @@ type message struct {
 	counted int // bytes, in room
 }
 
-func (m *message) receive(ctx context.Context, v any) (files []*os.File, err error) {
-	if m.room != nil {
-		defer func() { m.room.Leave(m.conn.Peer().UID, m.counted) }()
+func (m *Message) Receive(ctx context.Context, v any) (files []*os.File, err error) {
+	if m.Room != nil {
+		defer func() { m.Room.Leave(m.Conn.Peer().UID, m.counted) }()
 	}
 	last, err := m.piece(ctx)
-	if err == nil && !last && m.step > 0 {
+	if err == nil && !last && m.Step > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, m.step)
+		ctx, cancel = context.WithTimeout(ctx, m.Step)
 		defer cancel()
 	}
 	for err == nil && !last {
@@ -254,7 +253,7 @@ func (m *message) receive(ctx context.Context, v any) (files []*os.File, err err
 	}
 	if err == nil {
 		if err = m.decode(v); err != nil {
-			err = fmt.Errorf("%w: %w", errMalformed, err)
+			err = fmt.Errorf("%w: %w", ErrMalformed, err)
 		}
 	}
 	if err != nil {
@@ -265,10 +264,10 @@ func (m *message) receive(ctx context.Context, v any) (files []*os.File, err err
 }
 
 // decode decodes the text. The result may take much more memory.
-func (m *message) decode(v any) error {
-	if m.turn != nil && len(m.text) > longMessage {
-		m.turn.Lock()
-		defer m.turn.Unlock()
+func (m *Message) decode(v any) error {
+	if m.Turn != nil && len(m.text) > longMessage {
+		m.Turn.Lock()
+		defer m.Turn.Unlock()
 	}
 	return json.Unmarshal(m.text, v)
 }
@@ -277,11 +276,11 @@ func (m *message) decode(v any) error {
 const longMessage = 4 << 10
 
 // count charges n more bytes to room, if there is one.
-func (m *message) count(n int) error {
-	if m.room == nil {
+func (m *Message) count(n int) error {
+	if m.Room == nil {
 		return nil
 	}
-	err := m.room.Take(m.conn.Peer().UID, n)
+	err := m.Room.Take(m.Conn.Peer().UID, n)
 	if err == nil {
 		m.counted += n
 	}
@@ -289,26 +288,26 @@ func (m *message) count(n int) error {
 }
 
 // piece receives a record, and reports whether it is the last.
-func (m *message) piece(ctx context.Context) (last bool, err error) {
-	rec, err := m.conn.Receive(ctx)
+func (m *Message) piece(ctx context.Context) (last bool, err error) {
+	rec, err := m.Conn.Receive(ctx)
 	if err != nil {
 		return false, err
 	}
 	m.records++
 	m.files = append(m.files, rec.Files...)
 	switch {
-	case rec.Data[0] > pieceLast:
-		return false, fmt.Errorf("%w: a record begins with %d", errMalformed, rec.Data[0])
-	case len(m.text)+len(rec.Data) > m.limit:
-		return false, fmt.Errorf("%w: longer than %d bytes", errMalformed, m.limit)
-	case len(rec.Files) > 0 && (m.records > 1 || rec.Data[0] != pieceLast):
-		return false, fmt.Errorf("%w: a message with descriptors is one record", errMalformed)
+	case rec.Data[0] > PieceLast:
+		return false, fmt.Errorf("%w: a record begins with %d", ErrMalformed, rec.Data[0])
+	case len(m.text)+len(rec.Data) > m.Limit:
+		return false, fmt.Errorf("%w: longer than %d bytes", ErrMalformed, m.Limit)
+	case len(rec.Files) > 0 && (m.records > 1 || rec.Data[0] != PieceLast):
+		return false, fmt.Errorf("%w: a message with descriptors is one record", ErrMalformed)
 	}
 	if err := m.count(len(rec.Data)); err != nil {
 		return false, err
 	}
 	m.text = append(m.text, rec.Data[1:]...)
-	return rec.Data[0] == pieceLast, nil
+	return rec.Data[0] == PieceLast, nil
 }
 
 // A Holder is a process that has a lease of what is kept, or may still write it.

@@ -1,4 +1,4 @@
-package keeper
+package protocol
 
 import (
 	"context"
@@ -25,7 +25,7 @@ type vector struct {
 
 func readVectors(t *testing.T) (all struct{ Vectors, Foreign, Invalid []vector }) {
 	t.Helper()
-	text := ok(os.ReadFile("testdata/vectors.json"))(t)
+	text := ok(os.ReadFile("../../testdata/vectors.json"))(t)
 	require.NoError(t, json.Unmarshal(text, &all))
 	return all
 }
@@ -49,9 +49,9 @@ func conversation(t *testing.T) (ctx context.Context, client, server *sock.Conn)
 // message returns the value that a vector of that kind decodes to.
 func (v vector) message() any {
 	if v.Kind == "reply" {
-		return &reply{}
+		return &Reply{}
 	}
-	return &request{}
+	return &Request{}
 }
 
 // Messages are sent as the vectors say, to the byte, and are received as they were sent.
@@ -63,7 +63,7 @@ func TestVectors(t *testing.T) {
 		m := v.message()
 		require.NoError(t, json.Unmarshal(v.Message, m), v.Name)
 		files := []*os.File{null, null}[:v.Files]
-		require.NoError(t, send(ctx, client, m, files...), v.Name)
+		require.NoError(t, Send(ctx, client, m, files...), v.Name)
 		for _, want := range v.Records {
 			rec, err := server.Receive(ctx)
 			require.NoError(t, err, v.Name)
@@ -91,7 +91,7 @@ func requireReads(t *testing.T, ctx context.Context, client, server *sock.Conn, 
 		require.NoError(t, client.Send(ctx, []byte(r)), v.Name)
 	}
 	got := v.message()
-	files, err := receive(ctx, server, maxMessage, got)
+	files, err := Receive(ctx, server, MaxMessage, got)
 	require.NoError(t, err, v.Name)
 	require.Empty(t, files)
 	text := ok(json.Marshal(got))(t)
@@ -105,8 +105,8 @@ func TestInvalidVectors(t *testing.T) {
 		for _, r := range v.Records {
 			require.NoError(t, client.Send(ctx, []byte(r)), v.Name)
 		}
-		files, err := receive(ctx, server, maxMessage, &request{})
-		require.ErrorIs(t, err, errMalformed, v.Name)
+		files, err := Receive(ctx, server, MaxMessage, &Request{})
+		require.ErrorIs(t, err, ErrMalformed, v.Name)
 		require.Empty(t, files)
 	}
 }
@@ -115,26 +115,26 @@ func TestInvalidVectors(t *testing.T) {
 // both sides.
 func TestLongMessages(t *testing.T) {
 	ctx, client, server := conversation(t)
-	long := request{Op: opStat, Reason: strings.Repeat("x", 3*maxPiece)}
+	long := Request{Op: OpStat, Reason: strings.Repeat("x", 3*MaxPiece)}
 	sent := make(chan error, 1)
-	go func() { sent <- send(ctx, client, long) }()
-	var got request
-	require.NoError(t, errOf(receive(ctx, server, maxMessage, &got)))
+	go func() { sent <- Send(ctx, client, long) }()
+	var got Request
+	require.NoError(t, errOf(Receive(ctx, server, MaxMessage, &got)))
 	require.NoError(t, <-sent)
 	require.Equal(t, long, got)
-	long.Reason = strings.Repeat("x", maxMessage)
-	require.ErrorContains(t, send(ctx, client, long), "are allowed")
+	long.Reason = strings.Repeat("x", MaxMessage)
+	require.ErrorContains(t, Send(ctx, client, long), "are allowed")
 
 	go func() {
-		piece := make([]byte, maxPiece)
-		for range maxMessage/maxPiece + 1 {
+		piece := make([]byte, MaxPiece)
+		for range MaxMessage/MaxPiece + 1 {
 			if client.Send(ctx, piece) != nil {
 				break
 			}
 		}
 		close(sent)
 	}()
-	require.ErrorIs(t, errOf(receive(ctx, server, maxMessage, &got)), errMalformed)
+	require.ErrorIs(t, errOf(Receive(ctx, server, MaxMessage, &got)), ErrMalformed)
 	server.Drop()
 	<-sent
 }
