@@ -127,10 +127,12 @@ type Memory struct {
 	Generation  uint64 `json:"generation"`
 }
 
+// Describe returns the protocol's form of d.
 func Describe(d gpumem.Descriptor) *Memory {
 	return &Memory{d.Size, d.ChunkSize, d.Chunks, d.Granularity, d.Generation}
 }
 
+// Descriptor returns the descriptor of memory of a kind on a device.
 func (m *Memory) Descriptor(k gpumem.Kind, dev gpumem.UUID) gpumem.Descriptor {
 	return gpumem.Descriptor{Kind: k, Device: dev, Size: m.Size, ChunkSize: m.ChunkSize, Chunks: m.Chunks, Granularity: m.Granularity, Generation: m.Generation}
 }
@@ -238,6 +240,7 @@ type Message struct {
 	counted int // bytes, in room
 }
 
+// Receive receives the message and decodes it into v. The caller owns the files.
 func (m *Message) Receive(ctx context.Context, v any) (files []*os.File, err error) {
 	if m.Room != nil {
 		defer func() { m.Room.Leave(m.Conn.Peer().UID, m.counted) }()
