@@ -170,7 +170,7 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int
 // refused. It returns err if there is no such reason now.
 func (c *Client) whyRefused(ctx context.Context, name string, part int, access cu.Access, err error) error {
 	var no *Error
-	_, why := c.query(ctx, protocol.Request{Op: protocol.OpLease, Name: name, Part: part, Access: access.String()})
+	_, why := c.conn().Query(ctx, protocol.Request{Op: protocol.OpLease, Name: name, Part: part, Access: access.String()})
 	if errors.As(why, &no) && no.Code != state.BadRequest { // BadRequest: this keeper does not know the operation
 		return errors.Join(no, err)
 	}

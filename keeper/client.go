@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/descriptor"
-	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -22,166 +20,35 @@ import (
 // answers a question (Status, List, Stat), the Client asks the next one.
 type Client struct {
 	socket string
-	turn   chan struct{} // holds a token while a request is in progress
-
-	mu     sync.Mutex
-	conn   *sock.Conn // nil if the last one is lost
-	closed bool
+	wire   *protocol.Client
 }
 
 // Dial connects to the keeper whose readers' socket lies at socket. Errors:
 // [sock.ErrNoListener] and the others of [sock.Dial].
 func Dial(ctx context.Context, socket string) (*Client, error) {
-	c := &Client{socket: socket, turn: make(chan struct{}, 1)}
-	if _, err := c.connect(ctx); err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// connect returns the connection, a new one if there is none. A request calls it in its turn.
-func (c *Client) connect(ctx context.Context) (*sock.Conn, error) {
-	c.mu.Lock()
-	conn, over := c.conn, c.closed
-	c.mu.Unlock()
-	if over {
-		return nil, sock.ErrClosed
-	}
-	if conn != nil {
-		return conn, nil
-	}
-	conn, err := sock.Dial(ctx, c.socket+protocol.ControlSuffix)
+	wire, err := protocol.Dial(ctx, socket)
 	if err != nil {
 		return nil, err
 	}
-	if err := keeperOf(c.socket).Check(conn.Peer()); err != nil { // it is given descriptors
-		return nil, errors.Join(err, conn.Close())
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, errors.Join(sock.ErrClosed, conn.Close())
-	}
-	c.conn = conn
-	return conn, nil
-}
-
-// lose ends a connection that is of no more use: an answer to an earlier request may still
-// arrive there.
-func (c *Client) lose() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.conn != nil {
-		c.conn.Drop()
-		c.conn = nil
-	}
+	return &Client{socket, wire}, nil
 }
 
 // Close ends the connection, and a request that waits. The keeper gives up what was booked and
 // not delivered when its time is over or this process has ended. Close may be called again and
 // on nil.
-func (c *Client) Close() error {
+func (c *Client) Close() error { return c.conn().Close() }
+
+// conn returns the connection, or nil, which is a closed one.
+func (c *Client) conn() *protocol.Client {
 	if c == nil {
 		return nil
 	}
-	c.mu.Lock()
-	conn := c.conn
-	c.conn, c.closed = nil, true
-	c.mu.Unlock()
-	if conn == nil {
-		return nil
-	}
-	return conn.Close()
-}
-
-// take waits for a turn, which the caller gives back.
-func (c *Client) take(ctx context.Context) (back func(), err error) {
-	if err := plain.ContextErr(ctx); err != nil {
-		return nil, err
-	}
-	if c == nil || c.turn == nil {
-		return nil, sock.ErrClosed
-	}
-	select {
-	case c.turn <- struct{}{}:
-		return func() { <-c.turn }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// ask sends a request and returns the answer. The error is the keeper's [*Error], or that of
-// the connection.
-func (c *Client) ask(ctx context.Context, r protocol.Request, files ...*os.File) (protocol.Reply, error) {
-	back, err := c.take(ctx)
-	if err != nil {
-		return protocol.Reply{}, err
-	}
-	defer back()
-	return c.askNow(ctx, r, files...)
-}
-
-// askNow is ask, for a caller that has a turn.
-func (c *Client) askNow(ctx context.Context, r protocol.Request, files ...*os.File) (protocol.Reply, error) {
-	answer, extra, err := c.exchange(ctx, r, files...)
-	sock.DropFiles(extra)
-	return answer, err
-}
-
-// exchange is askNow with the descriptors that came with the answer, which are the caller's.
-func (c *Client) exchange(ctx context.Context, r protocol.Request, files ...*os.File) (answer protocol.Reply, extra []*os.File, err error) {
-	if err := r.Check(); err != nil {
-		return protocol.Reply{}, nil, err
-	}
-	conn, err := c.connect(ctx)
-	if err != nil {
-		return protocol.Reply{}, nil, err
-	}
-	err = protocol.Send(ctx, conn, r, files...)
-	if err == nil || errors.Is(err, sock.ErrPeerLost) { // the keeper may have sent the reason for a refusal
-		var lost error
-		extra, lost = protocol.Receive(ctx, conn, protocol.MaxReply, &answer)
-		err = firstOf(lost, err)
-	}
-	switch {
-	case errors.Is(err, protocol.ErrTooLong):
-		return protocol.Reply{}, extra, err
-	case err != nil:
-		c.lose()
-		return protocol.Reply{}, extra, err
-	case answer.Error != nil:
-		return answer, extra, answer.Error
-	}
-	return answer, extra, nil
-}
-
-// firstOf returns the error of a conversation whose sending ended with sent, and whose answer
-// ended with received.
-func firstOf(received, sent error) error {
-	if received == nil || sent == nil {
-		return received
-	}
-	return sent
-}
-
-// query is ask for a request that may be repeated.
-func (c *Client) query(ctx context.Context, r protocol.Request) (protocol.Reply, error) {
-	for pause := time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		a, err := c.ask(ctx, r)
-		if !errors.Is(err, sock.ErrPeerLost) {
-			return a, err
-		}
-		select {
-		case <-ctx.Done():
-			return a, err
-		case <-time.After(pause):
-		}
-	}
+	return c.wire
 }
 
 // Status asks the keeper to describe itself.
 func (c *Client) Status(ctx context.Context) (Status, error) {
-	a, err := c.query(ctx, protocol.Request{Op: protocol.OpStatus})
+	a, err := c.conn().Query(ctx, protocol.Request{Op: protocol.OpStatus})
 	if err != nil {
 		return Status{}, err
 	}
@@ -193,14 +60,14 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 
 // List returns what is kept under all names that this process may read.
 func (c *Client) List(ctx context.Context) ([]Info, error) {
-	a, err := c.query(ctx, protocol.Request{Op: protocol.OpList})
+	a, err := c.conn().Query(ctx, protocol.Request{Op: protocol.OpList})
 	return a.Names, err
 }
 
 // Stat returns what is kept under a name. If there is no such name the error is an [*Error]
 // with the code not-found.
 func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
-	a, err := c.query(ctx, protocol.Request{Op: protocol.OpStat, Name: name})
+	a, err := c.conn().Query(ctx, protocol.Request{Op: protocol.OpStat, Name: name})
 	if err != nil {
 		return Info{}, err
 	}
@@ -219,20 +86,20 @@ func (c *Client) Remove(ctx context.Context, name string) error {
 // RemoveVersion is Remove if that version is the current one; 0 is any. If another one is
 // current the error is an [*Error] with the code conflict.
 func (c *Client) RemoveVersion(ctx context.Context, name string, version uint64) error {
-	_, err := c.ask(ctx, protocol.Request{Op: protocol.OpRemove, Name: name, Version: version})
+	_, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpRemove, Name: name, Version: version})
 	return err
 }
 
 // Drain makes the keeper refuse new readers of a name and tell the readers that have it
 // ([DrainNotice]). If on is false it admits new readers again.
 func (c *Client) Drain(ctx context.Context, name string, on bool) error {
-	_, err := c.ask(ctx, protocol.Request{Op: protocol.OpDrain, Name: name, On: on})
+	_, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpDrain, Name: name, On: on})
 	return err
 }
 
 // DrainDevice is Drain for all that is kept on a device.
 func (c *Client) DrainDevice(ctx context.Context, dev cu.UUID, on bool) error {
-	_, err := c.ask(ctx, protocol.Request{Op: protocol.OpDrain, Device: dev.String(), On: on})
+	_, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpDrain, Device: dev.String(), On: on})
 	return err
 }
 
@@ -240,52 +107,20 @@ func (c *Client) DrainDevice(ctx context.Context, dev cu.UUID, on bool) error {
 // and why. counted reports whether the keeper acts on that: it does if this user may write or
 // remove the name.
 func (c *Client) Report(ctx context.Context, name string, version uint64, part int, verdict, reason string) (counted bool, err error) {
-	a, err := c.ask(ctx, protocol.Request{Op: protocol.OpReport, Name: name, Version: version, Part: part, Verdict: verdict, Reason: reason})
+	a, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpReport, Name: name, Version: version, Part: part, Verdict: verdict, Reason: reason})
 	return a.Counted, err
 }
 
 // Yield asks the keeper to end for a successor, which finds everything in the fd store.
 func (c *Client) Yield(ctx context.Context) error {
-	_, err := c.ask(ctx, protocol.Request{Op: protocol.OpYield})
+	_, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpYield})
 	return err
 }
 
 // Watch calls f with each event of a name, or of all names if that is "". It returns when ctx
 // is done, f returns false or the keeper has ended. Other requests of the Client wait that long.
 func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) error {
-	back, err := c.take(ctx)
-	if err != nil {
-		return err
-	}
-	defer back()
-	if f == nil {
-		return errors.New("keeper: no function to call with what happens (nil)")
-	}
-	watch := protocol.Request{Op: protocol.OpWatch, Name: name}
-	if err := watch.Check(); err != nil {
-		return err
-	}
-	conn, err := c.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer c.lose() // events still arrive there
-	if err := protocol.Send(ctx, conn, watch); err != nil {
-		return err
-	}
-	for {
-		var a protocol.Reply
-		extra, err := protocol.Receive(ctx, conn, protocol.MaxReply, &a)
-		sock.DropFiles(extra)
-		switch {
-		case err != nil:
-			return err
-		case a.Error != nil:
-			return a.Error
-		case a.Event != nil && !f(*a.Event):
-			return nil
-		}
-	}
+	return c.conn().Watch(ctx, name, f)
 }
 
 // A booking is a part that this client is to deliver.
@@ -302,7 +137,7 @@ func (c *Client) book(ctx context.Context, p Put, part Part, transaction string)
 	if end, ok := ctx.Deadline(); ok && limit == 0 {
 		limit = time.Until(end)
 	}
-	a, err := c.ask(ctx, protocol.Request{
+	a, err := c.conn().Ask(ctx, protocol.Request{
 		Op: protocol.OpBook, Name: p.Name, Transaction: transaction, Parts: p.Parts, Part: part.Index, Labels: p.Labels, Expect: p.Expect,
 		Device: part.Device.UUID().String(), Kind: part.Device.Driver().Kind().String(), Bytes: part.Size, TimeoutMS: limit.Milliseconds(),
 	})
@@ -320,29 +155,29 @@ func (b *booking) deliver(ctx context.Context, d *protocol.Memory, files []*os.F
 		if err != nil {
 			return protocol.Reply{}, err
 		}
-		_, err = c.ask(ctx, protocol.Request{Op: protocol.OpTable, Ticket: b.ticket}, f)
+		_, err = c.conn().Ask(ctx, protocol.Request{Op: protocol.OpTable, Ticket: b.ticket}, f)
 		if err = errors.Join(err, f.Close()); err != nil {
 			return protocol.Reply{}, fmt.Errorf("sending the table: %w", err)
 		}
 	}
 	for len(files) > 0 {
 		n := min(len(files), sock.MaxFDs)
-		if _, err := c.ask(ctx, protocol.Request{Op: protocol.OpFiles, Ticket: b.ticket}, files[:n]...); err != nil {
+		if _, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpFiles, Ticket: b.ticket}, files[:n]...); err != nil {
 			return protocol.Reply{}, fmt.Errorf("sending the descriptors: %w", err)
 		}
 		files = files[n:]
 	}
-	return c.ask(ctx, protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: d, Digest: digest})
+	return c.conn().Ask(ctx, protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: d, Digest: digest})
 }
 
 func (b *booking) cancel(ctx context.Context) error {
-	_, err := b.client.ask(ctx, protocol.Request{Op: protocol.OpCancel, Ticket: b.ticket})
+	_, err := b.client.conn().Ask(ctx, protocol.Request{Op: protocol.OpCancel, Ticket: b.ticket})
 	return err
 }
 
 // renew resumes the ticket over a new connection, or finds that its part has come.
 func (b *booking) renew(ctx context.Context) error {
-	a, err := b.client.ask(ctx, protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
+	a, err := b.client.conn().Ask(ctx, protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
 	if err == nil && a.Delivered {
 		b.came = &a
 	}

@@ -68,7 +68,7 @@ func askToEnd(ctx context.Context, socket string) (names []Info, err error) {
 	}
 	defer c.Close()
 	if names, err = c.List(ctx); err == nil {
-		_, err = c.ask(ctx, protocol.Request{Op: protocol.OpEnd})
+		_, err = c.conn().Ask(ctx, protocol.Request{Op: protocol.OpEnd})
 	}
 	if errors.Is(err, sock.ErrPeerLost) || errors.Is(err, context.DeadlineExceeded) { // it ends, or is asked again
 		return names, nil

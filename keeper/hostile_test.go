@@ -88,10 +88,10 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"bad-request", protocol.Request{Op: protocol.OpDrain, Device: "moon", On: true}},
 		{"not-found", protocol.Request{Op: protocol.OpRemove, Name: "nobody"}},
 	} {
-		_, err := c.ask(soon(t), r.ask)
+		_, err := c.conn().Ask(soon(t), r.ask)
 		requireCode(t, r.code, err)
 	}
-	require.ErrorIs(t, errOf(c.ask(soon(t), protocol.Request{Op: protocol.OpStatus, Reason: strings.Repeat("x", protocol.MaxMessage)})), protocol.ErrTooLong)
+	require.ErrorIs(t, errOf(c.conn().Ask(soon(t), protocol.Request{Op: protocol.OpStatus, Reason: strings.Repeat("x", protocol.MaxMessage)})), protocol.ErrTooLong)
 	require.NoError(t, b.cancel(soon(t)))
 	require.LessOrEqual(t, storeSets(s), 3)
 }
@@ -172,7 +172,7 @@ func TestHostileDescriptors(t *testing.T) {
 	d, files := exported(t, dev)
 	const all = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 	send := func(op string, files ...*os.File) error {
-		_, err := c.ask(soon(t), protocol.Request{Op: op, Ticket: b.ticket}, files...)
+		_, err := c.conn().Ask(soon(t), protocol.Request{Op: op, Ticket: b.ticket}, files...)
 		return err
 	}
 	for _, f := range []*os.File{os.Stdin, memoryFile(t, "x", all)} {
@@ -191,7 +191,7 @@ func TestHostileDescriptors(t *testing.T) {
 	deliver := func(size uint64, digest string) error {
 		m := protocol.Describe(d)
 		m.Size = size
-		_, err := c.ask(soon(t), protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: m, Digest: digest})
+		_, err := c.conn().Ask(soon(t), protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: m, Digest: digest})
 		return err
 	}
 	requireCode(t, "bad-request", deliver(small, digest)) // no descriptors
@@ -201,10 +201,10 @@ func TestHostileDescriptors(t *testing.T) {
 	require.NoError(t, send(protocol.OpFiles, files...))
 	requireCode(t, "bad-request", deliver(small, digest)) // twice as many
 	require.LessOrEqual(t, storeSets(s), 3)
-	require.NoError(t, errOf(c.ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})), "all comes again")
+	require.NoError(t, errOf(c.conn().Ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})), "all comes again")
 	require.NoError(t, send(protocol.OpFiles, files...))
 	require.NoError(t, deliver(small, digest))
-	same, err := c.ask(soon(t), protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket})
+	same, err := c.conn().Ask(soon(t), protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket})
 	require.NoError(t, err, "who asks again hears the same")
 	require.Equal(t, protocol.Reply{Version: 1, Delivered: true}, same)
 	require.Equal(t, uint64(1), stat(t, c, "booked").Version)

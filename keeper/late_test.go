@@ -64,7 +64,7 @@ func TestNoYieldWithAStoppedStore(t *testing.T) {
 	finish := holdLong(t, s)
 	defer finish()
 	requireCode(t, codeStoreSilent, c.Yield(soon(t)))
-	_, err := c.manifest(soon(t))
+	_, err := servedManifest(soon(t), c.wire)
 	requireCode(t, codeStoreSilent, err)
 	finish()
 	require.NoError(t, s.Err())
@@ -161,12 +161,12 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	_, err := b.deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:00000000000000000000000000000000", nil)
 	requireCode(t, codeUnknown, err)
 	again := protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket}
-	_, err = c.ask(soon(t), again)
+	_, err = c.conn().Ask(soon(t), again)
 	requireCode(t, codeStoreSilent, err)
 	require.Positive(t, taken(s.received))
 
 	p.goOn()
-	a := ok(c.ask(soon(t), again))(t)
+	a := ok(c.conn().Ask(soon(t), again))(t)
 	require.Equal(t, uint64(2), a.Version)
 	require.Zero(t, taken(s.received))
 	waited := delivery{booking: state.Booking{By: state.Writer{Who: s.self()}}} // it waited for changeLock, after the first
@@ -193,7 +193,7 @@ func taken(p *places) int {
 func TestLeaseWhileOthersLeave(t *testing.T) {
 	s, c, _, _ := hastyKeeper(t, time.Second)
 	asks := func() error {
-		_, err := c.query(soon(t), protocol.Request{Op: protocol.OpLease, Name: "a", Access: share.ReadOnly.String()})
+		_, err := c.conn().Query(soon(t), protocol.Request{Op: protocol.OpLease, Name: "a", Access: share.ReadOnly.String()})
 		return err
 	}
 	leave := func(of *offer) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -16,15 +17,15 @@ import (
 func TestKeeperOf(t *testing.T) {
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "socket")
-	require.Equal(t, sock.Policy{}, keeperOf(socket))
-	require.Equal(t, sock.Policy{}, keeperOf("/nonexistent/socket"))
+	require.Equal(t, sock.Policy{}, protocol.KeeperOf(socket))
+	require.Equal(t, sock.Policy{}, protocol.KeeperOf("/nonexistent/socket"))
 	if os.Chown(dir, 1234, 1234) != nil {
 		t.Skip("only root gives a directory to another user")
 	}
 	require.NoError(t, os.Chmod(dir, 0o711))
-	require.Equal(t, sock.Policy{UIDs: []uint32{1234}}, keeperOf(socket))
+	require.Equal(t, sock.Policy{UIDs: []uint32{1234}}, protocol.KeeperOf(socket))
 	require.NoError(t, os.Chmod(dir, 0o731))
-	require.Equal(t, sock.Policy{}, keeperOf(socket), "others may have made it")
+	require.Equal(t, sock.Policy{}, protocol.KeeperOf(socket), "others may have made it")
 }
 
 // Readers get a table as it was written, and it takes no more room than that.

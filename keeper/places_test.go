@@ -94,7 +94,7 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	hoarder := ok(Dial(soon(t), s.opts.Socket))(t)
 	b := bookingOf(t, hoarder, dev, small)
 	send := func(c *Client) error {
-		_, err := c.ask(soon(t), protocol.Request{Op: protocol.OpFiles, Ticket: b.ticket}, files[0])
+		_, err := c.conn().Ask(soon(t), protocol.Request{Op: protocol.OpFiles, Ticket: b.ticket}, files[0])
 		return err
 	}
 	for range 3 {
@@ -102,9 +102,9 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 	}
 	no := requireCode(t, codeBusy, send(hoarder))
 	require.Contains(t, no.Message, "3 descriptors of parts that were not delivered")
-	require.NoError(t, errOf(c.ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})))
+	require.NoError(t, errOf(c.conn().Ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})))
 	requireCode(t, codeBusy, send(c)) // all connections of the user together
-	require.NoError(t, errOf(hoarder.ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})), "all comes again")
+	require.NoError(t, errOf(hoarder.conn().Ask(soon(t), protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket})), "all comes again")
 	require.NoError(t, send(hoarder))
 	require.NoError(t, hoarder.Close())
 	require.Eventually(t, func() bool {
@@ -113,7 +113,7 @@ func TestFault92_DescriptorsThatAreNotDelivered(t *testing.T) {
 		return s.received.taken == 0
 	}, waitLong, waitStep)
 	require.NoError(t, send(c))
-	require.NoError(t, errOf(c.ask(soon(t), protocol.Request{Op: protocol.OpCancel, Ticket: b.ticket})))
+	require.NoError(t, errOf(c.conn().Ask(soon(t), protocol.Request{Op: protocol.OpCancel, Ticket: b.ticket})))
 	require.Eventually(t, func() bool { return before == kinds() }, waitLong, waitStep, "%s", lazily(func() string { return before + kinds() }))
 }
 
@@ -140,9 +140,15 @@ func TestDescriptorsWithoutATicket(t *testing.T) {
 			require.NoError(t, conn.Close())
 		})
 	}
-	b := bookingOf(t, c, dev, small)
-	conn := c.conn
-	require.NoError(t, conn.Send(soon(t), record(protocol.PieceMore, `{"op":"files","ticket":"`+b.ticket), os.Stdin))
+	conn := ok(sock.Dial(soon(t), c.socket+protocol.ControlSuffix))(t)
+	defer conn.Close()
+	var booked protocol.Reply
+	require.NoError(t, protocol.Send(soon(t), conn, protocol.Request{
+		Op: protocol.OpBook, Name: "halved", Parts: 1, Device: dev.UUID().String(), Kind: dev.Driver().Kind().String(), Bytes: small,
+	}))
+	require.NoError(t, errOf(protocol.Receive(soon(t), conn, protocol.MaxReply, &booked)))
+	require.NotEmpty(t, booked.Ticket)
+	require.NoError(t, conn.Send(soon(t), record(protocol.PieceMore, `{"op":"files","ticket":"`+booked.Ticket), os.Stdin))
 	require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 }
 
@@ -157,10 +163,11 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 	require.NoError(t, conn.Send(soon(t), record(protocol.PieceMore, `{`)))
 	require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
 	require.NoError(t, conn.Close())
-	idle := dialled(t, opts.Socket)
-	require.NoError(t, errOf(idle.Status(soon(t))))
-	time.Sleep(2 * opts.Timeout)
-	require.NotNil(t, idle.conn)
-	require.NoError(t, idle.conn.Send(soon(t), record(protocol.PieceLast, `{"op":"status"}`)), "between messages it may wait")
-	require.NoError(t, errOf(idle.conn.Receive(soon(t))))
+	idle := ok(sock.Dial(soon(t), s.opts.Socket+protocol.ControlSuffix))(t)
+	defer idle.Close()
+	for range 2 {
+		require.NoError(t, idle.Send(soon(t), record(protocol.PieceLast, `{"op":"status"}`)), "between messages it may wait")
+		require.NoError(t, errOf(idle.Receive(soon(t))))
+		time.Sleep(2 * opts.Timeout)
+	}
 }

@@ -183,7 +183,7 @@ func TestTicketOfAnotherUser(t *testing.T) {
 	refused := func() {
 		t.Helper()
 		for _, op := range []string{protocol.OpFiles, protocol.OpDeliver, protocol.OpCancel} {
-			_, err := other.ask(soon(t), protocol.Request{Op: op, Ticket: b.ticket})
+			_, err := other.conn().Ask(soon(t), protocol.Request{Op: op, Ticket: b.ticket})
 			requireCode(t, "not-found", err)
 		}
 		require.Nil(t, stolen.came)

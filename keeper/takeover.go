@@ -78,10 +78,10 @@ func takeOver(ctx context.Context, opts Options, scrapers net.Listener) (*Server
 func askToYield(ctx context.Context, opts Options) (yielded bool, err error) {
 	step, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	c, err := Dial(step, opts.Socket)
+	c, err := protocol.Dial(step, opts.Socket)
 	if err == nil {
 		defer c.Close()
-		_, err = c.Status(step)
+		_, err = c.Query(step, protocol.Request{Op: protocol.OpStatus})
 	}
 	switch {
 	case errors.Is(err, sock.ErrNoListener), errors.Is(err, sock.ErrPeerLost), errors.Is(err, context.DeadlineExceeded):
@@ -89,22 +89,22 @@ func askToYield(ctx context.Context, opts Options) (yielded bool, err error) {
 	case err != nil:
 		return false, fmt.Errorf("asking the keeper to yield: %w", err)
 	}
-	err = c.canFollow(ctx, opts.Policy)
+	err = canFollow(ctx, c, opts.Policy)
 	if errors.Is(err, sock.ErrPeerLost) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("this keeper cannot follow the one that serves, which goes on: %w", err)
 	}
-	if err := c.Yield(ctx); err != nil && !errors.Is(err, sock.ErrPeerLost) {
+	if _, err := c.Ask(ctx, protocol.Request{Op: protocol.OpYield}); err != nil && !errors.Is(err, sock.ErrPeerLost) {
 		return false, fmt.Errorf("asking the keeper to yield: %w", err)
 	}
 	return true, nil
 }
 
 // canFollow returns nil if this process can read the manifest of the keeper that serves.
-func (c *Client) canFollow(ctx context.Context, p Policy) error {
-	manifest, err := c.manifest(ctx)
+func canFollow(ctx context.Context, c *protocol.Client, p Policy) error {
+	manifest, err := servedManifest(ctx, c)
 	if state.CodeOf(err) == state.BadRequest {
 		return nil // the keeper is older than this operation, and so is its manifest
 	}
@@ -115,14 +115,9 @@ func (c *Client) canFollow(ctx context.Context, p Policy) error {
 	return err
 }
 
-// manifest returns what the keeper would leave to a successor now.
-func (c *Client) manifest(ctx context.Context) ([]byte, error) {
-	back, err := c.take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer back()
-	_, files, err := c.exchange(ctx, protocol.Request{Op: protocol.OpManifest})
+// servedManifest returns what the keeper would leave to a successor now.
+func servedManifest(ctx context.Context, c *protocol.Client) ([]byte, error) {
+	_, files, err := c.AskFiles(ctx, protocol.Request{Op: protocol.OpManifest})
 	defer sock.DropFiles(files)
 	if err != nil {
 		return nil, err
@@ -187,9 +182,9 @@ func TakeBack(ctx context.Context, opts Options) (*Server, error) {
 // awaitService waits until a keeper answers.
 func awaitService(ctx context.Context, socket string) bool {
 	for ctx.Err() == nil {
-		c, err := Dial(ctx, socket)
+		c, err := protocol.Dial(ctx, socket)
 		if err == nil {
-			_, err = c.Status(ctx)
+			_, err = c.Query(ctx, protocol.Request{Op: protocol.OpStatus})
 			_ = c.Close()
 		}
 		if err == nil {
