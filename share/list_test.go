@@ -51,7 +51,7 @@ func TestList(t *testing.T) {
 
 // A list of many offers comes in many records, and is bounded.
 func TestListOfManyOffers(t *testing.T) {
-	srv := listen(t)
+	_, _, srv := listening(t)
 	for i := range MaxListed {
 		addOffer(srv, fmt.Sprintf("%04d %0250d", i, i)[:4+i%252])
 	}
