@@ -185,8 +185,8 @@ func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
 	require.NoError(t, theirBefore.Await(soon(t), 2))
 }
 
-// A thousand waits end when their numbers come, and ask the driver seldom until then: one
-// poller serves them, with pauses. BenchmarkWaits says how much of a CPU that takes.
+// A thousand waits end when their numbers come, and make few driver calls until then:
+// what looks for the numbers pauses. BenchmarkWaits says how much of a CPU that takes.
 func TestManyWaitsEnd(t *testing.T) {
 	for name, c := range crowds {
 		t.Run(name, func(t *testing.T) {
