@@ -7,9 +7,9 @@ export GOFLAGS += -trimpath
 GO       ?= go
 COMMANDS := producer consumer launch ring gpufd
 # Packages whose tests use the driver; their test binaries go to the GPU machine.
-GPU_PKGS := cu/sys cu cu/cutest kernels kernels/digest vmm internal/safetensors internal/doctor share channel keeper tests/handoff tests/interop tests/compute tests/load tests/python tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
+GPU_PKGS := cu/sys cu cu/cutest kernels kernels/digest vmm internal/safetensors internal/doctor share channel keeper keeper/server tests/handoff tests/interop tests/compute tests/load tests/python tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
 # Those of them that may share a GPU with each other: the others count its memory.
-GPU_TOGETHER := cu/sys cu cu/cutest kernels kernels/digest internal/safetensors internal/doctor keeper tests/handoff tests/interop tests/compute tests/load tests/corpus examples/go examples/go/08-test-without-a-gpu
+GPU_TOGETHER := cu/sys cu cu/cutest kernels kernels/digest internal/safetensors internal/doctor keeper keeper/server tests/handoff tests/interop tests/compute tests/load tests/corpus examples/go examples/go/08-test-without-a-gpu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
 TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s
@@ -27,7 +27,7 @@ GATE_ARM64 := ./cu/sys ./cu ./cu/soft ./tests/conformance
 # programs and the files of other languages that tests start, hence -count=1.
 GOTEST     := $(TOOL) gotestsum --format pkgname -- -p 6 -count=1 -vet=off -timeout 20m
 # The packages whose tests take longest begin first.
-LONGEST    := ./tests/python ./tests/pages ./keeper ./share ./tests/load ./channel ./tests/interop
+LONGEST    := ./tests/python ./tests/pages ./keeper/server ./share ./tests/load ./channel ./tests/interop
 # Flags of make test, such as -short or -run=TestFault71.
 TESTFLAGS  ?=
 HANDOFFS  ?= 10000

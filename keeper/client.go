@@ -2,16 +2,9 @@ package keeper
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"os"
-	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
-	"github.com/gpufd/gpufd/sock"
 )
 
 // A Client asks a keeper what it has, and gives it memory to keep. Readers need none:
@@ -121,65 +114,4 @@ func (c *Client) Yield(ctx context.Context) error {
 // is done, f returns false or the keeper has ended. Other requests of the Client wait that long.
 func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) error {
 	return c.conn().Watch(ctx, name, f)
-}
-
-// A booking is a part that this client is to deliver.
-type booking struct {
-	client *Client
-	ticket string
-	until  time.Duration
-	came   *protocol.Reply // a keeper's answer that the part had come before the last keeper was lost
-}
-
-// book asks for room for a part.
-func (c *Client) book(ctx context.Context, p Put, part Part, transaction string) (*booking, error) {
-	limit := p.Timeout
-	if end, ok := ctx.Deadline(); ok && limit == 0 {
-		limit = time.Until(end)
-	}
-	a, err := c.conn().Ask(ctx, protocol.Request{
-		Op: protocol.OpBook, Name: p.Name, Transaction: transaction, Parts: p.Parts, Part: part.Index, Labels: p.Labels, Expect: p.Expect,
-		Device: part.Device.UUID().String(), Kind: part.Device.Driver().Kind().String(), Bytes: part.Size, TimeoutMS: limit.Milliseconds(),
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &booking{client: c, ticket: a.Ticket, until: limit}, nil
-}
-
-// deliver hands a part over. The files stay the caller's.
-func (b *booking) deliver(ctx context.Context, d *protocol.Memory, files []*os.File, digest string, table json.RawMessage) (protocol.Reply, error) {
-	c := b.client
-	if len(table) > 0 {
-		f, err := descriptor.Sealed("gpufd-table", table)
-		if err != nil {
-			return protocol.Reply{}, err
-		}
-		_, err = c.conn().Ask(ctx, protocol.Request{Op: protocol.OpTable, Ticket: b.ticket}, f)
-		if err = errors.Join(err, f.Close()); err != nil {
-			return protocol.Reply{}, fmt.Errorf("sending the table: %w", err)
-		}
-	}
-	for len(files) > 0 {
-		n := min(len(files), sock.MaxFDs)
-		if _, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpFiles, Ticket: b.ticket}, files[:n]...); err != nil {
-			return protocol.Reply{}, fmt.Errorf("sending the descriptors: %w", err)
-		}
-		files = files[n:]
-	}
-	return c.conn().Ask(ctx, protocol.Request{Op: protocol.OpDeliver, Ticket: b.ticket, Memory: d, Digest: digest})
-}
-
-func (b *booking) cancel(ctx context.Context) error {
-	_, err := b.client.conn().Ask(ctx, protocol.Request{Op: protocol.OpCancel, Ticket: b.ticket})
-	return err
-}
-
-// renew resumes the ticket over a new connection, or finds that its part has come.
-func (b *booking) renew(ctx context.Context) error {
-	a, err := b.client.conn().Ask(ctx, protocol.Request{Op: protocol.OpRenew, Ticket: b.ticket, TimeoutMS: b.until.Milliseconds()})
-	if err == nil && a.Delivered {
-		b.came = &a
-	}
-	return err
 }

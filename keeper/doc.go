@@ -1,10 +1,9 @@
 // Package keeper keeps GPU memory that outlives the processes that made it: an inference
 // server that restarts takes its weights from a keeper, and does not load them again.
 //
-// A keeper ([Open]) holds file descriptors of memory under names, in versions of one part
-// or several, and gives them to readers. It loads no libcuda, maps no memory and needs no
-// GPU. The fd store, a process of its own ([RunStore]), holds what must outlive the keeper. If
-// a keeper is killed, the next one goes on where it was.
+// A keeper (package keeper/server, and the program gpufd keeper) holds file descriptors of memory
+// under names, in versions of one part or several, and gives them to readers. This package is what
+// writers and readers call.
 //
 //	k, err := keeper.Dial(ctx, socket)                              // a writer
 //	kept, err := k.Put(ctx, keeper.Put{Name: "llama"}, part)        // loads, hands over

@@ -2,13 +2,9 @@ package keeper
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,12 +12,26 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/keeper/internal/fdstore"
-	"github.com/gpufd/gpufd/keeper/internal/state"
-	"github.com/gpufd/gpufd/kernels/digest"
-	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/vmm"
 )
+
+// storeArgument runs the test binary as an fd store.
+const storeArgument = "fd-store"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == storeArgument {
+		if err := server.RunStore(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if err := os.Setenv("GPUFD_SOFT_DEVICES", "2"); err != nil { // of the software driver alone
+		panic(err)
+	}
+	cutest.Main(m, nil)
+}
 
 // soon is a deadline for what should happen at once.
 func soon(t testing.TB) context.Context {
@@ -35,92 +45,12 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// newSocket returns a path in a directory that only this user may look into. An fd store
-// that is there when the test ends is ended.
-func newSocket(t testing.TB) string {
+// opened is a keeper at socket, which ends with the test.
+func opened(t testing.TB, socket string) *server.Server {
 	t.Helper()
-	dir := ok(os.MkdirTemp("/tmp", "keeper"))(t)
-	socket := filepath.Join(dir, "socket")
-	t.Cleanup(func() {
-		if c, err := fdstore.Dial(soon(t), socket+storeSuffix); err == nil {
-			exitStore(t, c)
-		}
-		require.NoError(t, os.RemoveAll(dir))
-	})
-	return socket
-}
-
-// exitStore ends the fd store of a keeper that has ended: one that lives would start another.
-func exitStore(t testing.TB, c *fdstore.Client) {
-	t.Helper()
-	require.NoError(t, c.Exit(soon(t)))
-	require.NoError(t, c.Close())
-}
-
-// storeCommand returns the command that runs the test binary as an fd store.
-func storeCommand() []string { return []string{"/proc/self/exe", storeArgument} }
-
-// A diary is what a keeper has logged.
-type diary struct {
-	mu    sync.Mutex
-	lines []string
-	more  chan struct{}
-}
-
-func newDiary() *diary { return &diary{more: make(chan struct{}, 1)} }
-
-func (d *diary) log(line string) {
-	d.mu.Lock()
-	d.lines = append(d.lines, line)
-	d.mu.Unlock()
-	select {
-	case d.more <- struct{}{}:
-	default:
-	}
-}
-
-func (d *diary) text() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return strings.Join(d.lines, "\n")
-}
-
-func (d *diary) clear() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.lines = nil
-}
-
-// await waits for a line that holds words.
-func (d *diary) await(t testing.TB, words string) {
-	t.Helper()
-	for ctx := soon(t); !strings.Contains(d.text(), words); {
-		select {
-		case <-ctx.Done():
-			require.Contains(t, d.text(), words)
-		case <-d.more:
-		}
-	}
-}
-
-// options are those of a keeper at socket.
-func options(socket string) Options {
-	return Options{Socket: socket, Store: storeCommand(), Timeout: 20 * time.Second}
-}
-
-// opened is a keeper that ends with the test.
-func opened(t testing.TB, opts Options) *Server {
-	t.Helper()
-	s := ok(Open(soon(t), opts))(t)
+	s := ok(server.Open(soon(t), server.Options{Socket: socket, Store: []string{"/proc/self/exe", storeArgument}, Timeout: 20 * time.Second}))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
-}
-
-// hold stops all changes of a keeper until finish.
-func hold(s *Server) {
-	if err := s.begin(context.Background()); err != nil {
-		panic(err)
-	}
 }
 
 // dialled is a client of the keeper at socket, which ends with the test.
@@ -131,17 +61,16 @@ func dialled(t testing.TB, socket string) *Client {
 	return c
 }
 
-// kept is a keeper and a client of it.
-func kept(t testing.TB) (*Server, *Client, *cu.Device) {
+// kept is a keeper and a client of it. Its fd store ends with the test.
+func kept(t testing.TB) (*server.Server, *Client, *cu.Device) {
 	t.Helper()
-	dev := cutest.Device(t)
-	s := opened(t, options(newSocket(t)))
-	return s, dialled(t, s.opts.Socket), dev
-}
-
-// self is this process, whose user the keeper's is.
-func (s *Server) self() state.Who {
-	return state.Who{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())}
+	dev, dir := cutest.Device(t), ok(os.MkdirTemp("/tmp", "keeper"))(t)
+	socket := filepath.Join(dir, "socket")
+	t.Cleanup(func() {
+		require.NoError(t, errOf(server.End(soon(t), socket)))
+		require.NoError(t, os.RemoveAll(dir))
+	})
+	return opened(t, socket), dialled(t, socket), dev
 }
 
 // small is the size of parts of which it does not matter.
@@ -166,55 +95,7 @@ func writeAll(fill byte) func(context.Context, *vmm.Buffer) error {
 // put keeps a version of one part.
 func put(t testing.TB, c *Client, dev *cu.Device, name string, fill byte) Kept {
 	t.Helper()
-	k := ok(c.Put(soon(t), Put{Name: name}, part(0, dev, fill)))(t)
-	return k
-}
-
-// requireBytes requires that a part holds nothing but a byte, and has the digest that its
-// writer declared.
-func requireBytes(t testing.TB, a *Attached, fill byte) {
-	t.Helper()
-	j := ok(newJudge(a.Device()))(t)
-	require.NoError(t, j.check(a.Attachment, a.Data, fill))
-	require.NoError(t, j.close())
-}
-
-// A judge reads parts on a device. Loading the kernels takes longer than all else.
-type judge struct {
-	ctx *cu.Context
-	sum *digest.Kernel
-}
-
-func newJudge(dev *cu.Device) (*judge, error) {
-	c, err := dev.PrimaryContext()
-	if err != nil {
-		return nil, err
-	}
-	sum, err := digest.Load(c)
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return &judge{c, sum}, nil
-}
-
-func (j *judge) close() error { return errors.Join(j.sum.Close(), j.ctx.Close()) }
-
-// check reads all of a part.
-func (j *judge) check(a *share.Attachment, d Data, fill byte) error {
-	got := make([]byte, a.Size())
-	if err := cu.CopyToHost(j.ctx, got, a.Ptr()); err != nil {
-		return err
-	}
-	for i, b := range got {
-		if b != fill {
-			return fmt.Errorf("%s version %d part %d: byte %d is %d and should be %d", d.Name, d.Version, d.Part, i, b, fill)
-		}
-	}
-	sum, err := j.sum.Digest(context.Background(), j.ctx.NullStream(), a.Ptr(), a.Size())
-	if got := digest.Algorithm + ":" + sum.String(); err == nil && got != d.Digest {
-		err = fmt.Errorf("%s version %d part %d: digest %s, declared %s", d.Name, d.Version, d.Part, got, d.Digest)
-	}
-	return err
+	return ok(c.Put(soon(t), Put{Name: name}, part(0, dev, fill)))(t)
 }
 
 // attach takes all parts of a name, which are let go with the test.
@@ -232,10 +113,23 @@ func letGoOf(t testing.TB, all []*Attached) {
 	}
 }
 
+// requireBytes requires that a part holds nothing but a byte, and has the digest that its
+// writer declared.
+func requireBytes(t testing.TB, a *Attached, fill byte) {
+	t.Helper()
+	c := ok(a.Device().PrimaryContext())(t)
+	defer c.Close()
+	got := make([]byte, a.Size())
+	require.NoError(t, cu.CopyToHost(c, got, a.Ptr()))
+	for i, b := range got {
+		require.Equal(t, fill, b, i)
+	}
+	require.Equal(t, a.Data.Digest, ok(a.Digest(soon(t)))(t))
+}
+
 func stat(t testing.TB, c *Client, name string) Info {
 	t.Helper()
-	info := ok(c.Stat(soon(t), name))(t)
-	return info
+	return ok(c.Stat(soon(t), name))(t)
 }
 
 // eventually waits until a name is as it should be.
@@ -245,42 +139,16 @@ func eventually(t testing.TB, c *Client, name string, is func(Info) bool) Info {
 	require.Eventually(t, func() bool {
 		info = stat(t, c, name)
 		return is(info)
-	}, waitLong, waitStep, "%s", lazily(func() string { return fmt.Sprintf("%+v", info) + fmt.Sprintf(", %#v", info.Holders) }))
+	}, waitLong, waitStep)
 	return info
 }
 
-// lazily is a text that is made when it is needed.
-type lazily func() string
-
-func (f lazily) String() string { return f() }
-
 // requireCode requires err to be a keeper's refusal with that code.
-func requireCode(t testing.TB, code string, err error) *Error {
+func requireCode(t testing.TB, code string, err error) {
 	t.Helper()
 	var no *Error
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, code, string(no.Code), no.Message)
-	return no
-}
-
-// shards is how many parts a model has that is sharded.
-const shards = 8
-
-// spread are as many devices as a sharded model has parts. Where the machine has fewer, several
-// parts share one.
-func spread(drv *cu.Driver) (devs []*cu.Device) {
-	all := drv.Devices()
-	for i := range shards {
-		devs = append(devs, all[i%len(all)])
-	}
-	return devs
-}
-
-// dataOf returns the data of an attachment's offer.
-func dataOf(t testing.TB, a *share.Attachment) (d Data) {
-	t.Helper()
-	require.NoError(t, json.Unmarshal(a.Offer().Data, &d))
-	return d
 }
 
 // The time that a test waits for what comes by itself, and the pause before it looks again.

@@ -135,8 +135,8 @@ func checkPut(p *Put, parts []Part) error {
 		case other >= 0:
 			return fmt.Errorf("keeper: parts %d and %d of this Put both have index %d: each part needs one of its own", other, i, part.Index)
 		}
-		if len(part.Table) > maxTable {
-			return fmt.Errorf("keeper: the table of part %d has %d bytes; %d are allowed: it has too many names, or too much metadata", part.Index, len(part.Table), maxTable)
+		if len(part.Table) > protocol.MaxTable {
+			return fmt.Errorf("keeper: the table of part %d has %d bytes; %d are allowed: it has too many names, or too much metadata", part.Index, len(part.Table), protocol.MaxTable)
 		}
 	}
 	if p.Transaction == "" {
@@ -172,7 +172,7 @@ type writer struct {
 	client   *Client
 	put      Put
 	parts    []Part
-	bookings []*booking
+	bookings []*protocol.Booking
 	done     int // bookings that are delivered
 
 	unreleased error // why this process still has memory of parts
@@ -180,8 +180,16 @@ type writer struct {
 
 // book books a part, with the next keeper if this one dies meanwhile.
 func (w *writer) book(ctx context.Context, part Part) error {
+	p := w.put
+	until := p.Timeout
+	if end, ok := ctx.Deadline(); ok && until == 0 {
+		until = time.Until(end)
+	}
 	for {
-		b, err := w.client.book(ctx, w.put, part, w.put.Transaction)
+		b, err := w.client.conn().Book(ctx, protocol.Request{
+			Name: p.Name, Transaction: p.Transaction, Parts: p.Parts, Part: part.Index, Labels: p.Labels, Expect: p.Expect,
+			Device: part.Device.UUID().String(), Kind: part.Device.Driver().Kind().String(), Bytes: part.Size,
+		}, until)
 		if err == nil {
 			w.bookings = append(w.bookings, b)
 			return nil
@@ -207,15 +215,15 @@ func (w *writer) giveUp(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
 	for _, b := range w.bookings[w.done:] {
-		if b.cancel(ctx) != nil && b.renew(ctx) == nil { // it was booked over an earlier connection
-			_ = b.cancel(ctx) // else the keeper gives it up when its time is over
+		if b.Cancel(ctx) != nil && b.Renew(ctx) == nil { // it was booked over an earlier connection
+			_ = b.Cancel(ctx) // else the keeper gives it up when its time is over
 		}
 	}
 	return err
 }
 
 // write makes a part and hands it over.
-func (w *writer) write(ctx context.Context, b *booking, part Part) (protocol.Reply, string, error) {
+func (w *writer) write(ctx context.Context, b *protocol.Booking, part Part) (protocol.Reply, string, error) {
 	buf, err := w.room(ctx, part)
 	if err != nil {
 		return protocol.Reply{}, "", err
@@ -241,7 +249,7 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (protocol.Rep
 	defer func() { w.unreleased = errors.Join(w.unreleased, <-released) }()
 	defer sock.CloseFiles(files)
 	for {
-		a, err := b.deliver(ctx, protocol.Describe(d), files, digest, part.Table)
+		a, err := b.Deliver(ctx, protocol.Describe(d), files, digest, part.Table)
 		if err == nil {
 			w.done++
 			return a, digest, nil
@@ -253,23 +261,23 @@ func (w *writer) write(ctx context.Context, b *booking, part Part) (protocol.Rep
 		} else if err := w.again(ctx); err != nil {
 			return a, "", lostKeeper(err)
 		}
-		if b.came != nil {
+		if b.Came != nil {
 			w.done++
-			return *b.came, digest, nil
+			return *b.Came, digest, nil
 		}
 	}
 }
 
 // hasCome asks whether the keeper has the part, after an error that may have kept its answer from
 // this process.
-func hasCome(b *booking, err error) bool {
+func hasCome(b *protocol.Booking, err error) bool {
 	var no *Error
 	if errors.As(err, &no) { // the keeper has answered
 		return false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
-	return b.renew(ctx) == nil && b.came != nil
+	return b.Renew(ctx) == nil && b.Came != nil
 }
 
 // fill writes a part and returns its digest.
@@ -402,7 +410,7 @@ func (w *writer) again(ctx context.Context) error {
 
 func (w *writer) renew(ctx context.Context) error {
 	for _, b := range w.bookings[w.done:] {
-		if err := b.renew(ctx); err != nil {
+		if err := b.Renew(ctx); err != nil {
 			return err
 		}
 	}

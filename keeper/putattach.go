@@ -59,7 +59,7 @@ func (w *writer) committed(ctx context.Context, kept *Kept) error {
 			return context.Cause(ctx)
 		case <-time.After(committedPause):
 		}
-		a, err := w.client.conn().Query(ctx, protocol.Request{Op: protocol.OpDeliver, Ticket: w.bookings[0].ticket})
+		a, err := w.client.conn().Query(ctx, protocol.Request{Op: protocol.OpDeliver, Ticket: w.bookings[0].Ticket})
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func TestPutAndKeep(t *testing.T) {
 
 // It waits for the writers of the other parts, and not longer than its context.
 func TestPutAndKeepWaitsForTheOthers(t *testing.T) {
-	s, c, dev := kept(t)
+	_, c, dev := kept(t)
 	tx := Put{Name: "x", Parts: 2, Transaction: "tx", Keep: true}
 	ctx, cancel := context.WithCancel(soon(t))
 	first := make(chan error, 1)
@@ -41,7 +41,7 @@ func TestPutAndKeepWaitsForTheOthers(t *testing.T) {
 		k, err = c.Put(ctx, tx, part(0, dev, 5))
 		first <- err
 	}()
-	other := dialled(t, s.opts.Socket)
+	other := dialled(t, c.socket)
 	eventuallyPending(t, other, "x")
 	late := tx
 	late.Keep = false
@@ -75,8 +75,8 @@ func eventuallyPending(t testing.TB, c *Client, name string) {
 
 // Somebody commits another version before the writer has attached to its own.
 func TestPutAndKeepSuperseded(t *testing.T) {
-	s, c, dev := kept(t)
-	other := dialled(t, s.opts.Socket)
+	_, c, dev := kept(t)
+	other := dialled(t, c.socket)
 	w := &writer{client: c, put: Put{Name: "x", Parts: 1}}
 	put(t, c, dev, "x", 1)
 	put(t, other, dev, "x", 2)

@@ -23,3 +23,15 @@ type PartInfo = state.PartInfo
 
 // A Holder is a process that has a lease of what is kept, or may still write it.
 type Holder = state.Holder
+
+// Data describes a part to its readers: it is the application data of the part's offer, as JSON
+// (docs/wire.md).
+type Data = protocol.Data
+
+// OfferName returns the name that readers attach to for a part of a version with that many
+// parts.
+func OfferName(name string, part, parts int) string { return protocol.OfferName(name, part, parts) }
+
+// DrainNotice is what the keeper tells readers of a name that is drained
+// (share.Attachment.Notices).
+const DrainNotice = protocol.DrainNotice

@@ -14,6 +14,7 @@ import (
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -166,6 +167,6 @@ func (k *keeperProcess) restart() (time.Duration, error) {
 func (k *keeperProcess) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, err := keeper.End(ctx, k.socket)
+	_, err := server.End(ctx, k.socket)
 	return errors.Join(err, k.cmd.Wait())
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/kernels"
 	"github.com/gpufd/gpufd/kernels/digest"
 	"github.com/gpufd/gpufd/share"
@@ -36,7 +37,7 @@ const storeArgument = "fd-store"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == storeArgument {
-		if err := keeper.RunStore(os.Args[2]); err != nil {
+		if err := server.RunStore(os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -89,7 +90,7 @@ func TestEndedContextsAreLookedAtFirst(t *testing.T) {
 
 // exported returns the exported functions and methods whose first argument is a context.
 func exported(t *testing.T) (all []string) {
-	eachFunction(t, []string{"sock", "share", "channel", "keeper", "vmm", "cu", "kernels", "kernels/digest"}, func(pkg string, f *ast.FuncDecl) {
+	eachFunction(t, []string{"sock", "share", "channel", "keeper", "keeper/server", "vmm", "cu", "kernels", "kernels/digest"}, func(pkg string, f *ast.FuncDecl) {
 		if of, public := receiver(f); public && takesContext(f) {
 			all = append(all, filepath.Base(pkg)+"."+of+f.Name.Name)
 		}
@@ -295,10 +296,10 @@ func calls(t *testing.T) map[string]call {
 		"channel.Writer.AwaitReaders": func(ctx context.Context) error { return w.AwaitReaders(ctx, 1) },
 
 		"keeper.Dial":     func(ctx context.Context) error { return result(keeper.Dial(ctx, opts.Socket)) },
-		"keeper.Open":     func(ctx context.Context) error { return result(keeper.Open(ctx, opts)) },
-		"keeper.TakeOver": func(ctx context.Context) error { return result(keeper.TakeOver(ctx, opts)) },
-		"keeper.End":      func(ctx context.Context) error { return result(keeper.End(ctx, opts.Socket)) },
-		"keeper.TakeBack": func(ctx context.Context) error { return result(keeper.TakeBack(ctx, opts)) },
+		"server.Open":     func(ctx context.Context) error { return result(server.Open(ctx, opts)) },
+		"server.TakeOver": func(ctx context.Context) error { return result(server.TakeOver(ctx, opts)) },
+		"server.End":      func(ctx context.Context) error { return result(server.End(ctx, opts.Socket)) },
+		"server.TakeBack": func(ctx context.Context) error { return result(server.TakeBack(ctx, opts)) },
 		"keeper.Attach": func(ctx context.Context) error {
 			return result(keeper.Attach(ctx, dev.Driver(), kept, "w", keeper.Want{}))
 		},
@@ -338,9 +339,9 @@ func calls(t *testing.T) map[string]call {
 }
 
 // startKeeper starts a keeper, which ends with the test, and its store too.
-func startKeeper(t *testing.T, socket string) (*keeper.Client, keeper.Options) {
-	opts := keeper.Options{Socket: socket, Store: []string{"/proc/self/exe", storeArgument}}
-	s, err := keeper.Open(context.Background(), opts)
+func startKeeper(t *testing.T, socket string) (*keeper.Client, server.Options) {
+	opts := server.Options{Socket: socket, Store: []string{"/proc/self/exe", storeArgument}}
+	s, err := server.Open(context.Background(), opts)
 	require.NoError(t, err)
 	store := s.Status().Store
 	c, err := keeper.Dial(context.Background(), socket)

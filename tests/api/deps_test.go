@@ -10,7 +10,7 @@ import (
 )
 
 // needNoDriver are packages of processes that load no libcuda and map no memory.
-var needNoDriver = []string{"gpumem", "internal/wire", "internal/broker", "internal/serve", "keeper/internal/state", "keeper/internal/protocol", "keeper/internal/fdstore"}
+var needNoDriver = []string{"gpumem", "internal/wire", "internal/broker", "internal/serve", "keeper/internal/state", "keeper/internal/protocol", "keeper/internal/fdstore", "keeper/server"}
 
 func TestPackagesThatNeedNoDriver(t *testing.T) {
 	driver := regexp.MustCompile(`^github\.com/(gpufd/gpufd/(cu|vmm)\b|ebitengine/purego)`)
@@ -28,5 +28,23 @@ func TestPackagesThatNeedNoDriver(t *testing.T) {
 			continue
 		}
 		require.Empty(t, found, pkg)
+	}
+}
+
+// A program that uses a library package is built without the commands' parts and without the
+// keeper, unless it asks for that.
+func TestDependencies(t *testing.T) {
+	const module = "github.com/gpufd/gpufd/"
+	for pkg, not := range map[string][]string{
+		"cu": {"spf13/", module + "keeper"}, "vmm": {"spf13/", module + "keeper"}, "sock": {"spf13/", module + "keeper"},
+		"share": {"spf13/", module + "keeper"}, "channel": {"spf13/", module + "keeper"}, "kernels": {"spf13/", module + "keeper"},
+		"keeper": {"spf13/", module + "keeper/server"}, "keeper/server": {"spf13/"},
+	} {
+		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
+		require.NoError(t, err)
+		require.Contains(t, string(out), module+pkg+"\n")
+		for _, word := range not {
+			require.NotContains(t, string(out), word, "%s is built with it", pkg)
+		}
 	}
 }

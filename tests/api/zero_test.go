@@ -15,6 +15,7 @@ import (
 
 	"github.com/gpufd/gpufd/channel"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -27,7 +28,7 @@ var zeros = []any{
 	new(share.Legacy), new(share.LostError), new(share.Offer), new(share.Prepared), new(share.RefusalError), new(share.Server), new(share.Standing),
 	new(share.StillOpenError), new(share.VerdictError),
 	new(channel.Frame), new(channel.LostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),
-	new(keeper.Attached), new(keeper.Client), new(keeper.Server), new(keeper.Use),
+	new(keeper.Attached), new(keeper.Client), new(server.Server), new(keeper.Use),
 	new(vmm.Allocation), new(vmm.Buffer), new(vmm.Descriptor), new(vmm.DescriptorError), new(vmm.Hold), new(vmm.Loan), new(vmm.Mapping),
 	new(vmm.Reservation), new(vmm.View),
 }
@@ -35,7 +36,7 @@ var zeros = []any{
 // nils are zeros whose nil pointers do what their zero values do.
 var nils = []any{
 	new(share.Attachment), new(share.Counter), new(share.Lease), new(share.Legacy), new(share.Prepared), new(share.Server),
-	new(keeper.Client), new(keeper.Server),
+	new(keeper.Client), new(server.Server),
 }
 
 // ends are methods that end a thing, and do nothing where there is none.

@@ -16,6 +16,7 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -34,7 +35,7 @@ func defaultSocket() string {
 func (p *program) keeperCommand() *cobra.Command {
 	var policy, metrics string
 	var takeOver, await, end bool
-	opts := keeper.Options{Version: app.Version()}
+	opts := server.Options{Version: app.Version()}
 	cmd := &cobra.Command{
 		Use:        "keeper",
 		SuggestFor: []string{"start", "serve"},
@@ -85,7 +86,7 @@ func (p *program) endKeeper(c *cobra.Command) error {
 	}
 	ctx, cancel := p.within(c)
 	defer cancel()
-	lost, err := keeper.End(ctx, p.socket)
+	lost, err := server.End(ctx, p.socket)
 	if err != nil {
 		return err
 	}
@@ -130,12 +131,12 @@ func lostName(n keeper.Info) string {
 	return text
 }
 
-func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, takeOver bool) (err error) {
+func (p *program) keep(ctx context.Context, opts server.Options, policy string, takeOver bool) (err error) {
 	if opts.Grace < 0 {
 		return cli.Usagef("--grace %s: want 0 or more", opts.Grace)
 	}
 	if policy != "" {
-		if opts.Policy, err = keeper.ReadPolicy(policy); err != nil {
+		if opts.Policy, err = server.ReadPolicy(policy); err != nil {
 			return fmt.Errorf("--policy: %w", err)
 		}
 	}
@@ -150,7 +151,7 @@ func (p *program) keep(ctx context.Context, opts keeper.Options, policy string, 
 		if s == nil || err != nil {
 			return err
 		}
-		if err := p.serve(ctx, s, opts.Socket); !errors.Is(err, keeper.ErrYielded) {
+		if err := p.serve(ctx, s, opts.Socket); !errors.Is(err, server.ErrYielded) {
 			return err
 		}
 	}
@@ -164,9 +165,9 @@ func boundHeap() {
 	}
 }
 
-// serve serves until ctx is done or the keeper ends. The error is [keeper.ErrYielded] if
+// serve serves until ctx is done or the keeper ends. The error is [server.ErrYielded] if
 // another keeper takes over.
-func (p *program) serve(ctx context.Context, s *keeper.Server, socket string) (err error) {
+func (p *program) serve(ctx context.Context, s *server.Server, socket string) (err error) {
 	st := s.Status()
 	if p.json {
 		p.result = app.Fields{}
@@ -177,7 +178,7 @@ func (p *program) serve(ctx context.Context, s *keeper.Server, socket string) (e
 	case <-ctx.Done():
 		p.say("Ending; the fd store, process %d, keeps the memory; gpufd keeper --end frees it", st.Store)
 	case <-s.Done():
-		if err = s.Err(); errors.Is(err, keeper.ErrEnded) {
+		if err = s.Err(); errors.Is(err, server.ErrEnded) {
 			p.say("Ended by gpufd keeper --end")
 			err = nil
 		}
@@ -187,10 +188,10 @@ func (p *program) serve(ctx context.Context, s *keeper.Server, socket string) (e
 
 // takeBack waits until the keeper that takes over serves, and then returns nil. If that one
 // fails first, this process becomes the keeper again.
-func (p *program) takeBack(ctx context.Context, opts keeper.Options) (*keeper.Server, error) {
+func (p *program) takeBack(ctx context.Context, opts server.Options) (*server.Server, error) {
 	step, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	s, err := keeper.TakeBack(step, opts)
+	s, err := server.TakeBack(step, opts)
 	switch {
 	case ctx.Err() != nil:
 		return nil, s.Close()
@@ -205,14 +206,14 @@ func (p *program) takeBack(ctx context.Context, opts keeper.Options) (*keeper.Se
 }
 
 // openKeeper starts the keeper; with takeOver, in the place of another one.
-func (p *program) openKeeper(ctx context.Context, opts keeper.Options, takeOver bool) (*keeper.Server, error) {
+func (p *program) openKeeper(ctx context.Context, opts server.Options, takeOver bool) (*server.Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	if takeOver {
-		return keeper.TakeOver(ctx, opts)
+		return server.TakeOver(ctx, opts)
 	}
-	s, err := keeper.Open(ctx, opts)
-	if errors.Is(err, keeper.ErrBusy) || errors.Is(err, sock.ErrInUse) {
+	s, err := server.Open(ctx, opts)
+	if errors.Is(err, server.ErrBusy) || errors.Is(err, sock.ErrInUse) {
 		return nil, fmt.Errorf("%w; to take its place, use --take-over", err)
 	}
 	return s, err

@@ -22,7 +22,7 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/doctor"
 	"github.com/gpufd/gpufd/internal/plain"
-	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/server"
 )
 
 // storeCommand makes this program an fd store. The keeper starts it so.
@@ -44,7 +44,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	err := error(cli.Usagef("want the absolute path of the keeper's socket, with .store behind it; gpufd keeper starts this by itself"))
 	if filepath.IsAbs(args[1]) {
-		err = keeper.RunStore(args[1])
+		err = server.RunStore(args[1])
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "gpufd fd-store:", cli.OneLine(err))

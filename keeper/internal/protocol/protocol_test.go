@@ -138,3 +138,30 @@ func TestLongMessages(t *testing.T) {
 	server.Drop()
 	<-sent
 }
+
+// The keeper at a socket belongs to this user, or to the owner of the directory.
+func TestKeeperOf(t *testing.T) {
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "socket")
+	require.Equal(t, sock.Policy{}, KeeperOf(socket))
+	require.Equal(t, sock.Policy{}, KeeperOf("/nonexistent/socket"))
+	if os.Chown(dir, 1234, 1234) != nil {
+		t.Skip("only root gives a directory to another user")
+	}
+	require.NoError(t, os.Chmod(dir, 0o711))
+	require.Equal(t, sock.Policy{UIDs: []uint32{1234}}, KeeperOf(socket))
+	require.NoError(t, os.Chmod(dir, 0o731))
+	require.Equal(t, sock.Policy{}, KeeperOf(socket), "others may have made it")
+}
+
+// A table is told as it was written, and takes no more room than that.
+func TestTableIsToldAsItIs(t *testing.T) {
+	table := `{"a":"` + strings.Repeat("<&>", 1000) + `"}`
+	d := Data{Name: "x", Version: 1, Table: json.RawMessage(table)}
+	text := ok(d.Encode())(t)
+	require.Contains(t, string(text), table)
+	require.Less(t, len(text), len(table)+200)
+	var back Data
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.Equal(t, d, back)
+}

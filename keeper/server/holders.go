@@ -1,0 +1,443 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/sock"
+)
+
+// processes records the processes that may write or read what is kept, each by the id under
+// which the store has its pidfd. The keeper waits for their end. Only changes use it.
+type processes struct {
+	server  *Server
+	known   map[string]state.ID         // by sock.Process.ID
+	watched map[state.ID]watchedProcess // the same by id
+}
+
+// A watchedProcess is waited for until stop is called.
+type watchedProcess struct {
+	name string
+	stop context.CancelFunc
+}
+
+func newProcesses(s *Server) *processes {
+	return &processes{server: s, known: map[string]state.ID{}, watched: map[state.ID]watchedProcess{}}
+}
+
+// join puts a process into the store, if it is not there, and returns its id, which is for next.
+// It owns p, and is part of a change. If the process has ended the error is
+// [sock.ErrNoProcess].
+func (ps *processes) join(next *state.State, p *sock.Process) (state.ID, error) {
+	if id, ok := ps.known[p.ID()]; ok && p.ID() != "" {
+		return id, p.Close()
+	}
+	f, err := p.File()
+	if err != nil {
+		return 0, errors.Join(err, p.Close())
+	}
+	defer f.Close()
+	id := next.NewID()
+	if err := ps.server.vault.hold(ps.server.store, uint64(id), oneFile(f)); err != nil {
+		return 0, errors.Join(err, p.Close())
+	}
+	ps.watch(id, p)
+	return id, nil
+}
+
+// watch waits for the end of a process, or until it is forgotten, and owns p. It is part of
+// a change.
+func (ps *processes) watch(id state.ID, p *sock.Process) {
+	ctx, stop := context.WithCancel(ps.server.ctx)
+	ps.watched[id] = watchedProcess{p.ID(), stop}
+	if p.ID() != "" {
+		ps.known[p.ID()] = id
+	}
+	ps.server.work.Go(func() {
+		defer p.Close()
+		defer stop()
+		if p.Wait(ctx) == nil {
+			ps.server.fence(id)
+		}
+	})
+}
+
+// forget stops watching the processes whose ids the state no longer names.
+func (ps *processes) forget(dropped []state.ID) {
+	for _, id := range dropped {
+		w, ok := ps.watched[id]
+		if !ok {
+			continue
+		}
+		w.stop()
+		delete(ps.watched, id)
+		if ps.known[w.name] == id {
+			delete(ps.known, w.name)
+		}
+	}
+}
+
+// fence records that a process has died. Its descriptor may have been dropped before, or never
+// named, if the process booked nothing. If the store is lost, the next commit records the death.
+func (s *Server) fence(id state.ID) {
+	if s.begin(s.ctx) != nil {
+		return
+	}
+	defer s.finish()
+	next := s.state.Clone()
+	if !next.Fence(id) {
+		s.processes.forget([]state.ID{id})
+		s.drop(uint64(id))
+		return
+	}
+	s.dead[id] = true
+	s.note(s.commit(next))
+}
+
+// fenced counts the dead processes that the manifest records from now on. It runs with mu held.
+func (s *Server) fenced() {
+	for id := range s.dead {
+		if since, awaited := s.fences[id]; awaited {
+			s.metrics.fenced(time.Since(since))
+		}
+	}
+	clear(s.dead)
+}
+
+// followFences records whose end is awaited: processes that had a lease and have neither said
+// goodbye nor come back. It runs with mu held.
+func (s *Server) followFences() {
+	now := map[state.ID]time.Time{}
+	s.state.Holds(func(_ state.HoldID, _ string, h state.Holder) {
+		if h.Pidfd == 0 || !h.Lost && !h.Revoked {
+			return
+		}
+		since, known := s.fences[h.Pidfd]
+		if !known {
+			since = time.Now()
+		}
+		now[h.Pidfd] = since
+	})
+	s.fences = now
+}
+
+// recover watches the processes that the last keeper knew, and marks the leases that ended with
+// it as lost. It is a change, and runs before the server serves.
+func (s *Server) recover() error {
+	next := s.state.Clone()
+	next.Holds(func(id state.HoldID, _ string, _ state.Holder) { s.unresumed = append(s.unresumed, id) })
+	for _, id := range s.unresumed {
+		if err := next.Lose(id); err != nil {
+			return err
+		}
+	}
+	if err := s.commit(next); err != nil {
+		return err
+	}
+	for _, id := range s.state.Pidfds() {
+		if err := s.watchAgain(id); err != nil {
+			s.log("process %d of the manifest cannot be watched: %v", id, err)
+		}
+	}
+	return nil
+}
+
+func (s *Server) watchAgain(id state.ID) error {
+	files, err := s.vault.fetch(uint64(id))
+	if err != nil {
+		return err
+	}
+	p, err := sock.ProcessOf(files[0])
+	if err = errors.Join(err, sock.CloseFiles(files)); err != nil {
+		return err
+	}
+	s.processes.watch(id, p)
+	return nil
+}
+
+// revokeUnresumed revokes in next the leases that readers did not resume within Grace after a
+// restart. The readers keep what they have mapped, so they are shown until their processes have
+// died.
+func (s *Server) revokeUnresumed(next *state.State, now time.Time) (changed bool) {
+	if len(s.unresumed) == 0 || now.Before(s.since.Add(s.opts.Grace)) {
+		return false
+	}
+	lost := map[state.HoldID]bool{}
+	next.Holds(func(id state.HoldID, _ string, h state.Holder) { lost[id] = h.Lost })
+	for _, id := range s.unresumed {
+		if lost[id] && next.Revoke(id) == nil {
+			changed = true
+		}
+	}
+	if !changed {
+		s.unresumed = nil
+	}
+	return changed
+}
+
+// holders records leases of readers in the state, shortly after they begin and many at once, so
+// that attaching does not wait for it. Each commit includes the pending leases, so that no version
+// is dropped just after a reader has taken a lease of it.
+type holders struct {
+	server *Server
+
+	mu      sync.Mutex
+	pending map[*holder]bool // to be recorded in the state, or removed from it
+	unknown map[*holder]bool // not in the state yet: they count against quotas
+	wake    chan struct{}
+}
+
+// A holder is a reader that was admitted, and has a lease now or soon.
+type holder struct {
+	offer *offer
+	is    state.Holder
+	lease *serve.Lease // or nil; guarded by holders.mu
+	id    state.HoldID // in the state, or 0; written by a change with the server's mu held
+}
+
+func newHolders(s *Server) *holders {
+	return &holders{server: s, pending: map[*holder]bool{}, unknown: map[*holder]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// admit records that a reader is admitted.
+func (h *holders) admit(o *offer, is state.Holder) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unknown[&holder{offer: o, is: is}] = true
+}
+
+// soon returns the leases that are not in the state yet.
+func (h *holders) soon() (all []state.Soon) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for e := range h.unknown {
+		if e.isOver() {
+			delete(h.unknown, e)
+			continue
+		}
+		all = append(all, state.Soon{Name: e.offer.name, Holder: e.is})
+	}
+	return all
+}
+
+// arrived returns the holder of a reader that has got its lease.
+func (h *holders) arrived(o *offer, l *serve.Lease) *holder {
+	peer := l.Peer()
+	is := state.Holder{
+		Who:     state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID},
+		Version: o.version, Part: o.part.Index, Access: l.Access(), Since: time.Now(),
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for e := range h.unknown { // it counts once
+		if e.lease == nil && e.offer.as == o.as && e.is.Who == is.Who {
+			delete(h.unknown, e)
+			break
+		}
+	}
+	e := &holder{offer: o, is: is, lease: l}
+	h.unknown[e] = true
+	return e
+}
+
+// flushPause is how long a pending lease waits for others.
+const flushPause = 10 * time.Millisecond
+
+// began records a lease, and its end when it comes.
+func (h *holders) began(o *offer, l *serve.Lease) {
+	testHookStep("lease")
+	e := h.arrived(o, l)
+	h.note(e)
+	h.server.work.Go(func() {
+		select {
+		case <-l.Done():
+		case <-h.server.ctx.Done():
+			return
+		}
+		h.note(e)
+	})
+}
+
+func (h *holders) note(all ...*holder) {
+	h.mu.Lock()
+	for _, e := range all {
+		h.pending[e] = true
+	}
+	h.mu.Unlock()
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run commits pending leases until the server ends.
+func (h *holders) run() {
+	for ctx := h.server.ctx; ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.wake:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(flushPause):
+		}
+		if h.flush() == nil {
+			continue
+		}
+		select { // usually the store is lost, and the leases are pending again
+		case <-ctx.Done():
+		case <-time.After(outagePause):
+		}
+	}
+}
+
+// flush commits the pending leases, if there are any.
+func (h *holders) flush() error {
+	if err := h.server.begin(h.server.ctx); err != nil {
+		return err
+	}
+	defer h.server.finish()
+	h.mu.Lock()
+	idle := len(h.pending) == 0
+	h.mu.Unlock()
+	if idle {
+		return nil
+	}
+	err := h.server.commit(h.server.state.Clone())
+	h.server.note(err)
+	return err
+}
+
+// into records pending leases in next and returns their new ids. It is part of a change, and
+// keep follows.
+func (h *holders) into(next *state.State) map[*holder]state.HoldID {
+	h.mu.Lock()
+	all := h.pending
+	h.pending = map[*holder]bool{}
+	h.mu.Unlock()
+	ids := map[*holder]state.HoldID{}
+	for e := range all {
+		ids[e] = h.update(next, e)
+	}
+	return ids
+}
+
+// update records a lease or its end in next, and returns its id there, or 0. The state refuses a
+// lease of a process that has as many as it may. Such a lease goes on, unknown to the state.
+func (h *holders) update(next *state.State, e *holder) state.HoldID {
+	over := e.isOver()
+	switch {
+	case over && e.id != 0:
+		h.server.note(letGo(next, e.id, e.lease))
+		return 0
+	case over && errors.Is(e.lease.Err(), serve.ErrRevoked): // before the state knew it
+		if id, err := h.server.hold(next, e); err == nil {
+			h.server.note(letGo(next, id, e.lease))
+		}
+		return 0
+	case !over && e.id == 0:
+		id, err := h.server.hold(next, e)
+		h.server.note(err)
+		return id
+	case over && e.lease.Err() == nil: // it began and ended meanwhile
+		comesBack(next, e.offer.name, e.is)
+	}
+	return e.id
+}
+
+// keep stores the ids of leases that a commit recorded, or makes the leases pending again if the
+// commit failed. It runs with the server's mu held.
+func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
+	for e, id := range ids {
+		if err != nil {
+			h.note(e)
+			continue
+		}
+		e.id = id
+		h.mu.Lock()
+		delete(h.unknown, e)
+		h.mu.Unlock()
+	}
+}
+
+// hold records a lease in next, even if its version was dropped after its process was admitted
+// and before it had the lease. It is part of a change.
+func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
+	h := e.is
+	p, err := e.lease.Process()
+	if err == nil {
+		h.Pidfd, err = s.processes.join(next, p)
+	}
+	if err != nil && !errors.Is(err, sock.ErrNoProcess) {
+		return 0, err
+	}
+	comesBack(next, e.offer.name, h)
+	id, err := next.Hold(e.offer.name, h)
+	if state.CodeOf(err) == state.NotFound {
+		p := e.offer.part
+		id, err = next.HoldGone(e.offer.name, h, state.PartOn{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes})
+	}
+	return id, err
+}
+
+// isOver reports whether the lease has ended, or an admitted reader has not come for one.
+func (e *holder) isOver() bool {
+	if e.lease == nil {
+		return time.Since(e.is.Since) > patience
+	}
+	select {
+	case <-e.lease.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// comesBack releases in next the leases of the same part that a process had lost or was told to
+// give up, now that it has taken a lease again, even one that has ended since. Processes are
+// compared by their pidfd or by their pid: while one is not fenced, no other process has its pid.
+func comesBack(next *state.State, name string, h state.Holder) {
+	var lost []state.HoldID
+	next.Holds(func(id state.HoldID, of string, was state.Holder) {
+		if (was.Lost || was.Revoked) && was.IsProcess(h) && of == name && was.Version == h.Version && was.Part == h.Part {
+			lost = append(lost, id)
+		}
+	})
+	for _, id := range lost {
+		_ = next.Release(id)
+	}
+}
+
+// letGo removes a lease from next: at once if its holder has said goodbye, or was refused before
+// it had the memory, and otherwise when its process has died. A holder that was told to let go
+// sends nothing any more. If it could write, its version is kept until it has died.
+func letGo(next *state.State, id state.HoldID, lease *serve.Lease) error {
+	var lost *serve.LostError
+	switch reason := lease.Err(); {
+	case errors.As(reason, &lost):
+		return next.Lose(id)
+	case !errors.Is(reason, serve.ErrRevoked), hasReleased(lease):
+		return next.Release(id)
+	case lease.Access() == gpumem.ReadWrite:
+		return next.Lose(id)
+	}
+	return next.Revoke(id)
+}
+
+// hasReleased reports whether the reader of an ended lease has said goodbye, or has died. It may
+// have said goodbye just before it was told to let go.
+func hasReleased(lease *serve.Lease) bool { return lease.AwaitFence(noWait, serve.Released) == nil }
+
+// noWait is done.
+var noWait = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
