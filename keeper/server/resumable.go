@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -47,4 +49,24 @@ func (s *Server) offerOf(o wire.Offer) *offer {
 		}
 	}
 	return s.offers[o.Name]
+}
+
+// revokeUnresumed revokes in next the leases that readers did not resume within Grace after a
+// restart. The readers keep what they have mapped, so they are shown until their processes have
+// died.
+func (s *Server) revokeUnresumed(next *state.State, now time.Time) (changed bool) {
+	if len(s.unresumed) == 0 || now.Before(s.since.Add(s.opts.Grace)) {
+		return false
+	}
+	lost := map[state.HoldID]bool{}
+	next.Holds(func(id state.HoldID, _ string, h state.Holder) { lost[id] = h.Lost })
+	for _, id := range s.unresumed {
+		if lost[id] && next.Revoke(id) == nil {
+			changed = true
+		}
+	}
+	if !changed {
+		s.unresumed = nil
+	}
+	return changed
 }
