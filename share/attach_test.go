@@ -98,22 +98,6 @@ func TestAttachIsRefused(t *testing.T) {
 	requireServed(t, srv, ctx)
 }
 
-// FAULTS 59: a limit on connections, which must be told, not just felt.
-func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithConnections(1))
-	put(t, srv, newBuffer(t, ctx, 1))
-	held := attached(t, srv, "", dev)
-	for range 50 {
-		_, err := Attach(soon(t), srv.Path(), "", dev)
-		var no *RefusalError
-		require.ErrorAs(t, err, &no)
-		require.Equal(t, RefusedBusy, no.Code)
-	}
-	require.NoError(t, held.Err())
-	require.NoError(t, held.Close())
-}
-
 func TestAttachWithoutAProducer(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	dir := t.TempDir()

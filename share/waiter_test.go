@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -156,56 +155,6 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 			require.NotErrorIs(t, ended.Err, context.Canceled, "nobody did")
 		}
 	})
-}
-
-// FAULTS 31: answers of a consumer that has waited for the offer.
-func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	null := ok(os.Open(os.DevNull))(t)
-	conns, order := map[string]*sock.Conn{}, []string{}
-	for name := range badAnswers(dev.Driver().Kind()) {
-		conns[name] = early(t, srv, wants(dev))
-		order = append(order, name)
-	}
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	answers := badAnswers(dev.Driver().Kind())
-	for name, c := range answers {
-		conn := conns[name]
-		require.IsType(t, wire.Offer{}, heard(t, conn))
-		if sendRaw(t, conn, c.record, null, c.fds) {
-			requireAnswer(t, conn, c.want, name)
-		} else {
-			answers[name] = answer{want: sock.ErrPeerLost}
-		}
-		require.NoError(t, conn.Close())
-	}
-	require.NoError(t, null.Close())
-	s.await(t, Ended, len(order))
-	for _, e := range s.of(Ended) {
-		name := order[e.Lease-1]
-		require.ErrorIs(t, e.Err, answers[name].want, name)
-	}
-	requireServed(t, srv, ctx)
-}
-
-// A consumer that speaks before there is an offer is refused, and told why.
-func TestWaitingConsumersThatSpeak(t *testing.T) {
-	dev, _ := leavesNothing(t)
-	srv := listen(t)
-	srv.Expect("data")
-	null := ok(os.Open(os.DevNull))(t)
-	answers := badAnswers(dev.Driver().Kind())
-	answers["maps what is not there"] = answer{wire.Encode(wire.Mapped{Generation: 1}), 0, ErrProtocol}
-	for name, c := range answers {
-		conn := early(t, srv, wants(dev))
-		if sendRaw(t, conn, c.record, null, c.fds) {
-			requireAnswer(t, conn, c.want, name)
-		}
-		require.NoError(t, conn.Close())
-		require.Eventually(t, func() bool { return len(waiting(srv)) == 0 }, 10*time.Second, time.Millisecond)
-	}
-	require.NoError(t, null.Close())
 }
 
 // A consumer that has waited and then says nothing is not waited for longer
