@@ -47,12 +47,147 @@ func manyRecords(t *testing.T, dev *cu.Device) *vmm.Buffer {
 // large makes a record of an offer so long that one fills the queue up again.
 func large() OfferOption { return WithData(make([]byte, wire.MaxData)) }
 
+// A consumer that comes before an expected offer waits, hears of the producer's progress, and
+// gets the offer. One that asks for a name that is not expected is refused at once.
+func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for _, name := range []string{"data", ""} {
+		srv := listen(t)
+		srv.Expect("data")
+		srv.Expect("data")
+		srv.Working("data", 1, 4)
+		srv.Working("other", 2, 4)
+		want := wants(dev)
+		want.Name = name
+		conn := asked(t, srv, want)
+		require.Equal(t, wire.Progress{Done: 1, Total: 4}, heard(t, conn))
+		var no *RefusalError
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "other", dev)), &no)
+		require.Equal(t, RefusedName, no.Code)
+
+		s := put(t, srv, newBuffer(t, ctx, 1))
+		require.IsType(t, wire.Offer{}, heard(t, conn))
+		require.NoError(t, conn.Close())
+		s.await(t, Ended, 1)
+		requireServed(t, srv, ctx)
+	}
+}
+
+// A waiting consumer hears how far the producer is, before the offer and, if that was prepared,
+// before the data.
+func TestOnProgress(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	srv.Expect("data")
+	srv.Working("data", 1, 4)
+	heard, attached := make(chan [2]uint64, 10), make(chan error, 1)
+	go func() {
+		att, err := Attach(soon(t), srv.Path(), "data", dev, OnProgress(func(done, total uint64) { heard <- [2]uint64{done, total} }))
+		if err == nil {
+			err = att.Close()
+		}
+		attached <- err
+	}()
+	require.Equal(t, [2]uint64{1, 4}, <-heard)
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly)
+	require.Eventually(t, func() bool {
+		srv.Working("data", 3, 4)
+		return len(heard) > 0
+	}, 30*time.Second, broker.ProgressPause/10)
+	require.Equal(t, [2]uint64{3, 4}, <-heard)
+	s.start(t, "data", p.Offer)
+	require.NoError(t, <-attached)
+	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))), "OnProgress without a function")
+}
+
+// A name may be expected again while there is an offer of it: consumers get that one,
+// until it ends, and those that come after its end get the next.
+func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	first := put(t, srv, newBuffer(t, ctx, 1))
+	att := attached(t, srv, "data", dev)
+	srv.Expect("data")
+	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
+	require.ErrorIs(t, srv.Offer(soon(t), "data", newBuffer(t, ctx, 2), ReadOnly), ErrNameTaken)
+	first.cancel()
+	conns := []*sock.Conn{early(t, srv, wants(dev))}
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.NoError(t, att.Close())
+	require.NoError(t, first.end(t))
+	conns = append(conns, early(t, srv, wants(dev)))
+	second := put(t, srv, newBuffer(t, ctx, 2))
+	for _, conn := range conns {
+		require.EqualValues(t, 2, heard(t, conn).(wire.Offer).Memory.Size)
+		require.NoError(t, conn.Close())
+	}
+	second.stop(t)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused, "the wait was for one offer")
+}
+
+// FAULTS 64: closing ends the wait.
+func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
+	dev, _, srv := listening(t)
+	srv.Expect("data")
+	conn := early(t, srv, wants(dev))
+	closed := make(chan error, 1)
+	go func() { closed <- srv.Close() }()
+	requireRefusal(t, conn, RefusedName, "closed")
+	require.NoError(t, conn.Close())
+	require.NoError(t, <-closed)
+	srv.Expect("late") // nothing comes of it
+	srv.Working("late", 1, 2)
+}
+
+// An offer that fails ends the wait for it.
+func TestFailedOfferRefusesWhoWaits(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	buf := newBuffer(t, ctx, 1)
+	srv := listen(t)
+	srv.Expect("data")
+	conn := early(t, srv, wants(dev))
+	require.ErrorIs(t, spy.during("cuCtxSynchronize", func() error {
+		return srv.Offer(soon(t), "data", buf, ReadOnly)
+	}), cu.ErrOutOfMemory)
+	requireRefusal(t, conn, RefusedName, "it failed")
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused, "nobody expects it now")
+}
+
+// FAULTS 60: a producer that tells of progress waits for nobody, and nobody waits for a consumer
+// that does not read.
+func TestFault60_WorkingWaitsForNobody(t *testing.T) {
+	dev, _, srv := listening(t)
+	srv.Expect("data")
+	early(t, srv, wants(dev))
+	clog(t, srv, waiting(srv)[0])
+	conn := early(t, srv, wants(dev))
+	begun, done := time.Now(), make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range uint64(1000) {
+			srv.Working("data", i, 1000)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		require.FailNow(t, "it waits")
+	}
+	most := int(time.Since(begun)/broker.ProgressPause) + 1 // however often it is called
+	require.Equal(t, wire.Progress{Done: 0, Total: 1000}, heard(t, conn))
+	for n := 1; ; n++ {
+		require.LessOrEqual(t, n, most)
+		if _, err := conn.Receive(briefly(t)); err != nil {
+			break
+		}
+	}
+	require.Len(t, waiting(srv), 2)
+}
+
 // A consumer that waits but does not read is sent its offer as it reads, each
 // record once; a consumer that reads has it meanwhile.
 func TestWaitingConsumerThatReadsLate(t *testing.T) {
-	dev, _ := leavesNothing(t)
+	dev, _, srv := listening(t)
 	buf := manyRecords(t, dev)
-	srv := listen(t)
 	srv.Expect("data")
 	late := early(t, srv, wants(dev))
 	n := clog(t, srv, waiting(srv)[0])
@@ -76,10 +211,6 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	require.Equal(t, 1, s.await(t, Sent, 2).Lease)
 	require.NoError(t, late.Send(soon(t), wire.Encode(isMapped(buf))))
 	s.await(t, Mapped, 2)
-	for i, conn := range []*sock.Conn{late, prompt} {
-		require.NoError(t, conn.Close())
-		require.NoError(t, s.await(t, Ended, i+1).Err)
-	}
 }
 
 // A consumer that does not read, while the rest of its offer waits to be sent, costs other
@@ -96,26 +227,18 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		"fault 30: goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
-		"fault 30: speaks and goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
-			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: true, Text: ""})))
-			require.NoError(t, conn.Close())
-		}, sock.ErrPeerLost, nil},
 		"fault 60: stays": {brief, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
 		"fault 31: speaks before it reads": {DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
 			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: true, Text: ""})))
-			for m := heard(t, conn); m != nil; m = heard(t, conn) {
-				if no, ok := m.(wire.Refuse); ok {
-					require.Equal(t, RefusedRecord, no.Code)
-					break
-				}
+			no, refused := heard(t, conn).(wire.Refuse)
+			for !refused {
+				no, refused = heard(t, conn).(wire.Refuse)
 			}
+			require.Equal(t, RefusedRecord, no.Code)
 			require.NoError(t, conn.Close())
 		}, ErrProtocol, nil},
 		"fault 64: stays, and the offer ends": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
 			s.cancel()
-		}, ErrRevoked, nil},
-		"stays, and is revoked": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
-			s.Leases("data")[0].Revoke()
 		}, ErrRevoked, nil},
 		"fault 64: stays, and the server is closed": {DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
 			require.NoError(t, s.Close())
@@ -136,14 +259,8 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		other := attached(t, srv, "data", dev)
 		c.then(t, s, conn)
 		ended := s.await(t, Ended, 1)
-		if name == "stays, and is revoked" {
-			require.NoError(t, other.Err(), "the others are not")
-			s.cancel()
-		}
-		if c.offer == nil && c.want != ErrRevoked {
+		if c.want != ErrRevoked {
 			require.NoError(t, other.Err())
-			require.NoError(t, other.Close())
-			s.await(t, Ended, 2)
 			s.cancel()
 		}
 		require.ErrorIs(t, s.end(t), c.offer)
@@ -160,8 +277,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 // A consumer that has waited and then says nothing is not waited for longer
 // than others.
 func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(brief))
+	dev, ctx, srv := listening(t, WithTimeout(brief))
 	conn := asked(t, srv, wants(dev)) // which is there when the server begins to wait for it
 	srv.Expect("data")
 	awaitWaiting(t, srv, 1)
@@ -173,24 +289,4 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	require.NotErrorIs(t, err, context.Canceled)
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	requireRefusal(t, conn, RefusedTimeout, "silence")
-}
-
-// A consumer that has answered may be silent for longer than that.
-func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	const step = 2 * time.Second
-	srv := listen(t, WithTimeout(step))
-	srv.Expect("data")
-	conn := early(t, srv, wants(dev))
-	buf := newBuffer(t, ctx, 1)
-	s := put(t, srv, buf)
-	require.IsType(t, wire.Offer{}, heard(t, conn))
-	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
-	s.await(t, Mapped, 1)
-	time.Sleep(step + brief)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Progress{Done: 1, Total: 2})))
-	s.await(t, Progress, 1)
-	require.Empty(t, s.of(Ended))
-	require.NoError(t, conn.Close())
-	require.NoError(t, s.await(t, Ended, 1).Err)
 }

@@ -2,7 +2,6 @@ package share
 
 import (
 	"errors"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -73,8 +72,8 @@ func TestWaitForNewer(t *testing.T) {
 	awaitBehind(t, srv, 0)
 }
 
-// A consumer that waits for newer memory hears of progress, which extends its wait, and is told
-// when the server ends. The application is asked about it only when there is something to decide.
+// A consumer that waits for newer memory hears of progress and is told when the server ends. The
+// application is asked about it only when there is something to decide.
 func TestWaitForNewerHearsOfProgress(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	old, next := filled(t, ctx, 1), filled(t, ctx, 2)
@@ -91,18 +90,15 @@ func TestWaitForNewerHearsOfProgress(t *testing.T) {
 	srv.Expect("data")
 	srv.Working("data", 1, 2)
 	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conn))
-	require.NoError(t, conn.Close())
-	awaitBehind(t, srv, 1)
 	replace(t, srv, next)
 	n.gets(t, next)
-	require.Len(t, door.all(), 3)
-	require.Equal(t, next.Describe(), door.all()[2].Descriptor)
-
-	n = waitForNewer(t, srv, dev, next)
 	awaitBehind(t, srv, 1)
-	require.NoError(t, srv.Close())
-	require.Nil(t, <-n.att)
-	require.ErrorIs(t, <-n.err, ErrRefused)
+	require.Len(t, door.all(), 4)
+	closed := make(chan error, 1)
+	go func() { closed <- srv.Close() }()
+	requireRefusal(t, conn, RefusedName, "closed")
+	require.NoError(t, conn.Close())
+	require.NoError(t, <-closed)
 }
 
 // A consumer that is not admitted gets the same answer whatever generation it says that it knows.
@@ -127,28 +123,19 @@ func TestConsumerThatIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 	awaitBehind(t, srv, 0)
 }
 
-// The consumers that wait for newer memory are bounded in number, and may not speak meanwhile. They
-// wait until their own time is over.
+// A consumer that waits for newer memory may not speak meanwhile, and waits until its own time is over.
 func TestWaitForNewerIsBounded(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithConnections(2), goodbyes(brief))
+	dev, ctx, srv := listening(t)
 	old := filled(t, ctx, 1)
 	s := put(t, srv, old)
 	want := wants(dev)
 	want.After = 1<<64 - 1
-	first, second := asked(t, srv, want), asked(t, srv, want)
-	awaitBehind(t, srv, 2)
-	requireRefusal(t, dialed(t, srv), RefusedBusy, "there are two places")
-	require.NoError(t, first.Send(soon(t), wire.Encode(isMapped(old))))
-	requireRefusal(t, first, RefusedRecord, "mapped what was not offered")
-	require.NoError(t, errors.Join(first.Close(), second.Close()))
-	awaitBehind(t, srv, 0)
-	s.await(t, PeerRefused, 3)
-	require.Condition(t, func() bool {
-		return slices.ContainsFunc(s.of(PeerRefused), func(e Event) bool { return errors.Is(e.Err, ErrProtocol) })
-	})
-	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
-
+	conn := asked(t, srv, want)
+	awaitBehind(t, srv, 1)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(old))))
+	requireRefusal(t, conn, RefusedRecord, "mapped what was not offered")
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrProtocol)
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation), WithWait(), WithTimeout(50*time.Millisecond))), ErrTimeout)
 	awaitBehind(t, srv, 0)
 }
