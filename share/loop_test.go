@@ -72,15 +72,8 @@ func TestSlowApplicationCostsTheConsumerNothing(t *testing.T) {
 // A process that dies before its connection says what it wants is known to be dead.
 func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	cmd := exec.Command("sleep", "1000")
-	require.NoError(t, cmd.Start())
-	reap := sync.OnceFunc(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	defer reap()
-	fd := ok(unix.PidfdOpen(cmd.Process.Pid, 0))(t)
-	file := os.NewFile(uintptr(fd), "pidfd")
+	c := startCommand(t, exec.Command("sleep", "1000"))
+	file := os.NewFile(uintptr(ok(unix.PidfdOpen(c.cmd.Process.Pid, 0))(t)), "pidfd")
 	defer file.Close()
 	srv := listen(t, PeerOption(func(o *serve.PeerOptions) {
 		o.Process = func(*sock.Conn) (*sock.Process, error) { return sock.ProcessOf(file) }
@@ -88,7 +81,7 @@ func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
 	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), ReadWrite, WithFence(soon(t), Fenced))
 	conn := dialed(t, srv)
 	require.Eventually(t, func() bool { return watched(srv) == 1 }, 10*time.Second, time.Millisecond)
-	reap()
+	c.kill()
 	require.Eventually(t, func() bool { return watched(srv) == 0 }, 10*time.Second, time.Millisecond)
 	want := wants(dev)
 	want.Access, want.Process = ReadWrite, wire.Process{Told: true}

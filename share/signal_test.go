@@ -2,7 +2,6 @@ package share
 
 import (
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,9 +12,10 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// hollow is the software driver, in which signals are libc's pthread_getconcurrency: C that
-// takes what it is given, does nothing and returns 0, so that what is measured is ours.
-func hollow(t testing.TB) *cu.Driver {
+// hollow is a counter and a stream of the software driver, in which signals are libc's
+// pthread_getconcurrency: C that takes what it is given, does nothing and returns 0, so that what is
+// measured is ours.
+func hollow(t testing.TB) (*Counter, *cu.Stream) {
 	t.Helper()
 	libc := ok(sys.OpenFile("libc.so.6"))(t)
 	drv := ok(cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
@@ -25,14 +25,7 @@ func hollow(t testing.TB) *cu.Driver {
 		}
 		return soft.Resolver(symbol)
 	})))(t)
-	return drv
-}
-
-// hollowCounter is a counter of a hollow driver, and a stream.
-func hollowCounter(t testing.TB) (*Counter, *cu.Stream) {
-	t.Helper()
-	dev := ok(hollow(t).Device(0))(t)
-	ctx := cutest.Context(t, dev)
+	ctx := cutest.Context(t, ok(drv.Device(0))(t))
 	buf := zeros(t, ctx)
 	c := ok(NewCounter(ctx, buf, 0))(t)
 	t.Cleanup(func() { require.NoError(t, errors.Join(c.Close(), buf.Close())) })
@@ -45,7 +38,7 @@ func TestSignalDoesNotAllocate(t *testing.T) {
 	if cutest.Kind() != cu.Soft {
 		t.Skip("nothing of it reaches the driver")
 	}
-	c, s := hollowCounter(t)
+	c, s := hollow(t)
 	e := ok(s.Context().NewEvent(cu.EventDisableTiming))(t)
 	require.NoError(t, c.Signal(s, 1))
 	calls := testing.AllocsPerRun(200, func() { _, _ = s.WriteValue64(c.word, 1, cu.WriteDefault), e.Record(s) })
@@ -57,32 +50,22 @@ func TestSignalDoesNotAllocate(t *testing.T) {
 // BenchmarkSignal is a signal beside what it is made of: the write alone, and an event
 // behind it.
 func BenchmarkSignal(b *testing.B) {
-	run := func(name string, c *Counter, s *cu.Stream) {
-		e := ok(s.Context().NewEvent(cu.EventDisableTiming))(b)
-		n := uint64(0)
-		for _, call := range []struct {
-			name string
-			f    func() error
-		}{
-			{"write", func() error { return s.WriteValue64(c.word, 1, cu.WriteDefault) }},
-			{"write and record", func() error { return errors.Join(s.WriteValue64(c.word, 1, cu.WriteDefault), e.Record(s)) }},
-			{"signal", func() error { n++; return c.Signal(s, n) }},
-		} {
-			b.Run(fmt.Sprint(name, "/", call.name), func(b *testing.B) {
-				b.ReportAllocs()
-				for b.Loop() {
-					_ = call.f()
-				}
-			})
-			require.NoError(b, s.Synchronize(soon(b)))
-		}
-		require.NoError(b, e.Close())
-	}
 	ctx := cutest.Context(b, cutest.Device(b))
-	mine, _ := counters(b, ctx, control(b, ctx))
-	run("driver", mine, newStream(b, ctx))
-	if cutest.Kind() == cu.Soft {
-		c, s := hollowCounter(b)
-		run("hollow", c, s)
+	c, _ := counters(b, ctx, control(b, ctx))
+	s, e := newStream(b, ctx), ok(ctx.NewEvent(cu.EventDisableTiming))(b)
+	n := uint64(0)
+	for name, call := range map[string]func() error{
+		"write":            func() error { return s.WriteValue64(c.word, 1, cu.WriteDefault) },
+		"write and record": func() error { return errors.Join(s.WriteValue64(c.word, 1, cu.WriteDefault), e.Record(s)) },
+		"signal":           func() error { n++; return c.Signal(s, n) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_ = call()
+			}
+		})
+		require.NoError(b, s.Synchronize(soon(b)))
 	}
+	require.NoError(b, e.Close())
 }

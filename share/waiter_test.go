@@ -137,21 +137,6 @@ func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 	srv.Working("late", 1, 2)
 }
 
-// An offer that fails ends the wait for it.
-func TestFailedOfferRefusesWhoWaits(t *testing.T) {
-	spy, dev, ctx := spied(t)
-	buf := newBuffer(t, ctx, 1)
-	srv := listen(t)
-	srv.Expect("data")
-	conn := early(t, srv, wants(dev))
-	require.ErrorIs(t, spy.during("cuCtxSynchronize", func() error {
-		return srv.Offer(soon(t), "data", buf, ReadOnly)
-	}), cu.ErrOutOfMemory)
-	requireRefusal(t, conn, RefusedName, "it failed")
-	require.NoError(t, conn.Close())
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused, "nobody expects it now")
-}
-
 // FAULTS 60: a producer that tells of progress waits for nobody, and nobody waits for a consumer
 // that does not read.
 func TestFault60_WorkingWaitsForNobody(t *testing.T) {
