@@ -2,7 +2,6 @@ package share
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/serve"
-	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -230,38 +228,24 @@ func TestRoomThatCannotBeReserved(t *testing.T) {
 	full.Stop()
 	require.Empty(t, waiting(srv))
 	requireServed(t, srv, ctx)
-
-	want := wants(dev)
-	want.Name = "later"
-	conn := early(t, srv, want)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: false, Text: "no room"})))
-	require.ErrorIs(t, errOf(conn.Receive(soon(t))), io.EOF, "nothing is to be said to that")
-	require.ErrorContains(t, s.await(t, PeerRefused, 2).Err, "no room")
 }
 
 // Invariant 4: whatever keeps the memory from being mapped, the room is given back.
 func TestRoomIsGivenBack(t *testing.T) {
 	spy, dev, ctx := spied(t)
-	tr := truthOf(t, ctx)
-	for name, c := range map[string]struct {
-		lie  lie
-		fail string
-		want error
+	srv := listen(t)
+	put(t, srv, newBuffer(t, ctx, 1))
+	for _, c := range []struct {
+		name, fail string
+		want       error
 	}{
-		"refused":      {lie{wire.Encode(wire.Refuse{Code: RefusedName, Text: "x"}), nil}, "", ErrRefused},
-		"random bytes": {lie{noise(500, 3), tr.files}, "", ErrWire},
-		"overflow":     {tr.say(func(o *wire.Offer) { o.Memory.ChunkSize = 1 << 63 }, tr.files...), "", vmm.ErrDescriptor},
-		"not mapped":   {tr.say(nil, tr.files...), "cuMemMap", cu.ErrOutOfMemory},
-		"not imported": {tr.say(nil, tr.files...), "cuMemImportFromShareableHandle", cu.ErrOutOfMemory},
+		{"none", "", ErrRefused}, {"data", "cuMemMap", cu.ErrOutOfMemory}, {"data", "cuMemImportFromShareableHandle", cu.ErrOutOfMemory},
 	} {
-		t.Run(name, func(t *testing.T) {
-			reserved, freed := spy.count(reserves), spy.count(frees)
-			path := impostor(t, tell(t, c.lie))
-			require.ErrorIs(t, spy.during(c.fail, func() error {
-				return errOf(Attach(soon(t), path, "data", dev, WithRoom(3*tr.Memory.ChunkSize)))
-			}), c.want)
-			require.Equal(t, reserved+1, spy.count(reserves))
-			require.Equal(t, freed+1, spy.count(frees))
-		})
+		reserved, freed := spy.count(reserves), spy.count(frees)
+		require.ErrorIs(t, spy.during(c.fail, func() error {
+			return errOf(Attach(soon(t), srv.Path(), c.name, dev, WithRoom(1)))
+		}), c.want)
+		require.Equal(t, reserved+1, spy.count(reserves))
+		require.Equal(t, freed+1, spy.count(frees))
 	}
 }

@@ -146,41 +146,26 @@ func TestAuthorizeRefusesAttach(t *testing.T) {
 func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
-	for _, second := range []bool{true, false} {
-		var door doorkeeper
-		begun, goOn := make(chan struct{}), make(chan struct{})
-		srv := listen(t, WithAuthorize(func(p sock.Peer, o Offer) error {
-			err := door.authorize(p, o)
-			if len(door.all()) == 1 {
-				close(begun)
-				<-goOn
-			}
-			return err
-		}))
-		first := put(t, srv, buf, WithData([]byte("first")))
-		conn := asked(t, srv, wants(dev))
-		<-begun
-		first.stop(t)
-		if !second {
-			close(goOn)
-			requireRefusal(t, conn, RefusedName, "it is gone")
-			require.Len(t, door.all(), 1)
-			require.NoError(t, conn.Close())
-			continue
+	questions, goOn := make(chan string, 3), make(chan struct{})
+	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
+		questions <- string(o.Data)
+		if string(o.Data) == "first" {
+			<-goOn
 		}
-		s := put(t, srv, buf, WithData([]byte("second")))
-		requireServed(t, srv, ctx)
-		close(goOn)
-		requireOffered(t, conn, false)
-		var about []string
-		for _, o := range door.all() {
-			about = append(about, string(o.Data))
-		}
-		require.Equal(t, []string{"first", "second", "second"}, about)
-		require.NoError(t, conn.Close())
-		s.await(t, Ended, 2)
-		require.Empty(t, first.of(Connected))
-	}
+		return nil
+	}))
+	first := put(t, srv, buf, WithData([]byte("first")))
+	conn := asked(t, srv, wants(dev))
+	require.Equal(t, "first", <-questions)
+	first.stop(t)
+	put(t, srv, buf, WithData([]byte("second")))
+	requireServed(t, srv, ctx)
+	require.Equal(t, "second", <-questions, "of another consumer")
+	goOn <- struct{}{}
+	requireOffered(t, conn, false)
+	require.Equal(t, "second", <-questions)
+	require.NoError(t, conn.Close())
+	require.Empty(t, first.of(Connected))
 }
 
 // The application may call the server when it is asked and at any event. What it does to the

@@ -1,7 +1,6 @@
 package share
 
 import (
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,35 +53,13 @@ func awaitBehind(t testing.TB, srv *Server, n int) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// A consumer that knows the memory of a name waits for newer memory, while others get the present
-// offer. It goes on waiting if the producer goes back to older memory.
+// A consumer that knows the memory of a name waits for newer memory and hears of progress, while
+// others get the present offer. It goes on waiting if the producer goes back to older memory.
 func TestWaitForNewer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	dev, ctx, srv := listening(t)
 	oldest, old, next := filled(t, ctx, 1), filled(t, ctx, 2), filled(t, ctx, 3)
-	srv := listen(t)
 	put(t, srv, old)
 	n := waitForNewer(t, srv, dev, old)
-	awaitBehind(t, srv, 1)
-	require.NoError(t, attached(t, srv, "data", dev).Close())
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))), ErrStale, "it does not want to wait")
-	replace(t, srv, oldest)
-	awaitBehind(t, srv, 1)
-	replace(t, srv, next)
-	n.gets(t, next)
-	awaitBehind(t, srv, 0)
-}
-
-// A consumer that waits for newer memory hears of progress and is told when the server ends. The
-// application is asked about it only when there is something to decide.
-func TestWaitForNewerHearsOfProgress(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	old, next := filled(t, ctx, 1), filled(t, ctx, 2)
-	door := doorkeeper{}
-	srv := listen(t, WithAuthorize(door.authorize))
-	put(t, srv, old)
-	n := waitForNewer(t, srv, dev, old)
-	awaitBehind(t, srv, 1)
-	require.Len(t, door.all(), 1, "whether it may wait behind the old one")
 	want := wants(dev)
 	want.After = 1<<64 - 1
 	conn := asked(t, srv, want)
@@ -90,28 +67,27 @@ func TestWaitForNewerHearsOfProgress(t *testing.T) {
 	srv.Expect("data")
 	srv.Working("data", 1, 2)
 	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conn))
+	require.NoError(t, attached(t, srv, "data", dev).Close())
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))), ErrStale, "it does not want to wait")
+	replace(t, srv, oldest)
+	awaitBehind(t, srv, 2)
 	replace(t, srv, next)
 	n.gets(t, next)
 	awaitBehind(t, srv, 1)
-	require.Len(t, door.all(), 4)
-	closed := make(chan error, 1)
-	go func() { closed <- srv.Close() }()
-	requireRefusal(t, conn, RefusedName, "closed")
 	require.NoError(t, conn.Close())
-	require.NoError(t, <-closed)
 }
 
 // A consumer that is not admitted gets the same answer whatever generation it says that it knows.
 // If it had to wait for some and not for others, it would find out which generation there is.
 func TestConsumerThatIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errors.New("not you") }))
+	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errSecret }))
 	buf := filled(t, ctx, 1)
 	put(t, srv, buf)
-	p, _ := prepared(t, srv, "prepared", filled(t, ctx, 2), ReadOnly)
+	p, _ := prepared(t, srv, "prepared", buf, ReadOnly)
 	generation := buf.Describe().Generation
 	for _, name := range []string{"data", "prepared"} {
-		for _, known := range []uint64{0, 1, generation - 1, generation, generation + 1, 1<<64 - 1} {
+		for _, known := range []uint64{0, generation - 1, generation, 1<<64 - 1} {
 			want := wants(dev)
 			want.Name, want.After = name, known
 			conn := asked(t, srv, want)
@@ -120,7 +96,6 @@ func TestConsumerThatIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 		}
 	}
 	require.NoError(t, p.Close())
-	awaitBehind(t, srv, 0)
 }
 
 // A consumer that waits for newer memory may not speak meanwhile, and waits until its own time is over.
@@ -138,21 +113,6 @@ func TestWaitForNewerIsBounded(t *testing.T) {
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrProtocol)
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation), WithWait(), WithTimeout(50*time.Millisecond))), ErrTimeout)
 	awaitBehind(t, srv, 0)
-}
-
-// A follower that wants no version twice asks once, and then waits for newer memory.
-func TestFollowDoesNotPoll(t *testing.T) {
-	_, ctx, srv := listening(t)
-	srv.Expect("data")
-	put(t, srv, filled(t, ctx, 1))
-	var asked atomic.Int32
-	found, cancel := followed(t, ctx, srv.Path(), OnConnected(func(sock.Peer) { asked.Add(1) }))
-	require.NoError(t, awaitSeen(t, found, 1).Close())
-	awaitBehind(t, srv, 1)
-	replace(t, srv, filled(t, ctx, 2))
-	awaitSeen(t, found, 2)
-	require.EqualValues(t, 2, asked.Load())
-	require.Error(t, cancel())
 }
 
 // A producer dies and another takes its place. A consumer that attached to the first one, and

@@ -2,7 +2,6 @@ package share
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"os"
 	"testing"
@@ -276,20 +275,16 @@ func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
 	awaitConnections := func(n int) {
 		require.Eventually(t, func() bool { return connections(srv) == n }, 10*time.Second, time.Millisecond)
 	}
-	for i := range 3 {
-		silent := dialed(t, srv)
-		awaitConnections(2)
-		var no *RefusalError
-		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
-		require.Equal(t, RefusedBusy, no.Code)
-		require.Equal(t, "the producer has 2 connections of this process, and takes no more of it", no.Text)
-		require.ErrorContains(t, s.await(t, PeerRefused, 2*i+1).Err, "2 connections of this process")
-		require.NoError(t, silent.Close())
-		s.await(t, PeerRefused, 2*i+2) // it said nothing
-		awaitConnections(1)
-		requireServed(t, srv, ctx)
-		awaitConnections(1)
-	}
+	silent := dialed(t, srv)
+	awaitConnections(2)
+	var no *RefusalError
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
+	require.Equal(t, RefusedBusy, no.Code)
+	require.Equal(t, "the producer has 2 connections of this process, and takes no more of it", no.Text)
+	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "2 connections of this process")
+	require.NoError(t, silent.Close())
+	awaitConnections(1)
+	requireServed(t, srv, ctx)
 	require.NoError(t, held.Err())
 }
 
@@ -400,48 +395,24 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 }
 
 // A consumer that has not said that it takes legacy memory is told so by code, and is sent no
-// handle, whenever it comes; whatever else it says that it takes.
+// handle, whatever else it says that it takes.
 func TestLegacyHandleIsForWhoTakesIt(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	dev, ctx, srv := listening(t)
 	m := newLegacy(t, ctx, 1)
-	bits := func(c wire.Capabilities) []byte {
-		want := wants(dev)
-		want.Capabilities = c
-		return wire.Encode(want)
-	}
-	longer := field{1, string(binary.LittleEndian.AppendUint64(nil, 1)) + "and 64 more"}
-	for name, c := range map[string]struct {
-		ask   []byte
-		takes bool
-	}{
-		"says nothing":          {bits(0), false},
-		"takes all but that":    {bits(^wire.TakesLegacy), false},
-		"takes that":            {bits(wire.TakesLegacy), true},
-		"takes all":             {bits(^wire.Capabilities(0)), true},
-		"has more than 64 bits": {later(bits(0), 0, longer), true},
+	serveLegacy(t, srv, m)
+	handle := m.handle.Handle
+	want := wants(dev)
+	for capabilities, takes := range map[wire.Capabilities]bool{
+		0: false, ^wire.TakesLegacy: false, wire.TakesLegacy: true, ^wire.Capabilities(0): true,
 	} {
-		for _, expected := range []bool{false, true} {
-			srv := listen(t, goodbyes(brief))
-			srv.Expect("data")
-			s := newServed(srv)
-			conn := dialed(t, srv)
-			if expected {
-				require.NoError(t, conn.Send(soon(t), c.ask))
-				awaitWaiting(t, srv, 1)
-			}
-			p := ok(srv.PrepareLegacy("data", m, OnEvent(s.see)))(t)
-			if !expected {
-				require.NoError(t, conn.Send(soon(t), c.ask))
-			}
-			rec := ok(conn.Receive(soon(t)))(t)
-			handle := m.handle.Handle
-			require.Equal(t, c.takes, bytes.Contains(rec.Data, handle[:]), name)
-			if !c.takes {
-				requireNamed(t, rec.Data, "legacy handle")
-				require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "legacy handle")
-				require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost, "nothing else comes")
-			}
-			require.NoError(t, errors.Join(conn.Close(), p.Close()))
+		want.Capabilities = capabilities
+		conn := asked(t, srv, want)
+		rec := ok(conn.Receive(soon(t)))(t)
+		require.Equal(t, takes, bytes.Contains(rec.Data, handle[:]))
+		if !takes {
+			requireNamed(t, rec.Data, "legacy handle")
+			require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost, "nothing else comes")
 		}
+		require.NoError(t, conn.Close())
 	}
 }

@@ -46,26 +46,3 @@ func TestSignalDoesNotAllocate(t *testing.T) {
 	require.Equal(t, calls, testing.AllocsPerRun(200, func() { n++; _ = c.Signal(s, n) }))
 	require.NoError(t, e.Close())
 }
-
-// BenchmarkSignal is a signal beside what it is made of: the write alone, and an event
-// behind it.
-func BenchmarkSignal(b *testing.B) {
-	ctx := cutest.Context(b, cutest.Device(b))
-	c, _ := counters(b, ctx, control(b, ctx))
-	s, e := newStream(b, ctx), ok(ctx.NewEvent(cu.EventDisableTiming))(b)
-	n := uint64(0)
-	for name, call := range map[string]func() error{
-		"write":            func() error { return s.WriteValue64(c.word, 1, cu.WriteDefault) },
-		"write and record": func() error { return errors.Join(s.WriteValue64(c.word, 1, cu.WriteDefault), e.Record(s)) },
-		"signal":           func() error { n++; return c.Signal(s, n) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				_ = call()
-			}
-		})
-		require.NoError(b, s.Synchronize(soon(b)))
-	}
-	require.NoError(b, e.Close())
-}

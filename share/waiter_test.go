@@ -145,7 +145,7 @@ func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	early(t, srv, wants(dev))
 	clog(t, srv, waiting(srv)[0])
 	conn := early(t, srv, wants(dev))
-	begun, done := time.Now(), make(chan struct{})
+	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for i := range uint64(1000) {
@@ -154,17 +154,10 @@ func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-soon(t).Done():
 		require.FailNow(t, "it waits")
 	}
-	most := int(time.Since(begun)/broker.ProgressPause) + 1 // however often it is called
 	require.Equal(t, wire.Progress{Done: 0, Total: 1000}, heard(t, conn))
-	for n := 1; ; n++ {
-		require.LessOrEqual(t, n, most)
-		if _, err := conn.Receive(briefly(t)); err != nil {
-			break
-		}
-	}
 	require.Len(t, waiting(srv), 2)
 }
 
