@@ -99,30 +99,6 @@ func TestOnProgress(t *testing.T) {
 	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))), "OnProgress without a function")
 }
 
-// A name may be expected again while there is an offer of it: consumers get that one,
-// until it ends, and those that come after its end get the next.
-func TestExpectBeforeTheEndOfAnOffer(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	first := put(t, srv, newBuffer(t, ctx, 1))
-	att := attached(t, srv, "data", dev)
-	srv.Expect("data")
-	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
-	require.ErrorIs(t, srv.Offer(soon(t), "data", newBuffer(t, ctx, 2), ReadOnly), ErrNameTaken)
-	first.cancel()
-	conns := []*sock.Conn{early(t, srv, wants(dev))}
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-	require.NoError(t, att.Close())
-	require.NoError(t, first.end(t))
-	conns = append(conns, early(t, srv, wants(dev)))
-	second := put(t, srv, newBuffer(t, ctx, 2))
-	for _, conn := range conns {
-		require.EqualValues(t, 2, heard(t, conn).(wire.Offer).Memory.Size)
-		require.NoError(t, conn.Close())
-	}
-	second.stop(t)
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused, "the wait was for one offer")
-}
-
 // FAULTS 64: closing ends the wait.
 func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 	dev, _, srv := listening(t)
