@@ -1,6 +1,7 @@
 package share
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,11 @@ import (
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
+)
+
+const (
+	reserves = "cuMemAddressReserve"
+	frees    = "cuMemAddressFree"
 )
 
 func TestAttachTellsOfItsSteps(t *testing.T) {
@@ -48,9 +54,9 @@ func TestAttachNotesItsCaller(t *testing.T) {
 	require.Contains(t, caller, t.Name())
 }
 
-// FAULTS 39, 41: the UUID decides, not the ordinal.
+// FAULTS 39, 41: the UUID decides, not the ordinal. Room is reserved on the memory's device.
 func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	spy, dev, ctx := spied(t)
 	_, other := cutest.TwoDevices(t, dev.Driver())
 	srv := listen(t)
 	s := put(t, srv, newBuffer(t, ctx, 1))
@@ -61,8 +67,10 @@ func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	require.ErrorIs(t, told, ErrVerdict, "the producer is told why")
 	require.ErrorContains(t, told, "attaching failed: ")
 
-	att := attached(t, srv, "", other, WithAnyDevice())
+	before := spy.count(reserves)
+	att := attached(t, srv, "", other, WithAnyDevice(), WithRoom(1))
 	require.Same(t, dev, att.Buffer().Device())
+	require.Equal(t, 1, spy.count(reserves)-before)
 }
 
 // A RefusalError is the producer's no, with a code and words.
@@ -72,16 +80,16 @@ func TestAttachIsRefused(t *testing.T) {
 	serveAs(t, srv, "ro", buf, ReadOnly)
 	busy := serveAs(t, srv, "busy", buf, ReadOnly, WithLeases(1))
 	held := attached(t, srv, "busy", dev)
-	for _, c := range []struct {
+	for i, c := range []struct {
 		name string
 		opt  AttachOption
 		code RefusalCode
 		text string
 	}{
-		{"no", WithAccess(ReadOnly), RefusedName, `there is no offer "no" here`},
-		{"", WithAccess(ReadOnly), RefusedName, `there is not exactly one offer here; ask for one by its name: "busy", "ro"`},
+		{"no", nil, RefusedName, `there is no offer "no" here`},
+		{"", nil, RefusedName, `there is not exactly one offer here; ask for one by its name: "busy", "ro"`},
 		{"ro", WithAccess(ReadWrite), RefusedAccess, `"ro" is offered read-only, and read-write was asked for`},
-		{"busy", WithAccess(ReadOnly), RefusedBusy, `"busy" has all it waits for: 1 consumer`},
+		{"busy", nil, RefusedBusy, `"busy" has all it waits for: 1 consumer`},
 	} {
 		_, err := Attach(soon(t), srv.Path(), c.name, dev, c.opt)
 		require.ErrorIs(t, err, ErrRefused)
@@ -89,49 +97,22 @@ func TestAttachIsRefused(t *testing.T) {
 		require.ErrorAs(t, err, &no)
 		require.Equal(t, c.code, no.Code)
 		require.Equal(t, c.text, no.Text)
-		refused := busy.of(PeerRefused)
-		require.EqualError(t, refused[len(refused)-1].Err, c.code.String()+": "+c.text, "every offer's observer hears of it")
+		require.EqualError(t, busy.await(t, PeerRefused, i+1).Err, c.code.String()+": "+c.text, "every offer's observer hears of it")
 	}
-	require.NoError(t, held.Err())
 	require.NoError(t, held.Close())
 	require.NoError(t, busy.end(t))
-	requireServed(t, srv, ctx)
-}
-
-// FAULTS 59: a limit on connections, which must be told, not just felt.
-func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithConnections(1))
-	put(t, srv, newBuffer(t, ctx, 1))
-	held := attached(t, srv, "", dev)
-	for range 50 {
-		_, err := Attach(soon(t), srv.Path(), "", dev)
-		var no *RefusalError
-		require.ErrorAs(t, err, &no)
-		require.Equal(t, RefusedBusy, no.Code)
-	}
-	require.NoError(t, held.Err())
-	require.NoError(t, held.Close())
 }
 
 func TestAttachWithoutAProducer(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	dir := t.TempDir()
 	for path, want := range map[string]error{
-		filepath.Join(dir, "none"):         sock.ErrNoListener,
-		filepath.Join(dir, "no", "dir"):    sock.ErrNoListener,
-		"":                                 sock.ErrPath,
-		filepath.Join(dir, string(longer)): sock.ErrPath,
+		filepath.Join(dir, "none"):      sock.ErrNoListener,
+		filepath.Join(dir, "no", "dir"): sock.ErrNoListener,
+		"":                              sock.ErrPath,
+		dir + strings.Repeat("x", 200):  sock.ErrPath,
 	} {
 		require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev)), want, path)
-	}
-}
-
-var longer = make([]byte, 200)
-
-func init() {
-	for i := range longer {
-		longer[i] = 'x'
 	}
 }
 
@@ -195,4 +176,76 @@ func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 		require.NoError(t, att.Close())
 	}
 	require.NoError(t, s.await(t, Ended, 100).Err)
+}
+
+// Room that was reserved while the offer was waited for is used if it is enough;
+// if not, the memory gets a reservation as without.
+func TestRoomIsReservedBeforehand(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	g := granularity(t, dev)
+	srv := listen(t)
+	put(t, srv, newBuffer(t, ctx, 3*g-1, vmm.WithChunkSize(g)))
+	for _, c := range []struct {
+		room          uint64
+		before, after int // reservations when the offer is here, and at the end
+	}{
+		{0, 0, 1}, {3*g - 1, 1, 1}, {3 * g, 1, 1}, {5 * g, 1, 1}, {2 * g, 1, 2}, {1, 1, 2},
+	} {
+		t.Run(fmt.Sprint(c.room/g), func(t *testing.T) {
+			first, owed, received := spy.count(reserves), spy.count(frees), -1
+			att := ok(Attach(soon(t), srv.Path(), "", dev, WithRoom(c.room),
+				OnReceived(func(Offer, []*os.File) { received = spy.count(reserves) - first })))(t)
+			require.Equal(t, c.before, received)
+			require.Equal(t, c.after, spy.count(reserves)-first)
+			require.Equal(t, c.after-1, spy.count(frees)-owed, "what did not do is given back")
+			requireNoise(t, ctx, att.Buffer(), 1)
+			require.NoError(t, att.Close())
+			require.Equal(t, c.after, spy.count(frees)-owed)
+		})
+	}
+}
+
+// Where there is no room, attaching fails, and the producer is told why.
+func TestRoomThatCannotBeReserved(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	srv := listen(t)
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	srv.Expect("later")
+	attach := func(name string, room uint64) error {
+		return errOf(Attach(soon(t), srv.Path(), name, dev, WithRoom(room)))
+	}
+	requireTold := func(told error) {
+		require.ErrorIs(t, told, ErrVerdict)
+		require.ErrorContains(t, told, "attaching failed: ")
+	}
+	require.ErrorIs(t, attach("data", ^uint64(0)), vmm.ErrSize)
+	requireTold(s.await(t, Ended, 1).Err)
+	full := spy.Fail(reserves, cu.ErrOutOfMemory)
+	require.ErrorIs(t, attach("data", 1), cu.ErrOutOfMemory)
+	requireTold(s.await(t, Ended, 2).Err)
+	require.ErrorIs(t, attach("later", 1), cu.ErrOutOfMemory)
+	requireTold(s.await(t, PeerRefused, 1).Err) // of what is not there yet it has no lease
+	full.Stop()
+	require.Empty(t, waiting(srv))
+	requireServed(t, srv, ctx)
+}
+
+// Invariant 4: whatever keeps the memory from being mapped, the room is given back.
+func TestRoomIsGivenBack(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	srv := listen(t)
+	put(t, srv, newBuffer(t, ctx, 1))
+	for _, c := range []struct {
+		name, fail string
+		want       error
+	}{
+		{"none", "", ErrRefused}, {"data", "cuMemMap", cu.ErrOutOfMemory}, {"data", "cuMemImportFromShareableHandle", cu.ErrOutOfMemory},
+	} {
+		reserved, freed := spy.count(reserves), spy.count(frees)
+		require.ErrorIs(t, spy.during(c.fail, func() error {
+			return errOf(Attach(soon(t), srv.Path(), c.name, dev, WithRoom(1)))
+		}), c.want)
+		require.Equal(t, reserved+1, spy.count(reserves))
+		require.Equal(t, freed+1, spy.count(frees))
+	}
 }

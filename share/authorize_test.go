@@ -4,16 +4,21 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/wire"
-
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -46,12 +51,13 @@ func (d *doorkeeper) all() []Offer {
 // comes; one that it lets in is served, and each was asked about once.
 func TestAuthorize(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	kind := dev.Driver().Kind()
 	buf := newBuffer(t, ctx, 1)
-	reads, writes := wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"}, wire.Attach{Driver: kind, Access: ReadWrite, Name: "data"}
+	reads, writes := wants(dev), wants(dev)
+	writes.Access = ReadWrite
+	data := WithData([]byte("mine"))
 	for name, c := range map[string]struct {
 		expected bool // the consumers come before there is an offer
-		prepared bool // the offer is prepared, and they come before its data at the latest
+		prepared bool // and they come before its data
 	}{
 		"there is an offer":         {false, false},
 		"one is expected":           {true, false},
@@ -60,36 +66,27 @@ func TestAuthorize(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var door doorkeeper
-			srv := listen(t, WithAuthorize(door.authorize))
-			s := newServed(srv)
-			opts := []OfferOption{OnEvent(s.see), WithData([]byte("mine"))}
-			offer := func(over context.Context) error { return srv.Offer(over, "data", buf, ReadWrite, opts...) }
+			var p *Prepared
+			var s *served
 			var good, bad *sock.Conn
-			come := func() {
-				good, bad = dialed(t, srv), dialed(t, srv)
-				require.NoError(t, good.Send(soon(t), wire.Encode(reads)))
-				require.NoError(t, bad.Send(soon(t), wire.Encode(writes)))
-			}
+			srv := listen(t, WithAuthorize(door.authorize))
 			if c.expected {
 				srv.Expect("data")
 				good, bad = early(t, srv, reads), early(t, srv, writes)
 				require.Empty(t, door.all(), "there is nothing to ask about")
 			}
 			if c.prepared {
-				p := ok(srv.Prepare("data", buf, ReadWrite, opts...))(t)
-				offer = p.Offer
-				if !c.expected {
-					come()
-				}
+				p, s = prepared(t, srv, "data", buf, ReadWrite, data)
+			} else {
+				s = put(t, srv, buf, data)
+			}
+			if !c.expected {
+				good, bad = asked(t, srv, reads), asked(t, srv, writes)
+			}
+			requireDenied(t, s, bad)
+			if c.prepared {
 				s.await(t, Sent, 1)
-				requireDenied(t, s, bad)
-			}
-			s.start(t, "data", offer)
-			if good == nil {
-				come()
-			}
-			if !c.prepared {
-				requireDenied(t, s, bad)
+				s.start(t, "data", p.Offer)
 			}
 			requireOffered(t, good, c.prepared)
 			for _, o := range door.all() {
@@ -111,7 +108,7 @@ func TestAuthorize(t *testing.T) {
 // that the observer knows why.
 func requireDenied(t *testing.T, s *served, conn *sock.Conn) {
 	t.Helper()
-	require.Equal(t, wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}, heard(t, conn))
+	require.Equal(t, turnedAway, heard(t, conn))
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, errSecret)
 	require.Equal(t, pid(), s.await(t, PeerRefused, 1).Peer.PID)
@@ -130,158 +127,87 @@ func requireOffered(t *testing.T, conn *sock.Conn, pending bool) {
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: o.Memory.Generation})))
 }
 
-// Whatever the application's error is, the peer is told the same.
-func TestAuthorizeWithAnyError(t *testing.T) {
+// Attach says what the producer said, which is the same whatever the application's error is.
+func TestAuthorizeRefusesAttach(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	say := make(chan error, 1)
 	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return <-say }))
 	s := put(t, srv, newBuffer(t, ctx, 1))
-	for i, err := range []error{sock.ErrPeerLost, ErrTimeout, ErrVersion, wire.Refuse{Code: RefusedBusy, Text: "x"}, context.Canceled} {
+	var no *RefusalError
+	for i, err := range []error{errSecret, sock.ErrPeerLost, ErrTimeout, ErrVersion, wire.Refuse{Code: RefusedBusy, Text: "x"}, context.Canceled} {
 		say <- err
-		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
-		require.Equal(t, turnedAway, heard(t, conn))
-		require.NoError(t, conn.Close())
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
+		require.Equal(t, RefusedPolicy, no.Code)
+		require.EqualError(t, no, "refused by the peer (not allowed): the producer does not admit you")
 		require.ErrorIs(t, s.await(t, PeerRefused, i+1).Err, err)
 	}
-}
-
-// Attach says what the producer said.
-func TestAuthorizeRefusesAttach(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	var door doorkeeper
-	srv := listen(t, WithAuthorize(door.authorize))
-	put(t, srv, newBuffer(t, ctx, 1))
-	_, err := Attach(soon(t), srv.Path(), "", dev, WithAccess(ReadWrite))
-	var no *RefusalError
-	require.ErrorAs(t, err, &no)
-	require.Equal(t, RefusedPolicy, no.Code)
-	require.EqualError(t, err, "refused by the peer (not allowed): the producer does not admit you")
-	requireServed(t, srv, ctx)
 	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "no", dev)), &no)
-	require.Equal(t, RefusedName, no.Code)
-	require.Len(t, door.all(), 2, "nobody asks about what is not there")
-}
-
-// A hook that takes its time costs its own consumer time, and nobody else: neither
-// consumers that wait with it, nor the one that offers.
-func TestAuthorizeHoldsNobodyUp(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	for _, prepared := range []bool{false, true} {
-		begun, goOn := make(chan struct{}), make(chan struct{})
-		srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
-			if o.Access == ReadWrite {
-				close(begun)
-				<-goOn
-			}
-			return nil
-		}))
-		srv.Expect("data")
-		kind := dev.Driver().Kind()
-		slow, quick := early(t, srv, wire.Attach{Driver: kind, Access: ReadWrite, Name: "data"}), early(t, srv, wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"})
-		s, buf := newServed(srv), newBuffer(t, ctx, 1)
-		offer := func(over context.Context) error {
-			return srv.Offer(over, "data", buf, ReadWrite, OnEvent(s.see))
-		}
-		if prepared {
-			p := ok(srv.Prepare("data", buf, ReadWrite, OnEvent(s.see)))(t)
-			offer = p.Offer
-			s.await(t, Sent, 1) // the quick one's
-		}
-		s.start(t, "data", offer)
-		requireOffered(t, quick, prepared)
-		<-begun
-		srv.Working("data", 1, 2) // takes the server's lock
-		requireServed(t, srv, ctx)
-		require.Len(t, s.of(Connected), 2)
-		close(goOn)
-		requireOffered(t, slow, false) // the data is there by now
-		for _, conn := range []*sock.Conn{slow, quick} {
-			require.NoError(t, conn.Close())
-		}
-		s.await(t, Ended, 3)
-		s.stop(t)
-	}
+	require.Equal(t, RefusedName, no.Code, "nobody asks about what is not there")
+	say <- nil
+	requireServed(t, srv, ctx)
 }
 
 // A consumer gets only the offer that the application has allowed. The application is asked
-// again about an offer that takes its place while it decides.
+// again about an offer that takes its place while it decides, which holds nobody else up.
 func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
-	for _, second := range []bool{true, false} {
-		var door doorkeeper
-		begun, goOn := make(chan struct{}), make(chan struct{})
-		srv := listen(t, WithAuthorize(func(p sock.Peer, o Offer) error {
-			err := door.authorize(p, o)
-			if len(door.all()) == 1 {
-				close(begun)
-				<-goOn
-			}
-			return err
-		}))
-		first := put(t, srv, buf, WithData([]byte("first")))
-		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
-		<-begun
-		first.stop(t)
-		if !second {
-			close(goOn)
-			requireRefusal(t, conn, RefusedName, "it is gone")
-			require.Len(t, door.all(), 1)
-			require.NoError(t, conn.Close())
-			continue
+	questions, goOn := make(chan string, 3), make(chan struct{})
+	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
+		questions <- string(o.Data)
+		if string(o.Data) == "first" {
+			<-goOn
 		}
-		s := put(t, srv, buf, WithData([]byte("second")))
-		close(goOn)
-		requireOffered(t, conn, false)
-		asked := door.all()
-		require.Len(t, asked, 2)
-		require.Equal(t, "first", string(asked[0].Data))
-		require.Equal(t, "second", string(asked[1].Data))
-		require.NoError(t, conn.Close())
-		s.await(t, Ended, 1)
-		require.Empty(t, first.of(Connected))
-	}
-}
-
-// A consumer that waited and speaks out of turn, or goes, is no matter for the
-// application.
-func TestAuthorizeOfConsumersThatDoNotWait(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	var door doorkeeper
-	srv := listen(t, WithAuthorize(door.authorize))
-	srv.Expect("data")
-	gone, chatty := early(t, srv, wants(dev)), early(t, srv, wants(dev))
-	require.NoError(t, gone.Close())
-	require.NoError(t, chatty.Send(soon(t), wire.Encode(wire.Mapped{Generation: 1})))
-	requireRefusal(t, chatty, RefusedRecord, "nothing is there")
-	require.NoError(t, chatty.Close())
-	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
-	put(t, srv, newBuffer(t, ctx, 1))
-	require.Empty(t, door.all())
+		return nil
+	}))
+	first := put(t, srv, buf, WithData([]byte("first")))
+	conn := asked(t, srv, wants(dev))
+	require.Equal(t, "first", <-questions)
+	first.stop(t)
+	put(t, srv, buf, WithData([]byte("second")))
 	requireServed(t, srv, ctx)
-	require.Len(t, door.all(), 1)
+	require.Equal(t, "second", <-questions, "of another consumer")
+	goOn <- struct{}{}
+	requireOffered(t, conn, false)
+	require.Equal(t, "second", <-questions)
+	require.NoError(t, conn.Close())
+	require.Empty(t, first.of(Connected))
 }
 
-// The hook may call the server, and what it does to its offer is its own.
+// The application may call the server when it is asked and at any event. What it does to the
+// offer that it is asked about is its own.
 func TestAuthorizeMayCallTheServer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
+	buf, other := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
 	over, cancel := context.WithCancel(context.Background())
 	cancel()
 	var srv *Server
-	srv = listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
+	calls := func(name string) error {
 		srv.Expect("more")
 		srv.Working("more", 1, 2)
+		srv.Working("data", 1, 2)
+		p, err := srv.Prepare("more", other, ReadOnly)
+		if errors.Is(err, ErrNameTaken) { // by another call
+			err = nil
+		}
+		return errors.Join(err, p.Close(), srv.Offer(over, name, other, ReadOnly, WithSynchronized()))
+	}
+	srv = listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
 		clear(o.Data)
-		return srv.Offer(over, "another", buf, ReadOnly)
+		return calls("asked")
 	}))
-	put(t, srv, buf, WithData([]byte("mine")))
+	s := put(t, srv, buf, WithData([]byte("mine")), WithLeases(2), WithVerdict(), OnEvent(func(e Event) {
+		if err := calls(e.Kind.String()); err != nil {
+			t.Error(err)
+		}
+	}))
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "none", dev)), ErrRefused)
 	for range 2 {
 		att := attached(t, srv, "data", dev)
 		require.Equal(t, "mine", string(att.Offer().Data))
+		require.NoError(t, errors.Join(att.Progress(soon(t), 1, 2), att.Report(soon(t), nil), att.Close()))
 	}
+	require.NoError(t, s.end(t))
 }
 
 // The mode that others need to connect is the one asked for.
@@ -292,70 +218,38 @@ func TestModeOfTheSocket(t *testing.T) {
 	}
 }
 
-// The application decides with the handle before it, which is a copy.
+// The application decides with the handle before it, which is a copy. It hears, and the observer,
+// that a consumer of legacy memory can write, even if it asks for less.
 func TestLegacyIsAuthorized(t *testing.T) {
-	_, ctx := leavesNothing(t)
+	dev, ctx := leavesNothing(t)
 	m := newLegacy(t, ctx, 1)
-	asked := make(chan cu.IPCHandle, 2)
+	type question struct {
+		handle cu.IPCHandle
+		access cu.Access
+	}
+	questions := make(chan question, 1)
 	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
-		asked <- o.Legacy.Handle
+		questions <- question{o.Legacy.Handle, o.Access}
 		clear(o.Legacy.Handle[:])
 		return nil
 	}))
-	s := serveLegacy(t, srv, m, WithLeases(2))
-	for range 2 {
-		c := start(t, "consumer", srv.Path(), "stop when mapped")
-		c.says(t, "mapped")
-		c.kill()
+	s := serveLegacy(t, srv, m)
+	for i := range 2 {
+		conn := asked(t, srv, wants(dev))
+		o := heard(t, conn).(wire.Offer)
+		require.Equal(t, ReadWrite, o.Access)
+		require.Equal(t, m.handle.Handle, o.Legacy.Handle)
+		require.Equal(t, question{m.handle.Handle, ReadWrite}, <-questions)
+		require.Equal(t, ReadWrite, s.await(t, Connected, i+1).Access)
+		require.Equal(t, ReadWrite, srv.Leases("data")[0].Access())
+		require.NoError(t, conn.Close())
+		s.await(t, Ended, i+1)
 	}
-	require.NoError(t, s.end(t))
-	first := <-asked
-	require.NotZero(t, first)
-	require.Equal(t, first, <-asked)
 }
 
-// The application that decides and the observer hear that a consumer of legacy memory can
-// write, even if it asks for less.
-func TestLegacyIsAlwaysReadWrite(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	access := make(chan cu.Access, 1)
-	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
-		access <- o.Access
-		return nil
-	}))
-	s := serveLegacy(t, srv, newLegacy(t, ctx, 1))
-	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wants(ctx.Device()))))
-	require.Equal(t, ReadWrite, heard(t, conn).(wire.Offer).Access)
-	require.Equal(t, ReadWrite, <-access)
-	require.Equal(t, ReadWrite, s.await(t, Connected, 1).Access)
-	require.Equal(t, ReadWrite, srv.Leases("data")[0].Access())
-	require.NoError(t, conn.Close())
-}
-
-// WithAuthorizeName: a consumer that may not ask for a name does not learn whether it is there.
+// WithAuthorizeName: a consumer that may not ask for a name does not learn whether it is there, nor
+// gets that offer if it names none and comes early.
 func TestAuthorizeName(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithAuthorizeName(func(_ sock.Peer, name string, _ cu.Access) error {
-		if name == "data" {
-			return errors.New("no")
-		}
-		return nil
-	}))
-	put(t, srv, newBuffer(t, ctx, 1))
-	for name, want := range map[string]RefusalCode{"data": RefusedPolicy, "": RefusedName, "none": RefusedName} {
-		_, err := Attach(soon(t), srv.Path(), name, dev)
-		var no *RefusalError
-		require.ErrorAs(t, err, &no, "%q", name)
-		require.Equal(t, want, no.Code, "%q", name)
-		require.NotContains(t, no.Error(), "data")
-	}
-	all := ok(List(soon(t), srv.Path()))(t)
-	require.Empty(t, all)
-}
-
-// A consumer that names no offer, comes early and may not have the name does not get it either.
-func TestAuthorizeNameOfTheOnlyOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	srv := listen(t, WithAuthorizeName(func(_ sock.Peer, name string, _ cu.Access) error {
 		if name == "data" {
@@ -364,14 +258,21 @@ func TestAuthorizeNameOfTheOnlyOffer(t *testing.T) {
 		return nil
 	}))
 	srv.Expect("data")
-	want := wants(dev)
-	want.Name = ""
-	conn := early(t, srv, want)
+	only := wants(dev)
+	only.Name = ""
+	conn := early(t, srv, only)
 	put(t, srv, newBuffer(t, ctx, 1))
-	no, refused := heard(t, conn).(wire.Refuse)
+	answer, refused := heard(t, conn).(wire.Refuse)
 	require.True(t, refused, "it gets what it may not ask for")
-	require.Equal(t, RefusedName, no.Code)
-	require.NotContains(t, no.Text, "data")
+	require.Equal(t, RefusedName, answer.Code)
+	require.NotContains(t, answer.Text, "data")
+	for name, want := range map[string]RefusalCode{"data": RefusedPolicy, "": RefusedName, "none": RefusedName} {
+		var no *RefusalError
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), name, dev)), &no, "%q", name)
+		require.Equal(t, want, no.Code, "%q", name)
+		require.NotContains(t, no.Error(), "data")
+	}
+	require.Empty(t, listedBy(t, srv))
 }
 
 // A consumer that has waited is asked about again: what it may ask for can have changed.
@@ -393,4 +294,100 @@ func TestAuthorizeNameAfterAWait(t *testing.T) {
 	over.Store(true)
 	replace(t, srv, newBuffer(t, ctx, 2))
 	requireRefusal(t, conn, RefusedPolicy, "")
+}
+
+// An application that is told of a lease of the new memory takes back one of the old, and waits for
+// its end: the two are told by the same Replace.
+func TestOnLeaseEndsAnotherLease(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	onLease, begun := leases()
+	old := newBuffer(t, ctx, 1)
+	put(t, srv, old, onLease)
+	att := attached(t, srv, "data", dev)
+	held := next(t, begun)
+	n := waitForNewer(t, srv, dev, old)
+	awaitBehind(t, srv, 1)
+	newer := newBuffer(t, ctx, 2)
+	s := newServed(srv)
+	s.start(t, "data", func(ctx context.Context) error {
+		return srv.Replace(ctx, "data", newer, ReadOnly, OnLease(func(*Lease) {
+			held.Revoke()
+			<-held.Done()
+		}))
+	})
+	n.gets(t, newer)
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+}
+
+// The time of a step is the consumer's: what the application does meanwhile does not count.
+func TestSlowApplicationCostsTheConsumerNothing(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	ended := make(chan error, 1)
+	slow := OnEvent(func(e Event) {
+		switch e.Kind {
+		case Progress:
+			outlast(t)
+		case Ended:
+			ended <- e.Err
+		}
+	})
+	s := newServed(srv)
+	s.start(t, "data", func(ctx context.Context) error {
+		return srv.Offer(ctx, "data", buf, ReadOnly, slow, timeoutFrom(Connected, 1, brief), WithVerdict(), WithLeases(1))
+	})
+	conn := asked(t, srv, wants(dev))
+	heard(t, conn)
+	for _, m := range []wire.Message{isMapped(buf), wire.Progress{Done: 1, Total: 2}, wire.Verdict{OK: true}} {
+		require.NoError(t, conn.Send(soon(t), wire.Encode(m)))
+	}
+	require.NoError(t, <-ended)
+	require.NoError(t, s.end(t))
+}
+
+// A process that dies before its connection says what it wants is known to be dead.
+func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	c := startCommand(t, exec.Command("sleep", "1000"))
+	file := os.NewFile(uintptr(ok(unix.PidfdOpen(c.cmd.Process.Pid, 0))(t)), "pidfd")
+	defer file.Close()
+	srv := listen(t, PeerOption(func(o *serve.PeerOptions) {
+		o.Process = func(*sock.Conn) (*sock.Process, error) { return sock.ProcessOf(file) }
+	}))
+	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), ReadWrite, WithFence(soon(t), Fenced))
+	conn := dialed(t, srv)
+	require.Eventually(t, func() bool { return watched(srv) == 1 }, 10*time.Second, time.Millisecond)
+	c.kill()
+	require.Eventually(t, func() bool { return watched(srv) == 0 }, 10*time.Second, time.Millisecond)
+	want := wants(dev)
+	want.Access, want.Process = ReadWrite, wire.Process{Told: true}
+	require.NoError(t, conn.Send(soon(t), wire.Encode(want)))
+	heard(t, conn)
+	require.NoError(t, conn.Close())
+	s.await(t, Ended, 1)
+	s.stop(t)
+}
+
+// Offers that are made while the server closes fail, and nothing else.
+func TestOfferWhileTheServerCloses(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	exportOnce(t, buf)
+	for round := range 500 {
+		srv := listen(t)
+		var work sync.WaitGroup
+		var begun atomic.Int32
+		for n := range 8 {
+			work.Go(func() {
+				begun.Add(1)
+				err := srv.Offer(soon(t), strconv.Itoa(n), buf, ReadOnly, WithSynchronized())
+				assert.ErrorIs(t, err, ErrClosed)
+			})
+		}
+		for begun.Load() < int32(round%8) {
+			runtime.Gosched()
+		}
+		require.NoError(t, srv.Close())
+		work.Wait()
+	}
 }

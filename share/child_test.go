@@ -158,12 +158,11 @@ func childConsumer() error {
 	if do == "stop when revoked" {
 		fmt.Println("mapped")
 		<-att.Done()
-		untilInputEnds("revoked")
-		err := errors.Join(childReads(ctx, att), att.Close(), ctx.Close())
 		if att.Err() != ErrRevoked {
-			err = errors.Join(err, att.Err(), errors.New("it was not revoked"))
+			return fmt.Errorf("it was not revoked: %w", att.Err())
 		}
-		return err
+		untilInputEnds("revoked")
+		return errors.Join(childReads(ctx, att), att.Close(), ctx.Close())
 	}
 	if err := cu.CopyToDevice(ctx, att.Ptr(), noise(att.Size(), 2)); err != nil {
 		return err
@@ -206,19 +205,6 @@ func childProducer() error {
 	return errors.Join(serveUntilInputEnds(offer), buf.Close(), ctx.Close())
 }
 
-func TestConsumerInAnotherProcess(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	g := granularity(t, dev)
-	buf := newBuffer(t, ctx, 2*g-1, vmm.WithChunkSize(g))
-	srv := listen(t)
-	s := put(t, srv, buf, WithVerdict())
-	c := start(t, "consumer", srv.Path(), "")
-	c.end(t)
-	require.NoError(t, s.await(t, Ended, 1).Err)
-	require.EqualValues(t, c.cmd.Process.Pid, s.of(Connected)[0].Peer.PID)
-	requireNoise(t, ctx, buf, 2)
-}
-
 // FAULTS 5, 6: a consumer killed after it received, and after it mapped, whether
 // it had waited for the offer or not. The memory returns once the producer lets
 // go of it.
@@ -232,7 +218,7 @@ func TestFault5and6_ConsumerKilled(t *testing.T) {
 				if early {
 					srv.Expect("data")
 					c = start(t, "consumer", srv.Path(), do)
-					require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
+					awaitWaiting(t, srv, 1)
 				}
 				s := put(t, srv, buf, WithVerdict())
 				if !early {
@@ -247,20 +233,6 @@ func TestFault5and6_ConsumerKilled(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A consumer that is killed while it waits has no lease, and costs no other consumer its own.
-func TestConsumerKilledWhileItWaits(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	c := start(t, "consumer", srv.Path(), "")
-	require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
-	c.kill()
-	require.Eventually(t, func() bool { return len(waiting(srv)) == 0 }, 30*time.Second, time.Millisecond)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithLeases(1))
-	att := attached(t, srv, "data", dev)
-	require.NoError(t, att.Close())
-	require.NoError(t, s.end(t))
 }
 
 // FAULTS 2, 3, D10: a producer killed after the descriptors were sent, and
@@ -285,21 +257,8 @@ func TestFault2and3_ProducerKilled(t *testing.T) {
 			require.NoError(t, att.Close())
 
 			require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev)), sock.ErrNoListener)
-			srv, err := Listen(path) // FAULTS 48: what it left on disk is reclaimed
-			require.NoError(t, err)
+			srv := ok(Listen(path))(t) // FAULTS 48: what it left on disk is reclaimed
 			require.NoError(t, srv.Close())
 		})
 	}
-}
-
-func TestProducerInAnotherProcess(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	path := socketPath(t)
-	c := start(t, "producer", path, "5")
-	c.says(t, "listening")
-	att := ok(Attach(soon(t), path, "", dev))(t)
-	requireNoise(t, ctx, att.Buffer(), 1)
-	c.end(t)
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-	require.NoError(t, att.Close())
 }

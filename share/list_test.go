@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -21,8 +22,7 @@ import (
 // listedBy is what List says, without an error.
 func listedBy(t testing.TB, srv *Server) []Listing {
 	t.Helper()
-	all := ok(List(soon(t), srv.Path()))(t)
-	return all
+	return ok(List(soon(t), srv.Path()))(t)
 }
 
 // A list says of each offer what Attach would find, in the order of their names.
@@ -55,17 +55,23 @@ func TestList(t *testing.T) {
 
 // A list of many offers comes in many records, and is bounded.
 func TestListOfManyOffers(t *testing.T) {
-	leavesNothing(t)
 	var list []wire.Listing
 	for i := range MaxListed {
 		list = append(list, wire.Listing{Name: fmt.Sprintf("%04d %0250d", i, i)[:4+i%252], Driver: cutest.Kind(), Handle: HandleFD, Access: ReadOnly, Size: 1, Generation: 1})
 	}
-	all := ok(List(soon(t), listing1(t, list)))(t)
+	lists := func(list []wire.Listing) (path string) {
+		var records []lie
+		for _, m := range wire.Lists(list) {
+			records = append(records, lie{record: wire.Encode(m)})
+		}
+		return impostor(t, tell(t, records...))
+	}
+	all := ok(List(soon(t), lists(list)))(t)
 	require.Len(t, all, MaxListed)
 	for i, l := range all {
 		require.Equal(t, fmt.Sprintf("%04d", i), l.Name[:4])
 	}
-	_, err := List(soon(t), listing1(t, append(list, list[0])))
+	_, err := List(soon(t), lists(append(list, list[0])))
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorContains(t, err, "4097 offers; want 4096 at most")
 }
@@ -81,81 +87,50 @@ func addOffers(t *testing.T, srv *Server, names ...string) {
 	}
 }
 
-// listing1 lists to one peer.
-func listing1(t *testing.T, list []wire.Listing) (path string) {
-	t.Helper()
-	l := ok(sock.Listen(socketPath(t)))(t)
-	t.Cleanup(func() { require.NoError(t, l.Close()) })
-	go func() {
-		conn, err := l.Accept(soon(t))
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		for _, m := range wire.Lists(list) {
-			if conn.Send(soon(t), wire.Encode(m)) != nil {
-				return
-			}
-		}
-		_, _ = conn.Receive(soon(t)) // until it has gone
-	}()
-	return l.Path()
-}
-
 // A peer does not hear of offers that the application does not let it read, neither by a list nor
 // when it asks for the only offer.
 func TestListNamesWhatThePeerMayHave(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	door := doorkeeper{}
 	srv := listen(t, WithAuthorize(func(p sock.Peer, o Offer) error {
-		if o.Name == "secret" || p.PID != pid() {
+		if o.Name == "secret" {
 			return errSecret
 		}
 		return door.authorize(p, o)
 	}))
 	buf := newBuffer(t, ctx, 1)
-	serveAs(t, srv, "secret", buf, ReadWrite)
-	require.Empty(t, listedBy(t, srv))
-	for _, name := range []string{"b", "a"} {
-		serveAs(t, srv, name, buf, ReadWrite, WithData([]byte("x")))
+	for _, name := range []string{"secret", "b", "a"} {
+		serveAs(t, srv, name, buf, ReadWrite)
 	}
-	var names []string
-	for _, l := range listedBy(t, srv) {
-		names = append(names, l.Name)
-	}
-	require.Equal(t, []string{"a", "b"}, names)
+	all := listedBy(t, srv)
+	require.Len(t, all, 2)
+	require.Equal(t, "a b", all[0].Name+" "+all[1].Name)
 	require.Len(t, door.all(), 2)
 	require.Zero(t, door.all()[0].Access, "a list gives none")
-	require.Equal(t, "x", string(door.all()[0].Data))
 
-	_, err := Attach(soon(t), srv.Path(), "", dev)
 	var no *RefusalError
-	require.ErrorAs(t, err, &no)
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
 	require.Equal(t, "there is not exactly one offer here; ask for one by its name", no.Text)
 	require.Len(t, door.all(), 2, "there is no offer to be asked about")
 }
 
 // A consumer that asks for the only offer where there are several hears some of their names.
 func TestOnlyOfferOfSeveral(t *testing.T) {
-	dev, _ := leavesNothing(t)
-	srv := listen(t)
-	ask := func() string {
-		_, err := Attach(soon(t), srv.Path(), "", dev)
+	dev, _, srv := listening(t)
+	requireNames := func(names string) {
 		var no *RefusalError
-		require.ErrorAs(t, err, &no)
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
 		require.Equal(t, RefusedName, no.Code)
-		return no.Text
+		require.Equal(t, "there is not exactly one offer here; ask for one by its name"+names, no.Text)
 	}
 	srv.Expect("x")
 	srv.Expect("y")
-	require.Equal(t, "there is not exactly one offer here; ask for one by its name", ask())
-	for i := range 10 {
-		addOffers(t, srv, fmt.Sprintf("offer %d", 9-i))
-	}
-	const ten = `: "offer 0", "offer 1", "offer 2", "offer 3", "offer 4", "offer 5", "offer 6", "offer 7", "offer 8", "offer 9"`
-	require.Equal(t, "there is not exactly one offer here; ask for one by its name"+ten, ask())
+	requireNames("")
+	addOffers(t, srv, "9", "8", "7", "6", "5", "4", "3", "2", "1", "0")
+	const ten = `: "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"`
+	requireNames(ten)
 	addOffers(t, srv, "z", "zz")
-	require.Equal(t, "there is not exactly one offer here; ask for one by its name"+ten+" and 2 more", ask())
+	requireNames(ten + " and 2 more")
 }
 
 // List says why there is no list: the producer has no place left, does not admit this process, or
@@ -189,118 +164,136 @@ func refusing(t *testing.T, no wire.Refuse) (path string) {
 	return impostor(t, func(conn *sock.Conn) { _ = conn.Send(soon(t), wire.Encode(no)) })
 }
 
-// The answer of a lying or broken producer costs the caller of List an error, and no more than the
-// time of a step.
+// The answer of a lying or broken producer costs the caller of List an error. (FuzzList makes up
+// more of them.)
 func TestListsThatLie(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	tr := truthOf(t, ctx)
-	l := wire.Listing{Name: "n", Access: ReadOnly}
-	record := func(m wire.Message) []lie { return []lie{{record: wire.Encode(m)}} }
-	two := wire.Listed{Left: 1, Offers: []wire.Listing{l}}
+	record := func(m wire.Message) lie { return lie{record: wire.Encode(m)} }
+	two := wire.Listed{Left: 1, Offers: []wire.Listing{{Name: "n", Access: ReadOnly}}}
 	var many []lie
-	for i := range MaxListed {
-		many = append(many, lie{record: wire.Encode(wire.Listed{Left: MaxListed - 1 - i, Offers: []wire.Listing{l}})})
+	for left := MaxListed - 1; left >= 0; left-- {
+		many = append(many, record(wire.Listed{Left: left, Offers: two.Offers}))
 	}
-	cases := map[string]struct {
+	for name, c := range map[string]struct {
 		lies []lie
-		opts []PeerOption
+		opt  PeerOption
 		want error
 	}{
-		"nothing, and gone":        {nil, nil, sock.ErrPeerLost},
-		"half of it, and gone":     {record(two), nil, sock.ErrPeerLost},
-		"the same again":           {append(record(two), record(two)...), nil, ErrWire},
-		"fewer than it said":       {append(record(wire.Listed{Left: 2, Offers: two.Offers}), record(wire.Listed{Offers: two.Offers})...), nil, ErrWire},
-		"more than are taken":      {record(wire.Listed{Left: MaxListed, Offers: two.Offers}), nil, ErrTooLarge},
-		"more than there can be":   {record(wire.Listed{Left: 1<<32 - 1, Offers: two.Offers}), nil, ErrTooLarge},
+		"half of it":               {[]lie{record(two)}, nil, sock.ErrPeerLost},
+		"the same again":           {[]lie{record(two), record(two)}, nil, ErrWire},
+		"more than there can be":   {[]lie{record(wire.Listed{Left: 1<<32 - 1, Offers: two.Offers})}, nil, ErrTooLarge},
 		"4,096 records":            {many, nil, ErrRate},
-		"4,096 records, and taken": {many, []PeerOption{WithRecordRate(0)}, nil},
-		"an offer":                 {[]lie{tr.say(func(o *wire.Offer) { o.FDs = 1 }, tr.files[0])}, nil, errAny},
-		"progress":                 {record(wire.Progress{Done: 1, Total: 2}), nil, ErrProtocol},
-		"a list with a file":       {[]lie{{wire.Encode(wire.Listed{}), tr.files[:1]}}, nil, errAny},
-		"a list of nothing":        {append(record(two), lie{record: wire.Encode(wire.Listed{Left: 1})}), nil, ErrWire},
-		"a later version":          {[]lie{{record: flaw(two, 4, 2)}}, nil, ErrVersion},
-		"what it need not know":    {append([]lie{{record: wire.Encode(wire.Unknown{Kind: 0x7f00})}}, record(wire.Listed{})...), nil, nil},
-	}
-	sideBySide(t, cases, func(t *testing.T, _ string, c struct {
-		lies []lie
-		opts []PeerOption
-		want error
-	}) {
-		all, err := List(soon(t), impostor(t, func(conn *sock.Conn) {
+		"4,096 records, and taken": {many, WithRecordRate(0), nil},
+		"progress":                 {[]lie{record(wire.Progress{Done: 1, Total: 2})}, nil, ErrProtocol},
+		"what it need not know":    {[]lie{record(wire.Unknown{Kind: 0x7f00}), record(wire.Listed{})}, nil, nil},
+	} {
+		path := impostor(t, func(conn *sock.Conn) {
 			for _, l := range c.lies {
-				if conn.Send(soon(t), l.record, l.files...) != nil {
-					return
-				}
+				_ = conn.Send(soon(t), l.record)
 			}
-		}), c.opts...)
-		if c.want == nil {
-			require.NoError(t, err)
-			return
-		}
-		require.Nil(t, all)
-		require.Error(t, err)
-		if c.want != errAny { // kernels that send no descriptors end the conversation
-			require.ErrorIs(t, err, c.want)
-		}
-	})
+		})
+		all, err := List(soon(t), path, c.opt)
+		require.ErrorIs(t, err, c.want, name)
+		require.True(t, err == nil || all == nil, name)
+	}
 }
-
-var errAny = errors.New("any error")
 
 // A producer that lists for ever, or says nothing, has no more than the time of a step.
 func TestFault81_ListThatDoesNotEnd(t *testing.T) {
-	for name, m := range map[string]wire.Message{
+	one := []wire.Listing{{Name: "n", Access: ReadOnly}}
+	for name, record := range map[string]func(left int) []byte{
 		"silent":       nil,
-		"ignorable":    wire.Unknown{Kind: 0x7f00},
-		"offer by one": wire.Listed{Left: MaxListed, Offers: []wire.Listing{{Name: "n", Access: ReadOnly}}},
+		"ignorable":    func(int) []byte { return wire.Encode(wire.Unknown{Kind: 0x7f00}) },
+		"offer by one": func(left int) []byte { return wire.Encode(wire.Listed{Left: left, Offers: one}) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			over := make(chan struct{})
+			over := soon(t)
 			path := impostor(t, func(conn *sock.Conn) {
-				for left := MaxListed - 1; ; left-- {
-					if l, ok := m.(wire.Listed); ok {
-						m = wire.Listed{Left: left, Offers: l.Offers}
-					}
-					if m != nil && conn.Send(soon(t), wire.Encode(m)) != nil {
-						return
-					}
-					select {
-					case <-over:
-						return
-					case <-time.After(brief / 10):
-					}
+				for left := MaxListed - 1; record != nil && conn.Send(over, record(left)) == nil; left-- {
+					time.Sleep(brief / 10)
 				}
+				_ = conn.WaitClose(over)
 			})
 			require.ErrorIs(t, errOf(List(soon(t), path, WithTimeout(brief))), ErrTimeout)
-			close(over)
 		})
 	}
 }
 
-// A consumer that asks for a list and does not read it, or not fast enough, has its place
-// for the time of a step, and keeps nobody else waiting.
+// A consumer that asks for a list and does not read it fast enough has its place for the time of a
+// step, and keeps nobody else waiting.
 func TestListThatIsNotRead(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	for _, reads := range []bool{false, true} {
-		srv := listen(t, WithTimeout(brief))
-		s := put(t, srv, buf)
-		names := make([]string, MaxListed)
-		for i := range names {
-			names[i] = fmt.Sprintf("%0255d", i)
-		}
-		addOffers(t, srv, names...)
-		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), wire.Encode(wire.List{})))
-		for len(s.of(PeerRefused)) == 0 {
-			require.Empty(t, srv.Leases("data")) // it has the server's lock
-			if reads {
-				require.IsType(t, wire.Listed{}, heard(t, conn))
-			}
-			time.Sleep(brief / 100)
-		}
-		require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
-		require.NoError(t, conn.Close())
-		require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
+	_, ctx, srv := listening(t, WithTimeout(brief))
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	names := make([]string, MaxListed)
+	for i := range names {
+		names[i] = fmt.Sprintf("%0255d", i)
 	}
+	addOffers(t, srv, names...)
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.List{})))
+	for len(s.of(PeerRefused)) == 0 {
+		require.Empty(t, srv.Leases("data")) // it has the server's lock
+		require.IsType(t, wire.Listed{}, heard(t, conn))
+		time.Sleep(brief / 100)
+	}
+	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
+	require.NoError(t, conn.Close())
+	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
+}
+
+// Records of a producer that is asked for a list, by number after actHonest.
+const (
+	listNothing = actHonest + iota
+	listOne
+	listTwoOfThree
+	listTheRest
+	listProgress
+	listRefuse
+	listIgnorable
+)
+
+// FuzzList makes a producer say anything, with files, to a consumer that asks it for a list.
+// Invariant 2: List ends, keeps no descriptor, and returns no more than it takes, or an
+// error.
+func FuzzList(f *testing.F) {
+	l, err := sock.Listen(socketPath(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = l.Close() })
+	one := wire.Listing{Name: "weights", Access: ReadOnly, Handle: HandleFD, Size: 1, Generation: 2}
+	two := []wire.Listing{one, one}
+	says := []wire.Message{
+		wire.Listed{}, wire.Listed{Offers: two[:1]}, wire.Listed{Left: 1, Offers: two}, wire.Listed{Offers: two[:1]},
+		wire.Progress{Done: 1, Total: 2}, wire.Refuse{Code: RefusedBusy, Text: "no"}, wire.Unknown{Kind: 0x7f00},
+	}
+	for _, seed := range [][]byte{
+		nil, act(listNothing), act(listOne), slices.Concat(act(listTwoOfThree), act(listTheRest)), act(listTwoOfThree),
+		slices.Concat(act(listTwoOfThree), act(listTwoOfThree)), slices.Concat(act(listTwoOfThree), act(listNothing)),
+		act(listProgress), act(listRefuse), slices.Concat(act(listIgnorable), act(listOne)), act(listOne, 0),
+		slices.Concat(flawed(16, 9), act(listOne)), slices.Concat(flawed(20, 9), act(listOne)), slices.Concat(flawed(24, 0), act(listOne)),
+	} {
+		f.Add(seed)
+	}
+	for _, v := range recordsOfVectors(f) {
+		f.Add(raw(v))
+	}
+	files := odds(f)
+	before := settledDescriptors(f)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		over := make(chan error, 1)
+		go func() { over <- produce(ctx, l, &script{b, says, files}) }()
+		all, err := List(ctx, l.Path())
+		switch {
+		case ctx.Err() != nil:
+			t.Fatalf("List does not end: %v", err)
+		case len(all) > MaxListed, err != nil && all != nil:
+			t.Fatalf("%d offers, %v", len(all), err)
+		}
+		if err := <-over; err != nil {
+			t.Fatal(err)
+		}
+		requireDescriptors(t, before)
+	})
 }

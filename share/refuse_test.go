@@ -1,6 +1,7 @@
 package share
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"testing"
@@ -8,10 +9,12 @@ import (
 
 	"github.com/gpufd/gpufd/internal/wire"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // flaw returns the record of m with one part of its header changed.
@@ -21,25 +24,24 @@ func flaw(m wire.Message, offset int, b ...byte) []byte {
 	return r
 }
 
-// firstRecords are what a lying or broken consumer may begin with, and the
-// code of the answer.
-func firstRecords(kind cu.Kind) map[string]struct {
-	record []byte
-	code   RefusalCode
-} {
-	good := wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"}
-	type c = struct {
+// Invariant 2: each bad first record costs its own connection, is answered unless it is a refusal,
+// and leaves another consumer alone.
+func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	bystander := attached(t, srv, "", dev)
+	kind, good := dev.Driver().Kind(), wants(dev)
+	n := 0
+	for name, c := range map[string]struct {
 		record []byte
-		code   RefusalCode
-	}
-	return map[string]c{
+		code   RefusalCode // or 0: no answer
+	}{
 		"fault 27: wrong magic":        {flaw(good, 0, []byte("GPFE")...), RefusedRecord},
 		"fault 27: older version":      {flaw(good, 4, 0, 0), RefusedVersion},
 		"fault 27: newer version":      {flaw(good, 4, 2, 0), RefusedVersion},
 		"fault 27: unknown type":       {flaw(good, 6, 99, 0), RefusedUnsupported},
 		"fault 27: unknown flags":      {flaw(good, 8, 0, 0, 1, 0), RefusedUnsupported},
 		"fault 28: length 0":           {flaw(good, 12, 0, 0, 0, 0), RefusedRecord},
-		"fault 28: length 2^31":        {flaw(good, 12, 0, 0, 0, 0x80), RefusedRecord},
 		"fault 28: length 2^32-1":      {flaw(good, 12, 0xff, 0xff, 0xff, 0xff), RefusedRecord},
 		"fault 29: random bytes":       {noise(300, 5), RefusedRecord},
 		"fault 32: one byte at a time": {[]byte{'G'}, RefusedRecord},
@@ -51,25 +53,18 @@ func firstRecords(kind cu.Kind) map[string]struct {
 		"fault 31: a verdict":          {wire.Encode(wire.Verdict{OK: true, Text: ""}), RefusedRecord},
 		"progress":                     {wire.Encode(wire.Progress{Done: 1, Total: 2}), RefusedRecord},
 		"an offer without its files":   {wire.Encode(wire.Offer{Name: "x", Access: ReadOnly, FDs: 1}), RefusedRecord},
-		"an offer":                     {wire.Encode(wire.Offer{Name: "x", Access: ReadOnly}), RefusedRecord},
-		"a revocation":                 {wire.Encode(wire.Revoke{Text: "x"}), RefusedRecord},
+		"a refusal":                    {wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"}), 0},
 		"unknown name":                 {wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "other"}), RefusedName},
 		"64 KiB":                       {append(wire.Encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
-	}
-}
-
-// Invariant 2: each costs its own connection, is
-// answered, and leaves another consumer alone.
-func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	bystander := attached(t, srv, "", dev)
-	n := 0
-	for name, c := range firstRecords(dev.Driver().Kind()) {
+	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dialed(t, srv)
 			require.NoError(t, conn.Send(soon(t), c.record))
-			requireRefusal(t, conn, c.code, name)
+			if c.code == 0 {
+				requireAnswer(t, conn, ErrRefused, name)
+			} else {
+				requireRefusal(t, conn, c.code, name)
+			}
 			require.NoError(t, conn.Close())
 			n++
 			require.Error(t, s.await(t, PeerRefused, n).Err)
@@ -84,11 +79,14 @@ func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
 // requireAnswer is the answer to a record that is that fault: after a refusal none.
 func requireAnswer(t *testing.T, conn *sock.Conn, fault error, why string) {
 	t.Helper()
-	if fault == ErrRefused {
+	switch {
+	case fault == ErrRefused:
 		require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost, why)
-		return
+	case errors.Is(fault, ErrVersion):
+		requireRefusal(t, conn, RefusedVersion, why)
+	default:
+		requireRefusal(t, conn, RefusedRecord, why)
 	}
-	requireRefusal(t, conn, codeOf(fault), why)
 }
 
 func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string) {
@@ -104,44 +102,55 @@ func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string)
 	require.Empty(t, rec.Files)
 }
 
-// Descriptors where none belong, and records that no honest
-// peer sends, past what Send allows.
-func TestDescriptorsThatNobodyAskedForAreClosed(t *testing.T) {
+// requireNamed checks that the record refuses what it names.
+func requireNamed(t *testing.T, record []byte, name string) {
+	t.Helper()
+	no := ok(wire.Decode(record))(t).(wire.Refuse)
+	require.Equal(t, RefusedUnsupported, no.Code)
+	require.Contains(t, no.Text, name)
+}
+
+// TestFault21and23_RecordsBeyondTheLimits: a peer that sends more than either side ever takes, past what
+// Send allows, or descriptors where none belong, costs its own connection. None of them gets in.
+func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	s := put(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	null := ok(os.Open(os.DevNull))(t)
-	good := wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})
+	good := wire.Encode(wants(dev))
 	n := 0
 	for name, c := range map[string]struct {
 		record []byte
 		fds    int
+		want   error
 	}{
-		"fault 20: one":                         {good, 1},
-		"fault 20: two":                         {good, 2},
-		"fault 21: as many as a record may":     {good, sock.MaxFDs},
-		"fault 21: more":                        {good, sock.MaxFDs + 1},
-		"fault 21: as many as the kernel sends": {good, 253},
-		"fault 24: an empty record with one":    {nil, 1},
-		"fault 23: too long a record":           {make([]byte, sock.MaxRecord+1), 3},
-		"fault 23: too long a record alone":     {make([]byte, 2*sock.MaxRecord), 0},
+		"fault 20: one":                         {good, 1, sock.ErrTooManyFDs},
+		"fault 21: as many as a record may":     {good, sock.MaxFDs, sock.ErrTooManyFDs},
+		"fault 21: as many as the kernel sends": {good, 253, sock.ErrTooManyFDs},
+		"fault 24: an empty record with one":    {nil, 1, sock.ErrTooManyFDs},
+		"fault 23: a byte too long a record":    {make([]byte, wire.MaxRecord+1), 0, sock.ErrTruncated},
+		"fault 23: too long a record":           {make([]byte, 2*sock.MaxRecord), 3, sock.ErrTruncated},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dialed(t, srv)
 			if sendRaw(t, conn, c.record, null, c.fds) {
 				requireRefusal(t, conn, RefusedRecord, name)
+			} else {
+				c.want = sock.ErrPeerLost
 			}
 			require.NoError(t, conn.Close())
 			n++
-			require.Error(t, s.await(t, PeerRefused, n).Err)
+			require.ErrorIs(t, s.await(t, PeerRefused, n).Err, c.want)
 		})
 	}
 	require.NoError(t, null.Close())
 	require.NoError(t, bystander.Err())
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, lie{make([]byte, wire.MaxRecord+1), nil})), "data", dev)), sock.ErrTruncated)
 	requireServed(t, srv, ctx)
 }
 
-// A peer that connects and is silent, or goes at once, holds nobody up.
+// A peer that connects and is silent, or goes at once, holds nobody up. If the producer ends first,
+// the peer is told that, and not that it waited for an offer.
 func TestSilentPeerIsSentAway(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
@@ -154,31 +163,10 @@ func TestSilentPeerIsSentAway(t *testing.T) {
 
 	srv = listen(t)
 	s = put(t, srv, buf)
-	dialed(t, srv) // silent for longer than this takes
-	gone := dialed(t, srv)
-	require.NoError(t, gone.Close())
+	silent = dialed(t, srv)
+	require.NoError(t, dialed(t, srv).Close())
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, sock.ErrPeerLost)
 	requireServed(t, srv, ctx)
-}
-
-// A refusal ends the conversation, also as the first word; nobody answers it.
-func TestRefusalIsNotAnswered(t *testing.T) {
-	_, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"})))
-	requireAnswer(t, conn, ErrRefused, "the first record")
-	require.NoError(t, conn.Close())
-	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrRefused)
-	requireServed(t, srv, ctx)
-}
-
-// A peer that says nothing until the producer ends is told so, and not that it waited for an offer.
-func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
-	_, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	silent := dialed(t, srv)
-	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
 	closed := make(chan error, 1)
 	go func() { closed <- srv.Close() }()
 	no := heard(t, silent).(wire.Refuse)
@@ -189,34 +177,51 @@ func TestSilentPeerOfAProducerThatEnds(t *testing.T) {
 	require.ErrorIs(t, s.end(t), ErrClosed)
 }
 
-// A bad record of an attached consumer ends its lease, and harms no other consumer.
-func TestBadRecordsOfAnAttachedConsumer(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	bystander := attached(t, srv, "", dev)
+// TestFault31_BadAnswers: what no consumer may say to an offer, or while it waits for one, ends its
+// lease or its wait, and harms no other consumer.
+func TestFault31_BadAnswers(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
 	null := ok(os.Open(os.DevNull))(t)
-	kind := dev.Driver().Kind()
-	n := 0
-	for name, c := range badAnswers(kind) {
-		t.Run(name, func(t *testing.T) {
-			conn := dialed(t, srv)
-			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"})))
-			rec := ok(conn.Receive(soon(t)))(t)
-			require.NoError(t, rec.Close())
-			if sendRaw(t, conn, c.record, null, c.fds) {
-				requireAnswer(t, conn, c.want, name)
-			} else {
-				c.want = sock.ErrPeerLost
-			}
-			require.NoError(t, conn.Close())
-			n++
-			require.ErrorIs(t, s.await(t, Ended, n).Err, c.want)
-		})
+	t.Cleanup(func() { require.NoError(t, null.Close()) })
+	for when, comes := range map[string]func(*Server) (*sock.Conn, *served){
+		"there is an offer": func(srv *Server) (*sock.Conn, *served) {
+			s := put(t, srv, buf)
+			return asked(t, srv, wants(dev)), s
+		},
+		"after it has waited for one": func(srv *Server) (*sock.Conn, *served) {
+			srv.Expect("data")
+			conn := early(t, srv, wants(dev))
+			return conn, put(t, srv, buf)
+		},
+		"while it waits for one": func(srv *Server) (*sock.Conn, *served) {
+			srv.Expect("data")
+			return early(t, srv, wants(dev)), nil
+		},
+	} {
+		for name, c := range badAnswers(dev.Driver().Kind()) {
+			t.Run(when+", "+name, func(t *testing.T) {
+				srv := listen(t)
+				conn, s := comes(srv)
+				if s != nil {
+					require.IsType(t, wire.Offer{}, heard(t, conn))
+				}
+				if sendRaw(t, conn, c.record, null, c.fds) {
+					requireAnswer(t, conn, c.want, name)
+				} else {
+					c.want = sock.ErrPeerLost
+				}
+				require.NoError(t, conn.Close())
+				if s == nil {
+					require.Eventually(t, func() bool { return len(waiting(srv)) == 0 }, 10*time.Second, time.Millisecond)
+					return
+				}
+				require.ErrorIs(t, s.await(t, Ended, 1).Err, c.want)
+				requireServed(t, srv, ctx)
+				s.stop(t)
+			})
+		}
 	}
-	require.NoError(t, null.Close())
-	require.NoError(t, bystander.Progress(soon(t), 1, 2))
-	require.NoError(t, bystander.Err())
-	requireServed(t, srv, ctx)
 }
 
 type answer struct {
@@ -242,9 +247,172 @@ func badAnswers(kind cu.Kind) map[string]answer {
 	}
 }
 
-func codeOf(err error) RefusalCode {
-	if errors.Is(err, ErrVersion) {
-		return RefusedVersion
+// FAULTS 59: a limit on connections, which must be told, not just felt. A consumer that waits for
+// an expected offer has a place, too.
+func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
+	dev, ctx, srv := listening(t, WithConnections(2))
+	srv.Expect("more")
+	want := wants(dev)
+	want.Name = "more"
+	early(t, srv, want)
+	put(t, srv, newBuffer(t, ctx, 1))
+	held := attached(t, srv, "data", dev)
+	for range 50 {
+		var no *RefusalError
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), &no)
+		require.Equal(t, RefusedBusy, no.Code)
 	}
-	return RefusedRecord
+	require.Len(t, waiting(srv), 1)
+	require.NoError(t, held.Err())
+}
+
+// TestFault59_ConnectionsOfOneProcess: one process does not get all the places, is told so, and gets others
+// when it gives some back.
+func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
+	dev, ctx, srv := listening(t, WithConnectionsPerPeer(2))
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	held := attached(t, srv, "", dev)
+	awaitConnections := func(n int) {
+		require.Eventually(t, func() bool { return connections(srv) == n }, 10*time.Second, time.Millisecond)
+	}
+	silent := dialed(t, srv)
+	awaitConnections(2)
+	var no *RefusalError
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
+	require.Equal(t, RefusedBusy, no.Code)
+	require.Equal(t, "the producer has 2 connections of this process, and takes no more of it", no.Text)
+	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "2 connections of this process")
+	require.NoError(t, silent.Close())
+	awaitConnections(1)
+	requireServed(t, srv, ctx)
+	require.NoError(t, held.Err())
+}
+
+// flood sends n records of progress, as fast as can be, while they are taken.
+func flood(t *testing.T, conn *sock.Conn, n int) {
+	for i := range n {
+		if conn.Send(soon(t), wire.Encode(wire.Progress{Done: uint64(i), Total: uint64(n)})) != nil {
+			return // the peer has had enough
+		}
+	}
+}
+
+// A consumer that floods costs its own connection; one that sends as much as it may
+// does not.
+func TestFloodOfAConsumer(t *testing.T) {
+	const rate = 20
+	dev, ctx, srv := listening(t, WithRecordRate(rate))
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	bystander := attached(t, srv, "", dev)
+	conn := asked(t, srv, wants(dev))
+	requireOffered(t, conn, false)
+	flood(t, conn, rate-2) // and what it has said so far
+	require.NoError(t, bystander.Progress(soon(t), 1, 2))
+	s.await(t, Progress, rate-1)
+	require.Empty(t, s.of(Ended))
+	flood(t, conn, 10*rate)
+	err := s.await(t, Ended, 1).Err
+	require.ErrorIs(t, err, ErrRate)
+	require.ErrorContains(t, err, "more than 20")
+	requireRefusal(t, conn, RefusedRate, "a flood")
+	require.NoError(t, conn.Close())
+	require.NoError(t, bystander.Err())
+}
+
+// A producer that floods is left, at whichever step, and is told why.
+func TestFloodOfAProducer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	good := tr.say(nil, tr.files...)
+	pending := tr.say(func(o *wire.Offer) { o.Pending = true }, tr.files...)
+	for name, before := range map[string][]lie{"before its offer": nil, "before its data is there": {pending}, "after its offer": {good}} {
+		t.Run(name, func(t *testing.T) {
+			said := make(chan wire.Message, 1)
+			att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
+				for _, l := range before {
+					assert.NoError(t, conn.Send(soon(t), l.record, l.files...))
+				}
+				flood(t, conn, 10000)
+				said <- lastWord(t, conn)
+			}), "data", dev, WithRecordRate(30))
+			if name == "after its offer" {
+				require.NoError(t, err)
+				err = awaitDone(t, att)
+				require.NoError(t, att.Close())
+			}
+			require.ErrorIs(t, err, ErrRate)
+			require.Equal(t, RefusedRate, (<-said).(wire.Refuse).Code)
+		})
+	}
+}
+
+// lastWord is the last message on conn before its end.
+func lastWord(t *testing.T, conn *sock.Conn) (last wire.Message) {
+	for {
+		rec, err := conn.Receive(soon(t))
+		if err != nil {
+			return last
+		}
+		if last, err = wire.Decode(rec.Data); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// An offer that is larger than a consumer takes is refused with its first record,
+// and nothing of it is imported; one that is as large as that is taken.
+//
+//fault:rows 76
+func TestOffersThatAreTooLarge(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	g := granularity(t, dev)
+	srv := listen(t)
+	s := put(t, srv, newBuffer(t, ctx, 2*g+1, vmm.WithChunkSize(g)))
+	for i, opt := range []AttachOption{WithMaxChunks(3), WithMaxSize(2*g + 1), WithMaxSize(0)} {
+		att := ok(Attach(soon(t), srv.Path(), "", dev, opt))(t)
+		require.NoError(t, att.Close())
+		require.NoError(t, s.await(t, Ended, i+1).Err)
+	}
+	imports, n := spy.count("cuMemImportFromShareableHandle"), 3
+	for why, opt := range map[string]AttachOption{
+		"3 chunks; want 2 at most": WithMaxChunks(2), "3 chunks; want 1 at most": WithMaxChunks(1), " bytes at most": WithMaxSize(2 * g),
+	} {
+		_, err := Attach(soon(t), srv.Path(), "", dev, opt)
+		require.ErrorIs(t, err, ErrTooLarge)
+		require.ErrorContains(t, err, why)
+		n++
+		told := s.await(t, Ended, n).Err
+		require.ErrorIs(t, told, ErrVerdict)
+		require.ErrorContains(t, told, why, "the producer is told")
+	}
+	require.Equal(t, imports, spy.count("cuMemImportFromShareableHandle"))
+
+	tr := truthOf(t, ctx) // what a producer may lie about is bounded, too
+	for chunk, most := range map[uint64]uint64{1 << 62: 1 << 40, 4 << 20: 2 << 20, 1 << 63: 1<<64 - 1} {
+		l := tr.say(func(o *wire.Offer) { o.Memory.Size, o.Memory.ChunkSize = 1, chunk }, tr.files...)
+		require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, l)), "data", dev, WithMaxSize(most))), ErrTooLarge, "%d", chunk)
+	}
+}
+
+// A consumer that has not said that it takes legacy memory is told so by code, and is sent no
+// handle, whatever else it says that it takes.
+func TestLegacyHandleIsForWhoTakesIt(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	m := newLegacy(t, ctx, 1)
+	serveLegacy(t, srv, m)
+	handle := m.handle.Handle
+	want := wants(dev)
+	for capabilities, takes := range map[wire.Capabilities]bool{
+		0: false, ^wire.TakesLegacy: false, wire.TakesLegacy: true, ^wire.Capabilities(0): true,
+	} {
+		want.Capabilities = capabilities
+		conn := asked(t, srv, want)
+		rec := ok(conn.Receive(soon(t)))(t)
+		require.Equal(t, takes, bytes.Contains(rec.Data, handle[:]))
+		if !takes {
+			requireNamed(t, rec.Data, "legacy handle")
+			require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost, "nothing else comes")
+		}
+		require.NoError(t, conn.Close())
+	}
 }

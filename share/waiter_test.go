@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -48,12 +47,101 @@ func manyRecords(t *testing.T, dev *cu.Device) *vmm.Buffer {
 // large makes a record of an offer so long that one fills the queue up again.
 func large() OfferOption { return WithData(make([]byte, wire.MaxData)) }
 
+// A consumer that comes before an expected offer waits, hears of the producer's progress, and
+// gets the offer. One that asks for a name that is not expected is refused at once.
+func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for _, name := range []string{"data", ""} {
+		srv := listen(t)
+		srv.Expect("data")
+		srv.Expect("data")
+		srv.Working("data", 1, 4)
+		srv.Working("other", 2, 4)
+		want := wants(dev)
+		want.Name = name
+		conn := asked(t, srv, want)
+		require.Equal(t, wire.Progress{Done: 1, Total: 4}, heard(t, conn))
+		var no *RefusalError
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "other", dev)), &no)
+		require.Equal(t, RefusedName, no.Code)
+
+		s := put(t, srv, newBuffer(t, ctx, 1))
+		require.IsType(t, wire.Offer{}, heard(t, conn))
+		require.NoError(t, conn.Close())
+		s.await(t, Ended, 1)
+		requireServed(t, srv, ctx)
+	}
+}
+
+// A waiting consumer hears how far the producer is, before the offer and, if that was prepared,
+// before the data.
+func TestOnProgress(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	srv.Expect("data")
+	srv.Working("data", 1, 4)
+	heard, attached := make(chan [2]uint64, 10), make(chan error, 1)
+	go func() {
+		att, err := Attach(soon(t), srv.Path(), "data", dev, OnProgress(func(done, total uint64) { heard <- [2]uint64{done, total} }))
+		if err == nil {
+			err = att.Close()
+		}
+		attached <- err
+	}()
+	require.Equal(t, [2]uint64{1, 4}, <-heard)
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly)
+	require.Eventually(t, func() bool {
+		srv.Working("data", 3, 4)
+		return len(heard) > 0
+	}, 30*time.Second, broker.ProgressPause/10)
+	require.Equal(t, [2]uint64{3, 4}, <-heard)
+	s.start(t, "data", p.Offer)
+	require.NoError(t, <-attached)
+	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))), "OnProgress without a function")
+}
+
+// FAULTS 64: closing ends the wait.
+func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
+	dev, _, srv := listening(t)
+	srv.Expect("data")
+	conn := early(t, srv, wants(dev))
+	closed := make(chan error, 1)
+	go func() { closed <- srv.Close() }()
+	requireRefusal(t, conn, RefusedName, "closed")
+	require.NoError(t, conn.Close())
+	require.NoError(t, <-closed)
+	srv.Expect("late") // nothing comes of it
+	srv.Working("late", 1, 2)
+}
+
+// FAULTS 60: a producer that tells of progress waits for nobody, and nobody waits for a consumer
+// that does not read.
+func TestFault60_WorkingWaitsForNobody(t *testing.T) {
+	dev, _, srv := listening(t)
+	srv.Expect("data")
+	early(t, srv, wants(dev))
+	clog(t, srv, waiting(srv)[0])
+	conn := early(t, srv, wants(dev))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range uint64(1000) {
+			srv.Working("data", i, 1000)
+		}
+	}()
+	select {
+	case <-done:
+	case <-soon(t).Done():
+		require.FailNow(t, "it waits")
+	}
+	require.Equal(t, wire.Progress{Done: 0, Total: 1000}, heard(t, conn))
+	require.Len(t, waiting(srv), 2)
+}
+
 // A consumer that waits but does not read is sent its offer as it reads, each
 // record once; a consumer that reads has it meanwhile.
 func TestWaitingConsumerThatReadsLate(t *testing.T) {
-	dev, _ := leavesNothing(t)
+	dev, _, srv := listening(t)
 	buf := manyRecords(t, dev)
-	srv := listen(t)
 	srv.Expect("data")
 	late := early(t, srv, wants(dev))
 	n := clog(t, srv, waiting(srv)[0])
@@ -77,10 +165,6 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	require.Equal(t, 1, s.await(t, Sent, 2).Lease)
 	require.NoError(t, late.Send(soon(t), wire.Encode(isMapped(buf))))
 	s.await(t, Mapped, 2)
-	for i, conn := range []*sock.Conn{late, prompt} {
-		require.NoError(t, conn.Close())
-		require.NoError(t, s.await(t, Ended, i+1).Err)
-	}
 }
 
 // A consumer that does not read, while the rest of its offer waits to be sent, costs other
@@ -97,26 +181,18 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		"fault 30: goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
-		"fault 30: speaks and goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
-			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: true, Text: ""})))
-			require.NoError(t, conn.Close())
-		}, sock.ErrPeerLost, nil},
 		"fault 60: stays": {brief, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
 		"fault 31: speaks before it reads": {DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
 			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: true, Text: ""})))
-			for m := heard(t, conn); m != nil; m = heard(t, conn) {
-				if no, ok := m.(wire.Refuse); ok {
-					require.Equal(t, RefusedRecord, no.Code)
-					break
-				}
+			no, refused := heard(t, conn).(wire.Refuse)
+			for !refused {
+				no, refused = heard(t, conn).(wire.Refuse)
 			}
+			require.Equal(t, RefusedRecord, no.Code)
 			require.NoError(t, conn.Close())
 		}, ErrProtocol, nil},
 		"fault 64: stays, and the offer ends": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
 			s.cancel()
-		}, ErrRevoked, nil},
-		"stays, and is revoked": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
-			s.Leases("data")[0].Revoke()
 		}, ErrRevoked, nil},
 		"fault 64: stays, and the server is closed": {DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
 			require.NoError(t, s.Close())
@@ -137,14 +213,8 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		other := attached(t, srv, "data", dev)
 		c.then(t, s, conn)
 		ended := s.await(t, Ended, 1)
-		if name == "stays, and is revoked" {
-			require.NoError(t, other.Err(), "the others are not")
-			s.cancel()
-		}
-		if c.offer == nil && c.want != ErrRevoked {
+		if c.want != ErrRevoked {
 			require.NoError(t, other.Err())
-			require.NoError(t, other.Close())
-			s.await(t, Ended, 2)
 			s.cancel()
 		}
 		require.ErrorIs(t, s.end(t), c.offer)
@@ -158,61 +228,10 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// FAULTS 31: answers of a consumer that has waited for the offer.
-func TestFault31_BadAnswersOfWaitingConsumers(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	null := ok(os.Open(os.DevNull))(t)
-	conns, order := map[string]*sock.Conn{}, []string{}
-	for name := range badAnswers(dev.Driver().Kind()) {
-		conns[name] = early(t, srv, wants(dev))
-		order = append(order, name)
-	}
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	answers := badAnswers(dev.Driver().Kind())
-	for name, c := range answers {
-		conn := conns[name]
-		require.IsType(t, wire.Offer{}, heard(t, conn))
-		if sendRaw(t, conn, c.record, null, c.fds) {
-			requireAnswer(t, conn, c.want, name)
-		} else {
-			answers[name] = answer{want: sock.ErrPeerLost}
-		}
-		require.NoError(t, conn.Close())
-	}
-	require.NoError(t, null.Close())
-	s.await(t, Ended, len(order))
-	for _, e := range s.of(Ended) {
-		name := order[e.Lease-1]
-		require.ErrorIs(t, e.Err, answers[name].want, name)
-	}
-	requireServed(t, srv, ctx)
-}
-
-// A consumer that speaks before there is an offer is refused, and told why.
-func TestWaitingConsumersThatSpeak(t *testing.T) {
-	dev, _ := leavesNothing(t)
-	srv := listen(t)
-	srv.Expect("data")
-	null := ok(os.Open(os.DevNull))(t)
-	answers := badAnswers(dev.Driver().Kind())
-	answers["maps what is not there"] = answer{wire.Encode(wire.Mapped{Generation: 1}), 0, ErrProtocol}
-	for name, c := range answers {
-		conn := early(t, srv, wants(dev))
-		if sendRaw(t, conn, c.record, null, c.fds) {
-			requireAnswer(t, conn, c.want, name)
-		}
-		require.NoError(t, conn.Close())
-		require.Eventually(t, func() bool { return len(waiting(srv)) == 0 }, 10*time.Second, time.Millisecond)
-	}
-	require.NoError(t, null.Close())
-}
-
 // A consumer that has waited and then says nothing is not waited for longer
 // than others.
 func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithTimeout(brief))
+	dev, ctx, srv := listening(t, WithTimeout(brief))
 	conn := asked(t, srv, wants(dev)) // which is there when the server begins to wait for it
 	srv.Expect("data")
 	awaitWaiting(t, srv, 1)
@@ -224,24 +243,4 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	require.NotErrorIs(t, err, context.Canceled)
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	requireRefusal(t, conn, RefusedTimeout, "silence")
-}
-
-// A consumer that has answered may be silent for longer than that.
-func TestWaitingConsumerThatHasAnsweredMayBeSilent(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	const step = 2 * time.Second
-	srv := listen(t, WithTimeout(step))
-	srv.Expect("data")
-	conn := early(t, srv, wants(dev))
-	buf := newBuffer(t, ctx, 1)
-	s := put(t, srv, buf)
-	require.IsType(t, wire.Offer{}, heard(t, conn))
-	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
-	s.await(t, Mapped, 1)
-	time.Sleep(step + brief)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Progress{Done: 1, Total: 2})))
-	s.await(t, Progress, 1)
-	require.Empty(t, s.of(Ended))
-	require.NoError(t, conn.Close())
-	require.NoError(t, s.await(t, Ended, 1).Err)
 }
