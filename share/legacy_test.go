@@ -285,28 +285,27 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 // FAULTS 13: nobody gets memory that its owner freed without knowing of the offer, even with
 // other memory in its place.
 func TestFault13_LegacyMemoryIsFreed(t *testing.T) {
-	_, ctx := leavesNothing(t)
+	dev, ctx, srv := listening(t)
 	mem := ok(ctx.Alloc(legacyUnit))(t)
 	m := ok(LegacyAt(ctx, mem.Ptr(), legacyUnit))(t)
-	srv := listen(t)
 	s := serveLegacy(t, srv, m)
+	early := askedLegacy(t, srv, dev)
+	require.NotNil(t, heard(t, early).(wire.Offer).Legacy)
 	require.NoError(t, mem.Close())
 	require.ErrorIs(t, legacySource{m: m}.Vouch(), ErrMemoryGone, "nothing is there")
 	mem = ok(ctx.Alloc(legacyUnit))(t)
 	defer func() { require.NoError(t, mem.Close()) }()
 	t.Logf("was at %s, is at %s", m.Ptr(), mem.Ptr())
-	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
-	require.Equal(t, wire.Revoke{Text: "the memory is not there any more"}, heard(t, conn), "nobody is given the handle")
-	require.NoError(t, conn.Close())
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrMemoryGone)
-
+	require.NoError(t, early.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
+	for i, conn := range []*sock.Conn{early, askedLegacy(t, srv, dev)} {
+		require.Equal(t, wire.Revoke{Text: "the memory is not there any more"}, heard(t, conn), "nobody is given the handle")
+		require.NoError(t, conn.Close())
+		require.ErrorIs(t, s.await(t, Ended, i+1).Err, ErrMemoryGone)
+	}
 	c := start(t, "consumer", srv.Path(), "")
 	require.Error(t, c.cmd.Wait(), "it does not attach")
-	s.await(t, Ended, 2)
+	s.await(t, Ended, 3)
 	s.stop(t)
 	require.ErrorIs(t, srv.OfferLegacy(soon(t), "again", m), ErrMemoryGone)
 	require.NoError(t, m.Close())
-
-	require.Equal(t, wire.Revoke{Text: "the memory is not there any more"}, answerAfterFree(t, srv, ctx))
 }

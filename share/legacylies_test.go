@@ -17,27 +17,6 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// answerAfterFree is what a consumer hears that says it has opened memory which was
-// freed and replaced meanwhile.
-func answerAfterFree(t *testing.T, srv *Server, ctx *cu.Context) wire.Message {
-	t.Helper()
-	mem := ok(ctx.Alloc(legacyUnit))(t)
-	m := ok(LegacyAt(ctx, mem.Ptr(), legacyUnit))(t)
-	s := serveLegacy(t, srv, m)
-	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
-	require.NotNil(t, heard(t, conn).(wire.Offer).Legacy)
-	require.NoError(t, mem.Close())
-	other := ok(ctx.Alloc(legacyUnit))(t)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
-	answer := heard(t, conn)
-	require.NoError(t, conn.Close())
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrMemoryGone)
-	s.stop(t)
-	require.NoError(t, errors.Join(m.Close(), other.Close()))
-	return answer
-}
-
 // legacyTruth is what an honest producer would say of a child's memory.
 func legacyTruth(t testing.TB, dev *cu.Device) (wire.Offer, *child) {
 	t.Helper()

@@ -66,11 +66,18 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 	})
 }
 
-// rawLegacy is a consumer by hand that has been confirmed legacy memory, without opening it.
-func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn {
+// askedLegacy is a raw connection that has asked for legacy memory.
+func askedLegacy(t *testing.T, srv *Server, dev *cu.Device) *sock.Conn {
 	t.Helper()
 	conn := dialed(t, srv)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
+	return conn
+}
+
+// rawLegacy is a consumer by hand that has been confirmed legacy memory, without opening it.
+func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn {
+	t.Helper()
+	conn := askedLegacy(t, srv, dev)
 	require.NotNil(t, heard(t, conn).(wire.Offer).Legacy)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
 	require.Equal(t, wire.Confirm{Generation: m.Generation()}, heard(t, conn))
