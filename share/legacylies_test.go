@@ -40,7 +40,9 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 	pending.Pending = true
 	yes, publish := wire.Confirm{Generation: 77}, wire.Publish{Generation: 77}
 	attach := func(t *testing.T, offer wire.Message, more []wire.Message, opts ...AttachOption) (*Attachment, error) {
-		return attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
+		done := make(chan struct{})
+		att, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
+			defer close(done)
 			_ = conn.Send(soon(t), wire.Encode(offer))
 			if o, ok := offer.(wire.Offer); ok && !o.Pending {
 				if _, failed := heard(t, conn).(wire.Verdict); failed {
@@ -56,6 +58,10 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 			}
 			_ = rec.Close()
 		}), "data", dev, opts...)
+		if err != nil {
+			<-done
+		}
+		return att, err
 	}
 	for name, c := range map[string]struct {
 		offer wire.Message
@@ -76,9 +82,11 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 		})
 	}
 	require.ErrorIs(t, errOf(attach(t, tr, nil, WithTimeout(100*time.Millisecond))), ErrTimeout)
-	att := ok(attach(t, tr, []wire.Message{yes}))(t)
-	requireNoiseAt(t, ctx, att.Ptr(), 1<<20, 1)
-	require.NoError(t, att.Close())
+	t.Run("honest", func(t *testing.T) {
+		att := ok(attach(t, tr, []wire.Message{yes}))(t)
+		requireNoiseAt(t, ctx, att.Ptr(), 1<<20, 1)
+		require.NoError(t, att.Close())
+	})
 
 	// The old handle, when its owner has other memory at the address.
 	require.NoError(t, errOf(owner.in.(io.Writer).Write([]byte("again\n"))))
