@@ -51,10 +51,6 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 	"Attach to a full backlog": func(t *testing.T, _ *spy, dev *cu.Device, _ *cu.Context) blocking {
 		return blocking{call: attachOnce(fullBacklog(t), dev), blocks: after10ms, ends: errWhy}
 	},
-	"Attach to one who says nothing": func(t *testing.T, _ *spy, dev *cu.Device, _ *cu.Context) blocking {
-		path, blocks := silent(t)
-		return blocking{call: attachOnce(path, dev), blocks: blocks, ends: errWhy}
-	},
 	"Attach to one who stops between its records": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		tr := truthOf(t, ctx)
 		path, blocks := silent(t, tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...))
@@ -123,12 +119,6 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		clog(t, srv, waiting(srv)[0])
 		heard(t, conn)
 		return offering1(t, srv, buf, func() {}, large(), goodbyeIn(1, brief))
-	},
-	"Offer to one who owes a verdict": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
-		srv, buf := listen(t), newBuffer(t, ctx, 1)
-		var a *Attachment
-		b := offering1(t, srv, buf, func() { a = attached(t, srv, "data", dev) }, WithVerdict(), WithLeases(1))
-		return b.then(func() { require.ErrorIs(t, awaitDone(t, a), ErrRevoked) })
 	},
 	"Offer of memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)

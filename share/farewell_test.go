@@ -204,20 +204,17 @@ func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 		c := start(t, "producer", path, "5")
 		c.says(t, "listening")
 		att := ok(Attach(soon(t), path, "", dev))(t)
-		fenced := att.Fenced()
 		if killed {
 			c.kill()
 			require.True(t, requireLost(t, awaitDone(t, att)).Died())
 			require.ErrorIs(t, att.Err(), sock.ErrPeerLost)
-			srv := ok(Listen(path))(t)
-			require.NoError(t, srv.Close())
+			require.NoError(t, ok(Listen(path))(t).Close())
 		} else {
 			c.end(t)
 			require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 			require.NoError(t, att.AwaitFence(soon(t), Released))
 		}
-		<-fenced
-		require.NoError(t, att.AwaitFence(soon(t), Fenced))
+		<-att.Fenced()
 		require.NoError(t, att.Close())
 		require.NoError(t, att.AwaitFence(soon(t), Fenced), "it stays so")
 	}

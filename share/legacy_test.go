@@ -198,30 +198,8 @@ func requireInUse(t *testing.T, m *Legacy, c *child) {
 	require.Len(t, use.Peers, 1)
 }
 
-// FAULTS 9: the memory stays as long as it is offered or anybody has a lease of it, and the error
-// names the consumer.
-func TestFault9_LegacyMemoryIsInUse(t *testing.T) {
-	_, ctx, srv := listening(t)
-	m := newLegacy(t, ctx, 1<<20)
-	s := serveLegacy(t, srv, m)
-	err := m.Close()
-	require.ErrorIs(t, err, ErrInUse)
-	require.ErrorContains(t, err, "end the offer")
-	c := start(t, "consumer", srv.Path(), "stop when mapped")
-	c.says(t, "mapped")
-	requireInUse(t, m, c)
-	requireNoiseAt(t, ctx, m.Ptr(), m.Size(), 1)
-	c.kill()
-	s.await(t, Ended, 1)
-	require.ErrorIs(t, m.Close(), ErrInUse, "others may come")
-	s.stop(t)
-	require.NoError(t, m.Close())
-	require.NoError(t, m.Close())
-	require.ErrorIs(t, srv.OfferLegacy(soon(t), "data", m), ErrClosed)
-}
-
-// FAULTS 5, 6, 9: a consumer whose lease ends has the memory until it closes it or dies. Only then
-// the lease is over, and only then its owner can free it.
+// FAULTS 5, 6, 9: the memory stays as long as it is offered, and a consumer whose lease ends has it
+// until it closes it or dies. Only then the lease is over, and only then its owner can free it.
 //
 //fault:rows 5
 func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
@@ -249,6 +227,7 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 			m := newLegacy(t, ctx, 1<<20)
 			onLease, begun := leases()
 			s := serveLegacy(t, srv, m, onLease, WithVerdict())
+			require.ErrorContains(t, m.Close(), "end the offer")
 			child := start(t, "consumer", srv.Path(), c.do)
 			l := next(t, begun)
 			child.says(t, c.lines[0])
@@ -271,6 +250,7 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 			if c.end == nil {
 				require.ErrorIs(t, l.Err(), ErrNoVerdict)
 				require.ErrorIs(t, l.Err(), sock.ErrPeerLost)
+				require.ErrorIs(t, m.Close(), ErrInUse, "others may come")
 				start(t, "consumer", srv.Path(), "").end(t)
 			} else {
 				require.ErrorIs(t, l.Err(), ErrRevoked)
@@ -278,6 +258,7 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 			s.cancel()
 			require.ErrorIs(t, s.end(t), c.offer)
 			require.NoError(t, m.Close())
+			require.ErrorIs(t, srv.OfferLegacy(soon(t), "data", m), ErrClosed)
 		})
 	}
 }

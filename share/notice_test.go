@@ -21,11 +21,11 @@ func awaitNotice(t testing.TB, notices <-chan []byte) string {
 	}
 }
 
-// Each side tells the other, in order, whatever else they say.
+// Each side tells the other, in order, whatever else they say. A consumer that does not take
+// notices keeps the latest, and its lease.
 func TestNotices(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	dev, ctx, srv := listening(t)
 	leases := make(chan *Lease, 1)
-	srv := listen(t)
 	srv.Expect("data")
 	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) {
 		if err := l.Notify(context.Background(), []byte("early")); err != nil {
@@ -33,7 +33,7 @@ func TestNotices(t *testing.T) {
 		}
 		leases <- l
 	}))
-	att := attached(t, srv, "data", dev)
+	att := attached(t, srv, "data", dev, WithRecordRate(0))
 	l := <-leases
 	require.Equal(t, "early", awaitNotice(t, att.Notices()), "before the memory")
 	full := bytes.Repeat([]byte{0xff}, MaxNotice)
@@ -47,39 +47,20 @@ func TestNotices(t *testing.T) {
 	for name, err := range map[string]error{"lease": l.Notify(soon(t), append(full, 0)), "attachment": att.Notify(soon(t), append(full, 0))} {
 		require.ErrorContains(t, err, "4097 bytes", name)
 	}
+
+	const sent = 3 * 16
+	for i := range sent {
+		require.NoError(t, l.Notify(soon(t), fmt.Append(nil, i)))
+	}
+	for deadline := time.Now().Add(10 * time.Second); awaitNotice(t, att.Notices()) != fmt.Sprint(sent-1); {
+		require.Less(t, time.Now(), deadline)
+	}
+	require.NoError(t, att.Err())
 	require.NoError(t, att.Notify(soon(t), []byte("last")))
 	require.NoError(t, att.Close())
 	<-l.Done()
 	require.Equal(t, "last", awaitNotice(t, l.Notices()), "after the end")
 	require.ErrorIs(t, att.Notify(soon(t), nil), ErrClosed)
-}
-
-// A consumer that does not take notices keeps the latest, and its lease.
-func TestNoticesNobodyTakes(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	leases := make(chan *Lease, 1)
-	srv := listen(t)
-	srv.Expect("data")
-	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
-	att := attached(t, srv, "data", dev, WithRecordRate(0))
-	l := <-leases
-	const sent = 3 * 16
-	for i := range sent {
-		require.NoError(t, l.Notify(soon(t), fmt.Append(nil, i)))
-	}
-	newest := fmt.Sprint(sent - 1)
-	for deadline := time.Now().Add(10 * time.Second); ; {
-		got := awaitNotice(t, att.Notices())
-		if got == newest {
-			break
-		}
-		require.Less(t, time.Now(), deadline)
-	}
-	require.NoError(t, att.Err())
-	l.Revoke()
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-	<-l.Done()
-	require.ErrorIs(t, l.Notify(soon(t), nil), ErrRevoked)
 }
 
 // A zero or nil Lease or Attachment has no notices, and sends none.
