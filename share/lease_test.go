@@ -254,6 +254,7 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 	for i, text := range []string{"index 7 is wrong", "bad bytes \xff\xfe"} {
 		att := attached(t, srv, "", dev)
 		require.NoError(t, att.Report(soon(t), errors.New(text)))
+		require.NoError(t, att.AwaitFence(soon(t), Released), "both part in order")
 		require.NoError(t, att.Close())
 		require.ErrorIs(t, s.await(t, Ended, i+1).Err, ErrVerdict)
 		var v *VerdictError
