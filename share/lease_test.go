@@ -1,8 +1,10 @@
 package share
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -150,45 +152,32 @@ func TestFault5and6_LeaseOfAKilledConsumer(t *testing.T) {
 	}
 }
 
-// A consumer whose lease is revoked is told, wherever it stands; it costs the others
-// nothing, and the offer goes on.
+// A consumer whose lease is revoked is told; it costs the others nothing, and the offer goes on.
 func TestRevoke(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	for name, came := range map[string]bool{"with the offer": false, "before it": true} {
-		t.Run(name, func(t *testing.T) {
-			srv := listen(t)
-			onLease, begun := leases()
-			var conn *sock.Conn
-			if came {
-				srv.Expect("data")
-				require.Empty(t, srv.Leases("data"))
-				conn = early(t, srv, wants(dev))
-			}
-			s := put(t, srv, buf, onLease)
-			if !came {
-				conn = asked(t, srv, wants(dev))
-			}
-			mine := next(t, begun)
-			other := attached(t, srv, "data", dev)
-			theirs := next(t, begun)
-			require.True(t, slices.Equal([]*Lease{mine, theirs}, srv.Leases("data")))
-			require.IsType(t, wire.Offer{}, heard(t, conn))
-			s.await(t, Mapped, 1)
+	dev, ctx, srv := listening(t)
+	srv.Expect("data")
+	require.Empty(t, srv.Leases("data"))
+	onLease, begun := leases()
+	s := put(t, srv, newBuffer(t, ctx, 1), onLease)
+	conn := asked(t, srv, wants(dev))
+	mine := next(t, begun)
+	other := attached(t, srv, "data", dev)
+	theirs := next(t, begun)
+	require.True(t, slices.Equal([]*Lease{mine, theirs}, srv.Leases("data")))
+	require.IsType(t, wire.Offer{}, heard(t, conn))
+	s.await(t, Mapped, 1)
 
-			mine.Revoke()
-			require.Equal(t, wire.Revoke{Text: "the producer has taken this lease back"}, heard(t, conn))
-			require.NoError(t, conn.Close())
-			require.ErrorIs(t, awaitEnd(t, srv, mine), ErrRevoked)
-			require.NotErrorIs(t, mine.Err(), context.Canceled)
-			require.True(t, slices.Equal([]*Lease{theirs}, srv.Leases("data")))
-			requireLive(t, srv, theirs)
-			require.NoError(t, other.Err())
-			require.NoError(t, other.Progress(soon(t), 1, 2))
-			requireServed(t, srv, ctx)
-			require.Empty(t, s.result, "the offer goes on")
-		})
-	}
+	mine.Revoke()
+	require.Equal(t, wire.Revoke{Text: "the producer has taken this lease back"}, heard(t, conn))
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, awaitEnd(t, srv, mine), ErrRevoked)
+	require.NotErrorIs(t, mine.Err(), context.Canceled)
+	require.True(t, slices.Equal([]*Lease{theirs}, srv.Leases("data")))
+	requireLive(t, srv, theirs)
+	require.NoError(t, other.Err())
+	require.NoError(t, other.Progress(soon(t), 1, 2))
+	requireServed(t, srv, ctx)
+	require.Empty(t, s.result, "the offer goes on")
 }
 
 // A consumer whose lease is revoked as soon as it begins is sent nothing of the offer.
@@ -382,4 +371,69 @@ func TestServerCloseEndsItsOffers(t *testing.T) {
 	require.NoError(t, (*Server)(nil).Close())
 	require.ErrorIs(t, srv.Offer(soon(t), "c", buf, ReadOnly), ErrClosed)
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "a", dev)), sock.ErrNoListener)
+}
+
+func awaitNotice(t testing.TB, notices <-chan []byte) string {
+	t.Helper()
+	select {
+	case b := <-notices:
+		return string(b)
+	case <-soon(t).Done():
+		require.FailNow(t, "no notice comes")
+		return ""
+	}
+}
+
+// Each side tells the other, in order, whatever else they say. A consumer that does not take
+// notices keeps the latest, and its lease.
+func TestNotices(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	begun := make(chan *Lease, 1)
+	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) {
+		if err := l.Notify(context.Background(), []byte("early")); err != nil {
+			t.Error(err)
+		}
+		begun <- l
+	}))
+	att := attached(t, srv, "data", dev, WithRecordRate(0))
+	l := <-begun
+	require.Equal(t, "early", awaitNotice(t, att.Notices()), "before the memory")
+	full := bytes.Repeat([]byte{0xff}, MaxNotice)
+	for _, b := range [][]byte{[]byte("a"), {}, full} {
+		require.NoError(t, l.Notify(soon(t), b))
+		require.NoError(t, att.Progress(soon(t), 1, 2))
+		require.NoError(t, att.Notify(soon(t), b))
+		require.Equal(t, string(b), awaitNotice(t, att.Notices()))
+		require.Equal(t, string(b), awaitNotice(t, l.Notices()))
+	}
+	for name, err := range map[string]error{"lease": l.Notify(soon(t), append(full, 0)), "attachment": att.Notify(soon(t), append(full, 0))} {
+		require.ErrorContains(t, err, "4097 bytes", name)
+	}
+
+	const sent = 3 * 16
+	for i := range sent {
+		require.NoError(t, l.Notify(soon(t), fmt.Append(nil, i)))
+	}
+	for deadline := time.Now().Add(10 * time.Second); awaitNotice(t, att.Notices()) != fmt.Sprint(sent-1); {
+		require.Less(t, time.Now(), deadline)
+	}
+	require.NoError(t, att.Err())
+	require.NoError(t, att.Notify(soon(t), []byte("last")))
+	require.NoError(t, att.Close())
+	<-l.Done()
+	require.Equal(t, "last", awaitNotice(t, l.Notices()), "after the end")
+	require.ErrorIs(t, att.Notify(soon(t), nil), ErrClosed)
+}
+
+// A zero or nil Lease or Attachment has no notices, and sends none.
+func TestNoticesOfNothing(t *testing.T) {
+	for _, l := range []*Lease{nil, {}} {
+		require.ErrorIs(t, l.Notify(t.Context(), nil), ErrClosed)
+		require.Nil(t, l.Notices())
+	}
+	for _, a := range []*Attachment{nil, {}} {
+		require.ErrorIs(t, a.Notify(t.Context(), nil), ErrClosed)
+		require.Nil(t, a.Notices())
+		require.ErrorIs(t, context.Cause(a.Context()), ErrClosed)
+	}
 }

@@ -123,23 +123,17 @@ func permutation(list []string, n int) (order []string) {
 // that. A consumer that is attached to the old memory keeps that; a consumer that asks for newer
 // memory gets the new one.
 func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+	dev, ctx, srv := listening(t)
 	g := granularity(t, dev)
 	r := ok(vmm.Reserve(dev.Driver(), 2*g))(t)
 	a := ok(vmm.Create(dev, g))(t)
-	srv := listen(t)
-	var beside *vmm.Mapping
+	beside := ok(r.Map(g, a))(t) // keeps the driver from giving the address to others
 	var atts []*Attachment
-	newest, p := uint64(0), r.Ptr()
+	newest := uint64(0)
 	for seed := range 2 {
-		buf, err := vmm.New(dev, g, vmm.WithReservation(r))
-		require.NoError(t, err)
-		require.Equal(t, p, buf.Ptr())
-		if seed == 0 {
-			beside, err = r.Map(g, a) // keeps the driver from giving the address to others
-			require.NoError(t, err)
-		}
-		require.NoError(t, cu.CopyToDevice(ctx, p, noise(g, seed)))
+		buf := ok(vmm.New(dev, g, vmm.WithReservation(r)))(t)
+		require.Equal(t, r.Ptr(), buf.Ptr())
+		require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(g, seed)))
 		s := put(t, srv, buf)
 		atts = append(atts, attached(t, srv, "data", dev, WithNewerThan(newest)))
 		newest = atts[seed].Offer().Descriptor.Generation
