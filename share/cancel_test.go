@@ -100,7 +100,8 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		srv.Expect("data")
 		hears := hearing(t, early(t, srv, wants(dev)))
 		b := offering1(t, srv, buf, func() { require.IsType(t, wire.Offer{}, <-hears) })
-		return b.then(func() { require.IsType(t, wire.Revoke{}, <-hears) })
+		b.after = func() { require.IsType(t, wire.Revoke{}, <-hears) }
+		return b
 	},
 	"Offer to one who does not read": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), manyRecords(t, dev)
@@ -117,10 +118,11 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		hears := hearing(t, early(t, srv, wants(dev)))
 		b := offering1(t, srv, buf, nil)
 		b.blocks, b.ends = asks(t, spy), errWhy
-		return b.then(func() {
+		b.after = func() {
 			require.Equal(t, RefusedName, (<-hears).(wire.Refuse).Code, "there is none")
 			require.NoError(t, h.letGo())
-		})
+		}
+		return b
 	},
 	"Offer of prepared memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
@@ -136,13 +138,6 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 				require.NoError(t, p.Close())
 			}}
 	},
-}
-
-// then runs more after the call.
-func (b blocking) then(f func()) blocking {
-	after := b.after
-	b.after = func() { f(); after() }
-	return b
 }
 
 func attachOnce(path string, dev *cu.Device, opts ...AttachOption) func(context.Context) error {

@@ -261,24 +261,26 @@ func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn 
 	return conn
 }
 
-// After REVOKE a consumer's verdict says that the memory is closed. Anything else renews nothing
-// and ends nothing, even if it is more than is taken, or no record.
+// After REVOKE a consumer's verdict says that the memory is closed, and so after its own REFUSE.
+// Anything else renews nothing and ends nothing, even if it is more than is taken, or no record.
 func TestLegacyConsumerAfterRevoke(t *testing.T) {
 	good, bad := wire.Encode(wire.Verdict{OK: true}), wire.Encode(wire.Verdict{Text: "x"})
 	progress, ignored := wire.Encode(wire.Progress{Done: 1, Total: 2}), invented(ignorable)
 	garbage := []byte{1, 2, 3}
 	type caseOf struct {
-		says [][]byte
-		last []byte // the verdict, if one comes
+		says    [][]byte
+		last    []byte // the verdict, if one comes
+		refuses bool   // it ends the lease itself
 	}
 	dev, ctx := leavesNothing(t)
 	sideBySide(t, map[string]caseOf{
-		"a verdict":              {nil, good},
-		"a bad one":              {[][]byte{progress}, bad},
-		"much and then verdict":  {slices.Repeat([][]byte{progress, garbage}, 600), good},
-		"too much":               {slices.Repeat([][]byte{progress}, 1100), nil},
-		"ignored, then verdict":  {slices.Repeat([][]byte{ignored}, 1100), good},
-		"garbage and no verdict": {[][]byte{garbage}, nil},
+		"a verdict":              {nil, good, false},
+		"a bad one":              {[][]byte{progress}, bad, false},
+		"much and then verdict":  {slices.Repeat([][]byte{progress, garbage}, 600), good, false},
+		"too much":               {slices.Repeat([][]byte{progress}, 1100), nil, false},
+		"ignored, then verdict":  {slices.Repeat([][]byte{ignored}, 1100), good, false},
+		"it refuses":             {nil, nil, true},
+		"garbage and no verdict": {[][]byte{garbage}, nil, false},
 	}, func(t *testing.T, name string, c caseOf) {
 		m := newLegacy(t, ctx, 1)
 		timeout := time.Minute // which the test does not have
@@ -291,8 +293,15 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 		conn := rawLegacy(t, srv, m, dev)
 		l := next(t, begun)
 		began := time.Now()
+		if c.refuses {
+			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Refuse{Code: RefusedRecord, Text: "x"})))
+			<-l.Done()
+			require.ErrorIs(t, l.Err(), ErrRefused)
+		}
 		s.cancel()
-		require.Equal(t, wire.Revoke{Text: "the producer has ended the offer"}, heard(t, conn))
+		if !c.refuses {
+			require.Equal(t, wire.Revoke{Text: "the producer has ended the offer"}, heard(t, conn))
+		}
 		for _, record := range c.says {
 			_ = conn.Send(soon(t), record)
 		}
@@ -303,74 +312,7 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 			return
 		}
 		require.ErrorIs(t, s.end(t), ErrStillOpen)
-		require.ErrorIs(t, l.Err(), ErrRevoked)
+		require.Equal(t, !c.refuses, errors.Is(l.Err(), ErrRevoked))
 		require.GreaterOrEqual(t, time.Since(began), timeout, "it has all of its time")
 	})
-}
-
-// A consumer that refuses its producer keeps the connection too, until it has closed the
-// memory; so does one that was refused.
-func TestLegacyConsumerAfterRefuse(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	m := newLegacy(t, ctx, 1)
-	srv := listen(t)
-	onLease, begun := leases()
-	s := serveLegacy(t, srv, m, onLease)
-	for _, record := range []wire.Message{wire.Refuse{Code: RefusedRecord, Text: "x"}, wire.Mapped{Generation: m.Generation()}} {
-		conn := rawLegacy(t, srv, m, dev)
-		l := next(t, begun)
-		require.NoError(t, conn.Send(soon(t), wire.Encode(record)))
-		if _, said := record.(wire.Mapped); said { // a second time
-			require.IsType(t, wire.Refuse{}, heard(t, conn))
-		}
-		require.Never(t, func() bool { return l.Err() != nil }, 50*time.Millisecond, 10*time.Millisecond)
-		require.NoError(t, conn.Close())
-		<-l.Done()
-		require.NotErrorIs(t, l.Err(), ErrStillOpen)
-	}
-	s.stop(t)
-}
-
-// On the consumer's side: whatever ends the lease, the connection ends after the memory
-// was closed.
-func TestLegacyConnectionOutlivesTheMemory(t *testing.T) {
-	spy, dev, _ := spied(t)
-	tr, _ := legacyTruth(t, dev)
-	for name, c := range map[string]struct {
-		last wire.Message
-		want error
-		says wire.Message // to the producer, if anything
-	}{
-		"revoked":                {wire.Revoke{Text: "freed"}, ErrRevoked, nil},
-		"refused":                {wire.Refuse{Code: RefusedTimeout, Text: "x"}, ErrRefused, nil},
-		"it publishes":           {wire.Publish{Generation: 77}, ErrProtocol, wire.Refuse{}},
-		"revoked, and a verdict": {wire.Revoke{Text: "freed"}, ErrRevoked, wire.Verdict{OK: true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, reports := c.says.(wire.Verdict)
-			ended := make(chan string, 1)
-			att := ok(attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
-				_ = conn.Send(soon(t), wire.Encode(tr))
-				require.Equal(t, wire.Mapped{Generation: 77}, heard(t, conn))
-				_ = conn.Send(soon(t), wire.Encode(wire.Confirm{Generation: 77}))
-				_ = conn.Send(soon(t), wire.Encode(c.last))
-				if c.says != nil {
-					require.IsType(t, c.says, heard(t, conn))
-				}
-				if !reports {
-					_ = conn.WaitClose(soon(t))
-				}
-				ended <- spy.owed()
-			}), "data", dev))(t)
-			require.ErrorIs(t, awaitDone(t, att), c.want)
-			time.Sleep(20 * time.Millisecond) // for a connection that ends too early to be seen
-			require.Contains(t, spy.owed(), "1 opened")
-			require.Empty(t, ended)
-			if reports {
-				require.ErrorIs(t, att.Report(soon(t), nil), ErrRevoked)
-			}
-			require.NoError(t, att.Close())
-			require.Contains(t, <-ended, "0 opened")
-		})
-	}
 }
