@@ -434,3 +434,39 @@ func TestProducerThatTakesTooLong(t *testing.T) {
 	require.ErrorIs(t, hurried.Report(soon(t), nil), ErrTimeout)
 	require.NoError(t, att.Err(), "the producer is still there")
 }
+
+// A producer that dies with the verdict unread has not read it.
+func TestUnreadVerdictIsNotReported(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	path := impostor(t, func(conn *sock.Conn) {
+		l := tr.say(nil, tr.files...)
+		_ = conn.Send(soon(t), l.record, l.files...)
+		rec, err := conn.Receive(soon(t)) // mapped
+		if err == nil {
+			_ = rec.Close()
+		}
+		untilReadable(conn) // the verdict is there, and stays there
+	})
+	att := ok(Attach(soon(t), path, "", dev))(t)
+	require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
+	require.NoError(t, att.Close())
+}
+
+func untilReadable(conn *sock.Conn) {
+	f, err := conn.File()
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			for {
+				if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+					return
+				}
+			}
+		})
+	}
+}

@@ -119,6 +119,7 @@ func TestFault82_WriterIsWaitedFor(t *testing.T) {
 			require.Empty(t, s.result, "another has not")
 			killed.kill()
 			if want == Fenced {
+				outlast(t)
 				require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
 				require.Empty(t, s.result, "it is not handed back")
 				closed.kill()
