@@ -119,12 +119,12 @@ func TestFault82_WriterIsWaitedFor(t *testing.T) {
 			require.Empty(t, s.result, "another has not")
 			killed.kill()
 			if want == Fenced {
+				revoked.kill()
 				outlast(t)
 				require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
 				require.Empty(t, s.result, "it is not handed back")
 				closed.kill()
 				<-l.Fenced()
-				revoked.kill()
 			}
 			require.NoError(t, s.end(t))
 		})
