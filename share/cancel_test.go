@@ -3,16 +3,19 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
-
-	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -27,28 +30,33 @@ type blocking struct {
 	ends   error        // what it returns when it is given up; nil is no error
 	close  func() error // of its owner, or nil if it has none
 	closed error        // what it returns then
-	after  func()       // the others are unharmed
+	after  func()       // the others are unharmed; may be nil
 }
 
 // after10ms is for a call of which nobody can tell that it blocks.
 func after10ms() { time.Sleep(10 * time.Millisecond) }
 
+func report(a *Attachment, ctx context.Context) error { return a.Report(ctx, nil) }
+
+func progress(a *Attachment, ctx context.Context) error { return a.Progress(ctx, 1, 2) }
+
+// telling is a call of an attachment, whose producer stays there.
+func telling(t *testing.T, att *Attachment, call func(*Attachment, context.Context) error, blocks func()) blocking {
+	return blocking{call: func(ctx context.Context) error { return call(att, ctx) },
+		blocks: blocks, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
+}
+
 // blockingCalls make every call of this package that blocks do so, at each step.
 var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking{
 	"Attach to a full backlog": func(t *testing.T, _ *spy, dev *cu.Device, _ *cu.Context) blocking {
-		path := fullBacklog(t)
-		return blocking{call: attachOnce(path, dev), blocks: after10ms, ends: errWhy, after: func() {}}
+		return blocking{call: attachOnce(fullBacklog(t), dev), blocks: after10ms, ends: errWhy}
 	},
-	"Attach to one who says nothing": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
-		path, blocks := silent(t)
-		return blocking{call: attachOnce(path, dev), blocks: blocks, ends: errWhy, after: func() {}}
-	},
-	"Attach to one who stops between its records": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+	"Attach to one who stops between its records": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		tr := truthOf(t, ctx)
 		path, blocks := silent(t, tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...))
-		return blocking{call: attachOnce(path, dev, WithRoom(1)), blocks: blocks, ends: errWhy, after: func() {}}
+		return blocking{call: attachOnce(path, dev, WithRoom(1)), blocks: blocks, ends: errWhy}
 	},
-	"Attach to what is expected": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+	"Attach to what is expected": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv := listen(t)
 		srv.Expect("data")
 		return blocking{call: attachOnce(srv.Path(), dev), ends: errWhy, close: srv.Close, closed: ErrRefused,
@@ -64,8 +72,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
 		mapped := make(chan struct{})
 		spy.at("access", func() { close(mapped) })
-		call := attachOnce(srv.Path(), dev)
-		return blocking{call: call, ends: errWhy, close: srv.Close, closed: ErrRevoked,
+		return blocking{call: attachOnce(srv.Path(), dev), ends: errWhy, close: srv.Close, closed: ErrRevoked,
 			blocks: func() { <-mapped },
 			after: func() {
 				require.ErrorContains(t, s.await(t, Ended, 1).Err, "attaching failed: ")
@@ -73,39 +80,20 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 				requireServed(t, srv, ctx)
 			}}
 	},
-	"Progress to one who does not read": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
-		att := deaf(t, dev, ctx)
-		return blocking{call: func(ctx context.Context) error { return att.Progress(ctx, 1, 2) },
-			blocks: after10ms, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
+	"Progress to one who does not read": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		return telling(t, deaf(t, dev, ctx), progress, after10ms)
 	},
-	"Report to one who does not read": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
-		att := deaf(t, dev, ctx)
-		return blocking{call: func(ctx context.Context) error { return att.Report(ctx, nil) },
-			blocks: after10ms, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
+	"Report to one who does not read": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		return telling(t, deaf(t, dev, ctx), report, after10ms)
 	},
-	"Report to one who does not answer": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
-		tr := truthOf(t, ctx)
-		read := make(chan struct{})
-		path := impostor(t, func(conn *sock.Conn) {
-			l := tr.say(nil, tr.files...)
-			_ = conn.Send(soon(t), l.record, l.files...)
-			for range 2 { // mapped, verdict
-				if rec, err := conn.Receive(soon(t)); err == nil {
-					_ = rec.Close()
-				}
-			}
-			close(read)
-			_ = conn.WaitClose(soon(t))
-		})
-		att := ok(Attach(soon(t), path, "", dev))(t)
-		t.Cleanup(func() { require.NoError(t, att.Close()) })
-		return blocking{call: func(ctx context.Context) error { return att.Report(ctx, nil) },
-			blocks: func() { <-read }, ends: errWhy, close: att.Close, closed: ErrClosed, after: func() { require.NoError(t, att.Err()) }}
+	"Report to one who does not answer": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
+		att, read := mute(t, dev, ctx, 2) // mapped, verdict
+		return telling(t, att, report, func() { <-read })
 	},
 	"List of one who says nothing": func(t *testing.T, _ *spy, _ *cu.Device, _ *cu.Context) blocking {
 		path, blocks := silent(t)
-		call := func(ctx context.Context) error { _, err := List(ctx, path); return err }
-		return blocking{call: call, blocks: blocks, ends: errWhy, after: func() {}}
+		call := func(ctx context.Context) error { return errOf(List(ctx, path)) }
+		return blocking{call: call, blocks: blocks, ends: errWhy}
 	},
 	"Offer that was replaced": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
@@ -114,36 +102,24 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 			replace(t, srv, buf)
 			awaitSuperseded(t, att)
 		})
-		b.after = func() {}
+		b.after = nil
 		return b
 	},
-	"Offer that nobody takes": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
-		srv, buf := listen(t), newBuffer(t, ctx, 1)
-		return offering1(t, srv, buf, func() {})
-	},
-	"Offer to one who does not answer": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+	"Offer to one who does not answer": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
 		srv.Expect("data")
 		hears := hearing(t, early(t, srv, wants(dev)))
 		b := offering1(t, srv, buf, func() { require.IsType(t, wire.Offer{}, <-hears) })
-		return b.then(func() { require.IsType(t, wire.Revoke{}, <-hears) })
+		b.after = func() { require.IsType(t, wire.Revoke{}, <-hears) }
+		return b
 	},
-	"Offer to one who does not read": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
+	"Offer to one who does not read": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), manyRecords(t, dev)
 		srv.Expect("data")
 		conn := early(t, srv, wants(dev))
 		clog(t, srv, waiting(srv)[0])
 		heard(t, conn)
 		return offering1(t, srv, buf, func() {}, large(), goodbyeIn(1, brief))
-	},
-	"Offer to one who owes a verdict": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
-		srv, buf := listen(t), newBuffer(t, ctx, 1)
-		var a *Attachment
-		b := offering1(t, srv, buf, func() { a = attached(t, srv, "data", dev) }, WithVerdict(), WithLeases(1))
-		return b.then(func() {
-			require.ErrorIs(t, awaitDone(t, a), ErrRevoked)
-			requireNoise(t, ctx, a.Buffer(), 1)
-		})
 	},
 	"Offer of memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
@@ -152,10 +128,11 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		hears := hearing(t, early(t, srv, wants(dev)))
 		b := offering1(t, srv, buf, nil)
 		b.blocks, b.ends = asks(t, spy), errWhy
-		return b.then(func() {
+		b.after = func() {
 			require.Equal(t, RefusedName, (<-hears).(wire.Refuse).Code, "there is none")
 			require.NoError(t, h.letGo())
-		})
+		}
+		return b
 	},
 	"Offer of prepared memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
@@ -171,13 +148,6 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 				require.NoError(t, p.Close())
 			}}
 	},
-}
-
-// then runs more after the call.
-func (b blocking) then(f func()) blocking {
-	after := b.after
-	b.after = func() { f(); after() }
-	return b
 }
 
 func attachOnce(path string, dev *cu.Device, opts ...AttachOption) func(context.Context) error {
@@ -270,20 +240,34 @@ func silent(t *testing.T, lies ...lie) (path string, said func()) {
 	return path, func() { <-c }
 }
 
-// deaf is attached to a producer that reads nothing any more, and whose queue is
-// full.
-func deaf(t *testing.T, dev *cu.Device, ctx *cu.Context) *Attachment {
+// mute returns an attachment to a producer that says nothing any more, and reads so many records:
+// then read is closed.
+func mute(t *testing.T, dev *cu.Device, ctx *cu.Context, records int) (att *Attachment, read chan struct{}) {
+	t.Helper()
 	tr := truthOf(t, ctx)
-	stop := make(chan struct{})
+	read, stop := make(chan struct{}), make(chan struct{})
 	path := impostor(t, func(conn *sock.Conn) {
 		l := tr.say(nil, tr.files...)
 		_ = conn.Send(soon(t), l.record, l.files...)
+		for range records {
+			if rec, err := conn.Receive(soon(t)); err == nil {
+				_ = rec.Close()
+			}
+		}
+		close(read)
 		<-stop
 	})
 	t.Cleanup(func() { close(stop) })
-	att, err := Attach(soon(t), path, "", dev)
-	require.NoError(t, err)
+	att = ok(Attach(soon(t), path, "", dev))(t)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
+	return att, read
+}
+
+// deaf is attached to a producer that reads nothing any more, and whose queue is
+// full.
+func deaf(t *testing.T, dev *cu.Device, ctx *cu.Context) *Attachment {
+	att, _ := mute(t, dev, ctx, 0)
+	var err error
 	for err == nil {
 		err = att.now.Load().transport.Conn.TrySend(wire.Encode(wire.Progress{Done: 1, Total: 2}))
 	}
@@ -329,13 +313,160 @@ func TestFault64_Cancel(t *testing.T) {
 				err := <-result
 				require.Less(t, time.Since(begun), 10*time.Second)
 				require.ErrorIs(t, err, want)
-				if when == "cancelled" {
-					if want == errWhy {
-						require.ErrorIs(t, err, context.Canceled)
-					}
+				if when == "cancelled" && want == errWhy {
+					require.ErrorIs(t, err, context.Canceled)
+				}
+				if when == "cancelled" && b.after != nil {
 					b.after()
 				}
 			})
 		}
+	}
+}
+
+// A consumer that gives up at some step of attaching gets nothing, and a producer
+// that has begun to send its offer is told.
+func TestFault64_CancelAtEachStepOfAttaching(t *testing.T) {
+	for _, when := range []string{"connected", "received", "import", "reserve", "map", "access", "access, pending"} {
+		t.Run(when, func(t *testing.T) {
+			spy, dev, ctx := spied(t)
+			srv := listen(t)
+			p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
+			step, pending := strings.CutSuffix(when, ", pending")
+			if !pending {
+				s.start(t, "data", p.Offer)
+			}
+			until, cancel := context.WithCancelCause(context.Background())
+			at := func(now string) {
+				if now == step {
+					cancel(errWhy)
+				}
+			}
+			spy.onStep(at)
+			err := errOf(Attach(until, srv.Path(), "data", dev,
+				OnConnected(func(sock.Peer) { at("connected") }),
+				OnReceived(func(Offer, []*os.File) { at("received") })))
+			require.ErrorIs(t, err, errWhy)
+			require.ErrorIs(t, err, context.Canceled)
+			if when == "connected" {
+				require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, sock.ErrPeerLost)
+			} else {
+				told := s.await(t, Ended, 1).Err
+				require.ErrorIs(t, told, ErrVerdict)
+				require.ErrorContains(t, told, "attaching failed: ")
+			}
+			if pending {
+				s.start(t, "data", p.Offer)
+			}
+			requireServed(t, srv, ctx)
+		})
+	}
+}
+
+// A producer that gives up, or closes its server, at some step of a lease returns from
+// Offer, and the consumer is told, or has lost it. Nothing else is left of either.
+func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for n := range 4 {
+		closes, pending := n&1 != 0, n&2 != 0
+		for when := Offered; when <= Ended; when++ {
+			t.Run(fmt.Sprintf("%s, pending %v, closes %v", when, pending, closes), func(t *testing.T) {
+				srv := listen(t)
+				srv.Expect("data")
+				until, cancel := context.WithCancelCause(context.Background())
+				closed := make(chan error, 1)
+				stop := sync.OnceFunc(func() {
+					if !closes {
+						cancel(errWhy)
+						closed <- nil
+						return
+					}
+					go func() { closed <- srv.Close() }() // which an observer must not wait for
+					for !errors.Is(srv.HandOver(context.Background(), nil), ErrClosed) {
+						runtime.Gosched()
+					}
+				})
+				observer := OnEvent(func(e Event) {
+					if e.Kind == when {
+						stop()
+					}
+				})
+				offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadOnly, observer) }
+				if pending { // synchronized, or else it may end in the wait for work
+					offer = ok(srv.Prepare("data", buf, ReadOnly, observer, WithSynchronized()))(t).Offer
+				}
+				consumer := make(chan error, 1)
+				go func() {
+					att, err := Attach(soon(t), srv.Path(), "data", dev)
+					if err == nil {
+						err = errors.Join(att.Progress(soon(t), 1, 2), att.Report(soon(t), nil))
+					}
+					consumer <- errors.Join(err, att.Close())
+				}()
+				if err := offer(until); closes {
+					require.ErrorIs(t, err, ErrClosed)
+				} else {
+					require.NoError(t, err)
+				}
+				require.NoError(t, <-closed)
+				err := <-consumer
+				lost := errors.Is(err, ErrRevoked) || errors.Is(err, ErrRefused) || errors.Is(err, sock.ErrPeerLost) || errors.Is(err, sock.ErrNoListener)
+				if !lost || when == Verdict || when == Ended { // it has been heard
+					require.NoError(t, err)
+				}
+			})
+		}
+	}
+}
+
+// Steps that are not cancelled end by themselves when the producer takes too long.
+func TestProducerThatTakesTooLong(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	require.ErrorIs(t, errOf(Attach(soon(t), fullBacklog(t), "", dev, WithTimeout(20*time.Millisecond))), ErrTimeout)
+
+	att, _ := mute(t, dev, ctx, 2) // mapped, verdict
+	is := att.now.Load()
+	brisk := *is.transport
+	brisk.Timeout = brief
+	hurried := &Attachment{memory: att.memory, last: func() {}}
+	hurried.now.Store(&leaseConn{transport: &brisk, offer: is.offer, done: is.done})
+	require.ErrorIs(t, hurried.Report(soon(t), nil), ErrTimeout)
+	require.NoError(t, att.Err(), "the producer is still there")
+}
+
+// A producer that dies with the verdict unread has not read it.
+func TestUnreadVerdictIsNotReported(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	path := impostor(t, func(conn *sock.Conn) {
+		l := tr.say(nil, tr.files...)
+		_ = conn.Send(soon(t), l.record, l.files...)
+		rec, err := conn.Receive(soon(t)) // mapped
+		if err == nil {
+			_ = rec.Close()
+		}
+		untilReadable(conn) // the verdict is there, and stays there
+	})
+	att := ok(Attach(soon(t), path, "", dev))(t)
+	require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
+	require.NoError(t, att.Close())
+}
+
+func untilReadable(conn *sock.Conn) {
+	f, err := conn.File()
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			for {
+				if _, err := unix.Poll(fds, -1); err != unix.EINTR {
+					return
+				}
+			}
+		})
 	}
 }

@@ -74,32 +74,21 @@ func leaver(t *testing.T, srv *Server, do string) *child {
 
 // FAULTS 83: a consumer that dies, or just hangs up, is not one that has left.
 func TestFault83_ConsumerThatDiesIsNotOneThatLeft(t *testing.T) {
-	for name, do := range map[string]struct {
-		child      string
-		lost, died bool
-	}{
-		"closes":  {"close", false, false},
-		"killed":  {"", true, true},
-		"hung up": {"hang up", true, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, ctx, srv := listening(t)
-			s := put(t, srv, newBuffer(t, ctx, 1))
-			c := leaver(t, srv, do.child)
-			if do.died {
-				c.kill()
-			}
-			err := s.await(t, Ended, 1).Err
-			if !do.lost {
-				require.NoError(t, err)
-				return
-			}
-			require.ErrorIs(t, err, sock.ErrPeerLost)
-			lost := requireLost(t, err)
-			require.Equal(t, do.died, lost.Died())
-			require.EqualValues(t, c.cmd.Process.Pid, lost.Peer.PID)
-			require.Equal(t, do.died, strings.HasSuffix(err.Error(), "its process has died"), err)
-		})
+	_, ctx, srv := listening(t)
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	leaver(t, srv, "close")
+	require.NoError(t, s.await(t, Ended, 1).Err)
+	for i, do := range []string{"hang up", ""} {
+		c, died := leaver(t, srv, do), do == ""
+		if died {
+			c.kill()
+		}
+		err := s.await(t, Ended, i+2).Err
+		require.ErrorIs(t, err, sock.ErrPeerLost)
+		lost := requireLost(t, err)
+		require.Equal(t, died, lost.Died())
+		require.EqualValues(t, c.cmd.Process.Pid, lost.Peer.PID)
+		require.Equal(t, died, strings.HasSuffix(err.Error(), "its process has died"), err)
 	}
 }
 
@@ -110,26 +99,30 @@ func requireLost(t *testing.T, err error) *LostError {
 	return lost
 }
 
-// An older consumer says nothing of its process, and is not called lost when it goes.
+// An older consumer says nothing of its process, nor whether it runs under MPS. It is not called
+// lost when it goes, and nothing tells when it is fenced.
 //
 //fault:rows 83
 func TestOlderConsumerIsNotLost(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	s := put(t, srv, buf)
+	onLease, begun := leases()
+	s := put(t, srv, buf, onLease)
 	for i, says := range []wire.Process{{}, {Told: true}} {
 		want := wants(dev)
 		want.Process = says
 		conn := asked(t, srv, want)
-		heard(t, conn)
+		require.True(t, heard(t, conn).(wire.Offer).Process.Told)
 		require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 		s.await(t, Mapped, i+1)
 		require.NoError(t, conn.Close())
-		err := s.await(t, Ended, i+1).Err
+		err, l := s.await(t, Ended, i+1).Err, next(t, begun)
 		if says.Told {
 			requireLost(t, err)
 		} else {
 			require.NoError(t, err)
+			requireNoFence(t, l.Fenced(), l.AwaitFence)
+			require.ErrorContains(t, l.AwaitFence(soon(t), Fenced), "older")
 		}
 	}
 }
@@ -139,39 +132,38 @@ func TestOlderConsumerIsNotLost(t *testing.T) {
 //
 //fault:rows 83
 func TestBehindAFarewell(t *testing.T) {
-	for name, c := range map[string]struct {
-		says     []wire.Message
+	dev, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	onLease, begun := leases()
+	s := put(t, srv, buf, onLease)
+	for i, c := range []struct {
+		says     wire.Message
 		released bool
 	}{
-		"nothing":   {nil, true},
-		"the same":  {[]wire.Message{wire.Farewell{}, wire.Farewell{}}, true},
-		"a notice":  {[]wire.Message{wire.Notice{Data: []byte("bye")}}, true},
-		"progress":  {[]wire.Message{wire.Progress{Done: 1, Total: 2}}, false},
-		"a verdict": {[]wire.Message{wire.Verdict{OK: true}}, false},
+		{wire.Farewell{}, true},
+		{wire.Notice{Data: []byte("bye")}, true},
+		{wire.Progress{Done: 1, Total: 2}, false},
+		{wire.Verdict{OK: true}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			dev, ctx, srv := listening(t)
-			buf := newBuffer(t, ctx, 1)
-			leases := make(chan *Lease, 1)
-			s := put(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
-			want := wants(dev)
-			want.Process.Told = true
-			conn := asked(t, srv, want)
-			heard(t, conn)
-			for _, m := range append([]wire.Message{isMapped(buf), wire.Farewell{}}, c.says...) {
-				require.NoError(t, conn.Send(soon(t), wire.Encode(m)))
-			}
-			if c.released {
-				require.NoError(t, conn.Close())
-				require.NoError(t, s.await(t, Ended, 1).Err)
-				require.NoError(t, (<-leases).AwaitFence(soon(t), Released))
-				return
-			}
+		want := wants(dev)
+		want.Process.Told = true
+		conn := asked(t, srv, want)
+		heard(t, conn)
+		for _, m := range []wire.Message{isMapped(buf), wire.Farewell{}, c.says} {
+			require.NoError(t, conn.Send(soon(t), wire.Encode(m)))
+		}
+		if !c.released {
 			requireRefusal(t, conn, RefusedRecord, "behind a farewell")
-			require.NoError(t, conn.Close())
-			require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrProtocol)
-			require.ErrorIs(t, (<-leases).AwaitFence(briefly(t), Released), context.DeadlineExceeded)
-		})
+		}
+		require.NoError(t, conn.Close())
+		err, l := s.await(t, Ended, i+1).Err, next(t, begun)
+		if c.released {
+			require.NoError(t, err)
+			require.NoError(t, l.AwaitFence(soon(t), Released))
+		} else {
+			require.ErrorIs(t, err, ErrProtocol)
+			require.ErrorIs(t, l.AwaitFence(briefly(t), Released), context.DeadlineExceeded)
+		}
 	}
 }
 
@@ -181,26 +173,23 @@ func TestBehindAFarewell(t *testing.T) {
 //fault:rows 82
 func TestForkedProcessKeepsTheLease(t *testing.T) {
 	_, ctx, srv := listening(t)
-	leases := make(chan *Lease, 1)
-	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	onLease, begun := leases()
+	put(t, srv, newBuffer(t, ctx, 1), onLease)
 	c := start(t, "leaver", srv.Path(), "fork")
 	require.True(t, c.out.Scan())
 	holder := ok(strconv.Atoi(c.out.Text()))(t)
 	end := func() { _ = syscall.Kill(holder, syscall.SIGKILL) }
 	t.Cleanup(end)
 	c.says(t, "attached")
-	l := <-leases
-	fenced := l.Fenced()
+	l := next(t, begun)
 	process := ok(l.Process())(t)
 	defer process.Close()
 	c.kill()
 	require.NoError(t, process.Wait(soon(t)))
 	require.False(t, serve.IsClosed(l.Done()))
-	require.False(t, serve.IsClosed(fenced))
 	require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
 	end()
-	<-l.Done()
-	<-fenced
+	<-l.Fenced()
 	require.True(t, requireLost(t, l.Err()).Died())
 	require.NoError(t, l.AwaitFence(soon(t), Fenced))
 }
@@ -215,42 +204,27 @@ func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 		c := start(t, "producer", path, "5")
 		c.says(t, "listening")
 		att := ok(Attach(soon(t), path, "", dev))(t)
-		fenced := att.Fenced()
 		if killed {
 			c.kill()
 			require.True(t, requireLost(t, awaitDone(t, att)).Died())
 			require.ErrorIs(t, att.Err(), sock.ErrPeerLost)
-			srv := ok(Listen(path))(t)
-			require.NoError(t, srv.Close())
+			require.NoError(t, ok(Listen(path))(t).Close())
 		} else {
 			c.end(t)
 			require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 			require.NoError(t, att.AwaitFence(soon(t), Released))
 		}
-		<-fenced
-		require.NoError(t, att.AwaitFence(soon(t), Fenced))
+		<-att.Fenced()
 		require.NoError(t, att.Close())
 		require.NoError(t, att.AwaitFence(soon(t), Fenced), "it stays so")
 	}
 }
 
-// Behind a verdict both part in order.
-func TestVerdictIsAFarewell(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	att := attached(t, srv, "", dev)
-	require.NoError(t, att.Report(soon(t), nil))
-	var lost *LostError
-	require.False(t, errors.As(att.Err(), &lost), "%v", att.Err())
-	require.NoError(t, att.AwaitFence(soon(t), Released))
-	require.NoError(t, s.await(t, Ended, 1).Err)
-}
-
 // Release waits for the work, and changes nothing if that does not end.
 func TestReleaseWaitsForTheWork(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	leases := make(chan *Lease, 1)
-	put(t, srv, newBuffer(t, ctx, 64), OnLease(func(l *Lease) { leases <- l }))
+	onLease, begun := leases()
+	put(t, srv, newBuffer(t, ctx, 64), onLease)
 	att := attached(t, srv, "", dev, WithAccess(ReadWrite))
 	word := ok(ctx.Alloc(8))(t)
 	require.NoError(t, cu.Fill(ctx, word.Ptr(), uint32(0), 2))
@@ -260,7 +234,7 @@ func TestReleaseWaitsForTheWork(t *testing.T) {
 	require.ErrorIs(t, att.Release(briefly(t)), context.DeadlineExceeded)
 	require.NoError(t, att.Err())
 	require.NotZero(t, att.Ptr())
-	l := <-leases
+	l := next(t, begun)
 	require.False(t, serve.IsClosed(l.Done()))
 	require.NoError(t, free.WriteValue64(word.Ptr(), 1, cu.WriteDefault))
 	require.NoError(t, att.Release(soon(t)))

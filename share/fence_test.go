@@ -24,29 +24,24 @@ func noProcess() PeerOption {
 }
 
 // requireNoFence checks that nothing will tell when the process is fenced, and that a caller who
-// asks hears so at once. A wait for Released succeeds if the memory was released.
-func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Context, Fence) error, released bool) *FenceError {
+// asks hears so at once.
+func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Context, Fence) error) {
 	t.Helper()
 	require.False(t, serve.IsClosed(fenced))
 	err := await(context.Background(), Fenced)
 	require.ErrorIs(t, err, ErrNoFence)
-	if released {
-		require.NoError(t, await(context.Background(), Released))
-	} else {
-		require.ErrorIs(t, await(context.Background(), Released), ErrNoFence)
-	}
 	var who *FenceError
 	require.ErrorAs(t, err, &who)
 	require.Len(t, who.Peers, 1)
 	require.Contains(t, err.Error(), who.Peers[0].String())
-	return who
 }
 
-// Where no death would say anything, or none would be seen, each wait says so at once.
+// Where no death would say anything, or none would be seen, each wait says so at once. A consumer
+// that has closed has released the memory all the same.
 //
 //fault:rows 82
 func TestUnknownFences(t *testing.T) {
-	spy, mps, ctx := spied(t)
+	spy, mps, _ := spied(t)
 	fault := underMPS(spy.Faults)
 	dev := cutest.Device(t)
 	for name, c := range map[string]struct {
@@ -55,19 +50,18 @@ func TestUnknownFences(t *testing.T) {
 		attach             []AttachOption
 		ofLease, ofAtt     bool // unknown
 	}{
-		"consumer under MPS":          {dev, mps, nil, nil, true, false},
-		"producer under MPS":          {mps, dev, nil, nil, false, true},
-		"older kernel of the server":  {dev, dev, []ListenOption{noProcess()}, nil, true, false},
-		"older kernel of the client":  {dev, dev, nil, []AttachOption{noProcess()}, false, true},
-		"older kernel of both, close": {dev, dev, []ListenOption{noProcess()}, []AttachOption{noProcess()}, true, true},
+		"consumer under MPS":         {dev, mps, nil, nil, true, false},
+		"producer under MPS":         {mps, dev, nil, nil, false, true},
+		"older kernel of the server": {dev, dev, []ListenOption{noProcess()}, nil, true, false},
+		"older kernel of the client": {dev, dev, nil, []AttachOption{noProcess()}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t, c.listen...)
 			buf := ok(vmm.New(c.producer, 64))(t)
-			leases := make(chan *Lease, 1)
-			s := put(t, srv, buf, OnLease(func(l *Lease) { leases <- l }))
+			onLease, begun := leases()
+			s := put(t, srv, buf, onLease)
 			att := ok(Attach(soon(t), srv.Path(), "data", c.consumer, append(c.attach, WithAccess(ReadWrite))...))(t)
-			l := <-leases
+			l := next(t, begun)
 			if c.ofLease {
 				require.ErrorIs(t, l.AwaitFence(context.Background(), Fenced), ErrNoFence, "while the lease lives")
 			}
@@ -75,222 +69,175 @@ func TestUnknownFences(t *testing.T) {
 			<-l.Done()
 			require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 			if c.ofLease {
-				requireNoFence(t, l.Fenced(), l.AwaitFence, false)
+				requireNoFence(t, l.Fenced(), l.AwaitFence)
+				require.ErrorIs(t, l.AwaitFence(context.Background(), Released), ErrNoFence)
 			} else {
 				require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
 			}
 			if c.ofAtt {
-				requireNoFence(t, att.Fenced(), att.AwaitFence, true)
+				requireNoFence(t, att.Fenced(), att.AwaitFence)
 			} else {
 				require.ErrorIs(t, att.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
 			}
+			require.NoError(t, att.AwaitFence(context.Background(), Released))
 			require.NoError(t, att.Close())
-			require.ErrorIs(t, requireNoFence(t, att.Fenced(), att.AwaitFence, true), ErrNoFence, "nobody watches for it any more")
+			requireNoFence(t, att.Fenced(), att.AwaitFence) // nobody watches for it any more
 			require.NoError(t, s.end(t))
 			require.NoError(t, buf.Close())
 		})
 	}
 	fault.Stop()
 	fault = spy.Fail("cuDeviceGetAttribute", cu.ErrInvalidValue)
-	flags, sure := processFlags(mps)
-	require.Equal(t, wire.ProcessMPS, flags, "an older driver cannot tell")
-	require.False(t, sure)
-
 	srv := listen(t)
-	require.Equal(t, wire.ProcessMPS, srv.knownFlags(mps))
+	require.Equal(t, wire.ProcessMPS, srv.knownFlags(mps), "an older driver cannot tell")
 	fault.Stop()
 	require.Zero(t, srv.knownFlags(mps), "no answer is none to keep")
-	spy.Fail("cuDeviceGetAttribute", cu.ErrInvalidValue)
-	require.Zero(t, srv.knownFlags(mps), "a device that has answered is asked once")
-	flags, _ = processFlags(mps)
-	require.Equal(t, wire.ProcessMPS, flags)
-	_ = ctx
 }
 
-// An older consumer does not say whether it runs under MPS.
-func TestFenceOfAnOlderConsumer(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	leases := make(chan *Lease, 1)
-	s := put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
-	conn := asked(t, srv, wants(dev))
-	require.True(t, heard(t, conn).(wire.Offer).Process.Told)
-	require.NoError(t, conn.Close())
-	s.await(t, Ended, 1)
-	l := <-leases
-	require.ErrorContains(t, requireNoFence(t, l.Fenced(), l.AwaitFence, false), "older")
-}
-
-// FAULTS 82: the memory is handed back when the consumer that could write it is dead, and not
-// when its lease has ended.
-func TestFault82_WriterIsWaitedForUntilItIsDead(t *testing.T) {
-	_, ctx, srv := listening(t)
-	leases := make(chan *Lease, 1)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Fenced), OnLease(func(l *Lease) { leases <- l }))
-	c := leaver(t, srv, "close")
-	s.await(t, Ended, 1)
-	l := <-leases
-	require.NoError(t, l.AwaitFence(soon(t), Released))
-	require.False(t, serve.IsClosed(l.Fenced()), "a promise is no fence")
-	s.cancel()
-	require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
-	require.Empty(t, s.result, "it is not handed back")
-	c.kill()
-	require.NoError(t, s.end(t))
-	<-l.Fenced()
-}
-
-// A consumer that has released the memory is not waited for, if that is enough. One whose
-// offer has ended keeps its connection until then, and says so. None of them dies.
+// FAULTS 82: the memory is handed back when every consumer that could write it is dead, or has
+// released it if that is enough, and not when its lease has ended. One whose offer has ended keeps
+// its connection until it has released the memory.
 //
 //fault:rows 82
-func TestOfferWaitsForReleases(t *testing.T) {
-	_, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
-	leaver(t, srv, "close")
-	s.await(t, Ended, 1)
-	revoked := start(t, "leaver", srv.Path(), "close when revoked")
-	revoked.says(t, "mapped")
-	killed := leaver(t, srv, "")
-	s.cancel()
-	revoked.says(t, "closed")
-	s.await(t, Ended, 2)
-	require.Empty(t, s.result, "another has not")
-	killed.kill()
-	require.NoError(t, s.end(t))
-	revoked.end(t)
-}
-
-// Memory that a consumer of an earlier offer may still write is not offered again before that is
-// over; nor if it is not known, or the wait for it has ended. Other memory is.
-//
-//fault:rows 82
-func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
-	for _, dies := range []bool{true, false} {
-		_, ctx, srv := listening(t)
-		bound, cancel := context.WithCancel(context.Background())
-		defer cancel()
-		buf := newBuffer(t, ctx, 1)
-		first := put(t, srv, buf, WithFence(bound, Fenced))
-		c := leaver(t, srv, "close")
-		first.await(t, Ended, 1)
-		replace(t, srv, newBuffer(t, ctx, 2)) // its last consumer has left
-		require.ErrorIs(t, errOf(srv.Prepare("more", buf, ReadOnly)), ErrInUse)
-		over, stop := context.WithCancel(soon(t))
-		stop()
-		require.NoError(t, srv.Replace(over, "data", buf, ReadOnly), "it was over before it began")
-
-		before, again := offeringOf(srv), newServed(srv)
-		until, end := context.WithCancel(soon(t))
-		go func() { again.result <- srv.Replace(until, "data", buf, ReadWrite, OnEvent(again.see)) }()
-		require.Eventually(t, func() bool { return isExpected(srv) }, 10*time.Second, time.Millisecond)
-		again.goesOn(t)
-		require.EqualValues(t, 2, attached(t, srv, "data", ctx.Device()).Size())
-		require.Empty(t, again.of(Offered))
-		if dies {
-			c.kill()
-			require.NoError(t, first.end(t))
-			again.await(t, Offered, 1)
-			awaitReplaced(t, srv, before)
-			require.EqualValues(t, 1, attached(t, srv, "data", ctx.Device()).Size())
-			end()
-			require.NoError(t, again.end(t))
-		} else {
-			cancel()
-			require.ErrorIs(t, first.end(t), context.Canceled)
-			var who *FenceError
-			require.ErrorAs(t, again.end(t), &who)
-			require.EqualValues(t, c.cmd.Process.Pid, who.Peers[0].PID)
-			require.EqualValues(t, 2, attached(t, srv, "data", ctx.Device()).Size())
-		}
-		end()
+func TestFault82_WriterIsWaitedFor(t *testing.T) {
+	for _, want := range []Fence{Released, Fenced} {
+		t.Run(want.String(), func(t *testing.T) {
+			_, ctx, srv := listening(t)
+			onLease, begun := leases()
+			s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), want), onLease)
+			closed := leaver(t, srv, "close")
+			s.await(t, Ended, 1)
+			l := next(t, begun)
+			require.NoError(t, l.AwaitFence(soon(t), Released))
+			require.False(t, serve.IsClosed(l.Fenced()), "a promise is no fence")
+			revoked := start(t, "leaver", srv.Path(), "close when revoked")
+			revoked.says(t, "mapped")
+			killed := leaver(t, srv, "")
+			s.cancel()
+			revoked.says(t, "closed")
+			s.await(t, Ended, 2)
+			require.Empty(t, s.result, "another has not")
+			killed.kill()
+			if want == Fenced {
+				revoked.kill()
+				outlast(t)
+				require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+				require.Empty(t, s.result, "it is not handed back")
+				closed.kill()
+				<-l.Fenced()
+			}
+			require.NoError(t, s.end(t))
+		})
 	}
 }
 
-// Memory that has grown is the same memory, and so is that of its descriptors alone.
+// Memory that a consumer of an earlier offer may still write is not offered again before that is
+// over. Other memory is.
+//
+//fault:rows 82
+func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	first := put(t, srv, buf, WithFence(soon(t), Fenced))
+	c := leaver(t, srv, "close")
+	first.await(t, Ended, 1)
+	replace(t, srv, newBuffer(t, ctx, 2)) // its last consumer has left
+	require.ErrorIs(t, errOf(srv.Prepare("more", buf, ReadOnly)), ErrInUse)
+
+	before, again := offeringOf(srv), newServed(srv)
+	until, end := context.WithCancel(soon(t))
+	defer end()
+	go func() { again.result <- srv.Replace(until, "data", buf, ReadWrite, OnEvent(again.see)) }()
+	require.Eventually(t, func() bool { return isExpected(srv) }, 10*time.Second, time.Millisecond)
+	again.goesOn(t)
+	require.EqualValues(t, 2, attached(t, srv, "data", dev).Size())
+	require.Empty(t, again.of(Offered))
+	c.kill()
+	require.NoError(t, first.end(t))
+	again.await(t, Offered, 1)
+	awaitReplaced(t, srv, before)
+	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
+	end()
+	require.NoError(t, again.end(t))
+}
+
+// Memory that has grown is the same memory, and so is that of its descriptors alone. An offer of it
+// replaces another without waiting, but nothing else is.
 //
 //fault:rows 82
 func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv, chunk := listen(t), granularity(t, dev)
+	dev, ctx, srv := listening(t)
+	chunk := granularity(t, dev)
 	buf := newBuffer(t, ctx, chunk, vmm.WithChunkSize(chunk), vmm.WithCapacity(2*chunk))
 	first := put(t, srv, buf, WithFence(soon(t), Released))
 	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
 	memory, files, err := buf.Export()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, sock.CloseFiles(files)) }()
-	first.cancel()
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 	require.NoError(t, buf.Grow(2*chunk))
+	second := replace(t, srv, buf, WithFence(soon(t), Released))
+	second.await(t, Offered, 1)
+	newer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	require.True(t, newer.Offer().AwaitsRelease)
+	require.Equal(t, 2*chunk, newer.Size())
+	second.cancel()
+	require.ErrorIs(t, awaitDone(t, newer), ErrRevoked)
 
 	require.ErrorIs(t, errOf(srv.Prepare("more", buf, ReadOnly)), ErrInUse)
 	require.ErrorIs(t, errOf(srv.OfferFiles("more", memory, files, ReadOnly)), ErrInUse)
-	require.NoError(t, att.Close())
-	require.NoError(t, first.end(t))
+	require.NoError(t, errors.Join(newer.Close(), att.Close()))
+	require.NoError(t, errors.Join(first.end(t), second.end(t)))
 	more := ok(srv.Prepare("more", buf, ReadOnly))(t)
 	require.NoError(t, more.Close())
-}
-
-// An offer of the same memory, or of more of it, does not wait for the consumers of the offer that
-// it replaces.
-//
-//fault:rows 82
-func TestSameMemoryIsReplacedWithoutWaiting(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv, chunk := listen(t), granularity(t, dev)
-	buf := newBuffer(t, ctx, chunk, vmm.WithChunkSize(chunk), vmm.WithCapacity(3*chunk))
-	for n := range uint64(3) {
-		require.NoError(t, buf.Grow((n+1)*chunk))
-		replace(t, srv, buf, WithFence(soon(t), Released)).await(t, Offered, 1)
-		att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
-		require.Equal(t, (n+1)*chunk, att.Size())
-	}
 }
 
 // The wait for consumers that may write ends with its context, and with the server, and names them.
 //
 //fault:rows 82
 func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
-	for name, want := range map[string]Fence{"released": Released, "fenced": Fenced} {
-		for _, closed := range []bool{false, true} {
-			t.Run(name, func(t *testing.T) {
-				_, ctx, srv := listening(t)
-				bound, cancel := context.WithTimeout(context.Background(), brief)
-				if closed {
-					bound, cancel = context.WithCancel(context.Background())
-				}
-				defer cancel()
-				s := put(t, srv, newBuffer(t, ctx, 1), WithFence(bound, want), goodbyeIn(1, brief))
-				c := leaver(t, srv, "")
-				s.await(t, Mapped, 1)
-				c.stop(t)
-				s.cancel()
-				if closed {
-					s.await(t, Offered, 1)
-					require.NoError(t, srv.Close())
-				}
-				err := s.end(t)
-				var who *FenceError
-				require.ErrorAs(t, err, &who)
-				require.Equal(t, want, who.Want)
-				require.Len(t, who.Peers, 1)
-				require.EqualValues(t, c.cmd.Process.Pid, who.Peers[0].PID)
-				require.Equal(t, closed, errors.Is(err, ErrNoFence), "%v", err)
-				require.Equal(t, !closed, errors.Is(err, context.DeadlineExceeded), "%v", err)
-			})
-		}
+	for want, closed := range map[Fence]bool{Released: true, Fenced: false} {
+		t.Run(want.String(), func(t *testing.T) {
+			_, ctx, srv := listening(t)
+			bound, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			s := put(t, srv, newBuffer(t, ctx, 1), WithFence(bound, want), goodbyeIn(1, brief))
+			c := leaver(t, srv, "")
+			s.await(t, Mapped, 1)
+			c.stop(t)
+			s.cancel()
+			if closed {
+				require.NoError(t, srv.Close())
+			} else {
+				cancel()
+			}
+			err := s.end(t)
+			var who *FenceError
+			require.ErrorAs(t, err, &who)
+			require.Equal(t, want, who.Want)
+			require.Len(t, who.Peers, 1)
+			require.EqualValues(t, c.cmd.Process.Pid, who.Peers[0].PID)
+			require.Equal(t, closed, errors.Is(err, ErrNoFence), "%v", err)
+			require.Equal(t, !closed, errors.Is(err, context.Canceled), "%v", err)
+		})
 	}
 }
 
-// An offer waits neither for a consumer that may only read, nor for one that was sent nothing,
-// nor for one that can never be known to be fenced.
+// An offer waits neither for a consumer that may only read, nor for one that can never be known to
+// be fenced.
 func TestOfferThatNeedNotWait(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
-	require.NoError(t, attached(t, srv, "", dev).Close())
+	buf := newBuffer(t, ctx, 1)
+	var none context.Context
+	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(none, Fenced)), "context")
+	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(soon(t), 0)), "Fence(0)")
+	s := put(t, srv, buf, WithFence(context.Background(), Fenced))
+	att := attached(t, srv, "", dev)
+	require.ErrorContains(t, att.AwaitFence(soon(t), 7), "Fence(7)")
+	require.NoError(t, att.Close())
 	s.await(t, Ended, 1)
 	s.stop(t)
 
-	s = put(t, srv, newBuffer(t, ctx, 1), WithFence(context.Background(), Fenced))
+	s = put(t, srv, buf, WithFence(context.Background(), Fenced))
 	want := wants(dev)
 	want.Access = ReadWrite
 	conn := asked(t, srv, want)
@@ -304,25 +251,22 @@ func TestOfferThatNeedNotWait(t *testing.T) {
 // A server watches as many processes as it takes connections, and each once. When it is
 // closed nothing of that is left, whoever lives.
 func TestWatchesAreBoundedAndEnd(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := listen(t, WithConnections(2))
-	leases := make(chan *Lease, 23)
-	s := put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) { leases <- l }))
+	_, ctx, srv := listening(t, WithConnections(2))
+	onLease, begun := leases()
+	put(t, srv, newBuffer(t, ctx, 1), onLease)
+	idle := func() bool { return connections(srv) == 0 }
 	var all []*Lease
-	for i := range 3 {
+	for range 3 {
 		leaver(t, srv, "close")
-		s.await(t, Ended, i+1)
-		require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
-		all = append(all, <-leases)
+		require.Eventually(t, idle, 10*time.Second, time.Millisecond)
+		all = append(all, next(t, begun))
 	}
 	require.ErrorIs(t, all[0].AwaitFence(soon(t), Fenced), ErrNoFence, "the oldest gave way")
-	for _, l := range all[1:] {
-		require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
-	}
+	require.ErrorIs(t, all[1].AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
 	require.Equal(t, 2, watched(srv))
-	for range 20 { // of one process
+	for range 5 { // of one process
 		require.NoError(t, attached(t, srv, "", ctx.Device()).Close())
-		require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, idle, 10*time.Second, time.Millisecond)
 	}
 	require.Equal(t, 2, watched(srv))
 	require.NoError(t, srv.Close())
@@ -338,16 +282,87 @@ func watched(srv *Server) int {
 	return n
 }
 
-func TestFenceOptions(t *testing.T) {
-	_, ctx, srv := listening(t)
-	buf := newBuffer(t, ctx, 1)
-	var none context.Context
-	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(none, Fenced)), "context")
-	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, WithFence(soon(t), 0)), "Fence(0)")
+// A consumer that resumed its lease is asked to release the memory as any other, also if
+// that took more than one record when it attached.
+//
+//fault:rows 82
+func TestResumedConsumerIsAskedToRelease(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	buf := newBuffer(t, ctx, (maxFDs+1)*g, vmm.WithChunkSize(g))
+	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
+	srv := again(t, att, goodbyes(brief)) // nobody has to be quick
 	s := put(t, srv, buf, WithFence(soon(t), Released))
-	att := attached(t, srv, "", ctx.Device())
-	require.True(t, att.Offer().AwaitsRelease)
-	require.ErrorContains(t, att.AwaitFence(soon(t), 7), "Fence(7)")
-	require.NoError(t, att.Close())
+	next := ok(att.Resume(soon(t)))(t)
+	s.await(t, Mapped, 1)
+	s.cancel()
+	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
+	outlast(t)
+	require.NoError(t, next.Close())
+	require.NoError(t, s.end(t))
+}
+
+// A consumer that could not attach has none of the memory, and is not waited for.
+//
+//fault:rows 82
+func TestOfferDoesNotWaitForAConsumerThatCouldNotAttach(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	srv := listen(t)
+	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Released))
+	err := spy.during("cuMemMap", func() error {
+		return errOf(Attach(soon(t), srv.Path(), "data", dev, WithAccess(ReadWrite)))
+	})
+	require.ErrorIs(t, err, cu.ErrOutOfMemory)
+	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
 	s.stop(t)
+}
+
+// A consumer that says at the instant of the offer's end that it cannot attach, by VERDICT 0 or
+// REFUSE, has none of the memory either. One that has mapped it before, or resumes, still has it,
+// and only its death tells when it is done.
+func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	no, refuse := wire.Verdict{Text: "no room"}, wire.Refuse{Code: RefusedRate, Text: "too many"}
+	for name, c := range map[string]struct {
+		early, mapped, resumes bool
+		says                   wire.Message
+		released               bool
+	}{
+		"it cannot attach":               {says: no, released: true},
+		"it refuses":                     {says: refuse, released: true},
+		"it refuses, before the end":     {says: refuse, early: true, released: true},
+		"it has mapped the memory":       {says: no, mapped: true},
+		"it has mapped, and refuses":     {says: refuse, mapped: true},
+		"it has it, and resumes":         {says: no, resumes: true},
+		"it finds the data good, though": {says: wire.Verdict{OK: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv, buf := listen(t), newBuffer(t, ctx, 1)
+			onLease, begun := leases()
+			s := put(t, srv, buf, onLease)
+			want := wants(dev)
+			want.Access, want.Process.Told = ReadWrite, true
+			if c.resumes {
+				want.Resume = buf.Describe().Generation
+			}
+			conn := asked(t, srv, want)
+			require.IsType(t, wire.Offer{}, heard(t, conn))
+			s.await(t, Sent, 1)
+			if !c.early {
+				s.cancel()
+				require.IsType(t, wire.Revoke{}, heard(t, conn))
+			}
+			if c.mapped { // it crosses the REVOKE
+				require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
+			}
+			require.NoError(t, conn.Send(soon(t), wire.Encode(c.says)))
+			require.NoError(t, conn.Close())
+			s.await(t, Ended, 1)
+			if l := next(t, begun); c.released {
+				require.NoError(t, l.AwaitFence(soon(t), Released))
+			} else {
+				require.ErrorIs(t, l.AwaitFence(briefly(t), Released), context.DeadlineExceeded)
+			}
+		})
+	}
 }

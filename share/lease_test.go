@@ -1,71 +1,282 @@
 package share
 
 import (
+	"bytes"
+	"context"
 	"errors"
-	"sync"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wire"
-
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
+
+// leases is an OnLease whose leases come out at the channel.
+func leases() (OfferOption, <-chan *Lease) {
+	c := make(chan *Lease, 16)
+	return OnLease(func(l *Lease) { c <- l }), c
+}
+
+// next is the lease that begins next.
+func next(t testing.TB, c <-chan *Lease) *Lease {
+	t.Helper()
+	select {
+	case l := <-c:
+		return l
+	case <-soon(t).Done():
+		require.FailNow(t, "no lease begins")
+		return nil
+	}
+}
+
+// requireLive checks that the lease is there and has not ended.
+func requireLive(t testing.TB, srv *Server, l *Lease) {
+	t.Helper()
+	require.True(t, slices.Contains(srv.Leases("data"), l))
+	require.NoError(t, l.Err())
+	require.False(t, serve.IsClosed(l.Done()))
+}
+
+// awaitEnd waits for a lease's end and returns why.
+func awaitEnd(t testing.TB, srv *Server, l *Lease) error {
+	t.Helper()
+	select {
+	case <-l.Done():
+		require.False(t, slices.Contains(srv.Leases("data"), l))
+		return l.Err()
+	case <-soon(t).Done():
+		require.FailNow(t, "the lease does not end")
+		return nil
+	}
+}
+
+// However a lease ends, Done and Err say so, once, as its last event does; and to
+// take it back then changes nothing.
+func TestLeaseIsDone(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	bad := errors.New("x")
+	for name, c := range map[string]struct {
+		end   func(*served, *Lease, *Attachment) error // nil is that it takes too long
+		want  error                                    // of the lease
+		there error                                    // of the attachment
+		offer error
+	}{
+		"closed":        {func(_ *served, _ *Lease, a *Attachment) error { return a.Close() }, ErrNoVerdict, ErrClosed, nil},
+		"good":          {func(_ *served, _ *Lease, a *Attachment) error { return a.Report(soon(t), nil) }, nil, sock.ErrPeerLost, nil},
+		"not good":      {func(_ *served, _ *Lease, a *Attachment) error { return a.Report(soon(t), bad) }, ErrVerdict, sock.ErrPeerLost, nil},
+		"too long":      {nil, ErrTimeout, ErrRefused, nil},
+		"revoked":       {func(_ *served, l *Lease, _ *Attachment) error { l.Revoke(); return nil }, ErrRevoked, ErrRevoked, nil},
+		"offer ended":   {func(s *served, _ *Lease, _ *Attachment) error { s.cancel(); return nil }, ErrRevoked, ErrRevoked, nil},
+		"server closed": {func(s *served, _ *Lease, _ *Attachment) error { return s.Close() }, ErrClosed, ErrRevoked, ErrClosed},
+		"bad record": {func(_ *served, _ *Lease, a *Attachment) error {
+			return a.now.Load().transport.Send(soon(t), isMapped(buf))
+		}, ErrProtocol, ErrRefused, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t)
+			onLease, begun := leases()
+			opts := []OfferOption{onLease, WithVerdict()}
+			if c.end == nil {
+				opts = append(opts, timeoutFrom(Mapped, 1, brief))
+			}
+			s := put(t, srv, buf, opts...)
+			att := attached(t, srv, "data", dev)
+			l := next(t, begun)
+			require.Equal(t, 1, l.Number())
+			require.Equal(t, ReadOnly, l.Access())
+			require.Equal(t, pid(), l.Peer().PID)
+			s.await(t, Mapped, 1)
+			if c.end != nil {
+				requireLive(t, srv, l)
+				require.NoError(t, c.end(s, l, att))
+			}
+			require.ErrorIs(t, awaitEnd(t, srv, l), c.want)
+			require.ErrorIs(t, awaitDone(t, att), c.there)
+			require.ErrorIs(t, att.Progress(soon(t), 1, 2), c.there)
+			if name != "closed" { // what is mapped stays (D11)
+				requireNoise(t, ctx, att.Buffer(), 1)
+			}
+			why := l.Err()
+			require.Equal(t, why, s.await(t, Ended, 1).Err)
+			l.Revoke()
+			require.Equal(t, why, l.Err())
+			if errors.Is(why, ErrRevoked) {
+				require.ErrorIs(t, l.Notify(soon(t), nil), ErrRevoked)
+			}
+			s.cancel()
+			require.ErrorIs(t, s.end(t), c.offer)
+			require.Empty(t, srv.Leases("data"))
+		})
+	}
+}
+
+// FAULTS 5, 6: a consumer that is killed, wherever it is.
+func TestFault5and6_LeaseOfAKilledConsumer(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1<<20)
+	exportOnce(t, buf)
+	for name, c := range map[string]struct {
+		do, line string // of the child
+		pending  bool   // it waits for its data
+		want     error
+	}{
+		"when it has received":      {"stop when received", "received", false, ErrNoVerdict},
+		"when it has mapped":        {"stop when mapped", "mapped", false, ErrNoVerdict},
+		"before the data, received": {"stop when received", "received", true, sock.ErrPeerLost},
+		"before the data, waiting":  {"", "", true, sock.ErrPeerLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, _, srv := listening(t)
+			onLease, begun := leases()
+			p, s := prepared(t, srv, "data", buf, ReadWrite, onLease, WithVerdict())
+			if !c.pending {
+				s.start(t, "data", p.Offer)
+			}
+			child := start(t, "consumer", srv.Path(), c.do)
+			l := next(t, begun)
+			s.await(t, Sent, 1)
+			if c.line != "" {
+				child.says(t, c.line)
+			}
+			requireLive(t, srv, l)
+			child.kill()
+			require.ErrorIs(t, awaitEnd(t, srv, l), c.want)
+			require.NoError(t, p.Close())
+		})
+	}
+}
+
+// A consumer whose lease is revoked is told; it costs the others nothing, and the offer goes on.
+func TestRevoke(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	srv.Expect("data")
+	require.Empty(t, srv.Leases("data"))
+	onLease, begun := leases()
+	s := put(t, srv, newBuffer(t, ctx, 1), onLease)
+	conn := asked(t, srv, wants(dev))
+	mine := next(t, begun)
+	other := attached(t, srv, "data", dev)
+	theirs := next(t, begun)
+	require.True(t, slices.Equal([]*Lease{mine, theirs}, srv.Leases("data")))
+	require.IsType(t, wire.Offer{}, heard(t, conn))
+	s.await(t, Mapped, 1)
+
+	mine.Revoke()
+	require.Equal(t, wire.Revoke{Text: "the producer has taken this lease back"}, heard(t, conn))
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, awaitEnd(t, srv, mine), ErrRevoked)
+	require.NotErrorIs(t, mine.Err(), context.Canceled)
+	require.True(t, slices.Equal([]*Lease{theirs}, srv.Leases("data")))
+	requireLive(t, srv, theirs)
+	require.NoError(t, other.Err())
+	require.NoError(t, other.Progress(soon(t), 1, 2))
+	requireServed(t, srv, ctx)
+	require.Empty(t, s.result, "the offer goes on")
+}
+
+// A consumer whose lease is revoked as soon as it begins is sent nothing of the offer.
+func TestRevokeBeforeAnythingIsSent(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for name, isEarly := range map[string]bool{"early": true, "late, before the data": false} {
+		t.Run(name, func(t *testing.T) {
+			srv := listen(t)
+			srv.Expect("data")
+			var conn *sock.Conn
+			if isEarly {
+				conn = early(t, srv, wants(dev))
+			}
+			p, s := prepared(t, srv, "data", buf, ReadOnly, OnLease(func(l *Lease) {
+				if l.Number() == 1 {
+					l.Revoke()
+				}
+			}))
+			if !isEarly {
+				conn = asked(t, srv, wants(dev))
+			}
+			require.IsType(t, wire.Revoke{}, heard(t, conn))
+			require.NoError(t, conn.Close())
+			require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
+			require.Empty(t, s.of(Sent))
+			s.start(t, "data", p.Offer)
+			requireServed(t, srv, ctx)
+		})
+	}
+}
+
+// A lease that is revoked while its data is published ends like any other: the
+// consumer may or may not hear of the data before.
+func TestRevokeWhileTheDataIsPublished(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	for range 50 {
+		srv := listen(t)
+		onLease, begun := leases()
+		p, s := prepared(t, srv, "data", buf, ReadOnly, onLease, WithSynchronized())
+		conn := asked(t, srv, wants(dev))
+		require.IsType(t, wire.Offer{}, heard(t, conn))
+		l := next(t, begun)
+		go l.Revoke()
+		s.start(t, "data", p.Offer)
+		m := heard(t, conn)
+		if _, ok := m.(wire.Publish); ok {
+			m = heard(t, conn)
+		}
+		require.IsType(t, wire.Revoke{}, m)
+		require.NoError(t, conn.Close())
+		require.ErrorIs(t, awaitEnd(t, srv, l), ErrRevoked)
+		requireServed(t, srv, ctx)
+		require.NoError(t, srv.Close())
+	}
+}
 
 // Invariant 6: a verdict is an error on both sides if it is not good.
 func TestVerdictReachesTheProducer(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(3))
-	for i, fault := range []error{nil, errors.New("index 7 is wrong"), errors.New("bad bytes \xff\xfe")} {
+	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(2))
+	for i, text := range []string{"index 7 is wrong", "bad bytes \xff\xfe"} {
 		att := attached(t, srv, "", dev)
-		require.NoError(t, att.Report(soon(t), fault))
+		require.NoError(t, att.Report(soon(t), errors.New(text)))
+		require.NoError(t, att.AwaitFence(soon(t), Released), "both part in order")
 		require.NoError(t, att.Close())
-		told, ended := s.await(t, Verdict, i+1).Err, s.await(t, Ended, i+1).Err
-		if fault == nil {
-			require.NoError(t, told)
-			require.NoError(t, ended)
-			continue
-		}
-		require.ErrorIs(t, told, ErrVerdict)
-		require.ErrorIs(t, ended, ErrVerdict)
+		require.ErrorIs(t, s.await(t, Ended, i+1).Err, ErrVerdict)
 		var v *VerdictError
-		require.ErrorAs(t, told, &v)
-		require.Equal(t, []string{"", "index 7 is wrong", "bad bytes \uFFFD"}[i], v.Text)
+		require.ErrorAs(t, s.await(t, Verdict, i+1).Err, &v)
+		require.Equal(t, []string{"index 7 is wrong", "bad bytes \uFFFD"}[i], v.Text)
 	}
 	require.NoError(t, s.end(t))
 }
 
-// FAULTS 31: the acknowledgement that never comes.
+// FAULTS 31: the acknowledgement that never comes. A consumer that owes no verdict may be silent
+// for as long as it likes.
 func TestConsumerThatOwesAVerdict(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), timeoutFrom(Mapped, 2, brief))
-	gone := attached(t, srv, "", dev)
+	buf := newBuffer(t, ctx, 1)
+	owing := put(t, srv, buf, WithVerdict(), timeoutFrom(Mapped, 2, brief))
+	free := serveAs(t, srv, "free", buf, ReadOnly, timeoutFrom(Mapped, 1, brief))
+	gone := attached(t, srv, "data", dev)
 	require.NoError(t, gone.Close())
-	err := s.await(t, Ended, 1).Err
+	err := owing.await(t, Ended, 1).Err
 	require.ErrorIs(t, err, ErrNoVerdict)
 	require.ErrorIs(t, err, sock.ErrPeerLost)
 
-	silent := attached(t, srv, "", dev)
-	require.ErrorIs(t, s.await(t, Ended, 2).Err, ErrTimeout)
+	quiet := attached(t, srv, "free", dev)
+	free.await(t, Mapped, 1)
+	silent := attached(t, srv, "data", dev)
+	require.ErrorIs(t, owing.await(t, Ended, 2).Err, ErrTimeout)
 	var no *RefusalError
 	require.ErrorAs(t, awaitDone(t, silent), &no)
 	require.Equal(t, RefusedTimeout, no.Code)
 	require.ErrorIs(t, silent.Report(soon(t), nil), ErrRefused, "nobody has read it")
-	requireNoise(t, ctx, silent.Buffer(), 1)
-}
-
-// A consumer that owes no verdict may be silent for as long as it likes.
-func TestConsumerThatOwesNothingMayBeSilent(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), timeoutFrom(Mapped, 1, brief))
-	att := attached(t, srv, "", dev)
-	s.await(t, Mapped, 1)
-	outlast(t)
-	require.NoError(t, att.Err())
-	require.NoError(t, att.Report(soon(t), nil), "one may be given all the same")
-	s.await(t, Verdict, 1)
+	require.NoError(t, quiet.Err())
+	require.NoError(t, quiet.Report(soon(t), nil), "one may be given all the same")
+	free.await(t, Verdict, 1)
 }
 
 // Progress renews the deadline, on either side.
@@ -73,85 +284,66 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 	const patience, step, steps = 4 * time.Second, 250 * time.Millisecond, 18 // longer in all
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	var both sync.WaitGroup
-	srv := listen(t, WithTimeout(patience))
-	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict())
-	both.Go(func() { // the consumer's
-		att, err := Attach(soon(t), srv.Path(), "", dev)
-		if !assert.NoError(t, err) {
-			return
-		}
-		defer att.Close()
-		tick := time.NewTicker(step)
-		defer tick.Stop()
+	s := put(t, listen(t, WithTimeout(patience)), newBuffer(t, ctx, 1), WithVerdict())
+	slowly := func(show func(done uint64) error) error {
 		for i := range uint64(steps) {
-			<-tick.C
-			assert.NoError(t, att.Progress(soon(t), i, steps))
+			time.Sleep(step)
+			if err := show(i); err != nil {
+				return err
+			}
 		}
-		assert.NoError(t, att.Report(soon(t), nil))
-	})
-	path := impostor(t, func(conn *sock.Conn) { // the producer's
-		tick := time.NewTicker(step)
-		defer tick.Stop()
-		for i := range uint64(steps) {
-			<-tick.C
-			_ = conn.Send(soon(t), wire.Encode(wire.Progress{Done: i, Total: steps}))
-		}
+		return nil
+	}
+	path := impostor(t, func(conn *sock.Conn) {
+		_ = slowly(func(n uint64) error { return conn.Send(soon(t), wire.Encode(wire.Progress{Done: n, Total: steps})) })
 		l := tr.say(nil, tr.files...)
 		_ = conn.Send(soon(t), l.record, l.files...)
 		_ = conn.WaitClose(soon(t))
 	})
-	att := ok(Attach(soon(t), path, "", dev, WithTimeout(patience)))(t)
-	require.NoError(t, att.Close())
-	both.Wait()
+	slow := make(chan error, 1)
+	go func() { slow <- attachOnce(path, dev, WithTimeout(patience))(soon(t)) }()
+	att := attached(t, s.Server, "", dev)
+	require.NoError(t, slowly(func(n uint64) error { return att.Progress(soon(t), n, steps) }))
+	require.NoError(t, att.Report(soon(t), nil))
+	require.NoError(t, <-slow)
 	require.NoError(t, s.await(t, Ended, 1).Err)
 	require.Len(t, s.of(Progress), steps)
 }
 
-// The end of an offer is a message; what is mapped stays (D11).
-func TestEndedOfferIsRevoked(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 9))
-	a, b := attached(t, srv, "", dev), attached(t, srv, "", dev)
-	s.await(t, Mapped, 2)
-	s.stop(t)
-	for i, att := range []*Attachment{a, b} {
-		require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-		require.ErrorIs(t, s.await(t, Ended, i+1).Err, ErrRevoked)
-		require.ErrorIs(t, att.Progress(soon(t), 1, 2), ErrRevoked)
-		require.ErrorIs(t, att.Report(soon(t), nil), ErrRevoked)
-		requireNoise(t, ctx, att.Buffer(), 1)
-	}
-}
-
+// A lease that ends before the data is there gives its place to another. Any other uses its place
+// up, revoked or not, and the offer ends with the last.
 func TestOfferEndsWithItsLeases(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithLeases(2))
-	first := attached(t, srv, "", dev)
-	second := attached(t, srv, "", dev)
-	_, err := Attach(soon(t), srv.Path(), "", dev)
+	onLease, begun := leases()
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, onLease, WithLeases(2))
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
+	next(t, begun).Revoke()
+	require.IsType(t, wire.Revoke{}, heard(t, conn))
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
+
+	s.start(t, "data", p.Offer)
+	first, second := attached(t, srv, "", dev), attached(t, srv, "", dev)
 	var no *RefusalError
-	require.ErrorAs(t, err, &no)
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
 	require.Equal(t, RefusedBusy, no.Code)
-	require.NoError(t, first.Close())
-	s.await(t, Ended, 1)
+	next(t, begun).Revoke()
+	require.ErrorIs(t, awaitDone(t, first), ErrRevoked)
+	s.await(t, Ended, 2)
 	require.Empty(t, s.result, "one is still attached")
 	require.NoError(t, second.Err())
 	require.NoError(t, second.Close())
 	require.NoError(t, s.end(t))
 }
 
-func TestOfferThatNobodyTakes(t *testing.T) {
-	_, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithIdleTimeout(20*time.Millisecond))
-	require.ErrorIs(t, s.end(t), ErrNoConsumer)
-}
-
 func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	dev, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	nobody := serveAs(t, srv, "nobody comes", buf, ReadOnly, WithIdleTimeout(20*time.Millisecond))
+	require.ErrorIs(t, nobody.end(t), ErrNoConsumer)
 	srv.Expect("data")
 	conn := early(t, srv, wants(dev)) // the offer begins with it
-	buf := newBuffer(t, ctx, 1)
 	s := put(t, srv, buf, WithIdleTimeout(brief))
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
@@ -162,41 +354,86 @@ func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	require.ErrorIs(t, s.end(t), ErrNoConsumer)
 }
 
-// Close ends everything at once, whoever is in the middle of what.
+// Close ends everything at once, also a connection that has said nothing.
 func TestServerCloseEndsItsOffers(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	a, b := serveAs(t, srv, "a", buf, ReadOnly), serveAs(t, srv, "b", buf, ReadOnly)
-	att := attached(t, srv, "a", dev)
-	waiting := dialed(t, srv)
-	a.await(t, Mapped, 1)
+	silent := dialed(t, srv)
 	closed := make(chan error, 1)
 	go func() { closed <- srv.Close() }()
-	_, _ = waiting.Receive(soon(t)) // it is told, or lost: either way it does not wait for ever
-	require.NoError(t, waiting.Close())
+	_, _ = silent.Receive(soon(t)) // it is told, or lost: either way it does not wait for ever
+	require.NoError(t, silent.Close())
 	require.NoError(t, <-closed)
 	require.ErrorIs(t, a.end(t), ErrClosed)
 	require.ErrorIs(t, b.end(t), ErrClosed)
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 	require.NoError(t, srv.Close())
 	require.NoError(t, (*Server)(nil).Close())
 	require.ErrorIs(t, srv.Offer(soon(t), "c", buf, ReadOnly), ErrClosed)
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "a", dev)), sock.ErrNoListener)
 }
 
-// Offering and closing race: nothing is left, and nothing hangs.
-func TestServerClosedWhileOffersBegin(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	for range 30 {
-		srv := ok(Listen(socketPath(t)))(t)
-		var offers sync.WaitGroup
-		for _, name := range []string{"a", "b"} {
-			offers.Go(func() {
-				assert.ErrorIs(t, srv.Offer(soon(t), name, buf, ReadOnly), ErrClosed)
-			})
+func awaitNotice(t testing.TB, notices <-chan []byte) string {
+	t.Helper()
+	select {
+	case b := <-notices:
+		return string(b)
+	case <-soon(t).Done():
+		require.FailNow(t, "no notice comes")
+		return ""
+	}
+}
+
+// Each side tells the other, in order, whatever else they say. A consumer that does not take
+// notices keeps the latest, and its lease.
+func TestNotices(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	begun := make(chan *Lease, 1)
+	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) {
+		if err := l.Notify(context.Background(), []byte("early")); err != nil {
+			t.Error(err)
 		}
-		require.NoError(t, srv.Close())
-		offers.Wait()
+		begun <- l
+	}))
+	att := attached(t, srv, "data", dev, WithRecordRate(0))
+	l := <-begun
+	require.Equal(t, "early", awaitNotice(t, att.Notices()), "before the memory")
+	full := bytes.Repeat([]byte{0xff}, MaxNotice)
+	for _, b := range [][]byte{[]byte("a"), {}, full} {
+		require.NoError(t, l.Notify(soon(t), b))
+		require.NoError(t, att.Progress(soon(t), 1, 2))
+		require.NoError(t, att.Notify(soon(t), b))
+		require.Equal(t, string(b), awaitNotice(t, att.Notices()))
+		require.Equal(t, string(b), awaitNotice(t, l.Notices()))
+	}
+	for name, err := range map[string]error{"lease": l.Notify(soon(t), append(full, 0)), "attachment": att.Notify(soon(t), append(full, 0))} {
+		require.ErrorContains(t, err, "4097 bytes", name)
+	}
+
+	const sent = 3 * 16
+	for i := range sent {
+		require.NoError(t, l.Notify(soon(t), fmt.Append(nil, i)))
+	}
+	for deadline := time.Now().Add(10 * time.Second); awaitNotice(t, att.Notices()) != fmt.Sprint(sent-1); {
+		require.Less(t, time.Now(), deadline)
+	}
+	require.NoError(t, att.Err())
+	require.NoError(t, att.Notify(soon(t), []byte("last")))
+	require.NoError(t, att.Close())
+	<-l.Done()
+	require.Equal(t, "last", awaitNotice(t, l.Notices()), "after the end")
+	require.ErrorIs(t, att.Notify(soon(t), nil), ErrClosed)
+}
+
+// A zero or nil Lease or Attachment has no notices, and sends none.
+func TestNoticesOfNothing(t *testing.T) {
+	for _, l := range []*Lease{nil, {}} {
+		require.ErrorIs(t, l.Notify(t.Context(), nil), ErrClosed)
+		require.Nil(t, l.Notices())
+	}
+	for _, a := range []*Attachment{nil, {}} {
+		require.ErrorIs(t, a.Notify(t.Context(), nil), ErrClosed)
+		require.Nil(t, a.Notices())
+		require.ErrorIs(t, context.Cause(a.Context()), ErrClosed)
 	}
 }

@@ -1,44 +1,22 @@
 package share
 
 import (
-	"context"
 	"errors"
+	"fmt"
+	"io"
 	"math"
 	"os"
-	"sync"
-	"syscall"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
-
-// answerAfterFree is what a consumer hears that says it has opened memory which was
-// freed and replaced meanwhile.
-func answerAfterFree(t *testing.T, srv *Server, ctx *cu.Context) wire.Message {
-	t.Helper()
-	mem := ok(ctx.Alloc(legacyUnit))(t)
-	m := ok(LegacyAt(ctx, mem.Ptr(), legacyUnit))(t)
-	s := serveLegacy(t, srv, m)
-	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: ctx.Device().Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
-	require.NotNil(t, heard(t, conn).(wire.Offer).Legacy)
-	require.NoError(t, mem.Close())
-	other := ok(ctx.Alloc(legacyUnit))(t)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
-	answer := heard(t, conn)
-	require.NoError(t, conn.Close())
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrMemoryGone)
-	s.stop(t)
-	require.NoError(t, errors.Join(m.Close(), other.Close()))
-	return answer
-}
 
 // legacyTruth is what an honest producer would say of a child's memory.
 func legacyTruth(t testing.TB, dev *cu.Device) (wire.Offer, *child) {
@@ -53,87 +31,71 @@ func legacyTruth(t testing.TB, dev *cu.Device) (wire.Offer, *child) {
 	}, c
 }
 
-// confirming is a script that makes an offer, waits for the answer, and tells more.
-func confirming(t *testing.T, o wire.Offer, more ...wire.Message) func(*sock.Conn) {
-	return func(conn *sock.Conn) {
-		_ = conn.Send(soon(t), wire.Encode(o))
-		if rec, err := conn.Receive(soon(t)); err == nil {
-			m, _ := wire.Decode(rec.Data)
-			_ = rec.Close()
-			if _, failed := m.(wire.Verdict); failed {
-				return // it waits for that
-			}
-		}
-		for _, m := range more {
-			_ = conn.Send(soon(t), wire.Encode(m))
-		}
-		if len(more) > 0 {
-			if rec, err := conn.Receive(soon(t)); err == nil {
-				_ = rec.Close()
-			}
-		}
-	}
-}
-
-// FAULTS 13: what opens is not enough. Without a producer that confirms the memory
-// after it was opened, nobody is attached to it.
+// FAULTS 13: what opens is not enough. Without a producer that confirms the memory after it was
+// opened, nobody is attached to it. A consumer that gives up closes the memory before it says so,
+// because the producer may free it then.
 func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	tr, _ := legacyTruth(t, dev)
-	yes := wire.Confirm{Generation: tr.Memory.Generation}
+	spy, dev, ctx := spied(t)
+	tr, owner := legacyTruth(t, dev)
+	pending := tr
+	pending.Pending = true
+	yes, publish := wire.Confirm{Generation: 77}, wire.Publish{Generation: 77}
+	attach := func(t *testing.T, offer wire.Message, more []wire.Message, opts ...AttachOption) (*Attachment, error) {
+		done := make(chan struct{})
+		att, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
+			defer close(done)
+			_ = conn.Send(soon(t), wire.Encode(offer))
+			if o, ok := offer.(wire.Offer); ok && !o.Pending {
+				if _, failed := heard(t, conn).(wire.Verdict); failed {
+					return
+				}
+			}
+			for _, m := range more {
+				_ = conn.Send(soon(t), wire.Encode(m))
+			}
+			rec, err := conn.Receive(soon(t))
+			if err == nil && len(rec.Data) > 0 {
+				require.Contains(t, spy.owed(), "0 opened")
+			}
+			_ = rec.Close()
+		}), "data", dev, opts...)
+		if err != nil {
+			<-done
+		}
+		return att, err
+	}
 	for name, c := range map[string]struct {
-		script func(*sock.Conn)
-		want   error
+		offer wire.Message
+		more  []wire.Message
+		want  error
 	}{
-		"it goes":                       {confirming(t, tr), sock.ErrPeerLost},
-		"it revokes":                    {confirming(t, tr, wire.Revoke{Text: "freed"}), ErrRevoked},
-		"it refuses":                    {confirming(t, tr, wire.Refuse{Code: RefusedBusy, Text: "x"}), ErrRefused},
-		"another generation":            {confirming(t, tr, wire.Confirm{Generation: 78}), ErrProtocol},
-		"it publishes":                  {confirming(t, tr, wire.Publish{Generation: 77}), ErrProtocol},
-		"progress, and then it goes":    {confirming(t, tr, wire.Progress{Done: 1, Total: 2}, wire.Revoke{}), ErrRevoked},
-		"confirmed before it was asked": {tell(t, lie{wire.Encode(yes), nil}), ErrProtocol},
+		"it revokes":                    {tr, []wire.Message{wire.Revoke{Text: "freed"}}, ErrRevoked},
+		"it refuses":                    {tr, []wire.Message{wire.Refuse{Code: RefusedBusy, Text: "x"}}, ErrRefused},
+		"another generation":            {tr, []wire.Message{wire.Confirm{Generation: 78}}, ErrProtocol},
+		"it publishes":                  {tr, []wire.Message{publish}, ErrProtocol},
+		"progress, and then it goes":    {tr, []wire.Message{wire.Progress{Done: 1, Total: 2}, wire.Revoke{}}, ErrRevoked},
+		"confirmed before it was asked": {yes, nil, ErrProtocol},
+		"confirmed before it is there":  {pending, []wire.Message{yes}, ErrProtocol},
+		"another one is there":          {pending, []wire.Message{wire.Publish{Generation: 78}}, ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.ErrorIs(t, errOf(attachAny(soon(t), impostor(t, c.script), "data", dev)), c.want)
+			require.ErrorIs(t, errOf(attach(t, c.offer, c.more)), c.want)
 		})
 	}
-	t.Run("silence", func(t *testing.T) {
-		_, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
-			_ = conn.Send(soon(t), wire.Encode(tr))
-			_ = conn.WaitClose(soon(t))
-		}), "data", dev, WithTimeout(100*time.Millisecond))
-		require.ErrorIs(t, err, ErrTimeout)
-	})
+	require.ErrorIs(t, errOf(attach(t, tr, nil, WithTimeout(100*time.Millisecond))), ErrTimeout)
 	t.Run("honest", func(t *testing.T) {
-		att := ok(attachAny(soon(t), impostor(t, confirming(t, tr, yes)), "data", dev))(t)
+		att := ok(attach(t, tr, []wire.Message{yes}))(t)
 		requireNoiseAt(t, ctx, att.Ptr(), 1<<20, 1)
 		require.NoError(t, att.Close())
 	})
-}
 
-// A consumer that gives up closes the memory before it says so, because the producer may free it
-// then.
-func TestLegacyIsClosedBeforeItIsGivenUp(t *testing.T) {
-	spy, dev, _ := spied(t)
-	tr, _ := legacyTruth(t, dev)
-	wait := tr
-	wait.Pending = true
-	for i, c := range []struct {
-		offer wire.Offer
-		lie   wire.Message
-	}{
-		{tr, wire.Confirm{Generation: 78}}, {tr, wire.Publish{Generation: 77}}, {wait, wire.Publish{Generation: 78}}, {wait, wire.Confirm{Generation: 77}},
-	} {
-		_, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
-			_ = conn.Send(soon(t), wire.Encode(c.offer))
-			_ = conn.Send(soon(t), wire.Encode(c.lie))
-			if !c.offer.Pending {
-				require.Equal(t, wire.Mapped{Generation: 77}, heard(t, conn))
-			}
-			require.False(t, heard(t, conn).(wire.Verdict).OK)
-			require.Equal(t, i+1, spy.count("cuIpcCloseMemHandle"))
-		}), "data", dev)
-		require.ErrorIs(t, err, ErrProtocol)
+	// The old handle, when its owner has other memory at the address.
+	require.NoError(t, errOf(owner.in.(io.Writer).Write([]byte("again\n"))))
+	require.True(t, owner.out.Scan())
+	t.Logf("the handle was %s and is %s", tr.Legacy.Handle, owner.out.Text())
+	err := errOf(attach(t, tr, []wire.Message{wire.Revoke{Text: "freed"}}))
+	if !errors.Is(err, cu.ErrInvalidValue) { // it opens nothing, or what the producer then takes back
+		require.ErrorIs(t, err, ErrRevoked)
 	}
 }
 
@@ -142,114 +104,54 @@ func TestLegacyIsClosedBeforeItIsGivenUp(t *testing.T) {
 func TestLegacyLies(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	tr, _ := legacyTruth(t, dev)
-	r, w, err := os.Pipe()
-	require.NoError(t, err)
-	defer sock.CloseFiles([]*os.File{r, w})
-	change := func(f func(o *wire.Offer)) []lie {
+	attach := func(t *testing.T, record []byte, opts ...AttachOption) error {
+		return errOf(attachAny(soon(t), impostor(t, tell(t, lie{record, nil})), "data", dev, opts...))
+	}
+	change := func(f func(o *wire.Offer)) []byte {
 		o := tr
 		handle := *tr.Legacy
 		o.Legacy = &handle
 		f(&o)
-		return []lie{{wire.Encode(o), nil}}
+		return wire.Encode(o)
 	}
 	for name, c := range map[string]struct {
-		lies []lie
+		lie  []byte
 		want error
 	}{
-		"handle of zeros":              {change(func(o *wire.Offer) { o.Legacy.Handle = cu.IPCHandle{} }), cu.ErrInvalidValue},
-		"a descriptor with it":         {[]lie{{wire.Encode(tr), []*os.File{r}}}, ErrWire},
-		"read-only":                    {change(func(o *wire.Offer) { o.Access = ReadOnly }), ErrWire},
-		"fault 35: size 0":             {change(func(o *wire.Offer) { o.Memory.Size = 0 }), ErrWire},
-		"fault 36: larger":             {change(func(o *wire.Offer) { o.Memory.Size = legacyUnit + 1 }), ErrWire},
-		"fault 36: allocation":         {change(func(o *wire.Offer) { o.Memory.ChunkSize = 1 << 30; o.Memory.Size = 1 << 30 }), vmm.ErrDescriptor},
-		"fault 38: offset":             {change(func(o *wire.Offer) { o.Legacy.Offset = legacyUnit }), ErrWire},
-		"fault 38: overflow":           {change(func(o *wire.Offer) { o.Legacy.Offset = math.MaxUint64 - 1<<20 + 1 }), ErrWire},
-		"two chunks":                   {change(func(o *wire.Offer) { o.Memory.Chunks = 2 }), ErrWire},
-		"fault 39: unknown device":     {change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1 }), vmm.ErrDevice},
-		"other kind of driver":         {change(func(o *wire.Offer) { o.Memory.Kind = cu.CUDA + cu.Soft - o.Memory.Kind }), vmm.ErrKind},
-		"fault 40: unknown handle":     {[]lie{{flaw(tr, 18, 3), nil}}, ErrUnsupported},
-		"another offer than asked":     {change(func(o *wire.Offer) { o.Name = "other" }), ErrProtocol},
-		"descriptors that do not come": {[]lie{{wire.Encode(wire.Offer{Memory: vmm.Descriptor{Chunks: 1}, Access: ReadOnly, Name: "data", FDs: 1}), nil}}, ErrWire},
+		"handle of zeros":          {change(func(o *wire.Offer) { o.Legacy.Handle = cu.IPCHandle{} }), cu.ErrInvalidValue},
+		"fault 35: size 0":         {change(func(o *wire.Offer) { o.Memory.Size = 0 }), ErrWire},
+		"fault 36: larger":         {change(func(o *wire.Offer) { o.Memory.Size = legacyUnit + 1 }), ErrWire},
+		"fault 36: allocation":     {change(func(o *wire.Offer) { o.Memory.ChunkSize = 1 << 30; o.Memory.Size = 1 << 30 }), vmm.ErrDescriptor},
+		"fault 38: offset":         {change(func(o *wire.Offer) { o.Legacy.Offset = legacyUnit }), ErrWire},
+		"fault 38: overflow":       {change(func(o *wire.Offer) { o.Legacy.Offset = math.MaxUint64 - 1<<20 + 1 }), ErrWire},
+		"fault 39: unknown device": {change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1 }), vmm.ErrDevice},
+		"other kind of driver":     {change(func(o *wire.Offer) { o.Memory.Kind = cu.CUDA + cu.Soft - o.Memory.Kind }), vmm.ErrKind},
+		"fault 40: unknown handle": {flaw(tr, 18, 3), ErrUnsupported},
+		"another offer than asked": {change(func(o *wire.Offer) { o.Name = "other" }), ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := attachAny(soon(t), impostor(t, tell(t, c.lies...)), "data", dev)
+			err := attach(t, c.lie)
 			require.ErrorIs(t, err, c.want)
 			require.NotErrorIs(t, err, sock.ErrPeerLost)
 		})
 	}
-	t.Run("a hidden device, whose handle is none", func(t *testing.T) {
-		lies := change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1; o.Legacy.Handle = cu.IPCHandle{} })
-		_, err := attachAny(soon(t), impostor(t, tell(t, lies...)), "data", dev, WithAnyDevice())
-		require.ErrorIs(t, err, cu.ErrInvalidValue)
-		require.ErrorContains(t, err, "not visible to this process")
-	})
-	t.Run("too large", func(t *testing.T) {
-		require.ErrorIs(t, errOf(attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithMaxSize(1))), ErrTooLarge)
-	})
-	t.Run("not wanted", func(t *testing.T) {
-		require.ErrorIs(t, errOf(attachAny(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, WithHandle(HandleFD))), ErrHandle)
-	})
+	err := attach(t, change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1; o.Legacy.Handle = cu.IPCHandle{} }), WithAnyDevice())
+	require.ErrorIs(t, err, cu.ErrInvalidValue)
+	require.ErrorContains(t, err, "not visible to this process")
+	require.ErrorIs(t, attach(t, wire.Encode(tr), WithMaxSize(1)), ErrTooLarge)
+	require.ErrorIs(t, attach(t, wire.Encode(tr), WithHandle(HandleFD)), ErrHandle)
 }
 
-// FAULTS 13, on the wire: the old handle, after its owner has other memory at the
-// address. If it opens at all, nobody confirms it.
-func TestFault13_OldLegacyHandle(t *testing.T) {
-	dev, _ := leavesNothing(t)
-	tr, c := legacyTruth(t, dev)
-	require.NoError(t, errOf(c.in.(interface{ Write([]byte) (int, error) }).Write([]byte("again\n"))))
-	require.True(t, c.out.Scan())
-	t.Logf("the handle was %s and is %s", tr.Legacy.Handle, c.out.Text())
-	_, err := attachAny(soon(t), impostor(t, confirming(t, tr, wire.Revoke{Text: "freed"})), "data", dev)
-	if !errors.Is(err, cu.ErrInvalidValue) { // it opens nothing, or what the producer then takes back
-		require.ErrorIs(t, err, ErrRevoked)
-	}
-	t.Log(err)
-}
-
-// A handle is for other processes.
+// A handle is for other processes, and only for a consumer that takes such handles.
 func TestLegacyOfOneself(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	s := serveLegacy(t, srv, newLegacy(t, ctx, 4096))
-	_, err := attachAny(soon(t), srv.Path(), "data", dev)
-	require.ErrorIs(t, err, cu.ErrInvalidContext)
+	require.ErrorIs(t, errOf(attachAny(soon(t), srv.Path(), "data", dev)), cu.ErrInvalidContext)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
-	_, err = Attach(soon(t), srv.Path(), "data", dev)
-	require.ErrorIs(t, err, ErrUnsupported, "only a consumer that asks for legacy memory gets it")
+	err := errOf(Attach(soon(t), srv.Path(), "data", dev))
+	require.ErrorIs(t, err, ErrUnsupported)
 	require.ErrorContains(t, err, "legacy handle")
 	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "legacy handle")
-}
-
-func TestHandleThatIsNotWanted(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	require.ErrorIs(t, errOf(attachAny(soon(t), srv.Path(), "data", dev, WithHandle(HandleLegacy))), ErrHandle)
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
-	require.NoError(t, attached(t, srv, "data", dev, WithHandle(HandleFD)).Close())
-}
-
-// FAULTS 5, 6, of legacy memory: the producer notices, may free, and serves the next.
-//
-//fault:rows 5
-func TestLegacyConsumerKilled(t *testing.T) {
-	for do, line := range map[string]string{"stop when received": "received", "stop when opened": "opened", "stop when mapped": "mapped"} {
-		t.Run(line, func(t *testing.T) {
-			_, ctx := leavesNothing(t)
-			m := newLegacy(t, ctx, 1<<20)
-			srv := listen(t)
-			s := serveLegacy(t, srv, m, WithVerdict())
-			c := start(t, "consumer", srv.Path(), do)
-			c.says(t, line)
-			c.kill()
-			err := s.await(t, Ended, 1).Err
-			require.ErrorIs(t, err, ErrNoVerdict)
-			require.ErrorIs(t, err, sock.ErrPeerLost)
-			start(t, "consumer", srv.Path(), "").end(t)
-			require.NoError(t, s.await(t, Ended, 2).Err)
-			requireNoiseAt(t, ctx, m.Ptr(), m.Size(), 2)
-			s.stop(t)
-			require.NoError(t, m.Close())
-		})
-	}
 }
 
 // FAULTS 2, 3, of legacy memory: before the memory is confirmed nobody is attached to
@@ -289,37 +191,128 @@ func TestLegacyProducerKilled(t *testing.T) {
 	}
 }
 
-// A producer that stops answering between the opening and the confirmation.
-func TestLegacyProducerStopped(t *testing.T) {
-	spy, dev, _ := spied(t)
-	path := socketPath(t)
-	c := start(t, "legacy producer", path, "4096")
-	c.says(t, "listening")
-	spy.at("open", func() { c.stop(t) })
-	require.ErrorIs(t, errOf(attachAny(soon(t), path, "data", dev, WithTimeout(300*time.Millisecond))), ErrTimeout)
-	require.NoError(t, c.cmd.Process.Signal(syscall.SIGCONT))
-	c.end(t)
+// A consumer that does not let go costs the owner the time of a step. Then the owner is told
+// which consumer it was, and can free the memory.
+func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
+	type caseOf struct {
+		do, line string
+		opts     []OfferOption
+		end      func(*served, *Lease) // nil is that the prepared offer is given up
+		want     error
+	}
+	nothing := func(*served, *Lease) {}
+	revoke := func(_ *served, l *Lease) { l.Revoke() }
+	silence := []OfferOption{WithVerdict(), timeoutFrom(Mapped, 1, brief)}
+	_, ctx := leavesNothing(t)
+	sideBySide(t, map[string]caseOf{
+		"revoked":               {"stop when revoked", "mapped", nil, revoke, ErrRevoked},
+		"revoked when opened":   {"stop when opened", "opened", nil, revoke, ErrRevoked},
+		"silent with verdict":   {"stop when mapped", "mapped", silence, nothing, ErrTimeout},
+		"the offer ends":        {"stop when mapped", "mapped", nil, func(s *served, _ *Lease) { s.cancel() }, ErrRevoked},
+		"the offer is given up": {"stop when opened", "opened", nil, nil, ErrRevoked},
+	}, func(t *testing.T, _ string, c caseOf) {
+		m := newLegacy(t, ctx, 1<<20)
+		srv := listen(t)
+		s := newServed(srv)
+		onLease, begun := leases()
+		opts := append([]OfferOption{onLease}, c.opts...)
+		p := ok(srv.PrepareLegacy("data", m, append(opts, letGoIn(1, brief))...))(t)
+		if c.end != nil {
+			s.start(t, "data", p.Offer)
+		}
+		child := start(t, "consumer", srv.Path(), c.do)
+		l := next(t, begun)
+		child.says(t, c.line)
+		var err error
+		if c.end == nil {
+			err = p.Close()
+		} else {
+			c.end(s, l)
+			<-l.Done()
+			s.cancel()
+			err = s.end(t)
+		}
+		require.ErrorIs(t, err, ErrStillOpen)
+		require.ErrorContains(t, err, fmt.Sprintf("pid %d", child.cmd.Process.Pid))
+		<-l.Done()
+		require.ErrorContains(t, l.Err(), "within "+brief.String())
+		require.ErrorIs(t, l.Err(), c.want)
+		require.ErrorIs(t, l.Err(), ErrStillOpen)
+		require.NoError(t, m.Close(), "an owner that was told may go on")
+		child.kill()
+	})
 }
 
-// Closing and offering at once: either the offer is refused, or the memory stays.
-func TestLegacyClosedWhileItIsOffered(t *testing.T) {
-	_, ctx, srv := listening(t)
-	for range 50 {
-		m := ok(NewLegacy(ctx, 1))(t)
-		var wg sync.WaitGroup
-		over, cancel := context.WithCancel(context.Background())
-		wg.Go(func() {
-			if err := srv.OfferLegacy(over, "data", m); err != nil {
-				require.ErrorIs(t, err, ErrClosed)
-			}
-		})
-		err := m.Close()
-		if err != nil {
-			require.ErrorIs(t, err, ErrInUse)
-			require.NoError(t, errOf(ctx.PointerAttributes(m.Ptr())))
-		}
-		cancel()
-		wg.Wait()
-		require.NoError(t, m.Close())
+// askedLegacy is a raw connection that has asked for legacy memory.
+func askedLegacy(t *testing.T, srv *Server, dev *cu.Device) *sock.Conn {
+	t.Helper()
+	conn := dialed(t, srv)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
+	return conn
+}
+
+// rawLegacy is a consumer by hand that has been confirmed legacy memory, without opening it.
+func rawLegacy(t *testing.T, srv *Server, m *Legacy, dev *cu.Device) *sock.Conn {
+	t.Helper()
+	conn := askedLegacy(t, srv, dev)
+	require.NotNil(t, heard(t, conn).(wire.Offer).Legacy)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
+	require.Equal(t, wire.Confirm{Generation: m.Generation()}, heard(t, conn))
+	return conn
+}
+
+// After REVOKE a consumer's verdict says that the memory is closed, and so after its own REFUSE.
+// Anything else renews nothing and ends nothing, even if it is more than is taken, or no record.
+func TestLegacyConsumerAfterRevoke(t *testing.T) {
+	good, bad := wire.Encode(wire.Verdict{OK: true}), wire.Encode(wire.Verdict{Text: "x"})
+	progress, ignored := wire.Encode(wire.Progress{Done: 1, Total: 2}), invented(ignorable)
+	garbage := []byte{1, 2, 3}
+	type caseOf struct {
+		says    [][]byte
+		last    []byte // the verdict, if one comes
+		refuses bool   // it ends the lease itself
 	}
+	dev, ctx := leavesNothing(t)
+	sideBySide(t, map[string]caseOf{
+		"a verdict":              {nil, good, false},
+		"a bad one":              {[][]byte{progress}, bad, false},
+		"much and then verdict":  {slices.Repeat([][]byte{progress, garbage}, 600), good, false},
+		"too much":               {slices.Repeat([][]byte{progress}, 1100), nil, false},
+		"ignored, then verdict":  {slices.Repeat([][]byte{ignored}, 1100), good, false},
+		"it refuses":             {nil, nil, true},
+		"garbage and no verdict": {[][]byte{garbage}, nil, false},
+	}, func(t *testing.T, name string, c caseOf) {
+		m := newLegacy(t, ctx, 1)
+		timeout := time.Minute // which the test does not have
+		if c.last == nil {
+			timeout = brief
+		}
+		srv := listen(t)
+		onLease, begun := leases()
+		s := serveLegacy(t, srv, m, onLease, letGoIn(1, timeout))
+		conn := rawLegacy(t, srv, m, dev)
+		l := next(t, begun)
+		began := time.Now()
+		if c.refuses {
+			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Refuse{Code: RefusedRecord, Text: "x"})))
+			<-l.Done()
+			require.ErrorIs(t, l.Err(), ErrRefused)
+		}
+		s.cancel()
+		if !c.refuses {
+			require.Equal(t, wire.Revoke{Text: "the producer has ended the offer"}, heard(t, conn))
+		}
+		for _, record := range c.says {
+			_ = conn.Send(soon(t), record)
+		}
+		if c.last != nil {
+			require.ErrorIs(t, m.Close(), ErrInUse)
+			require.NoError(t, conn.Send(soon(t), c.last))
+			require.NoError(t, s.end(t))
+			return
+		}
+		require.ErrorIs(t, s.end(t), ErrStillOpen)
+		require.Equal(t, !c.refuses, errors.Is(l.Err(), ErrRevoked))
+		require.GreaterOrEqual(t, time.Since(began), timeout, "it has all of its time")
+	})
 }

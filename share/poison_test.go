@@ -108,6 +108,15 @@ func TestFault47_PoisonedConsumer(t *testing.T) {
 	}
 }
 
+// childBuffer makes memory full of noise.
+func childBuffer(dev *cu.Device, ctx *cu.Context, size uint64) (*vmm.Buffer, error) {
+	buf, err := vmm.New(dev, size)
+	if err != nil {
+		return nil, err
+	}
+	return buf, cu.CopyToDevice(ctx, buf.Ptr(), noise(size, 1))
+}
+
 // childPoisonedProducer loses its context at one point or another of an offer,
 // when a consumer has come so far.
 func childPoisonedProducer() error {
@@ -115,11 +124,8 @@ func childPoisonedProducer() error {
 	if err != nil {
 		return err
 	}
-	buf, err := vmm.New(dev, 3<<20)
+	buf, err := childBuffer(dev, ctx, 3<<20)
 	if err != nil {
-		return err
-	}
-	if err := cu.CopyToDevice(ctx, buf.Ptr(), noise(3<<20, 1)); err != nil {
 		return err
 	}
 	ro, err := buf.NewView(ReadOnly)
@@ -130,111 +136,81 @@ func childPoisonedProducer() error {
 	if err != nil {
 		return err
 	}
-	p := &poisonedProducer{srv, buf, func() error { return poison(ctx, ro.Ptr()) }, newServed(srv)}
-	switch do := os.Getenv(doEnv); do {
-	case "expected":
-		err = p.whileExpected()
-	case "prepared":
-		err = p.whilePrepared()
-	default:
-		err = p.whileServing(ctx, do == "serving, and gone")
-	}
-	return errors.Join(err, srv.Close(), ro.Close(), buf.Close(), ctx.Close())
-}
-
-type poisonedProducer struct {
-	srv    *Server
-	buf    *vmm.Buffer
-	poison func() error
-	seen   *served
-}
-
-func (p *poisonedProducer) whileExpected() error {
-	p.srv.Expect("data")
-	fmt.Println("ready")
-	for len(waiting(p.srv)) == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	if err := p.poison(); err != nil {
-		return err
-	}
-	return wantLost("offering", p.srv.Offer(context.Background(), "data", p.buf, ReadOnly))
-}
-
-func (p *poisonedProducer) whilePrepared() error {
-	prepared, err := p.srv.Prepare("data", p.buf, ReadOnly, OnEvent(p.seen.see))
-	if err != nil {
-		return err
-	}
-	fmt.Println("ready")
-	for len(p.seen.of(Sent)) == 0 {
-		<-p.seen.moved
-	}
-	if err := p.poison(); err != nil {
-		return err
-	}
-	return wantLost("offering", prepared.Offer(context.Background()))
-}
-
-func (p *poisonedProducer) whileServing(ctx *cu.Context, gone bool) error {
 	serving, stop := context.WithCancel(context.Background())
 	defer stop()
-	offer := make(chan error, 1)
-	go func() { offer <- p.srv.Offer(serving, "data", p.buf, ReadOnly, OnEvent(p.seen.see)) }()
+	seen, do := newServed(srv), os.Getenv(doEnv)
+	offer := func() error { return srv.Offer(serving, "data", buf, ReadOnly, OnEvent(seen.see)) }
+	come := func() bool { return len(seen.of(Mapped)) > 0 }
+	switch do {
+	case "expected":
+		srv.Expect("data")
+		come = func() bool { return len(waiting(srv)) > 0 }
+	case "prepared":
+		p, err := srv.Prepare("data", buf, ReadOnly, OnEvent(seen.see))
+		if err != nil {
+			return err
+		}
+		offer = func() error { return p.Offer(serving) }
+		come = func() bool { return len(seen.of(Sent)) > 0 }
+	default:
+		go func() { seen.result <- offer() }()
+	}
 	fmt.Println("ready")
-	for len(p.seen.of(Mapped)) == 0 {
-		<-p.seen.moved
+	for !come() {
+		time.Sleep(time.Millisecond)
 	}
-	err := p.poison()
-	if err == nil {
-		err = wantLost("waiting for it", ctx.Synchronize(context.Background()))
-	}
-	if err != nil {
+	if err := poison(ctx, ro.Ptr()); err != nil {
 		return err
 	}
-	if gone {
-		os.Exit(7)
+	if do == "expected" || do == "prepared" {
+		err = wantLost("offering", offer())
+	} else {
+		if err := wantLost("waiting for it", ctx.Synchronize(serving)); err != nil {
+			return err
+		}
+		if do == "serving, and gone" {
+			os.Exit(7)
+		}
+		untilInputEnds("poisoned")
+		stop()
+		err = <-seen.result
 	}
-	untilInputEnds("poisoned")
-	stop()
-	return <-offer
+	return errors.Join(err, srv.Close(), ro.Close(), buf.Close(), ctx.Close())
 }
 
 // TestFault47_PoisonedProducer: the producer's context is lost. What it had not
 // published nobody takes for data; what consumers have mapped they go on reading,
 // and they learn that it is gone. The memory returns when they are done.
 func TestFault47_PoisonedProducer(t *testing.T) {
-	for do, want := range map[string]error{"expected": ErrRefused, "prepared": ErrRevoked} {
-		t.Run(do, func(t *testing.T) {
-			dev, _ := leavesNothing(t)
-			path := socketPath(t)
-			c := start(t, "poisoned producer", path, do)
-			c.says(t, "ready")
-			require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev)), want)
-			require.NoError(t, c.cmd.Wait())
-		})
-	}
-	for do, want := range map[string]error{"serving": ErrRevoked, "serving, and gone": sock.ErrPeerLost} {
+	for do, want := range map[string]error{
+		"expected": ErrRefused, "prepared": ErrRevoked, "serving": ErrRevoked, "serving, and gone": sock.ErrPeerLost,
+	} {
 		t.Run(do, func(t *testing.T) {
 			dev, ctx := leavesNothing(t)
 			path := socketPath(t)
 			c := start(t, "poisoned producer", path, do)
 			c.says(t, "ready")
-			att := ok(Attach(soon(t), path, "data", dev))(t)
-			if do == "serving" {
+			att, err := Attach(soon(t), path, "data", dev)
+			switch do {
+			case "expected", "prepared":
+				require.ErrorIs(t, err, want)
+				require.NoError(t, c.cmd.Wait())
+				return
+			case "serving":
+				require.NoError(t, err)
 				c.says(t, "poisoned")
 				requireNoise(t, ctx, att.Buffer(), 1)
 				require.NoError(t, att.Err())
 				c.end(t)
-			} else {
+			default:
+				require.NoError(t, err)
 				require.Error(t, c.cmd.Wait())
 				require.Equal(t, 7, c.cmd.ProcessState.ExitCode())
 			}
 			require.ErrorIs(t, awaitDone(t, att), want)
 			requireNoise(t, ctx, att.Buffer(), 1)
 			require.NoError(t, att.Close())
-			srv, err := Listen(path) // what it left on disk is reclaimed
-			require.NoError(t, err)
+			srv := ok(Listen(path))(t) // what it left on disk is reclaimed
 			require.NoError(t, srv.Close())
 		})
 	}
