@@ -106,46 +106,6 @@ func BenchmarkWaits(b *testing.B) {
 	}
 }
 
-// BenchmarkWaitLatency is how long one wait takes to end after the signal, which comes at
-// once or after some time.
-func BenchmarkWaitLatency(b *testing.B) {
-	for name, after := range map[string]time.Duration{"at once": 0, "1 ms": time.Millisecond, "20 ms": 20 * time.Millisecond} {
-		for kind, wait := range map[string]func(context.Context, *Counter, *cu.Stream, uint64) error{
-			"host": func(ctx context.Context, c *Counter, _ *cu.Stream, n uint64) error { return c.Await(ctx, n) },
-			"stream": func(ctx context.Context, c *Counter, s *cu.Stream, n uint64) error {
-				w, err := c.Wait(ctx, s, n)
-				if err != nil {
-					return err
-				}
-				return w.Result()
-			},
-		} {
-			b.Run(kind+", "+name, func(b *testing.B) {
-				_, ctx := leavesNothing(b)
-				signals, s := newStream(b, ctx), newStream(b, ctx)
-				c := ok(NewCounter(ctx, control(b, ctx), parentSlot))(b)
-				defer func() { require.NoError(b, c.Close()) }()
-				limited, n, late := soon(b), uint64(0), time.Duration(0)
-				for b.Loop() {
-					n++
-					done := make(chan time.Time, 1)
-					go func() {
-						if err := wait(limited, c, s, n); err != nil {
-							b.Error(err)
-						}
-						done <- time.Now()
-					}()
-					time.Sleep(after)
-					begun := time.Now()
-					require.NoError(b, c.Signal(signals, n))
-					late += (<-done).Sub(begun)
-				}
-				b.ReportMetric(float64(late.Microseconds())/float64(n), "µs-late")
-			})
-		}
-	}
-}
-
 // BenchmarkHandoff is what a consumer waits for: attach to an offer that
 // stands, and let go of it.
 func BenchmarkHandoff(b *testing.B) {

@@ -64,6 +64,7 @@ func TestCounterIsClosedWhileTheHostWaits(t *testing.T) {
 	for _, err := range []error{errOf(c.Value()), c.Signal(s, 1), errOf(c.Wait(soon(t), s, 1))} {
 		require.ErrorIs(t, err, ErrClosed)
 	}
+	require.ErrorIs(t, c.usage.give(s, func() error { panic("called") }), ErrClosed, "a caller that was about to")
 	require.NoError(t, buf.Close())
 }
 
