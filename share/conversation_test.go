@@ -1,29 +1,121 @@
 package share
 
 import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
 	"testing"
-	"time"
-
-	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
+
+// A line is one step of a conversation by hand: it says a record, hears one of that type, or
+// does something.
+type line struct {
+	says  []byte
+	files []*os.File
+	hears wire.Type
+	does  func(*sock.Conn)
+}
+
+func say(m wire.Message, files ...*os.File) line { return line{says: wire.Encode(m), files: files} }
+
+func hear(m wire.Message) line { return line{hears: m.Type()} }
+
+func do(f func(*sock.Conn)) line { return line{does: f} }
+
+// typ is the type of the record that the line says or hears.
+func (l line) typ() wire.Type {
+	if l.says == nil {
+		return l.hears
+	}
+	return wire.Type(binary.LittleEndian.Uint16(l.says[6:]))
+}
+
+// play is one side of a conversation, to the end of lines.
+func play(ctx context.Context, conn *sock.Conn, lines []line) error {
+	for i, l := range lines {
+		if err := l.play(ctx, conn); err != nil {
+			return fmt.Errorf("line %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (l line) play(ctx context.Context, conn *sock.Conn) error {
+	if l.does != nil {
+		l.does(conn)
+		return nil
+	}
+	if l.says != nil {
+		return conn.Send(ctx, l.says, l.files...)
+	}
+	rec, err := conn.Receive(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := wire.Decode(rec.Data)
+	if err == nil && m.Type() != l.hears {
+		err = fmt.Errorf("heard %#v and not %s", m, l.hears)
+	}
+	return errors.Join(err, rec.Close())
+}
+
+// played is what became of lines that a producer was to play, and the last that it heard
+// after them.
+type played struct {
+	err  error
+	last wire.Message
+}
+
+// verdictOf is what a consumer says in the end, or nil if it just goes. It waits for its
+// producer to close then.
+func verdictOf(ctx context.Context, conn *sock.Conn) (wire.Message, error) {
+	for {
+		rec, err := conn.Receive(ctx)
+		if errors.Is(err, sock.ErrPeerLost) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		_ = rec.Close()
+		m, err := wire.Decode(rec.Data)
+		switch m.(type) {
+		case nil, wire.Verdict, wire.Refuse:
+			return m, err
+		}
+	}
+}
+
+// producing is a producer that plays lines, and then hears its consumer out.
+func producing(t *testing.T, lines []line, then ...func(*sock.Conn)) (path string, became <-chan played) {
+	c := make(chan played, 1)
+	return impostor(t, func(conn *sock.Conn) {
+		p := played{err: play(soon(t), conn, lines)}
+		if p.err == nil {
+			for _, f := range then {
+				f(conn)
+			}
+			p.last, p.err = verdictOf(soon(t), conn)
+		}
+		c <- p
+	}), c
+}
 
 // FAULTS 31: whoever says twice that it has mapped the memory is not believed.
 func TestFault31_MappedIsSaidOnce(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	s := put(t, srv, buf)
-	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: ""})))
-	rec := ok(conn.Receive(soon(t)))(t)
-	require.NoError(t, rec.Close())
-	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
-	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
+	conn, mapped := dialed(t, srv), say(isMapped(buf))
+	require.NoError(t, play(soon(t), conn, []line{say(wants(dev)), hear(wire.Offer{}), mapped, mapped}))
 	requireRefusal(t, conn, RefusedRecord, "mapped twice")
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrProtocol)
@@ -35,71 +127,22 @@ func TestFault31_MappedIsSaidOnce(t *testing.T) {
 func TestProducerThatOnlySends(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	good := tr.say(nil, tr.files...)
-	deaf, over := make(chan struct{}), make(chan struct{})
-	att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
-		_ = conn.Send(soon(t), good.record, good.files...)
-		if rec, err := conn.Receive(soon(t)); err == nil { // mapped
-			_ = rec.Close()
-		}
+	deaf, over := make(chan error), make(chan struct{})
+	stop := do(func(conn *sock.Conn) {
 		f, err := conn.File()
 		if err == nil {
-			err = unix.Shutdown(int(f.Fd()), unix.SHUT_RD)
-			_ = f.Close()
+			err = errors.Join(unix.Shutdown(int(f.Fd()), unix.SHUT_RD), f.Close())
 		}
-		if err != nil {
-			t.Error(err)
-		}
-		close(deaf)
+		deaf <- err
 		<-over
-	}), "data", dev, attachOption(func(o *attachOptions) { o.Goodbye = brief }))
-	require.NoError(t, err)
-	<-deaf
+	})
+	path, _ := producing(t, []line{say(tr.Offer, tr.files...), hear(wire.Mapped{}), stop})
+	att := ok(Attach(soon(t), path, "data", dev, attachOption(func(o *attachOptions) { o.Goodbye = brief })))(t)
+	require.NoError(t, <-deaf)
 	require.ErrorIs(t, att.Progress(soon(t), 1, 2), sock.ErrPeerLost)
 	require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
 	require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
 	close(over)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, att.Close())
-}
-
-// A consumer that waits for an expected offer and goes, or speaks, gives its
-// place up at once.
-func TestWaitingConsumerThatGoesGivesItsPlaceUp(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithConnections(2), WithTimeout(10*time.Second), goodbyes(brief)) // one does not go when it is told to
-	srv.Expect("data")
-	srv.Working("data", 1, 2)
-	for range 20 {
-		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})))
-		_, err := conn.Receive(soon(t)) // progress: it has its place, and waits
-		require.NoError(t, err)
-		require.NoError(t, conn.Close())
-		require.Eventually(t, func() bool { return connections(srv) == 0 }, 5*time.Second, time.Millisecond)
-	}
-	chatty := dialed(t, srv)
-	require.NoError(t, chatty.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})))
-	require.NoError(t, chatty.Send(soon(t), wire.Encode(wire.Mapped{Generation: 1})))
-	_ = chatty.WaitClose(soon(t))
-	require.NoError(t, chatty.Close())
-	require.Eventually(t, func() bool { return connections(srv) == 0 }, 5*time.Second, time.Millisecond)
-	put(t, srv, newBuffer(t, ctx, 1))
-	requireServed(t, srv, ctx)
-}
-
-// Close returns when the offers have let go of everything.
-func TestServerCloseWaitsForItsOffers(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	_, files, err := buf.Export() // from now on the buffer remembers one
-	require.NoError(t, err)
-	require.NoError(t, sock.CloseFiles(files))
-	before := cutest.Descriptors()
-	for range 50 {
-		srv := listen(t)
-		put(t, srv, buf)
-		require.NoError(t, srv.Close())
-		require.Equal(t, before, cutest.Descriptors())
-	}
 }

@@ -139,37 +139,22 @@ func TestFault18_CounterOfAKilledPeer(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// A wait that is given up ends the others, which say so, although the number that
-// frees them is more than they waited for.
-func TestCounterIsGivenUpAsAWhole(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	mine, _ := counters(t, ctx, control(t, ctx))
-	first := ok(ctx.NewStream())(t)
-	second := ok(ctx.NewStream())(t)
-	patient := ok(mine.Wait(soon(t), first, 1))(t)
-	limited, cancel := context.WithCancel(t.Context())
-	late := ok(mine.Wait(limited, second, 2))(t)
-	cancel()
-	require.ErrorIs(t, late.Result(), cu.ErrGivenUp)
-	require.ErrorIs(t, patient.Result(), cu.ErrGivenUp)
-	require.NoError(t, errors.Join(first.Synchronize(soon(t)), second.Synchronize(soon(t)), first.Close(), second.Close()))
-}
-
-// A context that has ended already breaks nothing.
+// A context that has ended already breaks nothing, in a stream or on the host.
 func TestCounterWaitThatIsOverBeforeItBegins(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	mine, _ := counters(t, ctx, control(t, ctx))
-	s := ok(ctx.NewStream())(t)
+	s := newStream(t, ctx)
 	over, cancel := context.WithCancelCause(t.Context())
 	late := errors.New("too late")
 	cancel(late)
-	_, err := mine.Wait(over, s, 1)
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, late)
+	for _, err := range []error{errOf(mine.Wait(over, s, 1)), mine.Await(over, 1)} {
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, late)
+	}
 	require.NoError(t, mine.Signal(s, 1))
 	w := ok(mine.Wait(soon(t), s, 1))(t)
-	require.NoError(t, w.Result())
-	require.NoError(t, s.Close())
+	require.NoError(t, errors.Join(w.Result(), mine.Await(soon(t), 1)))
+	require.ErrorIs(t, mine.Await(over, 1), late, "it is there, and nobody wants to know")
 }
 
 // Memory that could not be written, or is not there, makes no counter.
@@ -189,8 +174,7 @@ func TestCounterRefusals(t *testing.T) {
 	require.ErrorIs(t, errOf(none.Wait(soon(t), nil, 1)), ErrClosed)
 }
 
-// No stream waits for what could not free it: a number that giving up does not get to,
-// or a counter that is closed.
+// No stream waits for what could not free it: a number that giving up does not get to.
 func TestCounterThatCouldNotBeGivenUp(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	c := ok(NewCounter(ctx, control(t, ctx), parentSlot))(t)
@@ -204,12 +188,5 @@ func TestCounterThatCouldNotBeGivenUp(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.NoError(t, s.Synchronize(soon(t)))
-	require.NoError(t, c.Close())
-
-	c = ok(NewCounter(ctx, control(t, ctx), childSlot))(t)
-	require.NoError(t, c.Close())
-	require.NoError(t, c.Close())
-	require.ErrorIs(t, errOf(c.Wait(soon(t), s, 1)), ErrClosed)
-	require.ErrorIs(t, c.Signal(s, 1), ErrClosed)
-	require.NoError(t, errors.Join(s.Synchronize(soon(t)), s.Close()))
+	require.NoError(t, errors.Join(c.Close(), s.Close()))
 }

@@ -3,7 +3,6 @@ package share
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -71,26 +70,42 @@ func requireWell(t testing.TB, ctx *cu.Context) {
 	require.NoError(t, zeros(t, ctx).Close())
 }
 
+// contexts are a context whose reference a test closes, of either kind, beside ctx.
+var contexts = map[string]func(ctx *cu.Context) (*cu.Context, error){
+	"primary": func(ctx *cu.Context) (*cu.Context, error) { return ctx.Device().PrimaryContext() },
+	"created": func(ctx *cu.Context) (*cu.Context, error) { return ctx.Device().NewContext(cu.SchedAuto) },
+}
+
 // FAULTS 79: queued work of a stream that is held up keeps the counter's memory, whoever
-// would close that. When the stream has gone on, all can be closed, and the context is well.
+// would close that, and though the reference to the context that the stream and the counter were
+// made in has been closed. Close of the counter waits for a stream that is about to get there.
+// When it has gone on, all can be closed, and the context is well.
 func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
-	for name, queue := range map[string]func(*testing.T, *Counter, *cu.Stream) error{
-		"signals": func(_ *testing.T, c *Counter, s *cu.Stream) error { return errors.Join(c.Signal(s, 1), c.Signal(s, 2)) },
-		"closed stream": func(_ *testing.T, c *Counter, s *cu.Stream) error {
-			return errors.Join(c.Signal(s, 1), c.Signal(s, 2), s.Close())
-		},
-		"signal and wait": func(t *testing.T, c *Counter, s *cu.Stream) error {
+	retained := func(ctx *cu.Context) (*cu.Context, error) { return ctx.Retain() }
+	signals := func(_ *testing.T, c *Counter, s *cu.Stream) error { return errors.Join(c.Signal(s, 1), c.Signal(s, 2)) }
+	for name, x := range map[string]struct {
+		open  func(*cu.Context) (*cu.Context, error) // closed when the work is queued
+		queue func(*testing.T, *Counter, *cu.Stream) error
+	}{
+		"primary context": {contexts["primary"], signals},
+		"created context": {contexts["created"], signals},
+		"closed stream": {retained, func(t *testing.T, c *Counter, s *cu.Stream) error {
+			return errors.Join(signals(t, c, s), s.Close())
+		}},
+		"signal and wait": {retained, func(t *testing.T, c *Counter, s *cu.Stream) error {
 			w, err := c.Wait(context.Background(), s, 1)
 			t.Cleanup(func() { require.NoError(t, w.Result()) })
 			return errors.Join(c.Signal(c.rescue, 1), err, c.rescue.Synchronize(context.Background()))
-		},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, ctx := leavesNothing(t)
-			gate, s, buf := newGate(t, ctx), newStream(t, ctx), zeros(t, ctx)
-			c := newCounter(t, ctx, buf)
+			gate, buf := newGate(t, ctx), zeros(t, ctx)
+			own := ok(x.open(ctx))(t)
+			s, c := newStream(t, own), newCounter(t, own, buf)
 			gate.hold(t, s)
-			require.NoError(t, queue(t, c, s))
+			require.NoError(t, x.queue(t, c, s))
+			require.NoError(t, own.Close())
 			for range 2 {
 				err := c.Close()
 				require.ErrorIs(t, err, ErrInUse)
@@ -101,11 +116,12 @@ func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
 				require.ErrorContains(t, err, "counter 0 open")
 			}
 			require.ErrorIs(t, c.Signal(s, 3), ErrClosed)
+			c.limit = 30 * time.Second
+			closed := make(chan error)
+			go func() { closed <- c.Close() }()
 			gate.open(t)
-			c.limit = closeLimit // a GPU may take a moment
-			require.NoError(t, c.Close())
-			require.NoError(t, c.Close())
-			require.NoError(t, buf.Close())
+			require.NoError(t, <-closed)
+			require.NoError(t, errors.Join(c.Close(), buf.Close()))
 			requireWell(t, ctx)
 		})
 	}
@@ -139,23 +155,6 @@ func TestFault79_AttachmentIsClosedAfterItsCounter(t *testing.T) {
 	}
 }
 
-// Close waits for a stream that is about to get there.
-func TestCounterCloseWaits(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	gate, s, buf := newGate(t, ctx), newStream(t, ctx), zeros(t, ctx)
-	c := newCounter(t, ctx, buf)
-	c.limit = 30 * time.Second
-	gate.hold(t, s)
-	require.NoError(t, c.Signal(s, 1))
-	result := make(chan error)
-	w := ok(c.Wait(soon(t), s, 1))(t)
-	go func() { result <- c.Close() }()
-	gate.open(t)
-	require.NoError(t, <-result)
-	require.NoError(t, w.Result(), "it was met")
-	require.NoError(t, buf.Close())
-}
-
 // A counter drops the marks of streams that are done, and keeps that of a stream that still
 // has work to do.
 func TestCounterOfSeveralStreams(t *testing.T) {
@@ -178,22 +177,33 @@ func TestCounterOfSeveralStreams(t *testing.T) {
 	require.NoError(t, errors.Join(c.Close(), buf.Close()))
 }
 
-// A counter that has given up a wait is kept by the stream that has not got to it yet.
+// A counter that has given up a wait is kept by the stream that has not got to it yet. The stream
+// is freed all the same, though its context was closed and the driver makes no more events.
 func TestGivenUpWaitKeepsItsMemory(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	gate, s, buf := newGate(t, ctx), newStream(t, ctx), zeros(t, ctx)
-	c := newCounter(t, ctx, buf)
-	gate.hold(t, s)
-	limited, cancel := context.WithCancel(t.Context())
-	w := ok(c.Wait(limited, s, 1))(t)
-	cancel()
-	require.ErrorIs(t, c.Close(), ErrInUse)
-	gate.open(t)
-	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
-	require.NotContains(t, w.Result().Error(), "waits still")
-	c.limit = closeLimit
-	require.NoError(t, errors.Join(c.Close(), buf.Close()))
-	require.ErrorIs(t, c.Signal(s, 1), cu.ErrGivenUp)
+	for name, open := range contexts {
+		t.Run(name, func(t *testing.T) {
+			spy, _, ctx := spied(t)
+			gate, buf := newGate(t, ctx), zeros(t, ctx)
+			own := ok(open(ctx))(t)
+			s, c := newStream(t, own), newCounter(t, own, buf)
+			gate.hold(t, s)
+			limited, cancel := context.WithCancel(t.Context())
+			w := ok(c.Wait(limited, s, 1))(t)
+			require.NoError(t, own.Close())
+			full := spy.Fail("cuEventCreate", cu.ErrOutOfMemory)
+			cancel()
+			require.ErrorIs(t, c.Close(), ErrInUse)
+			gate.open(t)
+			require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+			require.NotContains(t, w.Result().Error(), "waits still")
+			require.ErrorIs(t, errOf(ctx.NewEvent(cu.EventDisableTiming)), cu.ErrOutOfMemory)
+			full.Stop()
+			c.limit = closeLimit
+			require.NoError(t, errors.Join(c.Close(), buf.Close()))
+			require.ErrorIs(t, c.Signal(s, 1), cu.ErrGivenUp)
+			requireWell(t, ctx)
+		})
+	}
 }
 
 // A lateContext is told to end while it is looked at.
@@ -230,72 +240,44 @@ func TestCounterIsClosedWhileAWaitIsGivenUp(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// Nothing is queued once the usage has ended, not even by a caller that was about to.
-func TestEndedUsageTakesNoWork(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	s, buf := newStream(t, ctx), zeros(t, ctx)
-	c := newCounter(t, ctx, buf)
-	require.NoError(t, c.Close())
-	require.ErrorIs(t, c.usage.give(s, func() error { panic("called") }), ErrClosed)
-	require.NoError(t, buf.Close())
-}
-
-// A counter that is closed while others signal waits for no later signal. Such a signal is
+// A counter that is closed while another signals waits for no later signal. Such a signal is
 // refused, and does not reach memory that is gone.
 func TestCounterIsClosedWhileOthersSignal(t *testing.T) {
 	_, ctx := leavesNothing(t)
-	patient := soon(t)
-	var streams [3]*cu.Stream
-	for i := range streams {
-		streams[i] = newStream(t, ctx)
-	}
-	var mu sync.Mutex
+	s := newStream(t, ctx)
 	for range 20 {
 		buf := zeros(t, ctx)
 		c := newCounter(t, ctx, buf)
 		c.limit = 30 * time.Second
-		var all sync.WaitGroup
-		begun := make(chan struct{}, len(streams))
-		var n uint64
-		signal := func(s *cu.Stream) error {
-			mu.Lock()
-			defer mu.Unlock()
-			n++
-			return c.Signal(s, n)
-		}
-		for _, s := range streams {
-			all.Go(func() {
-				for first := true; ; first = false {
-					err := signal(s)
-					if first {
-						begun <- struct{}{}
-					}
-					if err != nil {
-						if !errors.Is(err, ErrClosed) {
-							t.Error(err)
-						}
-						return
-					}
-					if err := s.Synchronize(patient); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		<-begun
-		require.NoError(t, c.Close())
-		require.NoError(t, buf.Close())
-		all.Wait()
+		begun, refused := make(chan error, 1), make(chan error)
+		go func() {
+			err := c.Signal(s, 1)
+			begun <- err
+			for n := uint64(2); err == nil; n++ {
+				err = errors.Join(c.Signal(s, n), s.Synchronize(soon(t)))
+			}
+			refused <- err
+		}()
+		require.NoError(t, <-begun)
+		require.NoError(t, errors.Join(c.Close(), buf.Close()))
+		require.ErrorIs(t, <-refused, ErrClosed)
 	}
 	requireWell(t, ctx)
 }
 
 // A graph would signal at every launch, for ever: a counter takes no stream that is
-// being captured, and does the capture no harm.
-func TestCounterIsNotCaptured(t *testing.T) {
+// being captured, and does the capture no harm. Nor does it take one of a closed context, which
+// makes no counter either.
+func TestStreamsThatACounterDoesNotTake(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	s, buf := newStream(t, ctx), zeros(t, ctx)
+	own := ok(ctx.Retain())(t)
+	closed := newStream(t, own)
+	require.NoError(t, own.Close())
+	require.ErrorIs(t, errOf(NewCounter(own, buf, 0)), cu.ErrClosed)
 	c := newCounter(t, ctx, buf)
+	require.ErrorIs(t, c.Signal(closed, 1), cu.ErrClosed)
+	require.ErrorIs(t, errOf(c.Wait(soon(t), closed, 1)), cu.ErrClosed)
 	g := ok(s.Capture(func() error {
 		require.ErrorIs(t, c.Signal(s, 1), cu.ErrStreamCaptureUnsupported)
 		require.ErrorIs(t, errOf(c.Wait(soon(t), s, 1)), cu.ErrStreamCaptureUnsupported)
@@ -329,25 +311,6 @@ func TestCounterWithoutAMark(t *testing.T) {
 	require.ErrorIs(t, err, ErrInUse)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorContains(t, err, "the driver does not say whether they are done")
-	c.limit = closeLimit
-	require.NoError(t, errors.Join(c.Close(), buf.Close()))
-}
-
-// A stream is freed though the driver makes no more events.
-func TestWaitIsFreedWithoutANewEvent(t *testing.T) {
-	spy, dev, _ := spied(t)
-	ctx := cutest.Context(t, dev)
-	s, buf := newStream(t, ctx), zeros(t, ctx)
-	c := newCounter(t, ctx, buf)
-	limited, cancel := context.WithCancel(t.Context())
-	w := ok(c.Wait(limited, s, 1))(t)
-	require.ErrorIs(t, c.Close(), ErrInUse)
-	full := spy.Fail("cuEventCreate", cu.ErrOutOfMemory)
-	cancel()
-	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
-	require.NotContains(t, w.Result().Error(), "waits still")
-	require.ErrorIs(t, errOf(ctx.NewEvent(cu.EventDisableTiming)), cu.ErrOutOfMemory)
-	full.Stop()
 	c.limit = closeLimit
 	require.NoError(t, errors.Join(c.Close(), buf.Close()))
 }

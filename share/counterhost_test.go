@@ -48,36 +48,23 @@ func TestCounterOnTheHost(t *testing.T) {
 	require.ErrorContains(t, mine.Await(soon(t), given), "counts below")
 }
 
-// A wait on the host that is given up breaks nothing.
-func TestAwaitThatEnds(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	s := newStream(t, ctx)
-	mine, _ := counters(t, ctx, control(t, ctx))
-	limited, cancel := context.WithCancelCause(t.Context())
-	late := errors.New("too late")
-	cancel(late)
-	err := mine.Await(limited, 1)
-	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorIs(t, err, late)
-	require.NoError(t, mine.Signal(s, 1))
-	require.NoError(t, mine.Await(soon(t), 1))
-	require.ErrorIs(t, mine.Await(limited, 1), late, "it is there, and nobody wants to know")
-}
-
-// Close of the counter ends what waits for it on the host.
+// Close of the counter ends what waits for it on the host. Nothing can be asked of it then.
 func TestCounterIsClosedWhileTheHostWaits(t *testing.T) {
 	_, ctx := leavesNothing(t)
-	buf := zeros(t, ctx)
+	buf, s := zeros(t, ctx), newStream(t, ctx)
 	c := ok(NewCounter(ctx, buf, parentSlot))(t)
 	results := make(chan error)
 	for range 3 {
 		go func() { results <- c.Await(soon(t), 1) }()
 	}
-	require.NoError(t, c.Close())
+	require.NoError(t, errors.Join(c.Close(), c.Close()))
 	for range 3 {
 		require.ErrorIs(t, <-results, ErrClosed)
 	}
-	require.ErrorIs(t, errOf(c.Value()), ErrClosed)
+	for _, err := range []error{errOf(c.Value()), c.Signal(s, 1), errOf(c.Wait(soon(t), s, 1))} {
+		require.ErrorIs(t, err, ErrClosed)
+	}
+	require.ErrorIs(t, c.usage.give(s, func() error { panic("called") }), ErrClosed, "a caller that was about to")
 	require.NoError(t, buf.Close())
 }
 
@@ -87,9 +74,7 @@ func TestCounterThatAnotherHasGivenUp(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	s, buf := newStream(t, ctx), control(t, ctx)
 	mine, other := counters(t, ctx, buf)
-	theirs, err := NewCounter(ctx, buf, parentSlot) // as the peer's of the same slot
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, theirs.Close()) })
+	theirs := counterAt(t, ctx, buf, parentSlot) // as the peer's of the same slot
 	limited, cancel := context.WithCancel(t.Context())
 	w := ok(mine.Wait(limited, s, 1))(t)
 	awaited := make(chan error, 1)
@@ -123,30 +108,6 @@ func TestSignalsGrow(t *testing.T) {
 	require.NoError(t, mine.Await(soon(t), 6))
 }
 
-// When the first of two waits in one stream is given up, the second fails, too, whether it is
-// for the same counter or for another, whose number has come.
-func TestWaitBehindOneThatWasGivenUp(t *testing.T) {
-	for _, same := range []bool{true, false} {
-		_, ctx := leavesNothing(t)
-		s, signals := newStream(t, ctx), newStream(t, ctx)
-		mine, other := counters(t, ctx, control(t, ctx))
-		next := other
-		if same {
-			next = mine
-		}
-		limited, cancel := context.WithCancel(t.Context())
-		first := ok(mine.Wait(limited, s, 1))(t)
-		second := ok(next.Wait(soon(t), s, 2))(t)
-		require.NoError(t, other.Signal(signals, 2))
-		cancel()
-		require.ErrorIs(t, second.Result(), cu.ErrGivenUp)
-		require.ErrorIs(t, second.Result(), context.Canceled)
-		require.ErrorIs(t, first.Result(), cu.ErrGivenUp)
-		require.NoError(t, other.Await(soon(t), 2), "the other counter is as it was")
-		require.NoError(t, s.Synchronize(soon(t)))
-	}
-}
-
 // A signal behind a wait that was given up does not pass for finished: the peer's waits for
 // it fail, on the host and in streams, also those that come later, and so does the signaller's
 // counter. One behind another wait, or before that one, is as ever.
@@ -155,11 +116,7 @@ func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
 	s, theirStream, buf := newStream(t, ctx), newStream(t, ctx), newBuffer(t, ctx, 4*CounterStride)
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
 	mine, _ := counters(t, ctx, buf)
-	open := func(slot int) *Counter {
-		c := ok(NewCounter(ctx, buf, slot))(t)
-		t.Cleanup(func() { require.NoError(t, c.Close()) })
-		return c
-	}
+	open := func(slot int) *Counter { return counterAt(t, ctx, buf, slot) }
 	before, behind := open(2), open(3)
 	theirBefore, theirs, late := open(2), open(3), open(3) // as the peer's of the same slots
 	require.NoError(t, before.Signal(s, 1))
@@ -301,21 +258,11 @@ func TestFault90_SignalBehindAnotherWaitForTheSame(t *testing.T) {
 	ctx := leavesNothingOn(t, cutest.Device(t, faults.Option()))
 	first, second, buf := newStream(t, ctx), newStream(t, ctx), newBuffer(t, ctx, 4*CounterStride)
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
-	open := func(slot int) *Counter {
-		c := ok(NewCounter(ctx, buf, slot))(t)
-		t.Cleanup(func() { require.NoError(t, c.Close()) })
-		return c
-	}
+	open := func(slot int) *Counter { return counterAt(t, ctx, buf, slot) }
 	mine, other, behind, theirs := open(0), open(1), open(2), open(2) // as the peer's of the same slot
 	limited, cancel := context.WithCancel(t.Context())
-	var w []*cu.StreamWait
-	for _, x := range []struct {
-		c   *Counter
-		ctx context.Context
-		s   *cu.Stream
-	}{{mine, limited, first}, {mine, soon(t), second}, {other, soon(t), second}} {
-		wait := ok(x.c.Wait(x.ctx, x.s, 1))(t)
-		w = append(w, wait)
+	w := []*cu.StreamWait{
+		ok(mine.Wait(limited, first, 1))(t), ok(mine.Wait(soon(t), second, 1))(t), ok(other.Wait(soon(t), second, 1))(t),
 	}
 	require.NoError(t, behind.Signal(second, 1))
 	var writes []cu.DevicePtr
@@ -336,13 +283,14 @@ func TestFault90_SignalBehindAnotherWaitForTheSame(t *testing.T) {
 
 // A copy may have the word behind the number from before a wait was given up, and the number
 // from after that: it is looked at again. Where nothing has changed one copy is enough.
+// One that falls whenever it is looked at ends no wait and keeps nobody.
 func TestNumberAndWordAreReadInOrder(t *testing.T) {
 	faults := cutest.NewFaults(t)
 	ctx := leavesNothingOn(t, cutest.Device(t, faults.Option()))
 	s, buf := newStream(t, ctx), control(t, ctx)
-	mine, _ := counters(t, ctx, buf)
+	mine, other := counters(t, ctx, buf)
 	copies := 0
-	faults.Hook("cuMemcpyDtoHAsync_v2", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+	hook := faults.Hook("cuMemcpyDtoHAsync_v2", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		r := next()
 		if copies++; copies == 4 {
 			setWord(call.Arg(0)+spoiledAt, 0)
@@ -361,20 +309,15 @@ func TestNumberAndWordAreReadInOrder(t *testing.T) {
 	require.NoError(t, s.Synchronize(soon(t)))
 	require.ErrorIs(t, errOf(mine.Value()), cu.ErrGivenUp)
 	require.Equal(t, 5, copies)
-}
+	hook.Stop()
 
-// A number that falls whenever it is looked at ends no wait and keeps nobody.
-func TestNumberThatFalls(t *testing.T) {
-	faults := cutest.NewFaults(t)
-	ctx := leavesNothingOn(t, cutest.Device(t, faults.Option()))
-	mine, _ := counters(t, ctx, control(t, ctx))
-	number := uint64(1000)
+	number := uint64(1000) // which falls whenever it is looked at
 	faults.Hook("cuMemcpyDtoHAsync_v2", func(call sys.Call, next func() sys.CUresult) sys.CUresult {
 		r := next()
 		number--
 		setWord(call.Arg(0), number)
 		return r
 	})
-	require.ErrorContains(t, errOf(mine.Value()), "falls again and again")
-	require.ErrorContains(t, mine.Await(soon(t), 1), "falls again and again")
+	require.ErrorContains(t, errOf(other.Value()), "falls again and again")
+	require.ErrorContains(t, other.Await(soon(t), 1), "falls again and again")
 }

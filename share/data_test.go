@@ -12,15 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// Application data of any size that is allowed comes as it was given, to every consumer, and
-// a list says how much it is.
+// Application data of any size that is allowed comes as it was given, to every consumer that
+// takes so much, and a list says how much it is.
 func TestDataOfAnySize(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
@@ -30,30 +29,38 @@ func TestDataOfAnySize(t *testing.T) {
 		srv := listen(t)
 		serveAs(t, srv, "data", buf, ReadOnly, WithData(data))
 		require.Equal(t, size, listedBy(t, srv)[0].DataSize)
-		for range 2 {
-			att := attached(t, srv, "data", dev)
+		for _, most := range []int{MaxData, int(size)} {
+			att := attached(t, srv, "data", dev, WithMaxData(most))
 			require.True(t, bytes.Equal(data, att.Offer().Data), "%d bytes", size)
 			require.NoError(t, att.Close())
+		}
+		if size > 0 {
+			require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithMaxData(int(size-1)))), ErrTooLarge)
 		}
 		require.NoError(t, srv.Close())
 	}
 }
 
-// Large data comes behind the offer of legacy memory as well.
+// Large data comes behind the offer of legacy memory as well. A consumer that keeps the
+// descriptor, and does to it what it can, changes nothing for others.
 func TestDataOfLegacyMemory(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	data := noise(wire.MaxData+1, 5)
 	serveLegacy(t, srv, newLegacy(t, ctx, 1), WithData(data))
 	want := wants(dev)
 	want.Capabilities = wire.TakesLegacy | wire.TakesData
-	conn := asked(t, srv, want)
-	rec := ok(conn.Receive(soon(t)))(t)
-	m := ok(wire.Decode(rec.Data))(t)
-	require.NotNil(t, m.(wire.Offer).Legacy)
-	rec = ok(conn.Receive(soon(t)))(t)
-	got := ok(readSealed(rec.Files[0], m.(wire.Offer).DataSize))(t)
-	require.True(t, bytes.Equal(data, got))
-	require.NoError(t, errors.Join(rec.Close(), conn.Close()))
+	for range 2 {
+		conn := asked(t, srv, want)
+		offer := heard(t, conn).(wire.Offer)
+		require.NotNil(t, offer.Legacy)
+		rec := ok(conn.Receive(soon(t)))(t)
+		require.Len(t, rec.Files, 1)
+		got := ok(readSealed(rec.Files[0], offer.DataSize))(t)
+		require.True(t, bytes.Equal(data, got))
+		require.NoError(t, errOf(rec.Files[0].Seek(0, 2)))
+		require.ErrorIs(t, errOf(rec.Files[0].Write([]byte("x"))), unix.EPERM)
+		require.NoError(t, errors.Join(rec.Close(), conn.Close()))
+	}
 }
 
 // A consumer that waits for the offer, or for its data in memory, gets the application data; so
@@ -90,26 +97,6 @@ func TestDataForAConsumerThatWaits(t *testing.T) {
 	require.True(t, bytes.Equal(data[1:], <-got))
 }
 
-// The producer puts large data in one sealed file, which is closed with the offer.
-func TestDataFileIsSealedAndGoesWithTheOffer(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	f := ok(descriptor.Sealed("data", noise(5000, 1)))(t)
-	seals := ok(unix.FcntlInt(f.Fd(), unix.F_GET_SEALS, 0))(t)
-	require.Equal(t, sealed|unix.F_SEAL_SEAL, seals&^unix.F_SEAL_EXEC)
-	require.ErrorIs(t, errOf(f.WriteAt([]byte("x"), 0)), unix.EPERM)
-	require.ErrorIs(t, f.Truncate(1), unix.EPERM)
-	require.NoError(t, f.Close())
-
-	srv := listen(t)
-	before := cutest.Descriptors()
-	p := ok(srv.Prepare("x", buf, ReadOnly, WithData(noise(5000, 1))))(t)
-	require.ErrorIs(t, errOf(srv.Prepare("x", buf, ReadOnly, WithData(noise(5000, 1)))), ErrNameTaken)
-	require.NoError(t, p.Close())
-	after := cutest.Descriptors()
-	require.Equal(t, before["data"], after["data"])
-}
-
 // A consumer that has not said that it takes a DATA is told by name, and is sent nothing of
 // the offer.
 func TestDataIsForWhoTakesIt(t *testing.T) {
@@ -131,42 +118,6 @@ func TestDataIsForWhoTakesIt(t *testing.T) {
 	requireServed(t, srv, ctx)
 }
 
-// Data that fits the record is bounded by the consumer, too.
-func TestMaxDataOfSmallData(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	put(t, srv, newBuffer(t, ctx, 1), WithData([]byte("xy")))
-	for n, want := range map[int]error{0: ErrTooLarge, 1: ErrTooLarge, 2: nil} {
-		att, err := Attach(soon(t), srv.Path(), "data", dev, WithMaxData(n))
-		require.ErrorIs(t, err, want, n)
-		require.NoError(t, att.Close())
-	}
-}
-
-// A consumer that keeps the descriptor, and does to it what it can, changes nothing for
-// others.
-func TestHostileConsumerOfData(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	data := noise(10000, 9)
-	put(t, srv, newBuffer(t, ctx, 1), WithData(data))
-	want := wants(dev)
-	want.Capabilities = wire.TakesData
-	conn := asked(t, srv, want)
-	offer := ok(conn.Receive(soon(t)))(t)
-	rec := ok(conn.Receive(soon(t)))(t)
-	require.Len(t, rec.Files, 1)
-	f := rec.Files[0]
-	require.NoError(t, errOf(f.Seek(0, 2)))
-	require.ErrorIs(t, unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096), unix.EPERM)
-	require.ErrorIs(t, errOf(f.Write([]byte("x"))), unix.EPERM)
-	if w, err := os.OpenFile("/proc/self/fd/"+fmt.Sprint(f.Fd()), os.O_RDWR|os.O_TRUNC, 0); err == nil {
-		_ = w.Close()
-		require.Fail(t, "cut off")
-	}
-	att := attached(t, srv, "data", dev)
-	require.True(t, bytes.Equal(data, att.Offer().Data))
-	require.NoError(t, errors.Join(att.Close(), rec.Close(), offer.Close(), conn.Close()))
-}
-
 // memory is a file of memory (memfd_create(2)) of that size, with those seals.
 func memory(t testing.TB, size int64, seals int) *os.File {
 	t.Helper()
@@ -176,6 +127,29 @@ func memory(t testing.TB, size int64, seals int) *os.File {
 	require.NoError(t, f.Truncate(size))
 	require.NoError(t, errOf(unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals)))
 	return f
+}
+
+// unwanted is what an offer comes with, the error of Attach, and what that says.
+type unwanted struct {
+	lies []lie
+	want error
+	text string
+}
+
+// requireRefused checks that a consumer takes none of it, ends in time and keeps nothing.
+func requireRefused(t *testing.T, dev *cu.Device, cases map[string]unwanted, opts ...AttachOption) {
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			timeout := DefaultTimeout
+			if errors.Is(c.want, ErrTimeout) {
+				timeout = 100 * time.Millisecond
+			}
+			_, err := Attach(soon(t), impostor(t, tell(t, c.lies...)), "data", dev, append(opts, WithTimeout(timeout))...)
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, err, c.text)
+		})
+	}
 }
 
 // TestFault84_DataThatIsNotAsItShouldBe: whatever comes as application data, the consumer
@@ -189,27 +163,17 @@ func TestFault84_DataThatIsNotAsItShouldBe(t *testing.T) {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	writeOnly := ok(os.OpenFile("/proc/self/fd/"+fmt.Sprint(good.Fd()), os.O_WRONLY, 0))(t)
-	tmpfs := ok(os.CreateTemp("/dev/shm", "gpufd"))(t)
-	require.NoError(t, errors.Join(os.Remove(tmpfs.Name()), tmpfs.Truncate(size)))
-	path := ok(unix.Open(".", unix.O_PATH|unix.O_CLOEXEC, 0))(t)
-	odd := os.NewFile(uintptr(path), "path")
-	t.Cleanup(func() { require.NoError(t, sock.CloseFiles([]*os.File{r, w, writeOnly, tmpfs, odd})) })
+	t.Cleanup(func() { require.NoError(t, sock.CloseFiles([]*os.File{r, w, writeOnly})) })
 
 	says := func(size uint64) lie { return tr.say(func(o *wire.Offer) { o.DataSize = size }, tr.files...) }
 	with := func(files ...*os.File) []lie { return []lie{says(size), {wire.Encode(wire.Data{}), files}} }
-	for name, c := range map[string]struct {
-		lies []lie
-		want error
-		text string
-	}{
+	requireRefused(t, dev, map[string]unwanted{
 		"not sealed against writing": {with(writable), ErrWire, "no sealed memory"},
 		"not sealed at all":          {with(memory(t, size, 0)), ErrWire, "no sealed memory"},
 		"may grow":                   {with(memory(t, size, sealed&^unix.F_SEAL_GROW)), ErrWire, "no sealed memory"},
 		"may shrink":                 {with(memory(t, size, sealed&^unix.F_SEAL_SHRINK)), ErrWire, "no sealed memory"},
 		"sealed for later alone":     {with(memory(t, size, unix.F_SEAL_FUTURE_WRITE|sealed&^unix.F_SEAL_WRITE)), ErrWire, "no sealed memory"},
-		"a file of tmpfs":            {with(tmpfs), ErrWire, "no sealed memory"},
 		"a pipe":                     {with(r), ErrWire, "no sealed memory"},
-		"a path":                     {with(odd), ErrWire, "no sealed memory"},
 		"device memory":              {with(tr.other), ErrWire, "no sealed memory"},
 		"only to be written":         {with(writeOnly), ErrWire, "bad file descriptor"},
 		"smaller":                    {with(other), ErrWire, "4999 bytes; the offer says 5000"},
@@ -229,18 +193,7 @@ func TestFault84_DataThatIsNotAsItShouldBe(t *testing.T) {
 		"2^64-1":         {[]lie{says(1<<64 - 1)}, ErrTooLarge, ""},
 		"another size in the second": {[]lie{tr.say(func(o *wire.Offer) { o.DataSize, o.FDs = size, 2 }, tr.files[:2]...),
 			tr.say(func(o *wire.Offer) { o.DataSize, o.First, o.FDs = size+1, 2, 1 }, tr.files[2])}, ErrWire, "contradict"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			leavesNothing(t)
-			timeout := DefaultTimeout
-			if errors.Is(c.want, ErrTimeout) {
-				timeout = 100 * time.Millisecond
-			}
-			_, err := Attach(soon(t), impostor(t, tell(t, c.lies...)), "data", dev, WithTimeout(timeout))
-			require.ErrorIs(t, err, c.want)
-			require.ErrorContains(t, err, c.text)
-		})
-	}
+	})
 	for name, lies := range map[string][]lie{
 		"honest":          with(good),
 		"progress":        {says(size), {wire.Encode(wire.Progress{}), nil}, with(good)[1]},
@@ -253,23 +206,69 @@ func TestFault84_DataThatIsNotAsItShouldBe(t *testing.T) {
 	}
 }
 
-// Data that nobody announced, and data that comes again, is no part of an offer: the
-// consumer is attached, and its lease ends.
-func TestDataThatWasNotAnnounced(t *testing.T) {
+// Each lease has memory of its own, which only its two sides have. It comes behind the data, also
+// of an offer of several records, and for a consumer that resumes.
+func TestCursorsAreOfOneLease(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
+	srv := listen(t)
+	began := 0
+	serveAs(t, srv, "data", buf, ReadOnly, WithData(noise(5000, 3)), WithCursors(4096, func(l *Lease, f *os.File) error {
+		began++
+		require.Equal(t, began, l.Number())
+		_, err := f.WriteAt([]byte{byte(began)}, 100)
+		return err
+	}))
+	for n := range byte(2) {
+		att := attached(t, srv, "data", dev, WithCursorsOf(4096))
+		b := make([]byte, 4096)
+		require.NoError(t, errOf(att.Cursors().ReadAt(b, 0)))
+		require.Equal(t, n+1, b[100])
+		require.Error(t, att.Cursors().Truncate(8192), "its size is sealed")
+		require.Error(t, att.Cursors().Truncate(0))
+		require.NoError(t, att.Close())
+	}
+	_, err := Attach(soon(t), srv.Path(), "data", dev)
+	var no *RefusalError
+	require.ErrorAs(t, err, &no)
+	require.Equal(t, RefusedUnsupported, no.Code)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithCursorsOf(4095))), ErrTooLarge)
+	require.NoError(t, srv.Close())
+}
+
+// The application may turn a consumer away when it is to have cursors.
+func TestCursorsThatAreNotGiven(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	s := put(t, srv, newBuffer(t, ctx, 100), WithCursors(8, func(*Lease, *os.File) error { return errors.New("no place for you") }))
+	_, err := Attach(soon(t), srv.Path(), "data", dev, WithCursorsOf(8))
+	require.ErrorIs(t, err, ErrRefused)
+	require.ErrorContains(t, err, "no place for you")
+	s.await(t, Ended, 1)
+	for _, bad := range []OfferOption{WithCursors(0, func(*Lease, *os.File) error { return nil }), WithCursors(8, nil), WithCursors(MaxCursors+1, func(*Lease, *os.File) error { return nil })} {
+		require.Error(t, errOf(newOfferOptions([]OfferOption{bad})))
+	}
+}
+
+// FAULT 95: cursors that are not sealed, or not as large as the offer says, or come where none
+// belong, are refused, and nothing is kept.
+func TestFault95_CursorsThatAreNotAsTheyShouldBe(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	f := memory(t, 5000, sealed)
-	extra := lie{wire.Encode(wire.Data{}), []*os.File{f}}
-	for name, lies := range map[string][]lie{
-		"without field 4": {tr.say(nil, tr.files...), extra},
-		"twice":           {tr.say(func(o *wire.Offer) { o.DataSize = 5000 }, tr.files...), extra, extra},
-	} {
-		t.Run(name, func(t *testing.T) {
-			leavesNothing(t)
-			att := ok(Attach(soon(t), impostor(t, tell(t, lies...)), "data", dev))(t)
-			ended := awaitDone(t, att)
-			require.True(t, errors.Is(ended, sock.ErrTooManyFDs) || errors.Is(ended, sock.ErrPeerLost), "%v: it was told, or the kernel took no descriptor", ended)
-			require.NoError(t, att.Close())
-		})
-	}
+	const size = 4096
+	good := memory(t, size, cursorSeals)
+	says := tr.say(func(o *wire.Offer) { o.CursorSize = size }, tr.files...)
+	with := func(files ...*os.File) []lie { return []lie{says, {wire.Encode(wire.Cursors{}), files}} }
+	cursors := lie{wire.Encode(wire.Cursors{}), []*os.File{good}}
+	requireRefused(t, dev, map[string]unwanted{
+		"may shrink":       {with(memory(t, size, unix.F_SEAL_GROW)), ErrWire, "no sealed memory"},
+		"may grow":         {with(memory(t, size, unix.F_SEAL_SHRINK)), ErrWire, "no sealed memory"},
+		"device memory":    {with(tr.other), ErrWire, "no sealed memory"},
+		"smaller":          {with(memory(t, size-1, cursorSeals)), ErrWire, "4095 bytes; the offer says 4096"},
+		"no descriptor":    {with(), ErrWire, "0 descriptors instead of 1"},
+		"before the offer": {[]lie{cursors}, ErrProtocol, "CURSORS where none belongs"},
+		"without a word":   {[]lie{tr.say(func(o *wire.Offer) { o.DataSize = 5000 }, tr.files...), cursors}, ErrProtocol, "CURSORS where none belongs"},
+		"it does not come": {[]lie{says}, ErrTimeout, ""},
+		"more than wanted": {[]lie{tr.say(func(o *wire.Offer) { o.CursorSize = size + 1 }, tr.files...)}, ErrTooLarge, "4097"},
+	}, WithCursorsOf(size))
 }

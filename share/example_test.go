@@ -6,70 +6,55 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
+
+// must ends the example if anything went wrong.
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
+}
+
+// device returns a GPU, or without one the device of the software driver.
+func device() *cu.Device { return must(must(cu.Open(cu.WithFallback(soft.Resolver))).Device(0)) }
+
+// listen serves at a socket in a new directory, which is 0700, as it has to be.
+func listen() (srv *share.Server, dir string) {
+	dir = must(os.MkdirTemp("", "example"))
+	return must(share.Listen(filepath.Join(dir, "socket"))), dir
+}
 
 // A producer fills device memory and offers it; a consumer, mostly another
 // process, attaches and reads the same bytes. Without a GPU they use the software
 // driver.
 func Example() {
-	if err := produce(); err != nil {
-		log.Fatal(err)
-	}
-	// Output:
-	// weights: 3 numbers, [3.5 1.25 -2]
-}
-
-func produce() (err error) {
-	drv, err := cu.Open(cu.WithFallback(soft.Resolver))
-	if err != nil {
-		return err
-	}
-	dev, err := drv.Device(0)
-	if err != nil {
-		return err
-	}
-	ctx, err := dev.PrimaryContext()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, ctx.Close()) }()
-
-	weights := []float32{3.5, 1.25, -2}
-	buf, err := vmm.New(dev, 12) // mapped, read-write here
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, buf.Close()) }()
-	if err := cu.CopyToDevice(ctx, buf.Ptr(), weights); err != nil {
-		return err
-	}
-
-	dir, err := os.MkdirTemp("", "example") // 0700, as the socket's directory has to be
-	if err != nil {
-		return err
-	}
+	dev := device()
+	ctx := must(dev.PrimaryContext())
+	buf := must(vmm.New(dev, 12)) // mapped, read-write here
+	must(0, cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2}))
+	srv, dir := listen()
 	defer os.RemoveAll(dir)
-	srv, err := share.Listen(filepath.Join(dir, "socket"))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, srv.Close()) }()
 
 	srv.Expect("weights") // consumers that come early wait
-	cctx, stop := context.WithCancel(context.Background())
+	offering, stop := context.WithCancel(context.Background())
 	consumed := make(chan error, 1)
 	go func() {
 		consumed <- consume(srv.Path(), dev)
 		stop()
 	}()
-	err = srv.Offer(cctx, "weights", buf, share.ReadOnly) // serves until cctx is done
-	return errors.Join(err, <-consumed)
+	err := srv.Offer(offering, "weights", buf, share.ReadOnly) // serves until offering is done
+	must(0, errors.Join(err, <-consumed, srv.Close(), buf.Close(), ctx.Close()))
+	// Output:
+	// weights: 3 numbers, [3.5 1.25 -2]
 }
 
 func consume(path string, dev *cu.Device) error {
@@ -89,4 +74,162 @@ func consume(path string, dev *cu.Device) error {
 	}
 	fmt.Printf("%s: %d numbers, %v\n", att.Offer().Name, len(numbers), numbers)
 	return nil
+}
+
+// A consumer maps the memory while its data is still being written, and attaches
+// when it is there: what is left of the handoff then is one record and its answer.
+func ExampleServer_Prepare() {
+	dev := device()
+	ctx, buf := must(dev.PrimaryContext()), must(vmm.New(dev, 12))
+	srv, dir := listen()
+	defer os.RemoveAll(dir)
+
+	offer := must(srv.Prepare("weights", buf, share.ReadOnly, share.WithLeases(1)))
+	defer offer.Close() // does nothing after Offer
+	consumed := make(chan error, 1)
+	go func() { consumed <- consume(srv.Path(), dev) }() // maps, and waits for the data
+
+	fmt.Println("the producer writes")
+	must(0, cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2}))
+	must(0, offer.Offer(context.Background()))
+	must(0, errors.Join(<-consumed, srv.Close(), buf.Close(), ctx.Close()))
+	// Output:
+	// the producer writes
+	// weights: 3 numbers, [3.5 1.25 -2]
+}
+
+// A producer watches who holds its memory, and takes one lease back. The consumer
+// is told; the offer goes on.
+func ExampleLease_Revoke() {
+	dev := device()
+	buf := must(vmm.New(dev, 4096))
+	srv, dir := listen()
+	defer os.RemoveAll(dir)
+
+	leases := make(chan *share.Lease, 1)
+	ctx, stop := context.WithCancel(context.Background())
+	offered := make(chan error)
+	srv.Expect("cache") // consumers that come early wait
+	go func() {
+		offered <- srv.Offer(ctx, "cache", buf, share.ReadOnly, share.OnLease(func(l *share.Lease) { leases <- l }))
+	}()
+
+	att := must(share.Attach(ctx, srv.Path(), "cache", dev)) // mostly in another process
+	l := <-leases
+	fmt.Printf("consumer %d has %s access\n", l.Number(), l.Access())
+	l.Revoke()
+
+	<-att.Done()
+	fmt.Println("the consumer's lease is over:", att.Err())
+	fmt.Printf("what it has mapped it keeps: %d bytes\n", att.Buffer().Size())
+	<-l.Done()
+	fmt.Printf("consumer %d is gone: %v\n", l.Number(), l.Err())
+	stop()
+	must(0, errors.Join(att.Close(), <-offered, srv.Close(), buf.Close()))
+	// Output:
+	// consumer 1 has read-only access
+	// the consumer's lease is over: share: revoked by the producer
+	// what it has mapped it keeps: 4096 bytes
+	// consumer 1 is gone: share: revoked by the producer
+}
+
+// A producer puts up a second version while a consumer has the first. The consumer is
+// told, attaches again, and lets go of the first, which is its producer's again then.
+func ExampleServer_Replace() {
+	dev := must(must(cu.Open(cu.WithResolver(soft.Resolver))).Device(0))
+	srv, dir := listen()
+	defer os.RemoveAll(dir)
+	ctx, stop := context.WithCancel(context.Background())
+	srv.Expect("weights")
+	offer := func(size uint64) (ended chan error) {
+		ended = make(chan error, 1)
+		buf := must(vmm.New(dev, size))
+		go func() { // until another version has come and nobody has this one any more
+			ended <- errors.Join(srv.Replace(ctx, "weights", buf, share.ReadOnly), buf.Close())
+		}()
+		return ended
+	}
+
+	first := offer(1000)
+	att := must(share.Attach(ctx, srv.Path(), "weights", dev)) // mostly in another process
+	fmt.Printf("the consumer has %d bytes\n", att.Size())
+	second := offer(2000)
+	select {
+	case <-att.Superseded():
+	case <-att.Done(): // its producer has gone
+	}
+	next := must(share.Attach(ctx, srv.Path(), "weights", dev))
+	fmt.Printf("the consumer has %d bytes\n", next.Size())
+	must(0, errors.Join(att.Close(), next.Close(), <-first))
+	fmt.Println("the first version is free again")
+
+	for _, o := range must(share.List(ctx, srv.Path())) {
+		fmt.Printf("%s: %d bytes, %s\n", o.Name, o.Size, o.Access)
+	}
+	stop()
+	must(0, errors.Join(<-second, srv.Close()))
+	// Output:
+	// the consumer has 1000 bytes
+	// the consumer has 2000 bytes
+	// the first version is free again
+	// weights: 2000 bytes, read-only
+}
+
+// A stream waits for what another process does, and goes on when that process is killed.
+func ExampleCounter() {
+	dev := device()
+	ctx := must(dev.PrimaryContext())
+	control := must(vmm.New(dev, share.CounterStride))
+	must(0, cu.Fill(ctx, control.Ptr(), uint8(0), control.Size()))
+	srv, dir := listen()
+	defer os.RemoveAll(dir)
+	srv.Expect("control")
+	alive, gone := context.WithCancelCause(context.Background()) // as long as the peer
+	onLease := share.OnLease(func(l *share.Lease) {
+		go func() { <-l.Done(); gone(l.Err()) }()
+	})
+	offered := make(chan error, 1)
+	offering, stop := context.WithCancel(context.Background())
+	go func() {
+		offered <- srv.Offer(offering, "control", control, share.ReadWrite, share.WithSynchronized(), onLease)
+	}()
+	other := exec.Command("/proc/self/exe")
+	other.Env = append(os.Environ(), peerEnv+"="+srv.Path())
+	must(0, other.Start())
+
+	s, counter := must(ctx.NewStream()), must(share.NewCounter(ctx, control, 0))
+	step1, step2 := must(counter.Wait(alive, s, 1)), must(counter.Wait(alive, s, 2))
+	fmt.Println("step 1:", step1.Result())
+	must(0, other.Process.Kill())
+	err := step2.Result() // the stream goes on, and nobody may rely on that
+	fmt.Println("step 2 was given up:", errors.Is(err, cu.ErrGivenUp), "because the peer was lost:", errors.Is(err, sock.ErrPeerLost))
+	_, err = counter.Value()
+	fmt.Println("nor on the counter:", errors.Is(err, cu.ErrGivenUp))
+	_ = other.Wait()
+	stop()
+	must(0, errors.Join(counter.Close(), s.Close(), <-offered, srv.Close(), control.Close(), ctx.Close()))
+	// Output:
+	// step 1: <nil>
+	// step 2 was given up: true because the peer was lost: true
+	// nor on the counter: true
+}
+
+// peerEnv makes this program the peer, and says at which socket.
+const peerEnv = "EXAMPLE_PEER"
+
+func init() {
+	if path := os.Getenv(peerEnv); path != "" {
+		peer(path)
+	}
+}
+
+// peer takes the first step, and is killed before the second.
+func peer(path string) {
+	dev := device()
+	ctx := must(dev.PrimaryContext())
+	att := must(share.Attach(context.Background(), path, "control", dev, share.WithAccess(share.ReadWrite)))
+	counter := must(share.NewCounter(ctx, att.Buffer(), 0))
+	must(0, counter.Signal(must(ctx.NewStream()), 1))
+	<-att.Done()
+	os.Exit(1) // the other was lost
 }

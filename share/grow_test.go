@@ -8,12 +8,14 @@ import (
 	"os"
 	"slices"
 	"testing"
-
-	"github.com/gpufd/gpufd/internal/wire"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -78,58 +80,6 @@ func strangers(honest wire.Type) map[string]stranger {
 	}
 }
 
-// A line is one step of a conversation by hand: it says a record, hears one of that type, or
-// does something.
-type line struct {
-	says  []byte
-	files []*os.File
-	hears wire.Type
-	does  func(*sock.Conn)
-}
-
-func say(m wire.Message, files ...*os.File) line { return line{says: wire.Encode(m), files: files} }
-
-func hear(m wire.Message) line { return line{hears: m.Type()} }
-
-func do(f func(*sock.Conn)) line { return line{does: f} }
-
-// typ is the type of the record that the line says or hears.
-func (l line) typ() wire.Type {
-	if l.says == nil {
-		return l.hears
-	}
-	return wire.Type(binary.LittleEndian.Uint16(l.says[6:]))
-}
-
-// play is one side of a conversation, to the end of lines.
-func play(ctx context.Context, conn *sock.Conn, lines []line) error {
-	for i, l := range lines {
-		if err := l.play(ctx, conn); err != nil {
-			return fmt.Errorf("line %d: %w", i, err)
-		}
-	}
-	return nil
-}
-
-func (l line) play(ctx context.Context, conn *sock.Conn) error {
-	if l.does != nil {
-		l.does(conn)
-		return nil
-	}
-	if l.says != nil {
-		return conn.Send(ctx, l.says, l.files...)
-	}
-	rec, err := conn.Receive(ctx)
-	if err != nil {
-		return err
-	}
-	m, err := wire.Decode(rec.Data)
-	if err == nil && m.Type() != l.hears {
-		err = fmt.Errorf("heard %#v and not %s", m, l.hears)
-	}
-	return errors.Join(err, rec.Close())
-}
-
 // everywhere are the lines with a record between any two, and before the first.
 func everywhere(lines []line, record []byte) (all []line) {
 	for _, l := range lines {
@@ -147,48 +97,6 @@ func withMore(lines []line) []line {
 		}
 	}
 	return lines
-}
-
-// played is what became of lines that a producer was to play, and the last that it heard
-// after them.
-type played struct {
-	err  error
-	last wire.Message
-}
-
-// verdictOf is what a consumer says in the end, or nil if it just goes. It waits for its
-// producer to close then.
-func verdictOf(ctx context.Context, conn *sock.Conn) (wire.Message, error) {
-	for {
-		rec, err := conn.Receive(ctx)
-		if errors.Is(err, sock.ErrPeerLost) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		_ = rec.Close()
-		m, err := wire.Decode(rec.Data)
-		switch m.(type) {
-		case nil, wire.Verdict, wire.Refuse:
-			return m, err
-		}
-	}
-}
-
-// producing is a producer that plays lines, and then hears its consumer out.
-func producing(t *testing.T, lines []line, then ...func(*sock.Conn)) (path string, became <-chan played) {
-	c := make(chan played, 1)
-	return impostor(t, func(conn *sock.Conn) {
-		p := played{err: play(soon(t), conn, lines)}
-		if p.err == nil {
-			for _, f := range then {
-				f(conn)
-			}
-			p.last, p.err = verdictOf(soon(t), conn)
-		}
-		c <- p
-	}), c
 }
 
 // A dialogue is what an honest producer says and hears. After so many lines its consumer is
@@ -236,20 +144,181 @@ func dialogues(t *testing.T, ctx *cu.Context) map[string]dialogue {
 	}
 }
 
-// requireAsHonest checks that a consumer takes lines for what d says.
-func requireAsHonest(t *testing.T, ctx *cu.Context, d dialogue, lines []line) {
+// A consumer ignores what a later producer says that may be ignored, wherever it says so.
+func TestConsumerIgnoresWhatItMay(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for name, d := range dialogues(t, ctx) {
+		for _, lines := range [][]line{d.lines, everywhere(withMore(d.lines), invented(lowerFlags))} {
+			t.Run(name, func(t *testing.T) {
+				path, became := producing(t, lines)
+				att, err := attachAny(soon(t), path, "data", dev)
+				if d.attached == never {
+					require.ErrorIs(t, err, d.fails)
+				} else {
+					require.NoError(t, err)
+					require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+					requireNoiseAt(t, ctx, att.Ptr(), att.Size(), 1)
+				}
+				require.NoError(t, att.Close())
+				require.Equal(t, played{}, <-became, "there is nothing to be said")
+			})
+		}
+	}
+}
+
+// failsAt returns the error of an attachment to a producer that says d up to line i, and then
+// something bad.
+func failsAt(t *testing.T, dev *cu.Device, path string, d dialogue, i int, opts ...AttachOption) error {
 	t.Helper()
-	path, became := producing(t, lines)
-	att, err := attachAny(soon(t), path, "data", ctx.Device())
-	if d.fails != nil {
-		require.ErrorIs(t, err, d.fails)
-	} else {
+	att, err := attachAny(soon(t), path, "data", dev, opts...)
+	if i >= d.attached {
 		require.NoError(t, err)
-		require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-		requireNoiseAt(t, ctx, att.Ptr(), att.Size(), 1)
+		err = awaitDone(t, att)
 	}
 	require.NoError(t, att.Close())
-	p := <-became
-	require.NoError(t, p.err)
-	require.Nil(t, p.last, "there is nothing to be said")
+	return err
+}
+
+// eachPlace runs f for each thing that d says, and where it is.
+func eachPlace(t *testing.T, all map[string]dialogue, f func(t *testing.T, d dialogue, i int)) {
+	for name, d := range all {
+		for i, l := range d.lines {
+			if l.says != nil {
+				t.Run(fmt.Sprintf("%s, %d", name, i), func(t *testing.T) { f(t, d, i) })
+			}
+		}
+	}
+}
+
+// A consumer does not go on without what it would have to understand, wherever that comes: it
+// names that to its caller and to the producer, and leaves nothing behind.
+func TestConsumerRefusesByName(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	eachPlace(t, dialogues(t, ctx), func(t *testing.T, d dialogue, i int) {
+		for what, s := range strangers(d.lines[i].typ()) {
+			bad := line{says: s.record(d.lines[i].says)}
+			if s.instead {
+				bad.files = d.lines[i].files
+			}
+			path, became := producing(t, append(slices.Clone(d.lines[:i]), bad))
+			err := failsAt(t, dev, path, d, i)
+			require.ErrorIs(t, err, ErrUnsupported, what)
+			require.NotErrorIs(t, err, ErrWire)
+			require.ErrorContains(t, err, s.names)
+			p := <-became
+			require.NoError(t, p.err)
+			requireTold(t, p.last, i >= d.attached, err)
+		}
+	})
+}
+
+// requireTold checks that last tells a producer of err: by VERDICT 0 until the consumer is
+// attached, and by REFUSE from then on.
+func requireTold(t *testing.T, last wire.Message, attached bool, err error) {
+	t.Helper()
+	if attached {
+		require.Equal(t, serve.Refusal(err), last)
+		return
+	}
+	require.Equal(t, wire.Verdict{Text: "attaching failed: " + err.Error()}, last)
+}
+
+// A record that may be ignored brings no descriptors: to ignore these would be to close what
+// a peer may have made to close slowly.
+func TestConsumerTakesNoDescriptorsWithWhatItIgnores(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	null := ok(os.Open(os.DevNull))(t)
+	defer null.Close()
+	eachPlace(t, dialogues(t, ctx), func(t *testing.T, d dialogue, i int) {
+		bad := line{says: invented(ignorable), files: []*os.File{null}}
+		path, became := producing(t, append(slices.Clone(d.lines[:i]), bad))
+		err := failsAt(t, dev, path, d, i)
+		p := <-became
+		switch {
+		case errors.Is(p.err, unix.EPERM): // the kernel keeps them from a consumer that has the offer
+			require.True(t, d.offeredBy(i))
+			require.ErrorIs(t, err, sock.ErrPeerLost)
+			return
+		case d.offeredBy(i) && errors.Is(err, sock.ErrTooManyFDs): // it came before the kernel was told, or cannot be
+		default:
+			require.ErrorIs(t, err, ErrWire)
+			require.ErrorContains(t, err, "type 32512 came with 1 descriptors")
+		}
+		require.NoError(t, p.err)
+		requireTold(t, p.last, i >= d.attached, err)
+	})
+}
+
+// insist sends records that may be ignored, too few for a flood, and says whether the peer has
+// gone before ctx was done.
+func insist(ctx context.Context, conn *sock.Conn) (gone bool) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		if errors.Is(conn.Send(ctx, invented(ignorable)), sock.ErrPeerLost) {
+			return true
+		}
+		<-tick.C
+	}
+	return false
+}
+
+// A place is a line of a dialogue, before which something else comes.
+type place struct {
+	dialogue
+	line int
+}
+
+// waitedFor are the places where a consumer waits for its producer.
+func waitedFor(t *testing.T, ctx *cu.Context) map[string]place {
+	all := dialogues(t, ctx)
+	return map[string]place{
+		"the offer": {all["two records"], 0}, "the rest of it": {all["two records"], 3}, "the data": {all["pending"], 2},
+		"the confirmation": {all["legacy"], 4}, "nothing": {all["two records"], 6},
+	}
+}
+
+// Records that a consumer ignores count towards the rate, so it leaves a producer that floods it
+// with them, wherever they come.
+func TestConsumerLeavesAFloodOfWhatItIgnores(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	sideBySide(t, waitedFor(t, ctx), func(t *testing.T, _ string, p place) {
+		path, became := producing(t, p.lines[:p.line], func(conn *sock.Conn) {
+			for n := 0; n < 10000 && conn.Send(soon(t), invented(ignorable)) == nil; n++ {
+			}
+		})
+		err := failsAt(t, dev, path, p.dialogue, p.line, WithRecordRate(30), attachOption(func(o *attachOptions) { o.Goodbye = brief }))
+		require.ErrorIs(t, err, ErrRate)
+		told := <-became
+		require.NoError(t, told.err)
+		require.Equal(t, serve.Refusal(err), told.last)
+		require.Equal(t, RefusedRate, told.last.(wire.Refuse).Code)
+	})
+}
+
+// A record that a consumer ignores does not make it wait any longer.
+func TestConsumerWaitsNoLongerForWhatItIgnores(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	places := waitedFor(t, ctx)
+	delete(places, "nothing")
+	sideBySide(t, places, func(t *testing.T, _ string, p place) {
+		gone := make(chan bool, 1)
+		path, became := producing(t, p.lines[:p.line], func(conn *sock.Conn) { gone <- insist(soon(t), conn) })
+		require.ErrorIs(t, failsAt(t, dev, path, p.dialogue, p.line, WithTimeout(brief)), ErrTimeout)
+		require.NoError(t, (<-became).err)
+		require.True(t, <-gone, "before it was let alone")
+	})
+}
+
+// Nobody answers a refusal, also where its code is one of those that a refusal would have.
+func TestRefusalByNameIsNotAnswered(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	no := say(wire.Refuse{Code: RefusedUnsupported, Text: "type 7"})
+	eachPlace(t, dialogues(t, ctx), func(t *testing.T, d dialogue, i int) {
+		path, became := producing(t, append(slices.Clone(d.lines[:i]), no))
+		err := failsAt(t, dev, path, d, i)
+		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorIs(t, err, ErrUnsupported)
+		require.Equal(t, played{}, <-became)
+	})
 }

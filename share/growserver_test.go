@@ -3,14 +3,12 @@ package share
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 
 	"github.com/stretchr/testify/require"
@@ -55,6 +53,14 @@ func (h host) requireEnd(t *testing.T, v visit, leased bool) error {
 	return h.other.await(t, PeerRefused, 1).Err
 }
 
+// A visit is what an honest consumer says and hears, to its good verdict. After so many lines
+// it has a lease.
+type visit struct {
+	lines  []line
+	leased int
+	offer  *served // that it has a lease of
+}
+
 // visits are the ways to come to an offer, in which a consumer says every record that it may.
 func visits(dev *cu.Device, buf *vmm.Buffer, m *Legacy) map[string]func(*testing.T, *Server) visit {
 	ask, mapped, good := say(wants(dev)), say(isMapped(buf)), say(wire.Verdict{OK: true})
@@ -93,13 +99,11 @@ func visits(dev *cu.Device, buf *vmm.Buffer, m *Legacy) map[string]func(*testing
 // awaitRead waits until the peer has read everything.
 func awaitRead(t *testing.T, conn *sock.Conn) {
 	t.Helper()
-	own, err := conn.File()
-	require.NoError(t, err)
+	own := ok(conn.File())(t)
 	defer own.Close()
-	raw, err := own.SyscallConn()
-	require.NoError(t, err)
+	raw := ok(own.SyscallConn())(t)
 	require.Eventually(t, func() bool {
-		unread := -1
+		unread, err := -1, error(nil)
 		require.NoError(t, raw.Control(func(fd uintptr) { unread, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }))
 		require.NoError(t, err)
 		return unread == 0
@@ -174,107 +178,10 @@ func TestServerRefusesByName(t *testing.T) {
 	}
 }
 
-// A server takes no descriptors, with what it ignores either. Where the kernel refuses them,
-// nothing has come.
-func TestServerTakesNoDescriptorsWithWhatItIgnores(t *testing.T) {
-	null := ok(os.Open(os.DevNull))(t)
-	t.Cleanup(func() { require.NoError(t, null.Close()) })
-	eachMoment(t, func(t *testing.T, h host, v visit, i int) {
-		if v.lines[i].hears != 0 {
-			return
-		}
-		conn := dialed(t, h.Server)
-		require.NoError(t, play(soon(t), conn, v.lines[:i]))
-		if !sendRaw(t, conn, invented(ignorable), null, 1) {
-			require.NoError(t, play(soon(t), conn, v.lines[i:]))
-			require.NoError(t, h.requireEnd(t, v, true))
-			return
-		}
-		requireRefusal(t, conn, RefusedRecord, "a descriptor")
-		require.NoError(t, conn.Close())
-		require.ErrorIs(t, h.requireEnd(t, v, i >= v.leased), sock.ErrTooManyFDs)
-		h.requireUnharmed(t)
-	})
-}
-
-// A server that was refused says nothing more, whatever the code.
-func TestServerDoesNotAnswerARefusalByName(t *testing.T) {
-	no := say(wire.Refuse{Code: RefusedUnsupported, Text: "type 7"})
-	eachMoment(t, func(t *testing.T, h host, v visit, i int) {
-		if v.lines[i].hears != 0 {
-			return
-		}
-		conn := dialed(t, h.Server)
-		require.NoError(t, play(soon(t), conn, append(v.lines[:i:i], no)))
-		if i < v.leased { // with a lease of legacy memory it waits for the consumer to close
-			require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost)
-		}
-		require.NoError(t, conn.Close())
-		err := h.requireEnd(t, v, i >= v.leased)
-		require.ErrorIs(t, err, ErrRefused)
-		require.ErrorIs(t, err, ErrUnsupported)
-		h.requireUnharmed(t)
-	})
-}
-
-// Records that a server ignores count towards the rate, so it refuses a consumer that floods it
-// with them, wherever they come.
-func TestServerLeavesAFloodOfWhatItIgnores(t *testing.T) {
-	const rate = 20
-	atOnce := listenOption(func(o *serve.Options) { o.Goodbye = 0 })
-	eachMoment(t, func(t *testing.T, h host, v visit, i int) {
-		confirms := slices.ContainsFunc(v.lines, func(l line) bool { return l.hears == wire.TypeConfirm })
-		if v.lines[i].hears != 0 || confirms { // its flood is read to the end: see TestLegacyConsumerAfterRevoke
-			return
-		}
-		conn := dialed(t, h.Server)
-		require.NoError(t, play(soon(t), conn, v.lines[:i]))
-		floodIgnored(soon(t), conn, 10*rate)
-		requireRefusal(t, conn, RefusedRate, "a flood")
-		require.NoError(t, conn.Close())
-		require.ErrorIs(t, h.requireEnd(t, v, i >= v.leased), ErrRate)
-		h.requireUnharmed(t)
-	}, WithRecordRate(rate), atOnce)
-}
-
-// A record that a server ignores does not make it wait any longer. The time in which a consumer
-// waits for an offer does not count.
+// A record that a server ignores does not make it wait any longer.
 func TestServerWaitsNoLongerForWhatItIgnores(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	sideBySide(t, map[string]func(*testing.T) (*sock.Conn, func() error){
-		"the wish": func(t *testing.T) (*sock.Conn, func() error) {
-			srv := listen(t, WithTimeout(brief))
-			s := put(t, srv, buf)
-			return dialed(t, srv), func() error { return s.await(t, PeerRefused, 1).Err }
-		},
-		"the mapping": func(t *testing.T) (*sock.Conn, func() error) {
-			srv := listen(t)
-			s := put(t, srv, buf, timeoutFrom(Connected, 1, brief), goodbyeIn(1, brief))
-			return asked(t, srv, wants(dev)), func() error { return s.await(t, Ended, 1).Err }
-		},
-		"the mapping, after it has waited": func(t *testing.T) (*sock.Conn, func() error) {
-			srv := listen(t, WithTimeout(brief))
-			conn := asked(t, srv, wants(dev)) // which is there when the server begins to wait for it
-			srv.Expect("data")
-			awaitWaiting(t, srv, 1)
-			longer, cancel := context.WithTimeout(soon(t), brief+brief/5)
-			defer cancel()
-			require.False(t, insist(longer, conn))
-			require.Len(t, waiting(srv), 1)
-			s := put(t, srv, buf)
-			return conn, func() error { return s.await(t, Ended, 1).Err }
-		},
-		"the verdict": func(t *testing.T) (*sock.Conn, func() error) {
-			srv := listen(t)
-			s := put(t, srv, buf, WithVerdict(), timeoutFrom(Mapped, 1, brief), goodbyeIn(1, brief))
-			conn := asked(t, srv, wants(dev))
-			require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
-			return conn, func() error { return s.await(t, Ended, 1).Err }
-		},
-	}, func(t *testing.T, _ string, begin func(*testing.T) (*sock.Conn, func() error)) {
-		conn, ended := begin(t)
-		require.True(t, insist(soon(t), conn), "before it was let alone")
-		require.ErrorIs(t, ended(), ErrTimeout)
-	})
+	_, ctx, srv := listening(t, WithTimeout(brief))
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	require.True(t, insist(soon(t), dialed(t, srv)), "before it was let alone")
+	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"slices"
@@ -70,11 +71,7 @@ func FuzzServer(f *testing.F) {
 	plain := newLegacy(f, ctx, 4096)
 	s := newServed(srv)
 	s.start(f, "legacy", func(ctx context.Context) error { return srv.OfferLegacy(ctx, "legacy", plain, WithVerdict()) })
-	prepared, err := srv.Prepare("prepared", buf, ReadOnly)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = prepared.Close() })
+	prepared(f, srv, "prepared", buf, ReadOnly)
 	srv.Expect("expected")
 	says, files := consumerSays(dev.Driver().Kind(), buf.Describe(), plain.Generation()), odds(f)
 
@@ -106,16 +103,11 @@ func FuzzServer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		conn, err := sock.Dial(ctx, srv.Path())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := ok(sock.Dial(ctx, srv.Path()))(t)
 		s := script{b, says, files}
 		s.play(ctx, conn)
 		hangUp(ctx, t, conn)
-		if err := conn.Close(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, conn.Close())
 		takeOffer(ctx, t, srv, honest, 2)
 		requireDescriptors(t, before)
 	})
@@ -124,21 +116,12 @@ func FuzzServer(f *testing.F) {
 // takeOffer is an honest peer that gets so many descriptors and goes.
 func takeOffer(ctx context.Context, t testing.TB, srv *Server, wish []byte, fds int) {
 	t.Helper()
-	conn, err := sock.Dial(ctx, srv.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := ok(sock.Dial(ctx, srv.Path()))(t)
 	defer conn.Close()
-	if err := conn.Send(ctx, wish); err != nil {
-		t.Fatal(err)
-	}
-	rec, err := conn.Receive(ctx)
-	if err != nil || len(rec.Files) != fds {
-		t.Fatalf("%d descriptors, %v", len(rec.Files), err)
-	}
-	if err := rec.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, conn.Send(ctx, wish))
+	rec := ok(conn.Receive(ctx))(t)
+	require.Len(t, rec.Files, fds)
+	require.NoError(t, rec.Close())
 }
 
 // settledDescriptors are those of a process in which nothing more is under way.
@@ -159,14 +142,8 @@ func recordsOfVectors(t testing.TB) (all [][]byte) {
 	text := ok(os.ReadFile("../internal/wire/testdata/vectors.json"))(t)
 	var sorts map[string][]struct{ Hex string }
 	require.NoError(t, json.Unmarshal(text, &sorts))
-	texts := []string{}
-	for _, sort := range []string{"vectors", "foreign", "invalid"} {
-		for _, v := range sorts[sort] {
-			texts = append(texts, v.Hex)
-		}
-	}
-	for _, text := range texts {
-		if b, err := hex.DecodeString(text); err == nil && len(b) < 256 { // long ones take long to be made shorter
+	for _, v := range slices.Concat(sorts["vectors"], sorts["foreign"], sorts["invalid"]) {
+		if b, err := hex.DecodeString(v.Hex); err == nil && len(b) < 256 { // long ones take long to be made shorter
 			all = append(all, b)
 		}
 	}
@@ -231,16 +208,11 @@ func FuzzAttach(f *testing.F) {
 	g := granularity(f, dev)
 	d, files, err := newBuffer(f, ctx, 3*g, vmm.WithChunkSize(g)).Export()
 	_, other, err2 := newBuffer(f, ctx, 2*g).Export()
-	if err != nil || err2 != nil {
-		f.Fatal(err, err2)
-	}
+	require.NoError(f, errors.Join(err, err2))
 	files = append(files, other[0])
 	f.Cleanup(func() { _ = sock.CloseFiles(files) })
 	files = append(append(files, odds(f)...), memory(f, 5000, sealed))
-	l, err := sock.Listen(socketPath(f))
-	if err != nil {
-		f.Fatal(err)
-	}
+	l := ok(sock.Listen(socketPath(f)))(f)
 	f.Cleanup(func() { _ = l.Close() })
 	legacy, _ := legacyTruth(f, dev)
 	legacy.Memory.Generation = d.Generation
@@ -285,21 +257,13 @@ func FuzzAttach(f *testing.F) {
 		over := make(chan error, 1)
 		go func() { over <- produce(ctx, l, &s) }()
 		att, err := Attach(ctx, l.Path(), way.name, dev, append(way.opts, WithHandle(HandleFD, HandleLegacy))...)
-		switch {
-		case ctx.Err() != nil:
-			t.Fatalf("Attach does not end: %v", err)
-		case (err == nil) != (att != nil):
-			t.Fatalf("%v, %v", att, err)
-		}
+		require.NoError(t, ctx.Err(), "Attach does not end: %v", err)
+		require.Equal(t, err == nil, att != nil, "%v", err)
 		if err == nil {
 			readAndClose(t, att)
 		}
-		if err := <-over; err != nil {
-			t.Fatal(err)
-		}
-		if now := spy.owed(); now != owed {
-			t.Fatalf("%s, and before %s", now, owed)
-		}
+		require.NoError(t, <-over)
+		require.Equal(t, owed, spy.owed())
 		requireDescriptors(t, before)
 	})
 }
@@ -333,10 +297,6 @@ func readAndClose(t *testing.T, att *Attachment) {
 	t.Helper()
 	ctx := cutest.Context(t, att.Device())
 	n := min(att.Size(), 4096)
-	if err := cu.CopyToHost(ctx, make([]byte, n), att.Ptr().Add(att.Size()-n)); err != nil {
-		t.Fatal(err)
-	}
-	if err := att.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cu.CopyToHost(ctx, make([]byte, n), att.Ptr().Add(att.Size()-n)))
+	require.NoError(t, att.Close())
 }
