@@ -3,9 +3,7 @@ package share
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,6 +22,18 @@ func twoEnds(t testing.TB) (a, b *sock.Conn) {
 	return a, b
 }
 
+// handedOver returns the server that has taken over from v1.
+func handedOver(t testing.TB, v1 *Server) *Server {
+	t.Helper()
+	a, b := twoEnds(t)
+	given := make(chan error, 1)
+	go func() { given <- v1.HandOver(soon(t), a) }()
+	v2 := ok(TakeOver(soon(t), b, v1.Path(), WithMode(0o666)))(t)
+	t.Cleanup(func() { require.NoError(t, v2.Close()) })
+	require.NoError(t, <-given)
+	return v2
+}
+
 // A successor has the path and the memory, and its predecessor the leases that it had, until
 // it is closed. What consumers have mapped stays.
 //
@@ -31,30 +41,20 @@ func twoEnds(t testing.TB) (a, b *sock.Conn) {
 func TestSuccessorTakesOver(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
-	buf := newBuffer(t, ctx, 1<<20)
-	s1 := put(t, v1, buf)
+	s1 := put(t, v1, newBuffer(t, ctx, 1<<20))
 	old := attached(t, v1, "data", dev)
 	from := attached(t, v1, "data", dev, WithReoffer())
-
-	a, b := twoEnds(t)
-	given := make(chan error, 1)
-	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2 := ok(TakeOver(soon(t), b, v1.Path(), WithMode(0o666)))(t)
-	t.Cleanup(func() { require.NoError(t, v2.Close()) })
-	require.NoError(t, <-given)
+	v2 := handedOver(t, v1)
 	require.Equal(t, v1.Path(), v2.Path())
-	early := make(chan *Attachment, 1)
+	early := make(chan error, 1)
 	go func() { // before there is an offer
 		att, err := Attach(soon(t), v1.Path(), "data", dev)
-		if err != nil {
-			t.Error(err)
-		}
-		early <- att
+		early <- errors.Join(err, att.Close())
 	}()
 	s2 := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
 	late := attached(t, v2, "data", dev)
 	require.Equal(t, old.Offer().Descriptor, late.Offer().Descriptor)
-	require.NoError(t, (<-early).Close())
+	require.NoError(t, <-early)
 	require.Len(t, v1.Leases("data"), 2)
 
 	require.NoError(t, old.Err())
@@ -71,70 +71,51 @@ func TestSuccessorTakesOver(t *testing.T) {
 // HandOver does not return before the application has heard of each lease (OnLease): it may end
 // the server when there is none that goes on.
 func TestHandOverWaitsForOnLease(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	v1 := listen(t)
+	dev, ctx, v1 := listening(t)
 	heard, wait := make(chan struct{}), make(chan struct{})
 	put(t, v1, newBuffer(t, ctx, 1), OnLease(func(*Lease) {
 		close(heard)
 		<-wait
 	}))
-	goOn := sync.OnceFunc(func() { close(wait) })
-	defer goOn()
-	made := make(chan error, 1)
-	go func() {
-		att, err := Attach(soon(t), v1.Path(), "data", dev)
-		made <- errors.Join(err, att.Close())
-	}()
+	conn := asked(t, v1, wants(dev))
 	<-heard
 	a, b := twoEnds(t)
-	var v2 *Server
-	var err error
-	took := make(chan struct{})
-	go func() {
-		defer close(took)
-		v2, err = TakeOver(soon(t), b, v1.Path())
-	}()
-	while, cancel := context.WithTimeout(context.Background(), time.Second/5)
-	defer cancel()
-	require.NoError(t, v1.HandOver(while, a))
-	require.Error(t, while.Err(), "HandOver returned before OnLease did")
-	<-took
-	require.NoError(t, errors.Join(err, v2.Close()))
-	goOn()
-	require.NoError(t, <-made)
+	given := make(chan error, 1)
+	go func() { given <- v1.HandOver(soon(t), a) }()
+	v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
+	<-briefly(t).Done()
+	require.Empty(t, given)
+	close(wait)
+	require.NoError(t, <-given)
+	require.NoError(t, errors.Join(v2.Close(), conn.Close()))
 }
 
-// A consumer that has connected and not said what it wants is still waited for, and served.
+// A consumer that has connected and not said what it wants is still waited for, and served, but
+// no longer than the context wants.
 func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	v1 := listen(t)
+	dev, ctx, v1 := listening(t)
 	put(t, v1, newBuffer(t, ctx, 1))
-	handOver := func(given chan error, ctx context.Context) *Server {
+	given := make(chan error, 1)
+	handOver := func(ctx context.Context, v1 *Server) *Server {
 		a, b := twoEnds(t)
 		go func() { given <- v1.HandOver(ctx, a) }()
 		v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
 		t.Cleanup(func() { require.NoError(t, v2.Close()) })
+		require.Empty(t, given)
 		return v2
 	}
-	given := make(chan error, 2)
 	var v2 *Server
-	att := attached(t, v1, "data", dev, OnConnected(func(sock.Peer) {
-		v2 = handOver(given, soon(t))
-		require.Empty(t, given)
-	}))
+	attached(t, v1, "data", dev, OnConnected(func(sock.Peer) { v2 = handOver(soon(t), v1) }))
 	require.NoError(t, <-given)
 	require.Len(t, v1.Leases("data"), 1)
-	require.NoError(t, att.Close())
 
-	v1 = v2 // one that says nothing is waited for no longer than the context wants
-	v1.Expect("data")
-	silent := ok(sock.Dial(soon(t), v1.Path()))(t)
+	v2.Expect("data")
+	silent := dialed(t, v2)
 	limit, cancel := context.WithCancel(soon(t))
-	handOver(given, limit)
-	require.Empty(t, given)
+	handOver(limit, v2)
 	cancel()
 	require.NoError(t, <-given)
-	require.NoError(t, v1.Close())
+	require.NoError(t, v2.Close())
 	require.NoError(t, silent.Close())
 }
 
@@ -142,8 +123,7 @@ func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
 //
 //fault:rows 85
 func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	v1 := listen(t)
+	dev, ctx, v1 := listening(t)
 	put(t, v1, newBuffer(t, ctx, 1))
 	a, b := twoEnds(t)
 	waiting := make(chan error, 1)
@@ -168,23 +148,13 @@ func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
 	require.ErrorIs(t, v1.HandOver(soon(t), a), sock.ErrPeerLost)
 	require.NoError(t, v1.Close())
 	require.ErrorIs(t, v1.HandOver(soon(t), a), ErrClosed)
-}
 
-// A server that never offered anything can be handed over, and closed at any time.
-func TestHandOverWithoutAnOffer(t *testing.T) {
-	_, _ = leavesNothing(t)
-	v1 := listen(t)
-	a, b := twoEnds(t)
-	given := make(chan error, 1)
-	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
-	require.NoError(t, <-given)
-
+	v2 := handedOver(t, listen(t)) // which never offered anything
 	a, b = twoEnds(t)
 	go func() { given <- v2.HandOver(soon(t), a) }()
-	rec := ok(b.Receive(soon(t)))(t)
+	rec = ok(b.Receive(soon(t)))(t)
 	require.NoError(t, rec.Close())
-	require.NoError(t, v2.Close())
+	require.NoError(t, v2.Close(), "at any time")
 	require.ErrorIs(t, <-given, sock.ErrClosed)
 }
 
@@ -203,12 +173,7 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	waits := waitForNewer(t, v1, dev, buf)
 	awaitBehind(t, v1, 1)
 
-	a, b := twoEnds(t)
-	given := make(chan error, 1)
-	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
-	t.Cleanup(func() { require.NoError(t, v2.Close()) })
-	require.NoError(t, <-given)
+	v2 := handedOver(t, v1)
 	awaitBehind(t, v1, 1)
 	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
 	require.NoError(t, v1.Close())

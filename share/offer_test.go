@@ -2,13 +2,11 @@ package share
 
 import (
 	"context"
-	"errors"
 	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/gpufd/gpufd/internal/wire"
 
@@ -57,31 +55,6 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	require.NoError(t, att.Progress(soon(t), 3, 9))
 	require.NoError(t, att.Report(soon(t), nil))
 	require.NoError(t, s.end(t))
-	requireWholeLease(t, s)
-}
-
-// The events are the same for a consumer that has waited for the offer.
-func TestEventsOfAWaitingConsumer(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	result := make(chan error)
-	go func() {
-		att, err := Attach(soon(t), srv.Path(), "", dev, WithAccess(ReadWrite))
-		if err == nil {
-			err = errors.Join(att.Progress(soon(t), 3, 9), att.Report(soon(t), nil), att.Close())
-		}
-		result <- err
-	}()
-	require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 10*time.Second, time.Millisecond)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
-	require.NoError(t, <-result)
-	require.NoError(t, s.end(t))
-	requireWholeLease(t, s)
-}
-
-// requireWholeLease checks that a lease, and nothing else, went well to its end.
-func requireWholeLease(t *testing.T, s *served) {
-	t.Helper()
 	var kinds []string
 	for _, e := range s.of(0) {
 		kinds = append(kinds, e.Kind.String())
@@ -138,19 +111,6 @@ func TestManyConsumersAtOnce(t *testing.T) {
 	require.True(t, numbers[1] && numbers[consumers])
 }
 
-// More chunks than descriptors fit a record.
-func TestOfferOfManyRecords(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	g := granularity(t, dev)
-	const chunks = sock.MaxFDs + 1
-	buf := newBuffer(t, ctx, chunks*g-1, vmm.WithChunkSize(g))
-	srv := listen(t)
-	put(t, srv, buf)
-	att := attached(t, srv, "data", dev)
-	require.Equal(t, chunks, att.Offer().Descriptor.Chunks)
-	requireNoise(t, ctx, att.Buffer(), 1)
-}
-
 func TestOffersAreToldApartByName(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	a, b := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
@@ -160,11 +120,7 @@ func TestOffersAreToldApartByName(t *testing.T) {
 	require.EqualValues(t, 1, attached(t, srv, "a", dev).Buffer().Size())
 	require.EqualValues(t, 2, attached(t, srv, "Gewichte-ä-重み", dev).Buffer().Size())
 	for _, name := range []string{"", "A", "b", "a "} {
-		_, err := Attach(soon(t), srv.Path(), name, dev)
-		var no *RefusalError
-		require.ErrorAs(t, err, &no, "%q", name)
-		require.Equal(t, RefusedName, no.Code)
-		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), name, dev)), ErrRefused, "%q", name)
 	}
 	require.ErrorIs(t, srv.Offer(soon(t), "a", b, ReadOnly), ErrNameTaken)
 }
@@ -191,16 +147,13 @@ func TestOfferChecksItsArguments(t *testing.T) {
 	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
 	require.Zero(t, offers(srv))
 
+	closed := ok(vmm.New(ctx.Device(), 1))(t)
+	require.NoError(t, closed.Close())
+	require.ErrorIs(t, srv.Offer(bg, "x", closed, ReadOnly), cu.ErrClosed)
+
 	over, cancel := context.WithCancel(bg)
 	cancel()
 	require.NoError(t, srv.Offer(over, "x", buf, ReadOnly, WithData(make([]byte, wire.MaxData))))
-}
-
-func TestOfferOfAClosedBuffer(t *testing.T) {
-	dev, _ := leavesNothing(t)
-	buf := ok(vmm.New(dev, 1))(t)
-	require.NoError(t, buf.Close())
-	require.ErrorIs(t, listen(t).Offer(soon(t), "x", buf, ReadOnly), cu.ErrClosed)
 }
 
 func uid() uint32 { return uint32(os.Geteuid()) }

@@ -91,57 +91,44 @@ func childReader() error {
 func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepared bool // the consumer has the descriptors meanwhile
-		opts     []OfferOption
-		want     error // of its lease
+		lies     bool // the producer
 	}{
-		"expected":                  {false, nil, nil},
-		"prepared":                  {true, nil, nil},
-		"expected, and a lie":       {false, []OfferOption{WithSynchronized()}, ErrVerdict},
-		"prepared, and a lie":       {true, []OfferOption{WithSynchronized()}, ErrVerdict},
-		"expected, and with leases": {false, []OfferOption{WithLeases(1), WithVerdict()}, nil},
+		"expected":            {false, false},
+		"prepared":            {true, false},
+		"expected, and a lie": {false, true},
+		"prepared, and a lie": {true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			warmUp(t)
-			_, ctx := leavesNothing(t)
-			buf := newBuffer(t, ctx, 1<<20)
-			require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(1), buf.Size())) // unfinished
-			require.NoError(t, ctx.Device().Synchronize(soon(t)))
+			_, ctx, srv := listening(t)
+			buf := newBuffer(t, ctx, 1<<20) // unfinished
 			h := holding(t, ctx, buf)
-
-			srv := listen(t)
 			s := newServed(srv)
-			opts := append([]OfferOption{OnEvent(s.see)}, c.opts...)
+			opts := []OfferOption{OnEvent(s.see), WithLeases(1), WithVerdict()}
+			if c.lies {
+				opts = append(opts, WithSynchronized())
+			}
 			offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadOnly, opts...) }
 			srv.Expect("data")
-			var reader *child
 			if c.prepared {
-				p := ok(srv.Prepare("data", buf, ReadOnly, opts...))(t)
-				offer = p.Offer
-				reader = start(t, "reader", srv.Path(), "")
+				offer = ok(srv.Prepare("data", buf, ReadOnly, opts...))(t).Offer
+			}
+			reader := start(t, "reader", srv.Path(), "")
+			if c.prepared {
 				s.await(t, Sent, 1)
 			} else {
-				reader = start(t, "reader", srv.Path(), "")
 				require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
 			}
-			until, cancel := context.WithCancel(soon(t))
-			defer cancel()
-			result := make(chan error, 1)
-			go func() { result <- offer(until) }()
-			if c.want == nil {
+			go func() { s.result <- offer(soon(t)) }()
+			if !c.lies {
 				<-briefly(t).Done() // it would have the data by now
 				require.Empty(t, s.of(Offered))
 				require.Empty(t, s.of(Mapped))
-				done := ok(h.works.Query())(t)
-				require.False(t, done)
 				require.NoError(t, h.letGo())
 			}
-			ended := s.await(t, Ended, 1).Err
-			require.ErrorIs(t, ended, c.want)
-			err := reader.cmd.Wait()
-			require.Equal(t, c.want == nil, err == nil, "%v", err)
-			cancel()
-			require.NoError(t, <-result)
-			require.NoError(t, srv.Close())
+			require.NoError(t, s.end(t))
+			require.Equal(t, c.lies, reader.cmd.Wait() != nil)
+			require.Equal(t, c.lies, s.of(Ended)[0].Err != nil)
 		})
 	}
 }

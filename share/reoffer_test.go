@@ -79,29 +79,6 @@ func attachedAt(t *testing.T, path string, dev *cu.Device, opts ...AttachOption)
 	return att
 }
 
-// More chunks than a record takes go on, too, and no descriptor stays.
-func TestManyChunksAreOfferedOn(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	g := granularity(t, dev)
-	v1 := listen(t)
-	put(t, v1, newBuffer(t, ctx, (maxFDs+3)*g-5, vmm.WithChunkSize(g)))
-	require.NoError(t, attached(t, v1, "data", dev).Close()) // from now on v1 watches this process
-	open := settledDescriptors(t)
-	from := ok(Attach(soon(t), v1.Path(), "data", dev, WithReoffer()))(t)
-	v2 := listen(t)
-	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly, WithLeases(2))
-	for range 2 {
-		att := attached(t, v2, "data", dev, WithReoffer())
-		require.Equal(t, maxFDs+3, att.Offer().Descriptor.Chunks)
-		requireNoise(t, ctx, att.Buffer(), 1)
-		require.NoError(t, att.Close())
-	}
-	require.NoError(t, s.end(t))
-	require.NoError(t, from.Close())
-	require.NoError(t, v2.Close())
-	requireDescriptors(t, open)
-}
-
 // A successor that attached read-only offers read-only, whatever its predecessor offered.
 func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 	dev, ctx := leavesNothing(t)
@@ -186,23 +163,4 @@ func TestLegacyMemoryIsNotOfferedOn(t *testing.T) {
 	var no *RefusalError
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, RefusedUnsupported, no.Code)
-}
-
-// Whatever fails while attaching, no descriptor that was kept stays.
-func TestFailedAttachWithReofferLeavesNothing(t *testing.T) {
-	s, dev, ctx := spied(t)
-	g := granularity(t, dev)
-	v1 := listen(t)
-	put(t, v1, newBuffer(t, ctx, 3*g, vmm.WithChunkSize(g)))
-	require.NoError(t, attached(t, v1, "data", dev).Close()) // from now on v1 watches this process
-	for _, function := range []string{"cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"} {
-		open, owed := settledDescriptors(t), s.owed()
-		err := s.during(function, func() error {
-			_, err := Attach(soon(t), v1.Path(), "data", dev, WithReoffer())
-			return err
-		})
-		require.ErrorIs(t, err, cu.ErrOutOfMemory)
-		require.Equal(t, owed, s.owed())
-		requireDescriptors(t, open)
-	}
 }

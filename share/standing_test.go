@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -104,6 +105,10 @@ func TestOfferFilesWrong(t *testing.T) {
 	} {
 		require.ErrorContains(t, errOf(srv.OfferFiles("data", m, files, ReadOnly)), says)
 	}
+	with2 := with(func(m *vmm.Descriptor) { m.Chunks = 2 })
+	require.ErrorContains(t, errOf(srv.OfferResumed("data", with2, files, ReadOnly)), "descriptors for memory of 2 chunks")
+	require.Zero(t, offers(srv))
+	require.False(t, stands(srv, "data"))
 	for _, opt := range []OfferOption{WithLeases(1), WithIdleTimeout(1), WithGrace(1)} {
 		require.ErrorIs(t, errOf(srv.OfferFiles("data", memory, files, ReadOnly, opt)), errStanding)
 	}
@@ -143,28 +148,49 @@ func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// An offer of descriptors alone waits until the consumer that could write the memory has released
-// it, and its leases can be resumed.
-func TestOfferFilesIsFencedAndResumed(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	memory, files := kept(t, ctx, 100, 1)
-	first := ok(srv.OfferFiles("data", memory, files, ReadWrite, WithData(noise(5000, 2))))(t)
-	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
-	first.Leases()[0].Revoke()
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-	next := ok(att.Resume(soon(t)))(t)
-	require.Equal(t, noise(5000, 2), next.Offer().Data)
+// A consumer of memory whose name another offer has resumes its lease, hears that there is a
+// newer offer, and may stay. Nobody else gets that memory.
+func TestOfferResumed(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	first := ok(Listen(socketPath(t)))(t)
+	one, files := kept(t, ctx, 100, 1)
+	var again []*os.File
+	for _, f := range files {
+		fd := ok(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))(t)
+		again = append(again, fdtrace.File(fd, f.Name()))
+	}
+	old := ok(first.OfferFiles("data", one, files, ReadOnly))(t)
+	att := attached(t, first, "data", dev)
+	late := attached(t, first, "data", dev)
 	require.NoError(t, first.Close())
-	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
-	require.NoError(t, next.Close())
+	require.NoError(t, old.Close())
+	awaitDone(t, att)
+	awaitDone(t, late)
 
-	memory, files = kept(t, ctx, 100, 2)
-	second := ok(srv.OfferFiles("data", memory, files, ReadWrite, WithFence(soon(t), Released)))(t)
-	att = attached(t, srv, "data", dev, WithAccess(ReadWrite))
-	closed := make(chan error, 1)
-	go func() { closed <- second.Close() }()
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-	require.Len(t, second.Leases(), 1, "it is asked to release the memory")
-	require.NoError(t, att.Close())
-	require.NoError(t, <-closed)
+	second := ok(Listen(att.path))(t)
+	t.Cleanup(func() { require.NoError(t, second.Close()) })
+	beside := ok(second.OfferResumed("data", one, again, ReadOnly))(t)
+	early, err := late.Resume(soon(t)) // before another has the name
+	require.NoError(t, err)
+	two, files := kept(t, ctx, 100, 2)
+	now := ok(second.OfferFiles("data", two, files, ReadOnly))(t)
+	awaitSuperseded(t, early)
+	next := ok(att.Resume(soon(t)))(t)
+	awaitSuperseded(t, next)
+	requireNoise(t, ctx, next.Buffer(), 1)
+	require.Len(t, beside.Leases(), 2)
+	for _, name := range []string{"data", ""} {
+		fresh := attached(t, second, name, dev)
+		requireNoise(t, ctx, fresh.Buffer(), 2)
+		require.NoError(t, fresh.Close())
+	}
+	list := ok(List(soon(t), att.path))(t)
+	require.Len(t, list, 1)
+
+	require.NoError(t, early.Close())
+	require.NoError(t, beside.Close())
+	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
+	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrStale)
+	require.NoError(t, next.Close())
+	require.NoError(t, now.Close())
 }
