@@ -136,7 +136,7 @@ func TestResumeAtOnce(t *testing.T) {
 		put(t, srv, buf)
 		var wg sync.WaitGroup
 		got := make(chan *Attachment, 4)
-		for range 4 {
+		for range cap(got) {
 			wg.Go(func() {
 				if next, err := att.Resume(soon(t)); err == nil {
 					got <- next
@@ -147,11 +147,9 @@ func TestResumeAtOnce(t *testing.T) {
 		}
 		wg.Go(func() { _ = att.Close() })
 		wg.Wait()
-		close(got)
 		require.LessOrEqual(t, len(got), 1)
-		for next := range got {
-			requireNoise(t, ctx, next.Buffer(), 1)
-			require.NoError(t, next.Close())
+		if len(got) == 1 {
+			require.NoError(t, (<-got).Close())
 		}
 		require.NoError(t, srv.Close())
 	}
@@ -168,9 +166,7 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 	says := func(change func(o *wire.Offer), files ...*os.File) []lie {
 		return []lie{tr.say(func(o *wire.Offer) {
 			o.FDs, o.Resume = 0, generation
-			if change != nil {
-				change(o)
-			}
+			change(o)
 		}, files...)}
 	}
 	for name, c := range map[string]struct {
@@ -178,7 +174,7 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 		want error
 	}{
 		"a descriptor":          {says(func(o *wire.Offer) { o.FDs = 1 }, tr.files[0]), ErrWire},
-		"one that was not said": {says(nil, tr.files[0]), ErrWire},
+		"one that was not said": {says(func(*wire.Offer) {}, tr.files[0]), ErrWire},
 		"another generation":    {says(func(o *wire.Offer) { o.Resume++; o.Memory.Generation++ }), ErrProtocol},
 		"another device":        {says(func(o *wire.Offer) { o.Memory.Device[0] ^= 1 }), ErrProtocol},
 		"published otherwise":   {append(says(func(o *wire.Offer) { o.Pending = true }), lie{wire.Encode(wire.Publish{Generation: 1}), nil}), ErrProtocol},
@@ -186,15 +182,13 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 		"stale":                 {[]lie{{wire.Encode(wire.Refuse{Code: RefusedStale}), nil}}, ErrStale},
 		"it does not know":      {[]lie{{wire.Encode(wire.Refuse{Code: RefusedUnsupported, Text: "field 32769"}), nil}}, ErrUnsupported},
 	} {
-		t.Run(name, func(t *testing.T) {
-			att.path = impostor(t, tell(t, c.lies...))
-			require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want)
-			requireNoise(t, ctx, att.Buffer(), 1)
-		})
+		att.path = impostor(t, tell(t, c.lies...))
+		require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want, name)
 	}
-	att.path = impostor(t, tell(t, says(nil)...)) // an honest one
+	requireNoise(t, ctx, att.Buffer(), 1)
+	att.path = impostor(t, tell(t, says(func(*wire.Offer) {})...)) // an honest one
 	next := ok(att.Resume(soon(t)))(t)
 	require.NoError(t, next.Close())
 
-	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(nil)...)), "data", dev)), ErrProtocol, "nobody asked to resume")
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(func(*wire.Offer) {})...)), "data", dev)), ErrProtocol, "nobody asked to resume")
 }

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -153,25 +152,18 @@ func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
 func TestOfferResumed(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	first := ok(Listen(socketPath(t)))(t)
-	one, files := kept(t, ctx, 100, 1)
-	var again []*os.File
-	for _, f := range files {
-		fd := ok(unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0))(t)
-		again = append(again, fdtrace.File(fd, f.Name()))
-	}
-	old := ok(first.OfferFiles("data", one, files, ReadOnly))(t)
-	att := attached(t, first, "data", dev)
-	late := attached(t, first, "data", dev)
+	buf := newBuffer(t, ctx, 100)
+	put(t, first, buf)
+	att, late := attached(t, first, "data", dev), attached(t, first, "data", dev)
 	require.NoError(t, first.Close())
-	require.NoError(t, old.Close())
-	awaitDone(t, att)
-	awaitDone(t, late)
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, late), ErrRevoked)
 
-	second := ok(Listen(att.path))(t)
-	t.Cleanup(func() { require.NoError(t, second.Close()) })
-	beside := ok(second.OfferResumed("data", one, again, ReadOnly))(t)
-	early, err := late.Resume(soon(t)) // before another has the name
+	second := again(t, att)
+	one, files, err := buf.Export()
 	require.NoError(t, err)
+	beside := ok(second.OfferResumed("data", one, files, ReadOnly))(t)
+	early := ok(late.Resume(soon(t)))(t) // before another has the name
 	two, files := kept(t, ctx, 100, 2)
 	now := ok(second.OfferFiles("data", two, files, ReadOnly))(t)
 	awaitSuperseded(t, early)
