@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ func TestOfferIsAttachedTo(t *testing.T) {
 	require.Equal(t, buf.Describe(), att.Offer().Descriptor)
 	require.Equal(t, ReadWrite, att.Offer().Access)
 	require.Equal(t, ReadOnly, att.Buffer().Access())
-	require.Equal(t, sock.Peer{UID: uid(), GID: gid(), PID: pid()}, att.Offer().Producer)
+	require.Equal(t, sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: pid()}, att.Offer().Producer)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.ErrorIs(t, cu.CopyToDevice(ctx, att.Buffer().Ptr(), make([]byte, 8)), cu.ErrInvalidValue, "invariant 7")
 
@@ -126,19 +127,14 @@ func TestOfferChecksItsArguments(t *testing.T) {
 	_, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	bg := soon(t)
-	for _, name := range []string{"", strings.Repeat("n", 256), "a\nb", "\x1b[2J", "\xff"} {
+	for _, name := range []string{strings.Repeat("n", 256), "a\nb", "\x1b[2J", "\xff"} {
 		require.Error(t, srv.Offer(bg, name, buf, ReadOnly), "%q", name)
-		if name != "" {
-			_, err := Attach(bg, srv.Path(), name, ctx.Device())
-			require.Error(t, err, "%q", name)
-			require.NotErrorIs(t, err, ErrRefused)
-		}
+		require.ErrorContains(t, errOf(Attach(bg, srv.Path(), name, ctx.Device())), "name", "%q", name)
 	}
+	require.Error(t, srv.Offer(bg, "", buf, ReadOnly))
 	for _, a := range []cu.Access{cu.NoAccess, 2, 4, ^cu.Access(0)} {
 		require.Error(t, srv.Offer(bg, "x", buf, a))
-		_, err := Attach(bg, srv.Path(), "x", ctx.Device(), WithAccess(a))
-		require.Error(t, err)
-		require.NotErrorIs(t, err, ErrRefused)
+		require.NotErrorIs(t, errOf(Attach(bg, srv.Path(), "x", ctx.Device(), WithAccess(a))), ErrRefused)
 	}
 	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
 	require.Zero(t, offers(srv))
@@ -152,9 +148,7 @@ func TestOfferChecksItsArguments(t *testing.T) {
 	require.NoError(t, srv.Offer(over, "x", buf, ReadOnly, WithData(make([]byte, wire.MaxData))))
 }
 
-func uid() uint32 { return uint32(os.Geteuid()) }
-func gid() uint32 { return uint32(os.Getegid()) }
-func pid() int32  { return int32(os.Getpid()) }
+func pid() int32 { return int32(os.Getpid()) }
 
 // Once an offer has ended its observer hears of nothing any more, not even of an event that
 // another offer's observer heard of first.
@@ -163,14 +157,9 @@ func TestObserverHearsNothingAfterTheEnd(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	for range 20 { // whichever hears first
 		srv := listen(t)
-		heard := make(chan struct{})
 		var ended, late atomic.Bool
-		observe := OnEvent(func(e Event) {
-			if e.Kind == PeerRefused && ended.Load() {
-				late.Store(true)
-			}
-		})
-		first := serveAs(t, srv, "first", buf, ReadOnly, observe)
+		first := serveAs(t, srv, "first", buf, ReadOnly, OnEvent(func(e Event) { late.CompareAndSwap(false, ended.Load()) }))
+		heard := make(chan struct{})
 		serveAs(t, srv, "second", buf, ReadOnly, OnEvent(func(e Event) {
 			if e.Kind == PeerRefused {
 				first.cancel()
@@ -259,16 +248,13 @@ func childReader() error {
 // it does not see the memory before the stream has finished, unless the producer gives
 // its word that it has.
 func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
-	for name, c := range map[string]struct {
+	for _, c := range []struct {
 		prepared bool // the consumer has the descriptors meanwhile
 		lies     bool // the producer
 	}{
-		"expected":            {false, false},
-		"prepared":            {true, false},
-		"expected, and a lie": {false, true},
-		"prepared, and a lie": {true, true},
+		{false, false}, {true, false}, {false, true}, {true, true},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 			warmUp(t)
 			_, ctx, srv := listening(t)
 			buf := newBuffer(t, ctx, 1<<20) // unfinished

@@ -2,9 +2,9 @@ package share
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +14,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -52,16 +53,6 @@ func awaitSuperseded(t testing.TB, att *Attachment) {
 	}
 }
 
-// isSuperseded looks without waiting.
-func isSuperseded(att *Attachment) bool {
-	select {
-	case <-att.Superseded():
-		return true
-	default:
-		return false
-	}
-}
-
 // goesOn checks that Offer has not returned.
 func (s *served) goesOn(t testing.TB) {
 	t.Helper()
@@ -83,7 +74,7 @@ func TestReplace(t *testing.T) {
 	for _, name := range []string{"data", ""} {
 		att := attached(t, srv, name, dev)
 		require.EqualValues(t, 2, att.Size())
-		require.False(t, isSuperseded(att))
+		require.False(t, serve.IsClosed(att.Superseded()))
 	}
 	require.Len(t, srv.Leases("data"), 2, "those of the new one")
 	for _, att := range []*Attachment{a, b} {
@@ -142,7 +133,7 @@ func TestReplaceThatFails(t *testing.T) {
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
 		require.False(t, isExpected(srv))
 		old.goesOn(t)
-		require.False(t, isSuperseded(att))
+		require.False(t, serve.IsClosed(att.Superseded()))
 	}
 	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
 	old.stop(t)
@@ -225,7 +216,7 @@ func TestThousandReplacements(t *testing.T) {
 	if cutest.Kind() == cu.CUDA && !cutest.All() {
 		versions = 100
 	}
-	dev, ctx, srv := listening(t)
+	_, ctx, srv := listening(t)
 	srv.Expect("data")
 	over, stop := context.WithCancel(context.Background()) // of the consumers
 	serving, end := context.WithCancel(context.Background())
@@ -236,11 +227,10 @@ func TestThousandReplacements(t *testing.T) {
 		end()
 		offers.Wait()
 	}()
-	for i := range 8 {
+	for range 8 {
 		consumers.Go(func() {
-			f := follower{path: srv.Path(), dev: dev, ctx: ctx}
-			if err := f.attachAll(over); err != nil || f.last == 0 {
-				t.Error("consumer", i, "saw version", f.last, "last:", err)
+			if err := wantLatest(over, srv.Path(), ctx); err != nil {
+				t.Error(err)
 			}
 		})
 	}
@@ -276,57 +266,39 @@ func TestThousandReplacements(t *testing.T) {
 	}
 }
 
-// A follower attaches, looks at the memory, waits for something newer, looks again, and
-// lets go.
-type follower struct {
-	path string
-	dev  *cu.Device
-	ctx  *cu.Context
-	last uint32 // version
-}
-
-func (f *follower) attachAll(over context.Context) error {
-	for over.Err() == nil {
-		att, err := Attach(context.Background(), f.path, "data", f.dev)
+// wantLatest attaches, looks at the memory, waits for something newer, looks again, and lets go,
+// over and over.
+func wantLatest(over context.Context, path string, ctx *cu.Context) error {
+	for last := uint32(0); over.Err() == nil; {
+		att, err := Attach(context.Background(), path, "data", ctx.Device())
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(f.watch(over, att), att.Close()); err != nil {
+		first, err1 := versionOf(ctx, att)
+		select {
+		case <-att.Superseded():
+		case <-over.Done():
+		}
+		again, err2 := versionOf(ctx, att)
+		if err := errors.Join(err1, err2, att.Close()); err != nil {
 			return err
 		}
+		if first != again || first < last {
+			return fmt.Errorf("version %d, behind version %d, became %d", first, last, again)
+		}
+		last = first
 	}
 	return nil
 }
 
-// watch looks at the memory until there is something newer.
-func (f *follower) watch(over context.Context, att *Attachment) error {
-	first, err := f.version(att)
-	if err != nil {
-		return err
-	}
-	select {
-	case <-att.Superseded():
-	case <-over.Done():
-	}
-	again, err := f.version(att)
-	if err == nil && (again != first || first < f.last) {
-		err = fmt.Errorf("version %d, behind version %d, became %d", first, f.last, again)
-	}
-	f.last = first
-	return err
-}
-
-// version is that of every word of the memory.
-func (f *follower) version(att *Attachment) (uint32, error) {
-	got := make([]byte, att.Size())
-	if err := cu.CopyToHost(f.ctx, got, att.Ptr()); err != nil {
+// versionOf returns the version of every word of the memory.
+func versionOf(ctx *cu.Context, att *Attachment) (uint32, error) {
+	got := make([]uint32, att.Size()/4)
+	if err := cu.CopyToHost(ctx, got, att.Ptr()); err != nil {
 		return 0, err
 	}
-	v := binary.NativeEndian.Uint32(got)
-	for i := 0; i < len(got); i += 4 {
-		if now := binary.NativeEndian.Uint32(got[i:]); now != v {
-			return 0, fmt.Errorf("versions %d and %d at once", v, now)
-		}
+	if slices.ContainsFunc(got, func(v uint32) bool { return v != got[0] }) {
+		return 0, errors.New("two versions at once")
 	}
-	return v, nil
+	return got[0], nil
 }
