@@ -140,7 +140,6 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 		"mapped":      {isRefused(isMapped(buf)), ErrProtocol},
 		"good":        {isRefused(wire.Verdict{OK: true, Text: ""}), ErrProtocol},
 		"cannot":      {says(wire.Verdict{OK: false, Text: "no room"}), ErrVerdict},
-		"asks again":  {isRefused(wants(dev)), ErrProtocol},
 		"works on it": {isRefused(wire.Progress{Done: 1, Total: 2}), ErrProtocol},
 		"superseded":  {isRefused(wire.Superseded{Generation: 1}), ErrProtocol},
 	} {
@@ -231,8 +230,6 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 func TestPrepareFails(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv, fresh := listen(t), newBuffer(t, ctx, 1)
-	require.Error(t, errOf(srv.Prepare("a\nb", fresh, ReadOnly)))
-	require.Error(t, errOf(srv.Prepare("data", fresh, cu.NoAccess)))
 	require.Error(t, errOf(srv.Prepare("data", fresh, ReadOnly, WithData(make([]byte, MaxData+1)))))
 	require.False(t, stands(srv, "data"))
 	srv.Expect("data")
