@@ -152,6 +152,7 @@ func TestFollowEnds(t *testing.T) {
 		require.Equal(t, 1, pairs)
 		require.NotZero(t, room.Ptr())
 	}
+	require.False(t, mends(&RefusalError{Code: RefusedPolicy}), "one that is not admitted does not ask again")
 	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithReservation(room), WithRoom(g))), "WithRoom and WithReservation")
 }
 

@@ -171,7 +171,7 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 		"another generation":  {says(func(o *wire.Offer) { o.Resume++; o.Memory.Generation++ }), ErrProtocol},
 		"another device":      {says(func(o *wire.Offer) { o.Memory.Device[0] ^= 1 }), ErrProtocol},
 		"published otherwise": {append(says(func(o *wire.Offer) { o.Pending = true }), lie{wire.Encode(wire.Publish{Generation: 1}), nil}), ErrProtocol},
-		"a revocation":        {[]lie{{wire.Encode(wire.Revoke{}), nil}}, ErrRevoked},
+		"another size":        {says(func(o *wire.Offer) { o.Memory.Size-- }), ErrProtocol},
 		"stale":               {[]lie{{wire.Encode(wire.Refuse{Code: RefusedStale}), nil}}, ErrStale},
 		"it does not know":    {[]lie{{wire.Encode(wire.Refuse{Code: RefusedUnsupported, Text: "field 32769"}), nil}}, ErrUnsupported},
 	} {
@@ -212,12 +212,13 @@ func TestSupersede(t *testing.T) {
 	require.ErrorIs(t, errOf(Attach(t.Context(), srv.Path(), "data", dev)), ErrRefused)
 	require.Len(t, old.Leases(), 1)
 	memory, files = kept(t, ctx, 1, 2)
-	ok(srv.OfferFiles("data", memory, files, ReadWrite))(t)
+	next := ok(srv.OfferFiles("data", memory, files, ReadWrite))(t)
 	requireNoise(t, ctx, attached(t, srv, "data", dev).Buffer(), 2)
 	require.NoError(t, att.Err())
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, old.Close())
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.NoError(t, next.Close())
 	(*Standing)(nil).Supersede(1)
 }
 
