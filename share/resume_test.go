@@ -66,7 +66,6 @@ func TestResume(t *testing.T) {
 		att = next
 	}
 	require.Equal(t, taken, spy.count("cuMemMap")+spy.count("cuMemImportFromShareableHandle"))
-	require.Positive(t, taken)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 }
 
@@ -172,8 +171,6 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 		"another device":      {says(func(o *wire.Offer) { o.Memory.Device[0] ^= 1 }), ErrProtocol},
 		"published otherwise": {append(says(func(o *wire.Offer) { o.Pending = true }), lie{wire.Encode(wire.Publish{Generation: 1}), nil}), ErrProtocol},
 		"another size":        {says(func(o *wire.Offer) { o.Memory.Size-- }), ErrProtocol},
-		"stale":               {[]lie{{wire.Encode(wire.Refuse{Code: RefusedStale}), nil}}, ErrStale},
-		"it does not know":    {[]lie{{wire.Encode(wire.Refuse{Code: RefusedUnsupported, Text: "field 32769"}), nil}}, ErrUnsupported},
 	} {
 		att.path = impostor(t, tell(t, c.lies...))
 		require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want, name)
@@ -236,15 +233,21 @@ func TestOfferFiles(t *testing.T) {
 	require.Equal(t, "table", string(att.Offer().Data))
 
 	memory, files = kept(t, ctx, 100, 2)
-	second := ok(srv.OfferFiles("data", memory, files, ReadOnly))(t)
+	second := ok(srv.OfferFiles("data", memory, files, ReadWrite, WithFence(soon(t), Released)))(t)
 	<-first.Replaced()
 	awaitSuperseded(t, att)
 	require.Len(t, first.Leases(), 1, "a lease goes on")
-	requireNoise(t, ctx, attached(t, srv, "data", dev).Buffer(), 2)
+	writer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	requireNoise(t, ctx, writer.Buffer(), 2)
 	require.NoError(t, first.Close())
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
 	requireNoise(t, ctx, att.Buffer(), 1)
-	require.NoError(t, second.Close())
+	closed := make(chan error, 1)
+	go func() { closed <- second.Close() }()
+	require.ErrorIs(t, awaitDone(t, writer), ErrRevoked)
+	require.Len(t, second.Leases(), 1, "it is asked to release the memory")
+	require.NoError(t, writer.Close())
+	require.NoError(t, <-closed)
 	require.NoError(t, second.Close())
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
 }
@@ -280,7 +283,6 @@ func TestOfferFilesWrong(t *testing.T) {
 	require.NoError(t, srv.Close())
 	require.NoError(t, s.Close(), "after its server")
 	require.ErrorIs(t, errOf(srv.OfferFiles("data", memory, files, ReadOnly)), ErrClosed)
-	require.NoError(t, (*Standing)(nil).Close())
 }
 
 // An offer that fails because there is no descriptor for its data leaves the caller's
