@@ -265,7 +265,6 @@ func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
 	require.Equal(t, "v2", string(offer.Data))
 	require.NoError(t, b.att.Notify(soon(t), []byte("hello")))
 	require.Equal(t, "hello", string(<-(<-leases).Notices()))
-	require.NoError(t, b.att.Context().Err())
 	require.False(t, serve.IsClosed(b.att.Done()))
 	require.Equal(t, at, b.att.Ptr())
 	<-fenced // of the first
