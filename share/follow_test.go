@@ -3,12 +3,14 @@ package share
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -72,8 +74,9 @@ func awaitCause(t testing.TB, ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// A follower may come before the producer, gets each version at the same address, and goes on
-// with the producer's successor. It ends with its context.
+// A follower may come before the producer, gets each version at the same address, comes again when
+// the producer has taken the lease back, and goes on with the producer's successor. It ends with its
+// context.
 func TestFollow(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	room := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
@@ -94,6 +97,10 @@ func TestFollow(t *testing.T) {
 	b := awaitSeen(t, found, 2)
 	require.Equal(t, room.Ptr(), b.Ptr())
 	require.NoError(t, first.end(t), "the first has let go")
+	second.await(t, Mapped, 1)
+	srv.Leases("data")[0].Revoke() // is not asked for again behind the body's back
+	require.ErrorIs(t, awaitCause(t, b.Context()), ErrRevoked)
+	b = awaitSeen(t, found, 2)
 
 	require.NoError(t, srv.Close())
 	require.Error(t, awaitCause(t, b.Context()))
@@ -111,26 +118,18 @@ func TestFollow(t *testing.T) {
 
 // A body that lets go early is given what is newer, and nothing twice.
 func TestFollowGivesNothingTwice(t *testing.T) {
-	for name, letGo := range map[string]func(*Attachment) error{
-		"closed":  (*Attachment).Close,
-		"verdict": func(a *Attachment) error { return a.Report(context.Background(), nil) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			_, ctx, srv := listening(t)
-			srv.Expect("data")
-			put(t, srv, filled(t, ctx, 1))
-			found, cancel := followed(t, ctx, srv.Path())
-			require.NoError(t, letGo(awaitSeen(t, found, 1)))
-			select {
-			case <-found:
-				require.FailNow(t, "the same again")
-			case <-time.After(50 * time.Millisecond):
-			}
-			replace(t, srv, filled(t, ctx, 2))
-			awaitSeen(t, found, 2)
-			require.ErrorIs(t, cancel(), context.Canceled)
-		})
-	}
+	_, ctx, srv := listening(t)
+	srv.Expect("data")
+	put(t, srv, filled(t, ctx, 1))
+	found, cancel := followed(t, ctx, srv.Path())
+	require.NoError(t, awaitSeen(t, found, 1).Close())
+	awaitBehind(t, srv, 1)
+	replace(t, srv, filled(t, ctx, 2))
+	require.NoError(t, awaitSeen(t, found, 2).Report(soon(t), nil))
+	awaitBehind(t, srv, 1)
+	replace(t, srv, filled(t, ctx, 3))
+	awaitSeen(t, found, 3)
+	require.ErrorIs(t, cancel(), context.Canceled)
 }
 
 // Follow ends with an error that waiting does not mend, and the reservation is as before.
@@ -139,119 +138,223 @@ func TestFollowEnds(t *testing.T) {
 	g := granularity(t, dev)
 	room := ok(vmm.Reserve(dev.Driver(), g))(t)
 	defer func() { require.NoError(t, room.Close()) }()
-	refusing := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errors.New("not you") }))
-	put(t, refusing, newBuffer(t, ctx, g))
 	srv := listen(t)
 	srv.Expect("data")
 	serveAs(t, srv, "data", newBuffer(t, ctx, 2*g), ReadOnly)
-	for name, c := range map[string]struct {
-		path string
-		opt  AttachOption
-		want error
-	}{
-		"not admitted":         {refusing.Path(), nil, ErrRefused},
-		"more access":          {srv.Path(), WithAccess(ReadWrite), ErrRefused},
-		"larger than the room": {srv.Path(), WithReservation(room), vmm.ErrCapacity},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pairs := 0
-			for att, err := range Follow(soon(t), c.path, "data", dev, c.opt) {
-				pairs++
-				require.Nil(t, att)
-				require.ErrorIs(t, err, c.want)
-				require.NotErrorIs(t, err, context.DeadlineExceeded)
-			}
-			require.Equal(t, 1, pairs)
-			require.NotZero(t, room.Ptr())
-		})
+	for want, opt := range map[error]AttachOption{ErrRefused: WithAccess(ReadWrite), vmm.ErrCapacity: WithReservation(room)} {
+		pairs := 0
+		for att, err := range Follow(soon(t), srv.Path(), "data", dev, opt) {
+			pairs++
+			require.Nil(t, att)
+			require.ErrorIs(t, err, want)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+		}
+		require.Equal(t, 1, pairs)
+		require.NotZero(t, room.Ptr())
 	}
+	require.False(t, mends(&RefusalError{Code: RefusedPolicy}), "one that is not admitted does not ask again")
 	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithReservation(room), WithRoom(g))), "WithRoom and WithReservation")
-}
-
-// A loop that is broken off leaves nothing.
-func TestFollowIsBrokenOff(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	s := put(t, srv, filled(t, ctx, 1))
-	var last *Attachment
-	for att, err := range Follow(soon(t), srv.Path(), "data", dev) {
-		require.NoError(t, err)
-		last = att
-		break
-	}
-	require.Zero(t, last.Ptr())
-	require.ErrorIs(t, awaitCause(t, last.Context()), ErrClosed)
-	s.stop(t)
-}
-
-// A graph that was captured once reads each version, because all are at one address.
-func TestGraphReplaysOverSwaps(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	room := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
-	defer func() { require.NoError(t, room.Close()) }()
-	stream := ok(ctx.NewStream())(t)
-	out := ok(ctx.Alloc(4))(t)
-	defer func() { require.NoError(t, errors.Join(stream.Close(), out.Close())) }()
-	srv := listen(t)
-	srv.Expect("data")
-	buffers := []*vmm.Buffer{filled(t, ctx, 0), filled(t, ctx, 0)}
-	var exec *cu.GraphExec
-	v, word := uint32(0), make([]uint32, 1)
-	next := func() *served {
-		v++
-		buf := buffers[v%2]
-		require.NoError(t, cu.Fill(ctx, buf.Ptr(), v, 1))
-		return replace(t, srv, buf)
-	}
-	before, now := (*served)(nil), next()
-	for att, err := range Follow(soon(t), srv.Path(), "data", dev, WithReservation(room)) {
-		require.NoError(t, err)
-		if before != nil {
-			require.NoError(t, before.end(t)) // so its buffer may be written
-		}
-		if exec == nil {
-			g, err := stream.Capture(func() error { return cu.CopyAsync(stream, out.Ptr(), att.Ptr(), 4) })
-			require.NoError(t, err)
-			exec, err = g.Instantiate(0)
-			require.NoError(t, errors.Join(err, g.Close()))
-		}
-		require.NoError(t, errors.Join(exec.Launch(stream), cu.CopyToHostAsync(stream, word, out.Ptr()), stream.Synchronize(soon(t))))
-		require.Equal(t, v, word[0])
-		if v == 100 {
-			break
-		}
-		before, now = now, next()
-	}
-	require.NoError(t, exec.Close())
-	now.cancel()
 }
 
 // The end of Follow's context ends what the body was given, and says why; the memory stays until the
 // body has returned.
 func TestFollowsContextEndsTheAttachments(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	srv := ok(Listen(socketPath(t)))(t)
-	defer func() { require.NoError(t, srv.Close()) }()
-	srv.Expect("data")
+	_, ctx, srv := listening(t)
 	put(t, srv, filled(t, ctx, 7))
 	life, stop := context.WithCancelCause(t.Context())
 	defer stop(nil)
 	why := errors.New("why")
-	seen := 0
-	var last error
+	var all []error
 	for att, err := range Follow(life, srv.Path(), "data", ctx.Device()) {
-		if last = err; err != nil {
+		if all = append(all, err); err != nil {
 			continue
 		}
-		seen++
 		require.NoError(t, att.Context().Err())
 		stop(why)
-		<-att.Context().Done()
-		require.ErrorIs(t, context.Cause(att.Context()), why)
+		require.ErrorIs(t, awaitCause(t, att.Context()), why)
 		word := make([]uint32, 1)
 		require.NoError(t, cu.CopyToHost(ctx, word, att.Ptr()))
 		require.EqualValues(t, 7, word[0])
 	}
-	require.Equal(t, 1, seen)
-	require.ErrorIs(t, last, why)
+	require.Len(t, all, 2)
+	require.ErrorIs(t, all[1], why)
+}
+
+// A bereft is a Follow whose producer is killed. The test's process has the memory, too, to
+// offer it on.
+type bereft struct {
+	path   string
+	from   *Attachment // as a successor has it
+	found  chan seen
+	cancel func() error
+	att    *Attachment // that the body of Follow has
+	v1     *child
+}
+
+func follows(t *testing.T, dev *cu.Device, ctx *cu.Context, opts ...AttachOption) *bereft {
+	t.Helper()
+	b := &bereft{path: socketPath(t)}
+	t.Cleanup(func() { _, _ = os.Remove(b.path), os.Remove(b.path+".lock") }) // the killed producer's
+	b.v1 = start(t, "producer", b.path, "4")
+	b.v1.says(t, "listening")
+	b.from = attachedAt(t, b.path, dev, WithReoffer(), WithAccess(ReadWrite))
+	b.found, b.cancel = followed(t, ctx, b.path, opts...)
+	b.att = (<-b.found).att
+	awaitRead(t, b.att.now.Load().transport.Conn)
+	return b
+}
+
+// loses kills the producer, and returns when that is known.
+func (b *bereft) loses(t *testing.T) {
+	t.Helper()
+	lease := b.att.now.Load().done
+	b.v1.kill()
+	select {
+	case <-lease:
+	case <-soon(t).Done():
+		require.FailNow(t, "the lease does not end")
+	}
+}
+
+// successor is a server in the producer's place, which expects what it is to offer.
+func (b *bereft) successor(t *testing.T) *Server {
+	t.Helper()
+	srv := ok(Listen(b.path))(t)
+	t.Cleanup(func() { require.NoError(t, srv.Close()) })
+	srv.Expect("data")
+	return srv
+}
+
+// nobodyFollows fails if the body is called again.
+func (b *bereft) nobodyFollows(t *testing.T) {
+	t.Helper()
+	select {
+	case <-b.found:
+		require.FailNow(t, "the body is called again")
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
+// If a successor offers the same memory, even after the predecessor was killed, a follower goes
+// on undisturbed. The body has the same attachment, mapping, context and notices, and only the
+// lease is another one.
+//
+//fault:rows 85
+func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	connected := 0
+	b := follows(t, dev, ctx, OnConnected(func(sock.Peer) { connected++ }))
+	at, notices, fenced, superseded := b.att.Ptr(), b.att.Notices(), b.att.Fenced(), b.att.Superseded()
+	b.loses(t)
+	require.NoError(t, b.att.Err(), "it is without a lease")
+	require.ErrorIs(t, b.att.Notify(soon(t), []byte("who is there")), sock.ErrPeerLost)
+	require.NoError(t, b.att.AwaitFence(soon(t), Fenced), "the producer that was lost")
+	require.ErrorContains(t, errOf(b.att.Resume(soon(t))), "the lease has not ended")
+
+	v2 := b.successor(t)
+	leases := make(chan *Lease, 10)
+	s := serveAs(t, v2, "data", b.from.Buffer(), ReadOnly, OnLease(func(l *Lease) {
+		if err := l.Notify(soon(t), []byte("I am the next")); err != nil {
+			t.Error(err)
+		}
+		leases <- l
+	}), WithData([]byte("v2")))
+	require.Equal(t, "I am the next", string(<-notices))
+	offer := b.att.Offer()
+	require.EqualValues(t, os.Getpid(), offer.Producer.PID)
+	require.Equal(t, "v2", string(offer.Data))
+	require.NoError(t, b.att.Notify(soon(t), []byte("hello")))
+	require.Equal(t, "hello", string(<-(<-leases).Notices()))
+	require.False(t, serve.IsClosed(b.att.Done()))
+	require.Equal(t, at, b.att.Ptr())
+	<-fenced // of the first
+	require.False(t, serve.IsClosed(b.att.Fenced()), "this process lives")
+	b.nobodyFollows(t)
+	require.Equal(t, 1, connected)
+
+	replace(t, v2, filled(t, ctx, 7))
+	require.ErrorIs(t, awaitCause(t, b.att.Context()), ErrSuperseded)
+	<-superseded
+	awaitSeen(t, b.found, 7)
+	require.NoError(t, s.end(t))
+	require.ErrorIs(t, b.cancel(), context.Canceled)
+}
+
+// Where a successor has other memory the body's attachment ends, for the reason for which
+// its lease did.
+func TestFollowTakesOtherMemoryOfASuccessor(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	b := follows(t, dev, ctx)
+	b.loses(t)
+	serveAs(t, b.successor(t), "data", filled(t, ctx, 5), ReadOnly)
+	var lost *LostError
+	require.ErrorAs(t, awaitCause(t, b.att.Context()), &lost)
+	awaitSeen(t, b.found, 5)
+	require.ErrorAs(t, b.att.Err(), &lost)
+	require.ErrorIs(t, b.cancel(), context.Canceled)
+}
+
+// A consumer that closes its attachment at the instant at which that gets another lease leaves in
+// order. The successor has a lease that has ended, or none.
+func TestFollowIsClosedWhileItResumes(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for range 5 {
+		b := follows(t, dev, ctx)
+		b.loses(t)
+		s := serveAs(t, b.successor(t), "data", b.from.Buffer(), ReadOnly)
+		s.await(t, Mapped, 1)
+		require.NoError(t, b.att.Close())
+		require.NoError(t, s.await(t, Ended, 1).Err)
+		require.ErrorIs(t, b.att.Err(), ErrClosed)
+		require.ErrorIs(t, b.cancel(), context.Canceled)
+		s.stop(t)
+		require.NoError(t, b.from.Close())
+	}
+}
+
+// An attachment is without a lease no longer than was said, and not at all if that is 0.
+func TestFollowIsBoundedWithoutALease(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for _, d := range []time.Duration{0, brief} {
+		b := follows(t, dev, ctx, WithoutLease(d))
+		begun := time.Now()
+		b.loses(t)
+		require.ErrorIs(t, awaitCause(t, b.att.Context()), sock.ErrPeerLost)
+		require.GreaterOrEqual(t, time.Since(begun), d)
+		require.ErrorIs(t, b.cancel(), context.Canceled)
+	}
+}
+
+// A body that closes its attachment while there is no lease, or gives a verdict that nobody hears,
+// ends it: it takes no other lease, and the body is not given the same memory again.
+func TestFollowIsLeftWithoutALease(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	for name, leave := range map[string]func(*testing.T, *Attachment){
+		"closed": func(t *testing.T, a *Attachment) {
+			require.NoError(t, a.Close())
+			require.ErrorIs(t, a.Err(), ErrClosed)
+		},
+		"judged": func(t *testing.T, a *Attachment) {
+			reported := make(chan error, 1)
+			a.swap.Lock() // which the verdict has to wait for
+			go func() { reported <- a.Report(soon(t), nil) }()
+			<-briefly(t).Done()
+			require.NoError(t, a.Context().Err(), "it ends behind the verdict")
+			a.swap.Unlock()
+			require.ErrorIs(t, <-reported, sock.ErrPeerLost)
+			require.ErrorIs(t, awaitCause(t, a.Context()), sock.ErrPeerLost)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := follows(t, dev, ctx)
+			b.loses(t)
+			leave(t, b.att)
+			srv := b.successor(t)
+			s := serveAs(t, srv, "data", b.from.Buffer(), ReadOnly)
+			awaitBehind(t, srv, 1)
+			b.nobodyFollows(t)
+			require.ErrorIs(t, b.cancel(), context.Canceled)
+			s.stop(t)
+		})
+	}
 }

@@ -3,13 +3,16 @@ package share
 import (
 	"context"
 	"errors"
-	"sync"
+	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // twoEnds is a predecessor's end of a connection and its successor's.
@@ -24,6 +27,25 @@ func twoEnds(t testing.TB) (a, b *sock.Conn) {
 	return a, b
 }
 
+// handingOver returns the server that takes over from v1, and what v1's HandOver returns.
+func handingOver(t testing.TB, ctx context.Context, v1 *Server) (*Server, chan error) {
+	t.Helper()
+	a, b := twoEnds(t)
+	given := make(chan error, 1)
+	go func() { given <- v1.HandOver(ctx, a) }()
+	v2 := ok(TakeOver(soon(t), b, v1.Path(), WithMode(0o666)))(t)
+	t.Cleanup(func() { require.NoError(t, v2.Close()) })
+	return v2, given
+}
+
+// handedOver returns the server that has taken over from v1.
+func handedOver(t testing.TB, v1 *Server) *Server {
+	t.Helper()
+	v2, given := handingOver(t, soon(t), v1)
+	require.NoError(t, <-given)
+	return v2
+}
+
 // A successor has the path and the memory, and its predecessor the leases that it had, until
 // it is closed. What consumers have mapped stays.
 //
@@ -31,30 +53,20 @@ func twoEnds(t testing.TB) (a, b *sock.Conn) {
 func TestSuccessorTakesOver(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
-	buf := newBuffer(t, ctx, 1<<20)
-	s1 := put(t, v1, buf)
+	s1 := put(t, v1, newBuffer(t, ctx, 1<<20))
 	old := attached(t, v1, "data", dev)
 	from := attached(t, v1, "data", dev, WithReoffer())
-
-	a, b := twoEnds(t)
-	given := make(chan error, 1)
-	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2 := ok(TakeOver(soon(t), b, v1.Path(), WithMode(0o666)))(t)
-	t.Cleanup(func() { require.NoError(t, v2.Close()) })
-	require.NoError(t, <-given)
+	v2 := handedOver(t, v1)
 	require.Equal(t, v1.Path(), v2.Path())
-	early := make(chan *Attachment, 1)
+	early := make(chan error, 1)
 	go func() { // before there is an offer
 		att, err := Attach(soon(t), v1.Path(), "data", dev)
-		if err != nil {
-			t.Error(err)
-		}
-		early <- att
+		early <- errors.Join(err, att.Close())
 	}()
 	s2 := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
 	late := attached(t, v2, "data", dev)
 	require.Equal(t, old.Offer().Descriptor, late.Offer().Descriptor)
-	require.NoError(t, (<-early).Close())
+	require.NoError(t, <-early)
 	require.Len(t, v1.Leases("data"), 2)
 
 	require.NoError(t, old.Err())
@@ -63,6 +75,7 @@ func TestSuccessorTakesOver(t *testing.T) {
 	require.ErrorIs(t, s1.end(t), ErrClosed)
 	require.ErrorIs(t, awaitDone(t, old), ErrRevoked)
 	require.ErrorIs(t, awaitDone(t, from), ErrRevoked)
+	require.ErrorIs(t, from.Close(), ErrInUse)
 	require.NoError(t, late.Err())
 	requireNoise(t, ctx, attached(t, v2, "data", dev).Buffer(), 1)
 	s2.stop(t)
@@ -71,91 +84,61 @@ func TestSuccessorTakesOver(t *testing.T) {
 // HandOver does not return before the application has heard of each lease (OnLease): it may end
 // the server when there is none that goes on.
 func TestHandOverWaitsForOnLease(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	v1 := listen(t)
+	dev, ctx, v1 := listening(t)
 	heard, wait := make(chan struct{}), make(chan struct{})
 	put(t, v1, newBuffer(t, ctx, 1), OnLease(func(*Lease) {
 		close(heard)
 		<-wait
 	}))
-	goOn := sync.OnceFunc(func() { close(wait) })
-	defer goOn()
-	made := make(chan error, 1)
-	go func() {
-		att, err := Attach(soon(t), v1.Path(), "data", dev)
-		made <- errors.Join(err, att.Close())
-	}()
+	conn := asked(t, v1, wants(dev))
 	<-heard
-	a, b := twoEnds(t)
-	var v2 *Server
-	var err error
-	took := make(chan struct{})
-	go func() {
-		defer close(took)
-		v2, err = TakeOver(soon(t), b, v1.Path())
-	}()
-	while, cancel := context.WithTimeout(context.Background(), time.Second/5)
-	defer cancel()
-	require.NoError(t, v1.HandOver(while, a))
-	require.Error(t, while.Err(), "HandOver returned before OnLease did")
-	<-took
-	require.NoError(t, errors.Join(err, v2.Close()))
-	goOn()
-	require.NoError(t, <-made)
+	_, given := handingOver(t, soon(t), v1)
+	<-briefly(t).Done()
+	require.Empty(t, given)
+	close(wait)
+	require.NoError(t, <-given)
+	require.NoError(t, conn.Close())
 }
 
-// A consumer that has connected and not said what it wants is still waited for, and served.
+// A consumer that has connected and not said what it wants is still waited for, and served, but
+// no longer than the context wants.
 func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	v1 := listen(t)
+	dev, ctx, v1 := listening(t)
 	put(t, v1, newBuffer(t, ctx, 1))
-	handOver := func(given chan error, ctx context.Context) *Server {
-		a, b := twoEnds(t)
-		go func() { given <- v1.HandOver(ctx, a) }()
-		v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
-		t.Cleanup(func() { require.NoError(t, v2.Close()) })
-		return v2
-	}
-	given := make(chan error, 2)
 	var v2 *Server
-	att := attached(t, v1, "data", dev, OnConnected(func(sock.Peer) {
-		v2 = handOver(given, soon(t))
+	var given chan error
+	attached(t, v1, "data", dev, OnConnected(func(sock.Peer) {
+		v2, given = handingOver(t, soon(t), v1)
 		require.Empty(t, given)
 	}))
 	require.NoError(t, <-given)
 	require.Len(t, v1.Leases("data"), 1)
-	require.NoError(t, att.Close())
 
-	v1 = v2 // one that says nothing is waited for no longer than the context wants
-	v1.Expect("data")
-	silent := ok(sock.Dial(soon(t), v1.Path()))(t)
+	v2.Expect("data")
+	silent := dialed(t, v2)
 	limit, cancel := context.WithCancel(soon(t))
-	handOver(given, limit)
+	_, given = handingOver(t, limit, v2)
 	require.Empty(t, given)
 	cancel()
 	require.NoError(t, <-given)
-	require.NoError(t, v1.Close())
-	require.NoError(t, silent.Close())
+	require.NoError(t, errors.Join(v2.Close(), silent.Close()))
 }
 
 // A handover that fails costs nothing. The server goes on, and another attempt may be made.
 //
 //fault:rows 85
 func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	v1 := listen(t)
+	dev, ctx, v1 := listening(t)
 	put(t, v1, newBuffer(t, ctx, 1))
 	a, b := twoEnds(t)
 	waiting := make(chan error, 1)
 	given := make(chan error, 1)
 	go func() { given <- v1.HandOver(soon(t), a) }()
-	rec, err := b.Receive(soon(t)) // nobody gets in any more
-	require.NoError(t, err)
+	rec := ok(b.Receive(soon(t)))(t) // nobody gets in any more
 	require.NoError(t, rec.Close())
 	go func() {
 		att, err := Attach(soon(t), v1.Path(), "data", dev)
-		waiting <- err
-		_ = att.Close()
+		waiting <- errors.Join(err, att.Close())
 	}()
 	require.NoError(t, b.Send(soon(t), []byte("no memory")))
 	require.ErrorContains(t, <-given, "no memory")
@@ -168,23 +151,13 @@ func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
 	require.ErrorIs(t, v1.HandOver(soon(t), a), sock.ErrPeerLost)
 	require.NoError(t, v1.Close())
 	require.ErrorIs(t, v1.HandOver(soon(t), a), ErrClosed)
-}
 
-// A server that never offered anything can be handed over, and closed at any time.
-func TestHandOverWithoutAnOffer(t *testing.T) {
-	_, _ = leavesNothing(t)
-	v1 := listen(t)
-	a, b := twoEnds(t)
-	given := make(chan error, 1)
-	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
-	require.NoError(t, <-given)
-
+	v2 := handedOver(t, listen(t)) // which never offered anything
 	a, b = twoEnds(t)
 	go func() { given <- v2.HandOver(soon(t), a) }()
-	rec := ok(b.Receive(soon(t)))(t)
+	rec = ok(b.Receive(soon(t)))(t)
 	require.NoError(t, rec.Close())
-	require.NoError(t, v2.Close())
+	require.NoError(t, v2.Close(), "at any time")
 	require.ErrorIs(t, <-given, sock.ErrClosed)
 }
 
@@ -203,19 +176,12 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	waits := waitForNewer(t, v1, dev, buf)
 	awaitBehind(t, v1, 1)
 
-	a, b := twoEnds(t)
-	given := make(chan error, 1)
-	go func() { given <- v1.HandOver(soon(t), a) }()
-	v2 := ok(TakeOver(soon(t), b, v1.Path()))(t)
-	t.Cleanup(func() { require.NoError(t, v2.Close()) })
-	require.NoError(t, <-given)
+	v2 := handedOver(t, v1)
 	awaitBehind(t, v1, 1)
 	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
 	require.NoError(t, v1.Close())
 	require.Nil(t, <-waits.att)
-	var no *RefusalError
-	require.ErrorAs(t, <-waits.err, &no)
-	require.True(t, mends(no), "Follow asks again: %v", no)
+	require.True(t, mends(<-waits.err), "Follow asks again")
 
 	require.ErrorIs(t, awaitDone(t, old), ErrRevoked)
 	next := ok(old.Resume(soon(t)))(t)
@@ -224,4 +190,118 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	requireNoise(t, ctx, next.Buffer(), 1)
 	require.NoError(t, next.Close())
 	s.stop(t)
+}
+
+// childSuccessor attaches to the predecessor at the path that it is told, and offers
+// the same memory at its own.
+func childSuccessor() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	att, err := Attach(context.Background(), os.Getenv(doEnv), "data", dev, WithReoffer(), WithAccess(ReadWrite))
+	if err != nil {
+		return err
+	}
+	offer := func(served context.Context, srv *Server) error {
+		return srv.Offer(served, "data", att.Buffer(), ReadWrite)
+	}
+	return errors.Join(serveUntilInputEnds(offer), att.Close(), ctx.Close())
+}
+
+// Memory goes on from process to process while those before end, one in good order and
+// one by SIGKILL. The bytes stay, and so does the generation.
+//
+//fault:rows 85
+func TestMemoryIsOfferedOnFromProcessToProcess(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	paths := []string{socketPath(t), socketPath(t), socketPath(t)}
+	v1 := start(t, "producer", paths[0], "3145728")
+	v1.says(t, "listening")
+	first := attachedAt(t, paths[0], dev)
+	generation := first.Offer().Descriptor.Generation
+
+	v2 := start(t, "successor", paths[1], paths[0])
+	v2.says(t, "listening")
+	second := attachedAt(t, paths[1], dev, WithAccess(ReadWrite))
+	v1.end(t)
+	require.ErrorIs(t, awaitDone(t, first), ErrRevoked)
+	require.Equal(t, generation, second.Offer().Descriptor.Generation)
+	requireNoise(t, ctx, second.Buffer(), 1)
+
+	v3 := start(t, "successor", paths[2], paths[1])
+	v3.says(t, "listening")
+	third := attachedAt(t, paths[2], dev)
+	v2.kill()
+	require.ErrorIs(t, awaitDone(t, second), sock.ErrPeerLost)
+	require.Equal(t, first.Offer().Descriptor, third.Offer().Descriptor)
+	requireNoise(t, ctx, third.Buffer(), 1)
+	require.NoError(t, cu.CopyToDevice(ctx, second.Ptr(), noise(second.Size(), 2)))
+	for _, att := range []*Attachment{first, second, third} {
+		requireNoise(t, ctx, att.Buffer(), 2) // it is one memory
+		require.NoError(t, att.Close())
+	}
+	v3.end(t)
+	srv := ok(Listen(paths[1]))(t) // what the killed one left on disk is reclaimed
+	require.NoError(t, srv.Close())
+}
+
+// attachedAt attaches to "data" of another process.
+func attachedAt(t *testing.T, path string, dev *cu.Device, opts ...AttachOption) *Attachment {
+	t.Helper()
+	att := ok(Attach(soon(t), path, "data", dev, opts...))(t)
+	t.Cleanup(func() { require.NoError(t, att.Close()) })
+	return att
+}
+
+// A successor that attached read-only offers read-only, whatever its predecessor offered.
+func TestNoMoreAccessIsOfferedOn(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	v1, v2 := listen(t), listen(t)
+	put(t, v1, newBuffer(t, ctx, 1))
+	plain := attached(t, v1, "data", dev)
+	require.ErrorIs(t, v2.Offer(soon(t), "data", plain.Buffer(), ReadOnly), vmm.ErrNotShareable)
+
+	readOnly := attached(t, v1, "data", dev, WithReoffer())
+	err := v2.Offer(soon(t), "data", readOnly.Buffer(), ReadWrite)
+	require.ErrorIs(t, err, vmm.ErrNotShareable)
+	require.ErrorContains(t, err, "read-only")
+	require.ErrorIs(t, errOf(v2.Prepare("data", readOnly.Buffer(), ReadWrite)), vmm.ErrNotShareable)
+	serveAs(t, v2, "data", readOnly.Buffer(), ReadOnly).stop(t)
+}
+
+// While the memory is offered on, its predecessor goes on hearing that it is in use. Then Close
+// closes the memory before the connection, because a producer that hears that the lease has ended
+// may write the memory.
+func TestAttachmentThatIsOfferedOnIsNotClosed(t *testing.T) {
+	var from *Attachment
+	var lease []error // as it is when memory is unmapped
+	dev := cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		if call.Symbol() == "cuMemUnmap" {
+			lease = append(lease, from.Err())
+		}
+		return next()
+	}))
+	ctx := leavesNothingOn(t, dev)
+	v1, v2 := listen(t), listen(t)
+	put(t, v1, newBuffer(t, ctx, 1<<20))
+	from = attached(t, v1, "data", dev, WithReoffer())
+	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
+	require.ErrorIs(t, from.Close(), ErrInUse)
+	require.NoError(t, from.Err())
+	require.Len(t, v1.Leases("data"), 1)
+	s.stop(t)
+	require.NoError(t, from.Close())
+	require.Equal(t, []error{nil}, lease)
+	require.ErrorIs(t, from.Err(), ErrClosed)
+}
+
+// Legacy memory ends with the process that allocated it.
+func TestLegacyMemoryIsNotOfferedOn(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	v1 := listen(t)
+	serveLegacy(t, v1, newLegacy(t, ctx, 1))
+	for want, types := range map[error][]HandleType{ErrHandle: {HandleFD, HandleLegacy}, ErrUnsupported: {HandleFD}} {
+		require.ErrorIs(t, errOf(Attach(soon(t), v1.Path(), "data", dev, WithReoffer(), WithHandle(types...))), want)
+	}
 }

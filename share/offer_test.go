@@ -1,8 +1,10 @@
 package share
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -10,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wire"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -33,7 +35,7 @@ func TestOfferIsAttachedTo(t *testing.T) {
 	require.Equal(t, buf.Describe(), att.Offer().Descriptor)
 	require.Equal(t, ReadWrite, att.Offer().Access)
 	require.Equal(t, ReadOnly, att.Buffer().Access())
-	require.Equal(t, sock.Peer{UID: uid(), GID: gid(), PID: pid()}, att.Offer().Producer)
+	require.Equal(t, sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: pid()}, att.Offer().Producer)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.ErrorIs(t, cu.CopyToDevice(ctx, att.Buffer().Ptr(), make([]byte, 8)), cu.ErrInvalidValue, "invariant 7")
 
@@ -45,8 +47,6 @@ func TestOfferIsAttachedTo(t *testing.T) {
 	require.NoError(t, writer.Close())
 	require.NoError(t, s.await(t, Ended, 1).Err)
 	require.NoError(t, att.Err(), "the other's going is nothing to it")
-	require.NoError(t, att.Close())
-	s.await(t, Ended, 2)
 	s.stop(t)
 }
 
@@ -57,31 +57,6 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	require.NoError(t, att.Progress(soon(t), 3, 9))
 	require.NoError(t, att.Report(soon(t), nil))
 	require.NoError(t, s.end(t))
-	requireWholeLease(t, s)
-}
-
-// The events are the same for a consumer that has waited for the offer.
-func TestEventsOfAWaitingConsumer(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	result := make(chan error)
-	go func() {
-		att, err := Attach(soon(t), srv.Path(), "", dev, WithAccess(ReadWrite))
-		if err == nil {
-			err = errors.Join(att.Progress(soon(t), 3, 9), att.Report(soon(t), nil), att.Close())
-		}
-		result <- err
-	}()
-	require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 10*time.Second, time.Millisecond)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
-	require.NoError(t, <-result)
-	require.NoError(t, s.end(t))
-	requireWholeLease(t, s)
-}
-
-// requireWholeLease checks that a lease, and nothing else, went well to its end.
-func requireWholeLease(t *testing.T, s *served) {
-	t.Helper()
 	var kinds []string
 	for _, e := range s.of(0) {
 		kinds = append(kinds, e.Kind.String())
@@ -112,18 +87,11 @@ func TestManyConsumersAtOnce(t *testing.T) {
 		wg.Go(func() {
 			att, err := Attach(soon(t), srv.Path(), "data", dev)
 			all.Done()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer att.Close()
 			all.Wait() // every one of them is attached now
 			got := make([]byte, 4096)
-			if err := cu.CopyToHost(ctx, got, att.Buffer().Ptr()); err != nil || string(got) != string(noise(4096, 1)) {
+			err = errors.Join(err, cu.CopyToHost(ctx, got, att.Ptr()), att.Report(soon(t), nil), att.Close())
+			if err != nil || string(got) != string(noise(4096, 1)) {
 				t.Errorf("wrong data, or %v", err)
-			}
-			if err := att.Report(soon(t), nil); err != nil {
-				t.Error(err)
 			}
 		})
 	}
@@ -138,19 +106,6 @@ func TestManyConsumersAtOnce(t *testing.T) {
 	require.True(t, numbers[1] && numbers[consumers])
 }
 
-// More chunks than descriptors fit a record.
-func TestOfferOfManyRecords(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	g := granularity(t, dev)
-	const chunks = sock.MaxFDs + 1
-	buf := newBuffer(t, ctx, chunks*g-1, vmm.WithChunkSize(g))
-	srv := listen(t)
-	put(t, srv, buf)
-	att := attached(t, srv, "data", dev)
-	require.Equal(t, chunks, att.Offer().Descriptor.Chunks)
-	requireNoise(t, ctx, att.Buffer(), 1)
-}
-
 func TestOffersAreToldApartByName(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	a, b := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
@@ -160,11 +115,7 @@ func TestOffersAreToldApartByName(t *testing.T) {
 	require.EqualValues(t, 1, attached(t, srv, "a", dev).Buffer().Size())
 	require.EqualValues(t, 2, attached(t, srv, "Gewichte-ä-重み", dev).Buffer().Size())
 	for _, name := range []string{"", "A", "b", "a "} {
-		_, err := Attach(soon(t), srv.Path(), name, dev)
-		var no *RefusalError
-		require.ErrorAs(t, err, &no, "%q", name)
-		require.Equal(t, RefusedName, no.Code)
-		require.ErrorIs(t, err, ErrRefused)
+		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), name, dev)), ErrRefused, "%q", name)
 	}
 	require.ErrorIs(t, srv.Offer(soon(t), "a", b, ReadOnly), ErrNameTaken)
 }
@@ -174,38 +125,28 @@ func TestOfferChecksItsArguments(t *testing.T) {
 	_, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	bg := soon(t)
-	for _, name := range []string{"", strings.Repeat("n", 256), "a\nb", "\x1b[2J", "\xff"} {
+	for _, name := range []string{strings.Repeat("n", 256), "a\nb", "\x1b[2J", "\xff"} {
 		require.Error(t, srv.Offer(bg, name, buf, ReadOnly), "%q", name)
-		if name != "" {
-			_, err := Attach(bg, srv.Path(), name, ctx.Device())
-			require.Error(t, err, "%q", name)
-			require.NotErrorIs(t, err, ErrRefused)
-		}
+		require.ErrorContains(t, errOf(Attach(bg, srv.Path(), name, ctx.Device())), "name", "%q", name)
 	}
+	require.Error(t, srv.Offer(bg, "", buf, ReadOnly))
 	for _, a := range []cu.Access{cu.NoAccess, 2, 4, ^cu.Access(0)} {
 		require.Error(t, srv.Offer(bg, "x", buf, a))
-		_, err := Attach(bg, srv.Path(), "x", ctx.Device(), WithAccess(a))
-		require.Error(t, err)
-		require.NotErrorIs(t, err, ErrRefused)
+		require.NotErrorIs(t, errOf(Attach(bg, srv.Path(), "x", ctx.Device(), WithAccess(a))), ErrRefused)
 	}
 	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
 	require.Zero(t, offers(srv))
+
+	closed := ok(vmm.New(ctx.Device(), 1))(t)
+	require.NoError(t, closed.Close())
+	require.ErrorIs(t, srv.Offer(bg, "x", closed, ReadOnly), cu.ErrClosed)
 
 	over, cancel := context.WithCancel(bg)
 	cancel()
 	require.NoError(t, srv.Offer(over, "x", buf, ReadOnly, WithData(make([]byte, wire.MaxData))))
 }
 
-func TestOfferOfAClosedBuffer(t *testing.T) {
-	dev, _ := leavesNothing(t)
-	buf := ok(vmm.New(dev, 1))(t)
-	require.NoError(t, buf.Close())
-	require.ErrorIs(t, listen(t).Offer(soon(t), "x", buf, ReadOnly), cu.ErrClosed)
-}
-
-func uid() uint32 { return uint32(os.Geteuid()) }
-func gid() uint32 { return uint32(os.Getegid()) }
-func pid() int32  { return int32(os.Getpid()) }
+func pid() int32 { return int32(os.Getpid()) }
 
 // Once an offer has ended its observer hears of nothing any more, not even of an event that
 // another offer's observer heard of first.
@@ -214,14 +155,9 @@ func TestObserverHearsNothingAfterTheEnd(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	for range 20 { // whichever hears first
 		srv := listen(t)
-		heard := make(chan struct{})
 		var ended, late atomic.Bool
-		observe := OnEvent(func(e Event) {
-			if e.Kind == PeerRefused && ended.Load() {
-				late.Store(true)
-			}
-		})
-		first := serveAs(t, srv, "first", buf, ReadOnly, observe)
+		first := serveAs(t, srv, "first", buf, ReadOnly, OnEvent(func(e Event) { late.CompareAndSwap(false, ended.Load()) }))
+		heard := make(chan struct{})
 		serveAs(t, srv, "second", buf, ReadOnly, OnEvent(func(e Event) {
 			if e.Kind == PeerRefused {
 				first.cancel()
@@ -234,5 +170,174 @@ func TestObserverHearsNothingAfterTheEnd(t *testing.T) {
 		<-heard
 		require.NoError(t, srv.Close())
 		require.False(t, late.Load())
+	}
+}
+
+// finished is what every byte is once the data is finished.
+const finished = 7
+
+// A held stream has work on a buffer to do, and does not begin before it is let go.
+type held struct {
+	gate          *vmm.Buffer
+	works, writes *cu.Stream
+}
+
+// hold queues the writing of buf's data behind a gate.
+func hold(ctx *cu.Context, buf *vmm.Buffer) (*held, error) {
+	gate, err := vmm.New(ctx.Device(), 4)
+	if err != nil {
+		return nil, err
+	}
+	works, err1 := ctx.NewStream()
+	writes, err2 := ctx.NewStream()
+	h := &held{gate, works, writes}
+	return h, errors.Join(err1, err2, works.WaitValue32(gate.Ptr(), 1, cu.WaitEQ),
+		cu.FillAsync(works, buf.Ptr(), uint8(finished), buf.Size()))
+}
+
+// holding is hold; the work goes on when t ends, or before that hangs because of it.
+func holding(t *testing.T, ctx *cu.Context, buf *vmm.Buffer) *held {
+	t.Helper()
+	h := ok(hold(ctx, buf))(t)
+	late := time.AfterFunc(20*time.Second, func() { _ = h.letGo() })
+	t.Cleanup(func() {
+		late.Stop()
+		require.NoError(t, errors.Join(h.letGo(), h.close(soon(t))))
+	})
+	return h
+}
+
+// warmUp holds a stream once. From the first time on a driver keeps some memory for
+// that, which is nobody's leak.
+func warmUp(t *testing.T) {
+	t.Helper()
+	ctx := cutest.Context(t, cutest.Device(t))
+	h := ok(hold(ctx, newBuffer(t, ctx, 1)))(t)
+	require.NoError(t, errors.Join(h.letGo(), h.close(soon(t))))
+}
+
+// letGo lets the work begin.
+func (h *held) letGo() error { return h.writes.WriteValue32(h.gate.Ptr(), 1, cu.WriteDefault) }
+
+// close waits for the work and ends the streams.
+func (h *held) close(ctx context.Context) error {
+	return errors.Join(h.works.Synchronize(ctx), h.writes.Synchronize(ctx), h.works.Close(), h.writes.Close(), h.gate.Close())
+}
+
+// childReader attaches, and complains of data that is not finished.
+func childReader() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev)
+	if err != nil {
+		return err
+	}
+	got := make([]byte, att.Buffer().Size())
+	err = cu.CopyToHost(ctx, got, att.Buffer().Ptr())
+	if err == nil && !bytes.Equal(got, bytes.Repeat([]byte{finished}, len(got))) {
+		err = errors.New("unfinished data")
+	}
+	return errors.Join(err, att.Report(context.Background(), err), att.Close(), ctx.Close())
+}
+
+// The consumer comes while the producer's stream is at work. Whichever way it comes,
+// it does not see the memory before the stream has finished, unless the producer gives
+// its word that it has.
+func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
+	for _, c := range []struct {
+		prepared bool // the consumer has the descriptors meanwhile
+		lies     bool // the producer
+	}{
+		{false, false}, {true, false}, {false, true}, {true, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			warmUp(t)
+			_, ctx, srv := listening(t)
+			buf := newBuffer(t, ctx, 1<<20) // unfinished
+			h := holding(t, ctx, buf)
+			s := newServed(srv)
+			opts := []OfferOption{OnEvent(s.see), WithLeases(1), WithVerdict()}
+			if c.lies {
+				opts = append(opts, WithSynchronized())
+			}
+			offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadOnly, opts...) }
+			srv.Expect("data")
+			if c.prepared {
+				offer = ok(srv.Prepare("data", buf, ReadOnly, opts...))(t).Offer
+			}
+			reader := start(t, "reader", srv.Path(), "")
+			if c.prepared {
+				s.await(t, Sent, 1)
+			} else {
+				require.Eventually(t, func() bool { return len(waiting(srv)) == 1 }, 30*time.Second, time.Millisecond)
+			}
+			go func() { s.result <- offer(soon(t)) }()
+			if !c.lies {
+				<-briefly(t).Done() // it would have the data by now
+				require.Empty(t, s.of(Offered))
+				require.NoError(t, h.letGo())
+			}
+			require.NoError(t, s.end(t))
+			require.Equal(t, c.lies, reader.cmd.Wait() != nil)
+			require.Equal(t, c.lies, s.of(Ended)[0].Err != nil)
+		})
+	}
+}
+
+// childWriter is a producer whose data does not get finished: it prints a line, and
+// waits to be killed.
+func childWriter() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	buf, err := vmm.New(dev, 1<<20)
+	if err != nil {
+		return err
+	}
+	srv, err := Listen(os.Getenv(pathEnv))
+	if err != nil {
+		return err
+	}
+	srv.Expect("data")
+	offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadWrite) }
+	if os.Getenv(doEnv) == "prepared" {
+		p, err := srv.Prepare("data", buf, ReadWrite)
+		if err != nil {
+			return err
+		}
+		offer = p.Offer
+	}
+	if _, err := hold(ctx, buf); err != nil {
+		return err
+	}
+	go untilInputEnds("half written")
+	return offer(context.Background())
+}
+
+// A producer is killed while it writes, with a consumer that waits for the data, with
+// the memory mapped or not. It gets an error, and never what is unfinished.
+func TestFault4_ProducerKilledWhileItWrites(t *testing.T) {
+	for do, says := range map[string]string{"expected": "before its offer was complete", "prepared": "before it said that its data is there"} {
+		t.Run(do, func(t *testing.T) {
+			spy, dev, _ := spied(t)
+			path := socketPath(t)
+			c := start(t, "writer", path, do)
+			c.says(t, "half written")
+			var opt AttachOption
+			if do == "prepared" {
+				spy.at("access", c.kill)
+			} else {
+				opt = OnConnected(func(sock.Peer) { c.kill() })
+			}
+			att, err := Attach(soon(t), path, "data", dev, opt)
+			require.ErrorIs(t, err, sock.ErrPeerLost)
+			require.ErrorContains(t, err, says)
+			require.Nil(t, att)
+			srv := ok(Listen(path))(t) // what it left on disk is reclaimed
+			require.NoError(t, srv.Close())
+		})
 	}
 }

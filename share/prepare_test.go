@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -18,7 +18,10 @@ import (
 const exports = "cuMemExportToShareableHandle"
 
 // A consumer that comes after Prepare, or waited for it, gets the descriptors, and hears of the data
-// by Offer, which has nothing else left to do.
+// by Offer, which has nothing else left to do. The buffer cannot be closed from Prepare until the offer
+// has ended.
+//
+//fault:rows 78
 func TestPreparedOffer(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 5)
@@ -26,7 +29,8 @@ func TestPreparedOffer(t *testing.T) {
 	srv.Expect("data")
 	waited := early(t, srv, wants(dev))
 	p, s := prepared(t, srv, "data", buf, ReadWrite, WithSynchronized(), WithData([]byte("x")))
-	require.Equal(t, 1, spy.count(exports))
+	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
+	calls := spy.count("")
 	conns := []*sock.Conn{waited, asked(t, srv, wants(dev)), asked(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: ReadWrite, Name: ""})}
 	for _, conn := range conns {
 		m := heard(t, conn).(wire.Offer)
@@ -42,19 +46,13 @@ func TestPreparedOffer(t *testing.T) {
 		s.await(t, Mapped, i+1)
 	}
 	require.False(t, heard(t, asked(t, srv, wants(dev))).(wire.Offer).Pending, "the data is there")
-	requireServed(t, srv, ctx)
+	require.Equal(t, calls, spy.count(""), "the driver was called")
 	require.NoError(t, p.Close(), "it does not end the offer")
-	requireServed(t, srv, ctx)
 	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
 	requireServed(t, srv, ctx)
-	require.Equal(t, 1, spy.count(exports))
+	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
 	s.stop(t)
-	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
-	require.NoError(t, p.Close())
-
-	again := ok(srv.Prepare("data", buf, ReadWrite))(t)
-	require.NoError(t, again.Close())
-	require.Equal(t, 1, spy.count(exports), "the buffer remembers")
+	require.NoError(t, buf.Close())
 }
 
 // asked is a connection that has asked for an offer that is there, or prepared.
@@ -70,92 +68,63 @@ func asked(t testing.TB, srv *Server, want wire.Attach) *sock.Conn {
 func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	g := granularity(t, dev)
-	for name, chunks := range map[string]uint64{"one record": 1, "several records": sock.MaxFDs + 1} {
-		t.Run(name, func(t *testing.T) {
-			buf := newBuffer(t, ctx, chunks*g, vmm.WithChunkSize(g))
-			srv := listen(t)
-			p, s := prepared(t, srv, "data", buf, ReadOnly)
-			ready, result := make(chan struct{}), make(chan *Attachment, 1)
-			go func() {
-				spy.at("access", func() { close(ready) })
-				att, err := Attach(soon(t), srv.Path(), "data", dev)
-				if err != nil {
-					t.Error(err)
-				}
-				result <- att
-			}()
-			<-ready
-			srv.Working("data", 1, 2) // is no data
-			select {
-			case <-result:
-				require.Fail(t, "attached to data that is not there")
-			case <-time.After(20 * time.Millisecond):
-			}
-			want := noise(4096, 7)
-			require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), want))
-			s.start(t, "data", p.Offer)
-			att := <-result
-			require.NotNil(t, att)
-			got := make([]byte, len(want))
-			require.NoError(t, cu.CopyToHost(ctx, got, att.Buffer().Ptr()))
-			require.Equal(t, want, got)
-			s.await(t, Mapped, 1)
-			require.NoError(t, att.Close())
-			require.NoError(t, s.await(t, Ended, 1).Err)
-			require.NoError(t, srv.Close())
-		})
-	}
+	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g)) // several records
+	srv := listen(t)
+	p, s := prepared(t, srv, "data", buf, ReadOnly)
+	ready, result := make(chan struct{}), make(chan *Attachment, 1)
+	spy.at("access", func() { close(ready) })
+	go func() {
+		att, err := Attach(soon(t), srv.Path(), "data", dev)
+		if err != nil {
+			t.Error(err)
+		}
+		result <- att
+	}()
+	<-ready
+	srv.Working("data", 1, 2) // is no data
+	<-briefly(t).Done()
+	require.Empty(t, result, "attached to data that is not there")
+	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(buf.Size(), 7)))
+	s.start(t, "data", p.Offer)
+	att := <-result
+	requireNoise(t, ctx, att.Buffer(), 7)
+	s.await(t, Mapped, 1)
+	require.NoError(t, att.Close())
+	require.NoError(t, s.await(t, Ended, 1).Err)
 }
 
-// No consumer takes data that was not published for finished, however the offer ends.
+// No consumer takes data that was not published for finished, however the offer ends. A consumer
+// that stops waiting says why.
 func TestFault4_DataThatNeverComes(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
-		end     func(*Server, *Prepared) error
-		timeout time.Duration // once it has mapped the memory
+		end     func(*Server, *Prepared, context.CancelFunc) error // once the memory is mapped
+		timeout time.Duration                                      // from then on
 		want    error
+		says    string // the consumer
 	}{
-		"given up":      {func(_ *Server, p *Prepared) error { return p.Close() }, DefaultTimeout, ErrRevoked},
-		"server closed": {func(s *Server, _ *Prepared) error { return s.Close() }, DefaultTimeout, ErrRevoked},
-		"never":         {func(*Server, *Prepared) error { return nil }, brief, ErrTimeout},
+		"given up":      {func(_ *Server, p *Prepared, _ context.CancelFunc) error { return p.Close() }, DefaultTimeout, ErrRevoked, ""},
+		"server closed": {func(s *Server, _ *Prepared, _ context.CancelFunc) error { return s.Close() }, DefaultTimeout, ErrRevoked, ""},
+		"never":         {func(*Server, *Prepared, context.CancelFunc) error { return nil }, brief, ErrTimeout, "took too long"},
+		"canceled":      {func(_ *Server, _ *Prepared, cancel context.CancelFunc) error { cancel(); return nil }, DefaultTimeout, context.Canceled, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
-			p := ok(srv.Prepare("data", buf, ReadOnly))(t)
-			ready, result := make(chan struct{}), make(chan error, 1)
-			go func() {
-				spy.at("access", func() { close(ready) })
-				att, err := Attach(soon(t), srv.Path(), "data", dev, spy.timeoutAt("access", c.timeout))
-				result <- errors.Join(err, att.Close())
-			}()
-			select {
-			case <-ready:
-			case err := <-result:
-				require.NoError(t, err, "it did not get to mapping")
+			p, s := prepared(t, srv, "data", buf, ReadOnly)
+			until, cancel := context.WithCancel(soon(t))
+			defer cancel()
+			ended := make(chan error, 1)
+			spy.at("access", func() { go func() { ended <- c.end(srv, p, cancel) }() })
+			err := errOf(Attach(until, srv.Path(), "data", dev, WithRoom(1), spy.timeoutAt("access", c.timeout)))
+			require.ErrorIs(t, err, c.want)
+			require.NoError(t, <-ended)
+			if c.says != "" {
+				require.ErrorContains(t, s.await(t, Verdict, 1).Err, c.says)
+				require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
 			}
-			require.NoError(t, c.end(srv, p))
-			require.ErrorIs(t, <-result, c.want)
-			require.NoError(t, p.Close())
 		})
 	}
-}
-
-// An offer that is over before it begins is none: nobody is told of its data.
-func TestOfferThatIsOverAlready(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithSynchronized())
-	conn := asked(t, srv, wants(dev))
-	require.True(t, heard(t, conn).(wire.Offer).Pending)
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	done := make(chan error, 1)
-	go func() { done <- p.Offer(over) }()
-	require.IsType(t, wire.Revoke{}, heard(t, conn))
-	require.NoError(t, conn.Close())
-	require.NoError(t, <-done)
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
-	require.Empty(t, s.of(Offered))
 }
 
 // A consumer that breaks the protocol or goes before the data is there loses its place, and costs
@@ -165,30 +134,29 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
 		do   func(*testing.T, *sock.Conn)
-		want error
+		want error // and not ErrNoVerdict, because none is owed before the data
 	}{
-		"gone":        {func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Close()) }, sock.ErrPeerLost},
-		"mapped":      {isRefused(isMapped(buf)), ErrProtocol},
-		"good":        {isRefused(wire.Verdict{OK: true, Text: ""}), ErrProtocol},
-		"cannot":      {says(wire.Verdict{OK: false, Text: "no room"}), ErrVerdict},
-		"asks again":  {isRefused(wants(dev)), ErrProtocol},
-		"works on it": {isRefused(wire.Progress{Done: 1, Total: 2}), ErrProtocol},
+		"gone":       {func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Close()) }, sock.ErrPeerLost},
+		"mapped":     {isRefused(isMapped(buf)), ErrProtocol},
+		"good":       {isRefused(wire.Verdict{OK: true, Text: ""}), ErrProtocol},
+		"cannot":     {says(wire.Verdict{OK: false, Text: "no room"}), ErrVerdict},
+		"superseded": {isRefused(wire.Superseded{Generation: 1}), ErrProtocol},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
-			p, s := prepared(t, srv, "data", buf, ReadOnly, WithLeases(1))
+			p, s := prepared(t, srv, "data", buf, ReadOnly, WithLeases(1), WithVerdict())
 			conn := asked(t, srv, wants(dev))
 			require.True(t, heard(t, conn).(wire.Offer).Pending)
 			c.do(t, conn)
-			require.ErrorIs(t, s.await(t, Ended, 1).Err, c.want)
+			err := s.await(t, Ended, 1).Err
+			require.ErrorIs(t, err, c.want)
+			require.NotErrorIs(t, err, ErrNoVerdict)
 			require.Eventually(t, func() bool { return len(srv.Leases("data")) == 0 }, 10*time.Second, time.Millisecond)
 
 			next := asked(t, srv, wants(dev)) // the only place is free again
 			require.True(t, heard(t, next).(wire.Offer).Pending)
 			s.start(t, "data", p.Offer)
 			require.Equal(t, wire.Publish(isMapped(buf)), heard(t, next))
-			require.NoError(t, next.Send(soon(t), wire.Encode(isMapped(buf))))
-			s.await(t, Mapped, 1)
 			require.NoError(t, next.Close())
 			require.NoError(t, s.end(t))
 		})
@@ -208,41 +176,19 @@ func isRefused(m wire.Message) func(*testing.T, *sock.Conn) {
 	}
 }
 
-// A consumer that was told takes no other answer for it.
+// A consumer that was told that the data is to come takes no other answer for it.
 func TestLiesAboutTheData(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	for name, c := range map[string]struct {
-		m    wire.Message
-		want error
-	}{
-		"another generation": {wire.Publish{Generation: buf.Describe().Generation + 1}, ErrProtocol},
-		"another offer":      {isMapped(buf), ErrProtocol},
-		"a refusal":          {wire.Refuse{Code: RefusedBusy, Text: "no"}, ErrRefused},
-		"taken back":         {wire.Revoke{Text: ""}, ErrRevoked},
+	tr := truthOf(t, ctx)
+	pending := tr.say(func(o *wire.Offer) { o.Pending = true }, tr.files...)
+	for m, want := range map[wire.Message]error{
+		wire.Publish{Generation: tr.Memory.Generation + 1}: ErrProtocol,
+		wire.Mapped{Generation: tr.Memory.Generation}:      ErrProtocol,
+		wire.Refuse{Code: RefusedBusy, Text: "no"}:         ErrRefused,
+		wire.Revoke{Text: ""}:                              ErrRevoked,
 	} {
-		t.Run(name, func(t *testing.T) {
-			l := ok(sock.Listen(socketPath(t)))(t)
-			defer l.Close()
-			d, files, err := buf.Export()
-			require.NoError(t, err)
-			defer sock.CloseFiles(files)
-			over := make(chan struct{})
-			defer func() { <-over }()
-			go func() {
-				defer close(over)
-				conn, err := l.Accept(soon(t))
-				if err != nil {
-					return
-				}
-				defer conn.Close()
-				_, _ = conn.Receive(soon(t)) // what it wants
-				_ = conn.Send(soon(t), wire.Encode(wire.Offer{Memory: d, Access: ReadOnly, Name: "data", FDs: 1, Pending: true}), files...)
-				_ = conn.Send(soon(t), wire.Encode(c.m))
-				_, _ = conn.Receive(soon(t)) // what it says to that, or its end
-			}()
-			require.ErrorIs(t, errOf(Attach(soon(t), l.Path(), "data", dev)), c.want)
-		})
+		path := impostor(t, tell(t, pending, lie{record: wire.Encode(m)}))
+		require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev)), want, "%v", m)
 	}
 }
 
@@ -253,4 +199,55 @@ func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu
 	p := ok(srv.Prepare(name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...))(t)
 	t.Cleanup(func() { _ = p.Close() }) // the buffer's Close would be refused
 	return p, s
+}
+
+// Giving up is done once, and leaves nothing.
+func TestPreparedOfferIsGivenUp(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	exportOnce(t, buf)
+	open := cutest.Descriptors()
+	p := ok(srv.Prepare("data", buf, ReadOnly))(t)
+	require.Equal(t, open, cutest.Descriptors(), "it holds none of its own")
+	require.NoError(t, p.Close())
+	p = ok(srv.Prepare("data", buf, ReadOnly))(t)
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
+	require.NoError(t, p.Close())
+	require.IsType(t, wire.Revoke{}, heard(t, conn))
+	require.NoError(t, conn.Close())
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
+
+	srv.Expect("data") // somebody else's by now
+	early(t, srv, wants(dev))
+	require.NoError(t, p.Close())
+	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
+	require.Len(t, waiting(srv), 1)
+}
+
+func TestPrepareFails(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	srv, fresh := listen(t), newBuffer(t, ctx, 1)
+	require.Error(t, errOf(srv.Prepare("data", fresh, ReadOnly, WithData(make([]byte, MaxData+1)))))
+	require.False(t, stands(srv, "data"))
+	srv.Expect("data")
+	conn := early(t, srv, wants(dev))
+	full := spy.Fail(exports, cu.ErrOutOfMemory)
+	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), cu.ErrOutOfMemory)
+	full.Stop()
+	requireRefusal(t, conn, RefusedName, "nothing to offer")
+	require.NoError(t, conn.Close())
+
+	first, s := prepared(t, srv, "data", fresh, ReadOnly)
+	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), ErrNameTaken)
+	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
+	s.start(t, "data", first.Offer)
+	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), ErrNameTaken)
+
+	late := ok(srv.Prepare("late", fresh, ReadOnly))(t)
+	require.NoError(t, srv.Close())
+	require.ErrorIs(t, s.end(t), ErrClosed)
+	require.ErrorIs(t, late.Offer(soon(t)), ErrClosed)
+	require.False(t, stands(srv, "late"))
+	require.ErrorIs(t, errOf(srv.Prepare("later", fresh, ReadOnly)), ErrClosed)
 }

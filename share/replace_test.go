@@ -2,13 +2,19 @@ package share
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -47,16 +53,6 @@ func awaitSuperseded(t testing.TB, att *Attachment) {
 	}
 }
 
-// isSuperseded looks without waiting.
-func isSuperseded(att *Attachment) bool {
-	select {
-	case <-att.Superseded():
-		return true
-	default:
-		return false
-	}
-}
-
 // goesOn checks that Offer has not returned.
 func (s *served) goesOn(t testing.TB) {
 	t.Helper()
@@ -73,159 +69,28 @@ func TestReplace(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	first, second := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
 	old := put(t, srv, first)
-	a, b := attached(t, srv, "data", dev), attached(t, srv, "", dev)
-	fresh := replace(t, srv, second)
+	before := attached(t, srv, "data", dev)
+	replace(t, srv, second)
 	for _, name := range []string{"data", ""} {
 		att := attached(t, srv, name, dev)
 		require.EqualValues(t, 2, att.Size())
-		require.False(t, isSuperseded(att))
+		require.False(t, serve.IsClosed(att.Superseded()))
 	}
 	require.Len(t, srv.Leases("data"), 2, "those of the new one")
-	for _, att := range []*Attachment{a, b} {
-		awaitSuperseded(t, att)
-		require.EqualValues(t, 1, att.Size())
-		requireNoise(t, ctx, att.Buffer(), 1)
-		require.NoError(t, att.Progress(soon(t), 1, 2), "its lease goes on")
-	}
-	require.NoError(t, a.Close())
+	awaitSuperseded(t, before)
+	requireNoise(t, ctx, before.Buffer(), 1)
+	require.NoError(t, before.Progress(soon(t), 1, 2), "its lease goes on")
 	old.goesOn(t)
 	require.ErrorIs(t, first.Close(), vmm.ErrInUse)
-	require.NoError(t, b.Close())
+	require.NoError(t, before.Close())
 	require.NoError(t, old.end(t))
-	require.NoError(t, old.await(t, Ended, 2).Err)
+	require.NoError(t, old.await(t, Ended, 1).Err)
 	require.NoError(t, first.Close())
-	require.Empty(t, fresh.of(Ended))
-	require.EqualValues(t, 2, attached(t, srv, "data", dev).Size())
-}
-
-// A grace period ends the leases of what was replaced, and nobody else's; so does the
-// end of its context, and that of the server.
-func TestLeasesOfAReplacedOfferEnd(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	for name, c := range map[string]struct {
-		opts []OfferOption
-		end  func(*Server, *served)
-		want error // of the offer that is replaced
-	}{
-		"grace":   {[]OfferOption{WithGrace(brief)}, func(*Server, *served) {}, nil},
-		"context": {nil, func(_ *Server, old *served) { old.cancel() }, nil},
-		"server":  {[]OfferOption{WithGrace(time.Hour)}, func(s *Server, _ *served) { _ = s.Close() }, ErrClosed},
-	} {
-		t.Run(name, func(t *testing.T) {
-			srv := listen(t)
-			old := put(t, srv, buf, c.opts...)
-			att := attached(t, srv, "data", dev)
-			if name == "grace" {
-				outlast(t)
-				require.NoError(t, att.Err(), "it has not begun")
-			}
-			replace(t, srv, buf)
-			fresh := attached(t, srv, "data", dev)
-			c.end(srv, old)
-			require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-			require.ErrorIs(t, old.end(t), c.want)
-			require.ErrorIs(t, old.await(t, Ended, 1).Err, ErrRevoked)
-			requireNoise(t, ctx, att.Buffer(), 1)
-			if c.want == nil {
-				require.NoError(t, fresh.Err())
-				requireServed(t, srv, ctx)
-			}
-		})
-	}
-}
-
-// A Replace that fails leaves the offer that is there as it was, and nobody waiting.
-func TestReplaceThatFails(t *testing.T) {
-	spy, dev, ctx := spied(t)
-	buf := newBuffer(t, ctx, 1)
-	over, cancel := context.WithCancel(soon(t))
-	cancel()
-	for name, c := range map[string]struct {
-		ctx  context.Context
-		fail string
-		opts []OfferOption
-		want error
-	}{
-		"not exported":     {soon(t), exports, nil, cu.ErrOutOfMemory},
-		"not synchronized": {soon(t), "cuCtxSynchronize", nil, cu.ErrOutOfMemory},
-		"over":             {over, "", []OfferOption{WithSynchronized()}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			srv, next := listen(t), newBuffer(t, ctx, 2) // which was never exported
-			old := put(t, srv, buf)
-			att := attached(t, srv, "data", dev)
-			err := spy.during(c.fail, func() error { return srv.Replace(c.ctx, "data", next, ReadOnly, c.opts...) })
-			require.ErrorIs(t, err, c.want)
-			require.False(t, isExpected(srv))
-			old.goesOn(t)
-			require.False(t, isSuperseded(att))
-			require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
-			old.stop(t)
-			require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
-		})
-	}
-}
-
-// If the old offer ends while Replace waits for the new memory, consumers that come then wait, too.
-func TestOfferEndsBeforeItIsReplaced(t *testing.T) {
-	warmUp(t)
-	dev, ctx, srv := listening(t)
-	old := put(t, srv, newBuffer(t, ctx, 1))
-	next := newBuffer(t, ctx, 2)
-	h := holding(t, ctx, next)
-	s := newServed(srv)
-	until, cancel := context.WithCancel(soon(t))
-	defer cancel()
-	go func() { s.result <- srv.Replace(until, "data", next, ReadOnly, OnEvent(s.see)) }()
-	require.Eventually(t, func() bool { return isExpected(srv) }, 10*time.Second, time.Millisecond)
-	conn := asked(t, srv, wants(dev))
-	require.EqualValues(t, 1, heard(t, conn).(wire.Offer).Memory.Size, "the old one is there")
-	require.NoError(t, conn.Close())
-	old.cancel()
-	conn = early(t, srv, wants(dev)) // at once
-	require.NoError(t, old.end(t))
-	other := early(t, srv, wants(dev))
-	require.NoError(t, h.letGo())
-	for _, c := range []*sock.Conn{conn, other} {
-		require.EqualValues(t, 2, heard(t, c).(wire.Offer).Memory.Size)
-		require.NoError(t, c.Close())
-	}
-	cancel()
-	require.NoError(t, s.end(t))
 }
 
 func isExpected(srv *Server) (expected bool) {
 	srv.core.Look(func(b *broker.Broker) { expected = b.Expects("data") })
 	return expected
-}
-
-// The application is asked about the new offer, also for a consumer about which it has
-// said yes when the offer was the old one.
-func TestAuthorizeIsAskedAboutWhatReplaces(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	asked, answer := make(chan uint64), make(chan error)
-	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
-		asked <- o.Descriptor.Size
-		return <-answer
-	}))
-	put(t, srv, newBuffer(t, ctx, 1))
-	for _, verdict := range []error{nil, errSecret} {
-		conn := dialed(t, srv)
-		require.NoError(t, conn.Send(soon(t), wire.Encode(wants(dev))))
-		require.EqualValues(t, 1, <-asked)
-		replace(t, srv, newBuffer(t, ctx, 2))
-		answer <- nil
-		require.EqualValues(t, 2, <-asked)
-		answer <- verdict
-		if verdict == nil {
-			require.EqualValues(t, 2, heard(t, conn).(wire.Offer).Memory.Size)
-			replace(t, srv, newBuffer(t, ctx, 1))
-		} else {
-			require.Equal(t, turnedAway, heard(t, conn))
-		}
-		require.NoError(t, conn.Close())
-	}
 }
 
 // Legacy memory replaces a buffer, and a buffer legacy memory, which is kept until its
@@ -235,9 +100,8 @@ func TestReplaceLegacy(t *testing.T) {
 	m := newLegacy(t, ctx, 4096)
 	old := put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
-	before, s := offeringOf(srv), newServed(srv)
+	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "data", m, OnEvent(s.see)) })
-	awaitReplaced(t, srv, before)
 	awaitSuperseded(t, att)
 	require.NoError(t, att.Close())
 	require.NoError(t, old.end(t))
@@ -250,5 +114,185 @@ func TestReplaceLegacy(t *testing.T) {
 	require.ErrorIs(t, m.Close(), ErrInUse)
 	c.end(t)
 	require.NoError(t, s.end(t))
-	require.NoError(t, m.Close())
+}
+
+// A Replace that fails leaves the offer that is there as it was, and nobody waiting.
+func TestReplaceThatFails(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	srv, next := listen(t), newBuffer(t, ctx, 2) // which was never exported
+	old := put(t, srv, newBuffer(t, ctx, 1))
+	att := attached(t, srv, "data", dev)
+	for _, call := range []string{exports, "cuCtxSynchronize"} {
+		err := spy.during(call, func() error { return srv.Replace(soon(t), "data", next, ReadOnly) })
+		require.ErrorIs(t, err, cu.ErrOutOfMemory)
+		require.False(t, isExpected(srv))
+		old.goesOn(t)
+		require.False(t, serve.IsClosed(att.Superseded()))
+	}
+	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
+	old.stop(t)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
+}
+
+// A consumer that does not read is told when it does, and waited for no longer than its lease.
+func TestSupersededConsumerThatDoesNotRead(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	next := newBuffer(t, ctx, 2)
+	for _, reads := range []bool{true, false} {
+		srv := listen(t, goodbyes(brief))
+		old := put(t, srv, newBuffer(t, ctx, 1))
+		conn := asked(t, srv, wants(dev))
+		old.await(t, Sent, 1)
+		n := 0
+		for l := srv.Leases("data")[0]; l.Notify(briefly(t), nil) == nil; n++ {
+		}
+		replace(t, srv, next)
+		require.EqualValues(t, 2, attached(t, srv, "data", dev).Size())
+		if reads {
+			require.IsType(t, wire.Offer{}, heard(t, conn))
+			for range n {
+				require.IsType(t, wire.Notice{}, heard(t, conn))
+			}
+			require.Equal(t, wire.Superseded{Generation: next.Describe().Generation}, heard(t, conn))
+			require.NoError(t, conn.Close())
+		} else {
+			old.cancel()
+		}
+		require.NoError(t, old.end(t))
+		require.NoError(t, srv.Close())
+	}
+}
+
+// Consumers take the word that there is something newer whenever it comes, and however often.
+func TestSupersededAtAnyTime(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	says := lie{record: wire.Encode(wire.Superseded{Generation: 1})}
+	first := tr.say(func(o *wire.Offer) { o.FDs, o.Pending = 2, true }, tr.files[:2]...)
+	second := tr.say(func(o *wire.Offer) { o.First, o.FDs, o.Pending = 2, 1, true }, tr.files[2])
+	publish := lie{record: wire.Encode(wire.Publish{Generation: tr.Memory.Generation})}
+	path := impostor(t, tell(t, says, first, says, second, says, publish, says))
+	att := ok(Attach(soon(t), path, "data", dev))(t)
+	awaitSuperseded(t, att)
+	require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost, "nothing else was wrong")
+	require.NoError(t, att.Close())
+}
+
+// A stopped process that has a lease keeps nobody from the name, and a grace period gives
+// the memory back.
+func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	old := put(t, srv, newBuffer(t, ctx, 1), WithGrace(brief), goodbyeIn(1, brief))
+	c := start(t, "consumer", srv.Path(), "stop when mapped")
+	c.says(t, "mapped")
+	c.stop(t)
+	fresh := replace(t, srv, newBuffer(t, ctx, 2))
+	n := 0
+	for ; len(old.result) == 0; n++ { // until it returns, and not once without the name
+		att := ok(Attach(soon(t), srv.Path(), "data", dev))(t)
+		require.EqualValues(t, 2, att.Size())
+		require.NoError(t, att.Close())
+	}
+	require.Positive(t, n)
+	require.NoError(t, old.end(t))
+	require.ErrorIs(t, old.await(t, Ended, 1).Err, ErrRevoked)
+	c.kill()
+	require.NoError(t, fresh.await(t, Ended, n).Err)
+}
+
+// A thousand versions, of which some consumers always want the latest and attach again and
+// again. None is refused, and each sees one version while it is attached: the memory is
+// written again when the last has left, and not before. The versions of a consumer go up.
+//
+//fault:rows 80
+func TestThousandReplacements(t *testing.T) {
+	versions, size := 1000, uint64(64<<10)
+	if cutest.Kind() == cu.CUDA && !cutest.All() {
+		versions = 100
+	}
+	_, ctx, srv := listening(t)
+	srv.Expect("data")
+	over, stop := context.WithCancel(context.Background()) // of the consumers
+	serving, end := context.WithCancel(context.Background())
+	var consumers, offers sync.WaitGroup
+	defer func() {
+		stop()
+		consumers.Wait()
+		end()
+		offers.Wait()
+	}()
+	for range 8 {
+		consumers.Go(func() {
+			if err := wantLatest(over, srv.Path(), ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	free := make(chan *vmm.Buffer, 3)
+	for range cap(free) {
+		free <- newBuffer(t, ctx, size)
+	}
+	for v := range versions {
+		var buf *vmm.Buffer
+		select {
+		case buf = <-free:
+		case <-soon(t).Done():
+			require.FailNow(t, "no offer returns")
+		}
+		require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint32(v+1), size/4))
+		taken := make(chan struct{})
+		offers.Go(func() {
+			err := srv.Replace(serving, "data", buf, ReadOnly, OnLease(func(l *Lease) {
+				if l.Number() == 1 {
+					close(taken)
+				}
+			}))
+			if err != nil {
+				t.Error(err)
+			}
+			free <- buf
+		})
+		select {
+		case <-taken: // by one consumer at least
+		case <-soon(t).Done():
+			require.FailNow(t, "nobody comes for the new version")
+		}
+	}
+}
+
+// wantLatest attaches, looks at the memory, waits for something newer, looks again, and lets go,
+// over and over.
+func wantLatest(over context.Context, path string, ctx *cu.Context) error {
+	for last := uint32(0); over.Err() == nil; {
+		att, err := Attach(context.Background(), path, "data", ctx.Device())
+		if err != nil {
+			return err
+		}
+		first, err1 := versionOf(ctx, att)
+		select {
+		case <-att.Superseded():
+		case <-over.Done():
+		}
+		again, err2 := versionOf(ctx, att)
+		if err := errors.Join(err1, err2, att.Close()); err != nil {
+			return err
+		}
+		if first != again || first < last {
+			return fmt.Errorf("version %d, behind version %d, became %d", first, last, again)
+		}
+		last = first
+	}
+	return nil
+}
+
+// versionOf returns the version of every word of the memory.
+func versionOf(ctx *cu.Context, att *Attachment) (uint32, error) {
+	got := make([]uint32, att.Size()/4)
+	if err := cu.CopyToHost(ctx, got, att.Ptr()); err != nil {
+		return 0, err
+	}
+	if slices.ContainsFunc(got, func(v uint32) bool { return v != got[0] }) {
+		return 0, errors.New("two versions at once")
+	}
+	return got[0], nil
 }

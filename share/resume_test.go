@@ -2,13 +2,11 @@ package share
 
 import (
 	"context"
-	"errors"
 	"os"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/wire"
@@ -51,11 +49,9 @@ func TestResume(t *testing.T) {
 		require.Equal(t, at, next.Ptr())
 		require.Equal(t, buf.Describe(), next.Offer().Descriptor)
 		require.Equal(t, noise(size, 2), next.Offer().Data)
-		require.NoError(t, next.Err())
 		require.NoError(t, next.Context().Err())
 		require.ErrorIs(t, errOf(att.Resume(soon(t))), ErrClosed, "it has given the memory away")
 		require.NoError(t, att.Close(), "and takes nothing with it")
-		require.ErrorIs(t, att.Err(), ErrRevoked)
 
 		s.await(t, Mapped, 1)
 		l := srv.Leases("data")[0]
@@ -69,35 +65,25 @@ func TestResume(t *testing.T) {
 		att = next
 	}
 	require.Equal(t, taken, spy.count("cuMemMap")+spy.count("cuMemImportFromShareableHandle"))
-	require.Positive(t, taken)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 }
 
-// Memory that the application has expected, prepared, or that it decides about, is resumed
-// as it is attached to.
-func TestResumeOfWhatIsNotThereYet(t *testing.T) {
-	dev, ctx := leavesNothing(t)
+// A consumer that resumes prepared memory is sent no descriptor, and is told when the data is
+// there.
+func TestResumeOfPreparedMemory(t *testing.T) {
+	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	att := lostAttachment(t, dev, buf)
-	door := doorkeeper{}
-	srv := again(t, att, WithAuthorize(door.authorize))
-	srv.Expect("data")
-	type result struct {
-		att *Attachment
-		err error
-	}
-	results := make(chan result, 1)
-	go func() { next, err := att.Resume(soon(t)); results <- result{next, err} }()
-	awaitWaiting(t, srv, 1)
 	p, s := prepared(t, srv, "data", buf, ReadOnly)
-	s.await(t, Sent, 1)
+	want := wants(dev)
+	want.Resume = buf.Describe().Generation
+	conn := asked(t, srv, want)
+	o := heard(t, conn).(wire.Offer)
+	require.Equal(t, want.Resume, o.Resume)
+	require.Zero(t, o.FDs)
+	require.True(t, o.Pending)
 	s.start(t, "data", p.Offer)
-	r := <-results
-	require.NoError(t, r.err)
-	require.Len(t, door.all(), 1)
-	requireNoise(t, ctx, r.att.Buffer(), 1)
-	require.NoError(t, r.att.Close())
-	require.Zero(t, att.Ptr(), "it was the other's")
+	require.Equal(t, wire.Publish(isMapped(buf)), heard(t, conn))
+	require.NoError(t, conn.Close())
 }
 
 // A Resume that fails returns an error that says why, and the memory stays.
@@ -105,30 +91,18 @@ func TestResumeIsRefused(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf, other := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
 	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
-	denied := errors.New("not you")
 	for name, c := range map[string]struct {
-		opts  []ListenOption
 		offer func(*testing.T, *Server)
 		want  error
-		code  RefusalCode
 	}{
-		"no such offer": {nil, func(t *testing.T, srv *Server) { serveAs(t, srv, "x", buf, ReadWrite) }, ErrRefused, RefusedName},
-		"other memory":  {nil, func(t *testing.T, srv *Server) { put(t, srv, other) }, ErrStale, RefusedStale},
-		"legacy memory": {nil, func(t *testing.T, srv *Server) { serveLegacy(t, srv, newLegacy(t, ctx, 1)) }, ErrStale, RefusedStale},
-		"less access":   {nil, func(t *testing.T, srv *Server) { serveAs(t, srv, "data", buf, ReadOnly) }, ErrRefused, RefusedAccess},
-		"not allowed":   {[]ListenOption{WithAuthorize(func(sock.Peer, Offer) error { return denied })}, func(t *testing.T, srv *Server) { put(t, srv, buf) }, ErrRefused, RefusedPolicy},
-		"no place": {nil, func(t *testing.T, srv *Server) {
-			put(t, srv, buf, WithLeases(1))
-			attached(t, srv, "data", dev)
-		}, ErrRefused, RefusedBusy},
+		"no such offer": {func(t *testing.T, srv *Server) { serveAs(t, srv, "x", buf, ReadWrite) }, ErrRefused},
+		"other memory":  {func(t *testing.T, srv *Server) { put(t, srv, other) }, ErrStale},
+		"legacy memory": {func(t *testing.T, srv *Server) { serveLegacy(t, srv, newLegacy(t, ctx, 1)) }, ErrStale},
+		"less access":   {func(t *testing.T, srv *Server) { serveAs(t, srv, "data", buf, ReadOnly) }, ErrRefused},
 	} {
-		srv := again(t, att, c.opts...)
+		srv := again(t, att)
 		c.offer(t, srv)
-		_, err := att.Resume(soon(t))
-		require.ErrorIs(t, err, c.want, name)
-		var no *RefusalError
-		require.ErrorAs(t, err, &no, name)
-		require.Equal(t, c.code, no.Code, name)
+		require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want, name)
 		require.NoError(t, srv.Close())
 	}
 	require.ErrorIs(t, errOf(att.Resume(soon(t))), sock.ErrNoListener)
@@ -142,8 +116,7 @@ func TestResumeIsRefused(t *testing.T) {
 	next := ok(att.Resume(soon(t)))(t)
 	require.ErrorContains(t, errOf(next.Resume(soon(t))), "the lease has not ended")
 	require.NoError(t, next.Close())
-	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrClosed)
-	for _, a := range []*Attachment{nil, {}} {
+	for _, a := range []*Attachment{nil, {}, next} {
 		require.ErrorIs(t, errOf(a.Resume(soon(t))), ErrClosed)
 	}
 }
@@ -153,48 +126,25 @@ func TestResumeIsRefused(t *testing.T) {
 func TestResumeAtOnce(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
-	for range 5 {
-		att := lostAttachment(t, dev, buf)
-		srv := again(t, att)
-		put(t, srv, buf)
-		var wg sync.WaitGroup
-		got := make(chan *Attachment, 4)
-		for range 4 {
-			wg.Go(func() {
-				if next, err := att.Resume(soon(t)); err == nil {
-					got <- next
-				} else if !errors.Is(err, ErrClosed) {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Go(func() { _ = att.Close() })
-		wg.Wait()
-		close(got)
-		require.LessOrEqual(t, len(got), 1)
-		for next := range got {
-			requireNoise(t, ctx, next.Buffer(), 1)
-			require.NoError(t, next.Close())
-		}
-		require.NoError(t, srv.Close())
+	att := lostAttachment(t, dev, buf)
+	put(t, again(t, att), buf)
+	got := make(chan *Attachment)
+	for range 4 {
+		go func() {
+			next, _ := att.Resume(soon(t))
+			got <- next
+		}()
 	}
-}
-
-// A counter keeps the memory through a resume, and the attachment that has it is refused
-// to be closed before.
-func TestResumeOfHeldMemory(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 4096)
-	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), 4096))
-	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
-	c := ok(NewCounter(ctx, att.Buffer(), 0))(t)
-	srv := again(t, att)
-	put(t, srv, buf)
-	next := ok(att.Resume(soon(t)))(t)
-	require.ErrorIs(t, next.Close(), ErrInUse)
-	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrClosed)
-	require.NoError(t, c.Close())
-	require.NoError(t, next.Close())
+	go func() { _ = att.Close(); got <- nil }()
+	had := 0
+	for range 5 {
+		next := <-got
+		if next != nil {
+			had++
+		}
+		require.NoError(t, next.Close())
+	}
+	require.LessOrEqual(t, had, 1)
 }
 
 // Invariant 2: whatever a producer answers to a consumer that resumes, the consumer keeps its
@@ -208,75 +158,184 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 	says := func(change func(o *wire.Offer), files ...*os.File) []lie {
 		return []lie{tr.say(func(o *wire.Offer) {
 			o.FDs, o.Resume = 0, generation
-			if change != nil {
-				change(o)
-			}
+			change(o)
 		}, files...)}
 	}
 	for name, c := range map[string]struct {
 		lies []lie
 		want error
 	}{
-		"an offer as ever":      {[]lie{tr.say(nil, tr.files...)}, ErrProtocol},
-		"no descriptors at all": {says(func(o *wire.Offer) { o.Resume = 0 }), ErrWire},
-		"a descriptor":          {says(func(o *wire.Offer) { o.FDs = 1 }, tr.files[0]), ErrWire},
-		"one that was not said": {says(nil, tr.files[0]), ErrWire},
-		"another generation":    {says(func(o *wire.Offer) { o.Resume++; o.Memory.Generation++ }), ErrProtocol},
-		"two generations":       {says(func(o *wire.Offer) { o.Resume++ }), ErrWire},
-		"another size":          {says(func(o *wire.Offer) { o.Memory.Size-- }), ErrProtocol},
-		"another device":        {says(func(o *wire.Offer) { o.Memory.Device[0] ^= 1 }), ErrProtocol},
-		"more chunks":           {says(func(o *wire.Offer) { o.Memory.Chunks++ }), ErrProtocol},
-		"another name":          {says(func(o *wire.Offer) { o.Name = "x" }), ErrProtocol},
-		"a legacy handle": {says(func(o *wire.Offer) {
-			o.Legacy, o.Access, o.Memory.Chunks, o.Memory.Granularity = &LegacyHandle{}, ReadWrite, 1, 0
-		}), ErrWire},
-		"not from the beginning": {says(func(o *wire.Offer) { o.First = 1 }), ErrWire},
-		"published otherwise":    {append(says(func(o *wire.Offer) { o.Pending = true }), lie{wire.Encode(wire.Publish{Generation: 1}), nil}), ErrProtocol},
-		"a revocation":           {[]lie{{wire.Encode(wire.Revoke{}), nil}}, ErrRevoked},
-		"stale":                  {[]lie{{wire.Encode(wire.Refuse{Code: RefusedStale}), nil}}, ErrStale},
-		"it does not know":       {[]lie{{wire.Encode(wire.Refuse{Code: RefusedUnsupported, Text: "field 32769"}), nil}}, ErrUnsupported},
-		"silence":                {nil, ErrTimeout},
+		"a descriptor":        {says(func(o *wire.Offer) { o.FDs = 1 }, tr.files[0]), ErrWire},
+		"another generation":  {says(func(o *wire.Offer) { o.Resume++; o.Memory.Generation++ }), ErrProtocol},
+		"another device":      {says(func(o *wire.Offer) { o.Memory.Device[0] ^= 1 }), ErrProtocol},
+		"published otherwise": {append(says(func(o *wire.Offer) { o.Pending = true }), lie{wire.Encode(wire.Publish{Generation: 1}), nil}), ErrProtocol},
+		"another size":        {says(func(o *wire.Offer) { o.Memory.Size-- }), ErrProtocol},
 	} {
-		t.Run(name, func(t *testing.T) {
-			att.path, att.opts.Timeout = impostor(t, tell(t, c.lies...)), DefaultTimeout
-			if errors.Is(c.want, ErrTimeout) {
-				att.opts.Timeout = 100 * time.Millisecond
-			}
-			require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want)
-			requireNoise(t, ctx, att.Buffer(), 1)
-		})
+		att.path = impostor(t, tell(t, c.lies...))
+		require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want, name)
 	}
-	att.path, att.opts.Timeout = impostor(t, tell(t, says(nil)...)), DefaultTimeout
-	next, err := att.Resume(soon(t))
-	require.NoError(t, err, "an honest one")
+	requireNoise(t, ctx, att.Buffer(), 1)
+	att.path = impostor(t, tell(t, says(func(*wire.Offer) {})...)) // an honest one
+	next := ok(att.Resume(soon(t)))(t)
 	require.NoError(t, next.Close())
 
-	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(nil)...)), "data", dev)), ErrProtocol, "nobody asked to resume")
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(func(*wire.Offer) {})...)), "data", dev)), ErrProtocol, "nobody asked to resume")
 }
 
-// A consumer that says it has memory that it does not have is sent no descriptor, and has
-// a lease like another; one of other memory is refused.
-func TestLyingConsumerThatResumes(t *testing.T) {
+// kept is memory of which no more is left than its descriptors.
+func kept(t testing.TB, ctx *cu.Context, size uint64, seed int, opts ...vmm.NewOption) (vmm.Descriptor, []*os.File) {
+	t.Helper()
+	buf := ok(vmm.New(ctx.Device(), size, opts...))(t)
+	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(size, seed)))
+	memory, files, err := buf.Export()
+	require.NoError(t, err)
+	require.NoError(t, buf.Close())
+	return memory, files
+}
+
+// Supersede tells the attached consumers, which stay, that another offer has the place of this one.
+// New consumers do not get the memory. A later offer may have its name.
+func TestSupersede(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	buf := newBuffer(t, ctx, 1)
-	s := put(t, srv, buf)
-	generation := buf.Describe().Generation
-	for _, wrong := range []uint64{1, generation - 1, generation + 1, 1<<64 - 1} {
-		want := wants(dev)
-		want.Resume = wrong
-		conn := asked(t, srv, want)
-		requireRefusal(t, conn, RefusedStale, "other memory")
-		require.NoError(t, conn.Close())
+	srv.Start()
+	memory, files := kept(t, ctx, 1, 1)
+	old := ok(srv.OfferFiles("data", memory, files, ReadWrite))(t)
+	att := attached(t, srv, "data", dev)
+	old.Supersede(77)
+	<-att.Superseded()
+	<-old.Replaced()
+	old.Supersede(78)
+	require.ErrorIs(t, errOf(Attach(t.Context(), srv.Path(), "data", dev)), ErrRefused)
+	require.Len(t, old.Leases(), 1)
+	memory, files = kept(t, ctx, 1, 2)
+	next := ok(srv.OfferFiles("data", memory, files, ReadWrite))(t)
+	requireNoise(t, ctx, attached(t, srv, "data", dev).Buffer(), 2)
+	require.NoError(t, att.Err())
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.NoError(t, old.Close())
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.NoError(t, next.Close())
+	(*Standing)(nil).Supersede(1)
+}
+
+// Memory outlives the process that made it, in a process that has its descriptors and makes no
+// driver call.
+func TestOfferFiles(t *testing.T) {
+	s, dev, ctx := spied(t)
+	srv := listen(t)
+	chunk := granularity(t, dev)
+	memory, files := kept(t, ctx, 3*chunk+1, 1, vmm.WithChunkSize(chunk))
+	calls := s.count("")
+	first := ok(srv.OfferFiles("data", memory, files, ReadWrite, WithData([]byte("table"))))(t)
+	require.Equal(t, calls, s.count(""), "the driver was called")
+	att := attached(t, srv, "data", dev)
+	require.Equal(t, "table", string(att.Offer().Data))
+
+	memory, files = kept(t, ctx, 100, 2)
+	second := ok(srv.OfferFiles("data", memory, files, ReadWrite, WithFence(soon(t), Released)))(t)
+	<-first.Replaced()
+	awaitSuperseded(t, att)
+	require.Len(t, first.Leases(), 1, "a lease goes on")
+	writer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	requireNoise(t, ctx, writer.Buffer(), 2)
+	require.NoError(t, first.Close())
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	closed := make(chan error, 1)
+	go func() { closed <- second.Close() }()
+	require.ErrorIs(t, awaitDone(t, writer), ErrRevoked)
+	<-briefly(t).Done()
+	require.Empty(t, closed, "it waits for the release")
+	require.NoError(t, writer.Close())
+	require.NoError(t, <-closed)
+	require.NoError(t, second.Close())
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
+}
+
+// OfferFiles refuses memory that no consumer would take, and the files stay the caller's.
+func TestOfferFilesWrong(t *testing.T) {
+	_, ctx, srv := listening(t)
+	memory, files := kept(t, ctx, 100, 1)
+	for says, change := range map[string]func(*vmm.Descriptor){
+		"1 descriptors for memory of 2 chunks": func(m *vmm.Descriptor) { m.Chunks = 2 },
+		"size":                                 func(m *vmm.Descriptor) { m.Size = 0 },
+		"unknown driver":                       func(m *vmm.Descriptor) { m.Kind = 0 },
+		"generation 0":                         func(m *vmm.Descriptor) { m.Generation = 0 },
+	} {
+		wrong := memory
+		change(&wrong)
+		require.ErrorContains(t, errOf(srv.OfferFiles("data", wrong, files, ReadOnly)), says)
 	}
-	want := wants(dev)
-	want.Resume = generation
-	conn := asked(t, srv, want)
-	o := heard(t, conn).(wire.Offer)
-	require.Equal(t, generation, o.Resume)
-	require.Zero(t, o.FDs)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Mapped{Generation: generation + 1})))
-	requireRefusal(t, conn, RefusedRecord, "mapped something else")
-	require.NoError(t, conn.Close())
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrProtocol)
-	requireServed(t, srv, ctx)
+	require.ErrorContains(t, errOf(srv.OfferResumed("data", vmm.Descriptor{Chunks: 2}, files, ReadOnly)), "descriptors for memory of 2 chunks")
+	require.Zero(t, offers(srv))
+	require.False(t, stands(srv, "data"))
+	for _, opt := range []OfferOption{WithLeases(1), WithIdleTimeout(1), WithGrace(1)} {
+		require.ErrorIs(t, errOf(srv.OfferFiles("data", memory, files, ReadOnly, opt)), errStanding)
+	}
+	require.Error(t, errOf(srv.OfferFiles("data", memory, []*os.File{nil}, ReadOnly)))
+	require.ErrorIs(t, errOf((*Server)(nil).OfferFiles("data", memory, files, ReadOnly)), ErrClosed)
+	p := ok(srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly))(t)
+	require.ErrorIs(t, errOf(srv.OfferFiles("data", memory, files, ReadOnly)), ErrNameTaken)
+	require.NoError(t, p.Close())
+
+	s, err := srv.OfferFiles("data", memory, files, ReadOnly)
+	require.NoError(t, err, "the files are still open")
+	require.NoError(t, srv.Close())
+	require.NoError(t, s.Close(), "after its server")
+	require.ErrorIs(t, errOf(srv.OfferFiles("data", memory, files, ReadOnly)), ErrClosed)
+}
+
+// An offer that fails because there is no descriptor for its data leaves the caller's
+// alone.
+func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	memory, files := kept(t, ctx, 100, 1)
+	var all unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &all))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: all.Max}))
+	_, err := srv.OfferFiles("data", memory, files, ReadOnly, WithData(noise(5000, 2)))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &all))
+	require.ErrorIs(t, err, unix.EMFILE)
+
+	s := ok(srv.OfferFiles("data", memory, files, ReadOnly, WithData(noise(5000, 2))))(t)
+	att := attached(t, srv, "data", dev)
+	requireNoise(t, ctx, att.Buffer(), 1)
+	require.NoError(t, s.Close())
+}
+
+// A consumer of memory whose name another offer has resumes its lease, hears that there is a
+// newer offer, and may stay. Nobody else gets that memory.
+func TestOfferResumed(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	first := ok(Listen(socketPath(t)))(t)
+	buf := newBuffer(t, ctx, 100)
+	put(t, first, buf)
+	att, late := attached(t, first, "data", dev), attached(t, first, "data", dev)
+	require.NoError(t, first.Close())
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, late), ErrRevoked)
+
+	second := again(t, att)
+	one, files, err := buf.Export()
+	require.NoError(t, err)
+	beside := ok(second.OfferResumed("data", one, files, ReadOnly))(t)
+	early := ok(late.Resume(soon(t)))(t) // before another has the name
+	two, files := kept(t, ctx, 100, 2)
+	now := ok(second.OfferFiles("data", two, files, ReadOnly))(t)
+	awaitSuperseded(t, early)
+	next := ok(att.Resume(soon(t)))(t)
+	awaitSuperseded(t, next)
+	requireNoise(t, ctx, next.Buffer(), 1)
+	require.Len(t, beside.Leases(), 2)
+	for _, name := range []string{"data", ""} {
+		requireNoise(t, ctx, attached(t, second, name, dev).Buffer(), 2)
+	}
+	require.Len(t, ok(List(soon(t), att.path))(t), 1)
+
+	require.NoError(t, early.Close())
+	require.NoError(t, beside.Close())
+	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
+	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrStale)
+	require.NoError(t, next.Close())
+	require.NoError(t, now.Close())
 }
