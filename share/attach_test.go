@@ -1,6 +1,7 @@
 package share
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,26 +22,6 @@ const (
 	reserves = "cuMemAddressReserve"
 	frees    = "cuMemAddressFree"
 )
-
-func TestAttachTellsOfItsSteps(t *testing.T) {
-	spy, dev, ctx := spied(t)
-	srv := listen(t)
-	put(t, srv, newBuffer(t, ctx, 7), WithData([]byte{1, 2}))
-	var said []string
-	spy.onStep(func(step string) { said = append(said, step) })
-	attached(t, srv, "", dev,
-		OnConnected(func(p sock.Peer) {
-			require.Equal(t, pid(), p.PID)
-			said = append(said, "connected")
-		}),
-		OnReceived(func(o Offer, files []*os.File) {
-			require.Equal(t, "data", o.Name)
-			require.Equal(t, []byte{1, 2}, o.Data)
-			require.Len(t, files, 1)
-			said = append(said, "received")
-		}))
-	require.Equal(t, []string{"connected", "received", "import", "reserve", "map", "access"}, said)
-}
 
 // An attachment that is lost was made by whoever called Attach, which calls attach.
 func TestAttachNotesItsCaller(t *testing.T) {
@@ -114,44 +95,6 @@ func TestAttachWithoutAProducer(t *testing.T) {
 	} {
 		require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev)), want, path)
 	}
-}
-
-// Before the first consumer hears of the memory, the work on it is done.
-func TestFault68_OfferWaitsForWorkOnTheMemory(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	g := granularity(t, dev)
-	buf := newBuffer(t, ctx, 8*g)
-	stream := ok(ctx.NewStream())(t)
-	srv := listen(t)
-	for i := range 10 {
-		want := uint8(i + 1)
-		require.NoError(t, cu.FillAsync(stream, buf.Ptr(), want, 8*g))
-		s := put(t, srv, buf)
-		done := ok(stream.Query())(t)
-		require.True(t, done)
-		att := attached(t, srv, "", dev)
-		got := make([]byte, 1)
-		require.NoError(t, cu.CopyToHost(ctx, got, att.Buffer().Ptr().Add(8*g-1)))
-		require.Equal(t, want, got[0])
-		s.stop(t)
-	}
-	require.NoError(t, stream.Close())
-}
-
-// Close is idempotent and nil-safe; what ended says so.
-func TestClosedAttachmentIsClosed(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	att := ok(Attach(soon(t), srv.Path(), "", dev))(t)
-	require.NoError(t, att.Err(), "nothing has ended")
-	for range 3 {
-		require.NoError(t, att.Close())
-	}
-	require.NoError(t, (*Attachment)(nil).Close())
-	require.ErrorIs(t, awaitDone(t, att), ErrClosed)
-	require.ErrorIs(t, att.Progress(soon(t), 1, 2), ErrClosed)
-	require.ErrorIs(t, att.Report(soon(t), nil), ErrClosed)
-	require.NoError(t, s.await(t, Ended, 1).Err)
 }
 
 // Close waits until the descriptors that came with the offer are closed, but no longer than for a
@@ -248,4 +191,64 @@ func TestRoomIsGivenBack(t *testing.T) {
 		require.Equal(t, reserved+1, spy.count(reserves))
 		require.Equal(t, freed+1, spy.count(frees))
 	}
+}
+
+func TestErrorsSayWhoSaysSo(t *testing.T) {
+	require.Equal(t, `refused by the peer (busy): come\x1b again`, (&RefusalError{Code: RefusedBusy, Text: "come\x1b again"}).Error())
+	require.Equal(t, "refused by the peer (code 99): ", (&RefusalError{Code: 99, Text: ""}).Error())
+	require.Equal(t, "the consumer reports: very; bad", (&VerdictError{Text: "very\nbad"}).Error())
+	require.NotErrorIs(t, &RefusalError{}, ErrVerdict)
+	require.NotErrorIs(t, &VerdictError{}, ErrRefused)
+}
+
+// Invariant 2, of the caller: what is nil or zero is an error that says so, or does
+// nothing. It neither panics nor waits.
+func TestNilArgumentsAreErrors(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	for name, call := range map[string]func() error{
+		"Attach":          func() error { return attachError(srv.Path(), nil) },
+		"Offer":           func() error { return srv.Offer(soon(t), "x", nil, ReadOnly) },
+		"Offer, closed":   func() error { return srv.Offer(soon(t), "x", &vmm.Buffer{}, ReadOnly) },
+		"Prepare":         func() error { _, err := srv.Prepare("x", nil, ReadOnly); return err },
+		"OfferLegacy":     func() error { return srv.OfferLegacy(soon(t), "x", nil) },
+		"Replace":         func() error { return srv.Replace(soon(t), "x", nil, ReadOnly) },
+		"ReplaceLegacy":   func() error { return srv.ReplaceLegacy(soon(t), "x", nil) },
+		"PrepareLegacy":   func() error { _, err := srv.PrepareLegacy("x", &Legacy{}); return err },
+		"NewLegacy":       func() error { _, err := NewLegacy(nil, 1); return err },
+		"LegacyAt":        func() error { _, err := LegacyAt(nil, buf.Ptr(), 1); return err },
+		"NewCounter":      func() error { _, err := NewCounter(nil, buf, 0); return err },
+		"NewCounter, nil": func() error { _, err := NewCounter(ctx, nil, 0); return err },
+	} {
+		require.Error(t, call(), name)
+	}
+	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, OnEvent(nil)), "OnEvent")
+	for name, opt := range map[string]AttachOption{
+		"OnReceived": OnReceived(nil), "OnConnected": OnConnected(nil), "WithHandle without": WithHandle(),
+		"WithHandle(": WithHandle(7), "WithMaxChunks": WithMaxChunks(0), "WithMaxData(-1)": WithMaxData(-1), "WithMaxData(6": WithMaxData(MaxData + 1), "WithTimeout": WithTimeout(0), "WithRecordRate": WithRecordRate(-1), "WithoutLease": WithoutLease(-1), "access": WithAccess(2),
+	} {
+		require.ErrorContains(t, attachError(srv.Path(), dev, opt), name)
+	}
+	for name, opt := range map[string]ListenOption{
+		"WithConnections(0)": WithConnections(0), "WithConnectionsPerPeer(-1)": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithRecordRate": WithRecordRate(-1), "WithAuthorize": WithAuthorize(nil),
+	} {
+		require.ErrorContains(t, errOf(Listen(socketPath(t), opt)), name)
+	}
+	for name, opt := range map[string]OfferOption{
+		"WithLeases": WithLeases(-1), "WithIdleTimeout": WithIdleTimeout(-1), "WithGrace": WithGrace(-1), "application data": WithData(make([]byte, MaxData+1)),
+	} {
+		require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, opt), name)
+	}
+	require.ErrorIs(t, errOf(TakeOver(soon(t), nil, srv.Path())), sock.ErrClosed)
+	require.ErrorIs(t, srv.HandOver(soon(t), nil), sock.ErrClosed)
+	srv.Expect("")
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), ErrRefused, "no offer has that name, so nobody waits for it")
+	s := serveAs(t, srv, "data", buf, ReadOnly, nil, WithLeases(1))
+	require.NoError(t, attached(t, srv, "data", dev, nil, PeerOption(nil)).Close(), "options that are nil do nothing")
+	require.NoError(t, s.end(t))
+}
+
+func attachError(path string, dev *cu.Device, opts ...AttachOption) error {
+	_, err := Attach(context.Background(), path, "x", dev, opts...)
+	return err
 }

@@ -5,14 +5,11 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"runtime"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -174,42 +171,6 @@ func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 	require.Empty(t, first.of(Connected))
 }
 
-// The application may call the server when it is asked and at any event. What it does to the
-// offer that it is asked about is its own.
-func TestAuthorizeMayCallTheServer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf, other := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
-	over, cancel := context.WithCancel(context.Background())
-	cancel()
-	var srv *Server
-	calls := func(name string) error {
-		srv.Expect("more")
-		srv.Working("more", 1, 2)
-		srv.Working("data", 1, 2)
-		p, err := srv.Prepare("more", other, ReadOnly)
-		if errors.Is(err, ErrNameTaken) { // by another call
-			err = nil
-		}
-		return errors.Join(err, p.Close(), srv.Offer(over, name, other, ReadOnly, WithSynchronized()))
-	}
-	srv = listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
-		clear(o.Data)
-		return calls("asked")
-	}))
-	s := put(t, srv, buf, WithData([]byte("mine")), WithLeases(2), WithVerdict(), OnEvent(func(e Event) {
-		if err := calls(e.Kind.String()); err != nil {
-			t.Error(err)
-		}
-	}))
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "none", dev)), ErrRefused)
-	for range 2 {
-		att := attached(t, srv, "data", dev)
-		require.Equal(t, "mine", string(att.Offer().Data))
-		require.NoError(t, errors.Join(att.Progress(soon(t), 1, 2), att.Report(soon(t), nil), att.Close()))
-	}
-	require.NoError(t, s.end(t))
-}
-
 // The mode that others need to connect is the one asked for.
 func TestModeOfTheSocket(t *testing.T) {
 	for want, opts := range map[os.FileMode][]ListenOption{0o600: nil, 0o660: {WithMode(0o660)}, 0o666: {WithMode(0o666)}} {
@@ -296,29 +257,6 @@ func TestAuthorizeNameAfterAWait(t *testing.T) {
 	requireRefusal(t, conn, RefusedPolicy, "")
 }
 
-// An application that is told of a lease of the new memory takes back one of the old, and waits for
-// its end: the two are told by the same Replace.
-func TestOnLeaseEndsAnotherLease(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	onLease, begun := leases()
-	old := newBuffer(t, ctx, 1)
-	put(t, srv, old, onLease)
-	att := attached(t, srv, "data", dev)
-	held := next(t, begun)
-	n := waitForNewer(t, srv, dev, old)
-	awaitBehind(t, srv, 1)
-	newer := newBuffer(t, ctx, 2)
-	s := newServed(srv)
-	s.start(t, "data", func(ctx context.Context) error {
-		return srv.Replace(ctx, "data", newer, ReadOnly, OnLease(func(*Lease) {
-			held.Revoke()
-			<-held.Done()
-		}))
-	})
-	n.gets(t, newer)
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-}
-
 // The time of a step is the consumer's: what the application does meanwhile does not count.
 func TestSlowApplicationCostsTheConsumerNothing(t *testing.T) {
 	dev, ctx, srv := listening(t)
@@ -366,28 +304,4 @@ func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
 	require.NoError(t, conn.Close())
 	s.await(t, Ended, 1)
 	s.stop(t)
-}
-
-// Offers that are made while the server closes fail, and nothing else.
-func TestOfferWhileTheServerCloses(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	exportOnce(t, buf)
-	for round := range 500 {
-		srv := listen(t)
-		var work sync.WaitGroup
-		var begun atomic.Int32
-		for n := range 8 {
-			work.Go(func() {
-				begun.Add(1)
-				err := srv.Offer(soon(t), strconv.Itoa(n), buf, ReadOnly, WithSynchronized())
-				assert.ErrorIs(t, err, ErrClosed)
-			})
-		}
-		for begun.Load() < int32(round%8) {
-			runtime.Gosched()
-		}
-		require.NoError(t, srv.Close())
-		work.Wait()
-	}
 }

@@ -95,16 +95,6 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		call := func(ctx context.Context) error { return errOf(List(ctx, path)) }
 		return blocking{call: call, blocks: blocks, ends: errWhy}
 	},
-	"Offer that was replaced": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
-		srv, buf := listen(t), newBuffer(t, ctx, 1)
-		b := offering1(t, srv, buf, func() {
-			att := attached(t, srv, "data", dev)
-			replace(t, srv, buf)
-			awaitSuperseded(t, att)
-		})
-		b.after = nil
-		return b
-	},
 	"Offer to one who does not answer": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
 		srv.Expect("data")

@@ -205,36 +205,6 @@ func childProducer() error {
 	return errors.Join(serveUntilInputEnds(offer), buf.Close(), ctx.Close())
 }
 
-// FAULTS 5, 6: a consumer killed after it received, and after it mapped, whether
-// it had waited for the offer or not. The memory returns once the producer lets
-// go of it.
-func TestFault5and6_ConsumerKilled(t *testing.T) {
-	for do, line := range map[string]string{"stop when received": "received", "stop when mapped": "mapped"} {
-		for _, early := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, early %v", do, early), func(t *testing.T) {
-				_, ctx, srv := listening(t)
-				buf := newBuffer(t, ctx, 1<<20)
-				var c *child
-				if early {
-					srv.Expect("data")
-					c = start(t, "consumer", srv.Path(), do)
-					awaitWaiting(t, srv, 1)
-				}
-				s := put(t, srv, buf, WithVerdict())
-				if !early {
-					c = start(t, "consumer", srv.Path(), do)
-				}
-				c.says(t, line)
-				c.kill()
-				err := s.await(t, Ended, 1).Err
-				require.ErrorIs(t, err, ErrNoVerdict)
-				require.ErrorIs(t, err, sock.ErrPeerLost)
-				requireServed(t, srv, ctx)
-			})
-		}
-	}
-}
-
 // FAULTS 2, 3, D10: a producer killed after the descriptors were sent, and
 // after the memory was mapped. What is there stays there.
 func TestFault2and3_ProducerKilled(t *testing.T) {

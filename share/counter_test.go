@@ -173,20 +173,3 @@ func TestCounterRefusals(t *testing.T) {
 	require.ErrorIs(t, none.Signal(nil, 1), ErrClosed)
 	require.ErrorIs(t, errOf(none.Wait(soon(t), nil, 1)), ErrClosed)
 }
-
-// No stream waits for what could not free it: a number that giving up does not get to.
-func TestCounterThatCouldNotBeGivenUp(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	c := ok(NewCounter(ctx, control(t, ctx), parentSlot))(t)
-	s := ok(ctx.NewStream())(t)
-	for _, n := range []uint64{given, given + 1, math.MaxUint64} {
-		require.ErrorContains(t, errOf(c.Wait(soon(t), s, n)), "counts below")
-		require.ErrorContains(t, c.Signal(s, n), "counts below")
-	}
-	limited, cancel := context.WithCancel(t.Context())
-	w := ok(c.Wait(limited, s, given-1))(t)
-	cancel()
-	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
-	require.NoError(t, s.Synchronize(soon(t)))
-	require.NoError(t, errors.Join(c.Close(), s.Close()))
-}

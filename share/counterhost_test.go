@@ -7,9 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -174,36 +175,6 @@ func TestManyWaitsEnd(t *testing.T) {
 	}
 }
 
-// Streams that wait are freed when nobody is to signal any more, however many they are, and the
-// number can be read meanwhile.
-//
-//fault:rows 18
-func TestManyStreamsAreFreed(t *testing.T) {
-	for _, n := range map[cu.Kind][]int{cu.Soft: {9, 64, manyWaits}, cu.CUDA: {9}}[cutest.Kind()] { // a GPU has few queues
-		t.Run(strconv.Itoa(n), func(t *testing.T) {
-			if !isAlone(t) {
-				return
-			}
-			ctx := cutest.Context(t, cutest.Device(t))
-			c := ok(NewCounter(ctx, control(t, ctx), parentSlot))(t)
-			limited, cancel := context.WithCancel(t.Context())
-			var waits []*cu.StreamWait
-			for range n {
-				w := ok(c.Wait(limited, newStream(t, ctx), 1))(t)
-				waits = append(waits, w)
-			}
-			number := ok(c.Value())(t)
-			require.Zero(t, number)
-			cancel()
-			for _, w := range waits {
-				require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
-				require.NotErrorIs(t, w.Result(), context.DeadlineExceeded, "the stream still waits")
-			}
-			require.NoError(t, c.Close())
-		})
-	}
-}
-
 // isAlone reports whether this process has t alone, so that it can be killed if the driver hangs.
 // If not, isAlone runs t in such a process.
 func isAlone(t *testing.T) bool {
@@ -320,4 +291,94 @@ func TestNumberAndWordAreReadInOrder(t *testing.T) {
 	})
 	require.ErrorContains(t, errOf(other.Value()), "falls again and again")
 	require.ErrorContains(t, other.Await(soon(t), 1), "falls again and again")
+}
+
+// manyWaits is how many waits are outstanding at once.
+const manyWaits = 1000
+
+// cpuTime is what this process has used of all CPUs in nanoseconds, the driver's share included.
+func cpuTime() int64 {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
+// A crowd is many waits: of how many counters, in how many streams, or of the host.
+type crowd struct{ counters, streams int }
+
+var crowds = map[string]crowd{
+	"one stream":      {1, 1},
+	"several streams": {1, 4}, // which leave hardware queues to the signaller
+	"many streams":    {1, manyWaits},
+	"host":            {1, 0},
+	"host, counters":  {manyWaits, 0},
+}
+
+// begin makes the crowd wait until ctx ends, or the number is 1, and returns the counters and
+// what waits for the waits.
+func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (counters []*Counter, wait func() []error) {
+	t.Helper()
+	buf := newBuffer(t, ctx, manyWaits*CounterStride)
+	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
+	for i := range c.counters {
+		counter := ok(NewCounter(ctx, buf, i))(t)
+		t.Cleanup(func() { require.NoError(t, counter.Close()) })
+		counters = append(counters, counter)
+	}
+	var streams []*cu.Stream
+	for range c.streams {
+		streams = append(streams, newStream(t, ctx))
+	}
+	results := make([]error, manyWaits)
+	var all sync.WaitGroup
+	for i := range manyWaits {
+		counter := counters[i%c.counters]
+		if c.streams == 0 {
+			all.Go(func() { results[i] = counter.Await(limited, 1) })
+			continue
+		}
+		w := ok(counter.Wait(limited, streams[i%c.streams], 1))(t)
+		all.Go(func() { results[i] = w.Result() })
+	}
+	return counters, func() []error { all.Wait(); return results }
+}
+
+// measure makes the crowd wait, and returns by how much spent grows in a second while nothing
+// comes, and how long the waits take to end when the numbers have come.
+func (c crowd) measure(t testing.TB, ctx *cu.Context, limited context.Context, settle, window time.Duration, spent func() int64) (perSecond float64, ends time.Duration) {
+	t.Helper()
+	s, err := ctx.NewStreamWith(mostUrgent) // streams that wait do not hold it up
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	counters, wait := c.begin(t, ctx, limited)
+	time.Sleep(settle) // until the pauses are as long as they get
+	perSecond = math.Inf(1)
+	for range 2 { // whatever else goes on only adds to it
+		begun, before := time.Now(), spent()
+		time.Sleep(window)
+		perSecond = min(perSecond, float64(spent()-before)/time.Since(begun).Seconds())
+	}
+	begun := time.Now()
+	for _, counter := range counters {
+		require.NoError(t, counter.Signal(s, 1))
+	}
+	require.NoError(t, errors.Join(wait()...))
+	return perSecond, time.Since(begun)
+}
+
+// BenchmarkWaits measures a thousand outstanding waits, of streams or of the host.
+func BenchmarkWaits(b *testing.B) {
+	for name, c := range crowds {
+		b.Run(name, func(b *testing.B) {
+			if c.streams > 9 && cutest.Kind() == cu.CUDA {
+				b.Skip("a GPU has few queues")
+			}
+			ctx := cutest.Context(b, cutest.Device(b))
+			for b.Loop() {
+				busy, ends := c.measure(b, ctx, soon(b), 3*time.Second, 2*time.Second, cpuTime)
+				b.ReportMetric(100*busy/float64(time.Second), "%CPU")
+				b.ReportMetric(float64(ends.Milliseconds()), "ms-to-end")
+			}
+		})
+	}
 }

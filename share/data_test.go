@@ -2,7 +2,6 @@ package share
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -61,40 +60,6 @@ func TestDataOfLegacyMemory(t *testing.T) {
 		require.ErrorIs(t, errOf(rec.Files[0].Write([]byte("x"))), unix.EPERM)
 		require.NoError(t, errors.Join(rec.Close(), conn.Close()))
 	}
-}
-
-// A consumer that waits for the offer, or for its data in memory, gets the application data; so
-// does a consumer that comes after the offer was replaced.
-func TestDataForAConsumerThatWaits(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	buf, data := newBuffer(t, ctx, 1), noise(1<<20, 4)
-	srv := listen(t)
-	srv.Expect("data")
-	got := make(chan []byte, 2)
-	attach := func() {
-		att, err := Attach(soon(t), srv.Path(), "data", dev)
-		if err != nil {
-			t.Error(err)
-		}
-		got <- att.Offer().Data
-		_ = att.Close()
-	}
-	go attach()
-	awaitWaiting(t, srv, 1)
-	p, s := prepared(t, srv, "data", buf, ReadOnly, WithData(data))
-	go attach()
-	s.await(t, Sent, 2)
-	s.start(t, "data", p.Offer)
-	for range 2 {
-		require.True(t, bytes.Equal(data, <-got))
-	}
-	next, other := newServed(srv), newBuffer(t, ctx, 1)
-	next.start(t, "data", func(ctx context.Context) error {
-		return srv.Replace(ctx, "data", other, ReadOnly, WithData(data[1:]))
-	})
-	require.NoError(t, s.end(t))
-	go attach()
-	require.True(t, bytes.Equal(data[1:], <-got))
 }
 
 // A consumer that has not said that it takes a DATA is told by name, and is sent nothing of

@@ -131,36 +131,6 @@ func TestFault82_WriterIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Memory that a consumer of an earlier offer may still write is not offered again before that is
-// over. Other memory is.
-//
-//fault:rows 82
-func TestMemoryIsOfferedAgainBehindItsFence(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	buf := newBuffer(t, ctx, 1)
-	first := put(t, srv, buf, WithFence(soon(t), Fenced))
-	c := leaver(t, srv, "close")
-	first.await(t, Ended, 1)
-	replace(t, srv, newBuffer(t, ctx, 2)) // its last consumer has left
-	require.ErrorIs(t, errOf(srv.Prepare("more", buf, ReadOnly)), ErrInUse)
-
-	before, again := offeringOf(srv), newServed(srv)
-	until, end := context.WithCancel(soon(t))
-	defer end()
-	go func() { again.result <- srv.Replace(until, "data", buf, ReadWrite, OnEvent(again.see)) }()
-	require.Eventually(t, func() bool { return isExpected(srv) }, 10*time.Second, time.Millisecond)
-	again.goesOn(t)
-	require.EqualValues(t, 2, attached(t, srv, "data", dev).Size())
-	require.Empty(t, again.of(Offered))
-	c.kill()
-	require.NoError(t, first.end(t))
-	again.await(t, Offered, 1)
-	awaitReplaced(t, srv, before)
-	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
-	end()
-	require.NoError(t, again.end(t))
-}
-
 // Memory that has grown is the same memory, and so is that of its descriptors alone. An offer of it
 // replaces another without waiting, but nothing else is.
 //
@@ -315,54 +285,4 @@ func TestOfferDoesNotWaitForAConsumerThatCouldNotAttach(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
 	s.stop(t)
-}
-
-// A consumer that says at the instant of the offer's end that it cannot attach, by VERDICT 0 or
-// REFUSE, has none of the memory either. One that has mapped it before, or resumes, still has it,
-// and only its death tells when it is done.
-func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	no, refuse := wire.Verdict{Text: "no room"}, wire.Refuse{Code: RefusedRate, Text: "too many"}
-	for name, c := range map[string]struct {
-		early, mapped, resumes bool
-		says                   wire.Message
-		released               bool
-	}{
-		"it cannot attach":               {says: no, released: true},
-		"it refuses":                     {says: refuse, released: true},
-		"it refuses, before the end":     {says: refuse, early: true, released: true},
-		"it has mapped the memory":       {says: no, mapped: true},
-		"it has mapped, and refuses":     {says: refuse, mapped: true},
-		"it has it, and resumes":         {says: no, resumes: true},
-		"it finds the data good, though": {says: wire.Verdict{OK: true}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			srv, buf := listen(t), newBuffer(t, ctx, 1)
-			onLease, begun := leases()
-			s := put(t, srv, buf, onLease)
-			want := wants(dev)
-			want.Access, want.Process.Told = ReadWrite, true
-			if c.resumes {
-				want.Resume = buf.Describe().Generation
-			}
-			conn := asked(t, srv, want)
-			require.IsType(t, wire.Offer{}, heard(t, conn))
-			s.await(t, Sent, 1)
-			if !c.early {
-				s.cancel()
-				require.IsType(t, wire.Revoke{}, heard(t, conn))
-			}
-			if c.mapped { // it crosses the REVOKE
-				require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
-			}
-			require.NoError(t, conn.Send(soon(t), wire.Encode(c.says)))
-			require.NoError(t, conn.Close())
-			s.await(t, Ended, 1)
-			if l := next(t, begun); c.released {
-				require.NoError(t, l.AwaitFence(soon(t), Released))
-			} else {
-				require.ErrorIs(t, l.AwaitFence(briefly(t), Released), context.DeadlineExceeded)
-			}
-		})
-	}
 }

@@ -2,12 +2,12 @@ package share
 
 import (
 	"context"
-	"errors"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/serve"
@@ -156,30 +156,6 @@ func TestFollowEnds(t *testing.T) {
 	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithReservation(room), WithRoom(g))), "WithRoom and WithReservation")
 }
 
-// The end of Follow's context ends what the body was given, and says why; the memory stays until the
-// body has returned.
-func TestFollowsContextEndsTheAttachments(t *testing.T) {
-	_, ctx, srv := listening(t)
-	put(t, srv, filled(t, ctx, 7))
-	life, stop := context.WithCancelCause(t.Context())
-	defer stop(nil)
-	why := errors.New("why")
-	var all []error
-	for att, err := range Follow(life, srv.Path(), "data", ctx.Device()) {
-		if all = append(all, err); err != nil {
-			continue
-		}
-		require.NoError(t, att.Context().Err())
-		stop(why)
-		require.ErrorIs(t, awaitCause(t, att.Context()), why)
-		word := make([]uint32, 1)
-		require.NoError(t, cu.CopyToHost(ctx, word, att.Ptr()))
-		require.EqualValues(t, 7, word[0])
-	}
-	require.Len(t, all, 2)
-	require.ErrorIs(t, all[1], why)
-}
-
 // A bereft is a Follow whose producer is killed. The test's process has the memory, too, to
 // offer it on.
 type bereft struct {
@@ -280,20 +256,6 @@ func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
 	require.ErrorIs(t, b.cancel(), context.Canceled)
 }
 
-// Where a successor has other memory the body's attachment ends, for the reason for which
-// its lease did.
-func TestFollowTakesOtherMemoryOfASuccessor(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	b := follows(t, dev, ctx)
-	b.loses(t)
-	serveAs(t, b.successor(t), "data", filled(t, ctx, 5), ReadOnly)
-	var lost *LostError
-	require.ErrorAs(t, awaitCause(t, b.att.Context()), &lost)
-	awaitSeen(t, b.found, 5)
-	require.ErrorAs(t, b.att.Err(), &lost)
-	require.ErrorIs(t, b.cancel(), context.Canceled)
-}
-
 // A consumer that closes its attachment at the instant at which that gets another lease leaves in
 // order. The successor has a lease that has ended, or none.
 func TestFollowIsClosedWhileItResumes(t *testing.T) {
@@ -357,4 +319,18 @@ func TestFollowIsLeftWithoutALease(t *testing.T) {
 			s.stop(t)
 		})
 	}
+}
+
+// awaitRead waits until the peer has read everything.
+func awaitRead(t *testing.T, conn *sock.Conn) {
+	t.Helper()
+	own := ok(conn.File())(t)
+	defer own.Close()
+	raw := ok(own.SyscallConn())(t)
+	require.Eventually(t, func() bool {
+		unread, err := -1, error(nil)
+		require.NoError(t, raw.Control(func(fd uintptr) { unread, err = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }))
+		require.NoError(t, err)
+		return unread == 0
+	}, 10*time.Second, 100*time.Microsecond)
 }

@@ -354,3 +354,15 @@ func socketPath(t testing.TB) string {
 	})
 	return filepath.Join(dir, "s")
 }
+
+// ok returns v, and fails the test if there is an error: ok(f())(t).
+func ok[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
+// errOf returns the error of a call with two results.
+func errOf[T any](_ T, err error) error { return err }

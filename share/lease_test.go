@@ -146,7 +146,9 @@ func TestFault5and6_LeaseOfAKilledConsumer(t *testing.T) {
 			}
 			requireLive(t, srv, l)
 			child.kill()
-			require.ErrorIs(t, awaitEnd(t, srv, l), c.want)
+			err := awaitEnd(t, srv, l)
+			require.ErrorIs(t, err, c.want)
+			require.ErrorIs(t, err, sock.ErrPeerLost)
 			require.NoError(t, p.Close())
 		})
 	}

@@ -10,11 +10,10 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/gpufd/gpufd/internal/wire"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )

@@ -142,18 +142,6 @@ func TestLegacyLies(t *testing.T) {
 	require.ErrorIs(t, attach(t, wire.Encode(tr), WithHandle(HandleFD)), ErrHandle)
 }
 
-// A handle is for other processes, and only for a consumer that takes such handles.
-func TestLegacyOfOneself(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	s := serveLegacy(t, srv, newLegacy(t, ctx, 4096))
-	require.ErrorIs(t, errOf(attachAny(soon(t), srv.Path(), "data", dev)), cu.ErrInvalidContext)
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
-	err := errOf(Attach(soon(t), srv.Path(), "data", dev))
-	require.ErrorIs(t, err, ErrUnsupported)
-	require.ErrorContains(t, err, "legacy handle")
-	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "legacy handle")
-}
-
 // FAULTS 2, 3, of legacy memory: before the memory is confirmed nobody is attached to
 // it; after that it stays, and its end is noticed.
 //

@@ -114,25 +114,6 @@ func TestListNamesWhatThePeerMayHave(t *testing.T) {
 	require.Len(t, door.all(), 2, "there is no offer to be asked about")
 }
 
-// A consumer that asks for the only offer where there are several hears some of their names.
-func TestOnlyOfferOfSeveral(t *testing.T) {
-	dev, _, srv := listening(t)
-	requireNames := func(names string) {
-		var no *RefusalError
-		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
-		require.Equal(t, RefusedName, no.Code)
-		require.Equal(t, "there is not exactly one offer here; ask for one by its name"+names, no.Text)
-	}
-	srv.Expect("x")
-	srv.Expect("y")
-	requireNames("")
-	addOffers(t, srv, "9", "8", "7", "6", "5", "4", "3", "2", "1", "0")
-	const ten = `: "0", "1", "2", "3", "4", "5", "6", "7", "8", "9"`
-	requireNames(ten)
-	addOffers(t, srv, "z", "zz")
-	requireNames(ten + " and 2 more")
-}
-
 // List says why there is no list: the producer has no place left, does not admit this process, or
 // is older than lists, or the reason is on this side.
 func TestListIsRefused(t *testing.T) {

@@ -19,8 +19,6 @@ var children = cutest.Children{
 	"writer":          childWriter,
 
 	"runs out of addresses": childRunsOutOfAddresses,
-	"attaches too often":    childAttachesTooOften,
-	"loses a counter":       childLosesACounter,
 	"poisoned consumer":     childPoisonedConsumer,
 	"poisoned producer":     childPoisonedProducer,
 }

@@ -21,35 +21,6 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// The whole way: offer, attach, read, write, go.
-func TestOfferIsAttachedTo(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	g := granularity(t, dev)
-	buf := newBuffer(t, ctx, g+5, vmm.WithChunkSize(g))
-	srv := listen(t)
-	s := put(t, srv, buf, WithData([]byte("of the application")))
-
-	att := attached(t, srv, "data", dev)
-	require.Equal(t, "data", att.Offer().Name)
-	require.Equal(t, "of the application", string(att.Offer().Data))
-	require.Equal(t, buf.Describe(), att.Offer().Descriptor)
-	require.Equal(t, ReadWrite, att.Offer().Access)
-	require.Equal(t, ReadOnly, att.Buffer().Access())
-	require.Equal(t, sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: pid()}, att.Offer().Producer)
-	requireNoise(t, ctx, att.Buffer(), 1)
-	require.ErrorIs(t, cu.CopyToDevice(ctx, att.Buffer().Ptr(), make([]byte, 8)), cu.ErrInvalidValue, "invariant 7")
-
-	writer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
-	require.NoError(t, cu.CopyToDevice(ctx, writer.Buffer().Ptr(), noise(g+5, 2)))
-	requireNoise(t, ctx, att.Buffer(), 2)
-	requireNoise(t, ctx, buf, 2)
-
-	require.NoError(t, writer.Close())
-	require.NoError(t, s.await(t, Ended, 1).Err)
-	require.NoError(t, att.Err(), "the other's going is nothing to it")
-	s.stop(t)
-}
-
 func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))

@@ -5,12 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wire"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )

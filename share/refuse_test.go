@@ -7,12 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/wire"
-
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -147,34 +145,6 @@ func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 	require.NoError(t, bystander.Err())
 	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, lie{make([]byte, wire.MaxRecord+1), nil})), "data", dev)), sock.ErrTruncated)
 	requireServed(t, srv, ctx)
-}
-
-// A peer that connects and is silent, or goes at once, holds nobody up. If the producer ends first,
-// the peer is told that, and not that it waited for an offer.
-func TestSilentPeerIsSentAway(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	srv := listen(t, WithTimeout(brief))
-	s := put(t, srv, buf)
-	silent := dialed(t, srv)
-	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
-	requireRefusal(t, silent, RefusedTimeout, "silence")
-	require.NoError(t, silent.Close())
-
-	srv = listen(t)
-	s = put(t, srv, buf)
-	silent = dialed(t, srv)
-	require.NoError(t, dialed(t, srv).Close())
-	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, sock.ErrPeerLost)
-	requireServed(t, srv, ctx)
-	closed := make(chan error, 1)
-	go func() { closed <- srv.Close() }()
-	no := heard(t, silent).(wire.Refuse)
-	require.Equal(t, RefusedName, no.Code)
-	require.Contains(t, no.Text, "you had not said what you want")
-	require.NoError(t, silent.Close())
-	require.NoError(t, <-closed)
-	require.ErrorIs(t, s.end(t), ErrClosed)
 }
 
 // TestFault31_BadAnswers: what no consumer may say to an offer, or while it waits for one, ends its
@@ -317,33 +287,6 @@ func TestFloodOfAConsumer(t *testing.T) {
 	requireRefusal(t, conn, RefusedRate, "a flood")
 	require.NoError(t, conn.Close())
 	require.NoError(t, bystander.Err())
-}
-
-// A producer that floods is left, at whichever step, and is told why.
-func TestFloodOfAProducer(t *testing.T) {
-	dev, ctx := leavesNothing(t)
-	tr := truthOf(t, ctx)
-	good := tr.say(nil, tr.files...)
-	pending := tr.say(func(o *wire.Offer) { o.Pending = true }, tr.files...)
-	for name, before := range map[string][]lie{"before its offer": nil, "before its data is there": {pending}, "after its offer": {good}} {
-		t.Run(name, func(t *testing.T) {
-			said := make(chan wire.Message, 1)
-			att, err := Attach(soon(t), impostor(t, func(conn *sock.Conn) {
-				for _, l := range before {
-					assert.NoError(t, conn.Send(soon(t), l.record, l.files...))
-				}
-				flood(t, conn, 10000)
-				said <- lastWord(t, conn)
-			}), "data", dev, WithRecordRate(30))
-			if name == "after its offer" {
-				require.NoError(t, err)
-				err = awaitDone(t, att)
-				require.NoError(t, att.Close())
-			}
-			require.ErrorIs(t, err, ErrRate)
-			require.Equal(t, RefusedRate, (<-said).(wire.Refuse).Code)
-		})
-	}
 }
 
 // lastWord is the last message on conn before its end.

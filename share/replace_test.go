@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,7 +29,7 @@ func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *s
 		return srv.Replace(ctx, "data", buf, ReadWrite, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	})
 	if before != 0 {
-		awaitReplaced(t, srv, before)
+		require.Eventually(t, func() bool { return offeringOf(srv) != before }, 10*time.Second, 100*time.Microsecond)
 	}
 	return s
 }
@@ -37,11 +38,6 @@ func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *s
 func offeringOf(srv *Server) broker.OfferID {
 	id, _ := offeredAs(srv, "data")
 	return id
-}
-
-func awaitReplaced(t testing.TB, srv *Server, before broker.OfferID) {
-	t.Helper()
-	require.Eventually(t, func() bool { return offeringOf(srv) != before }, 10*time.Second, 100*time.Microsecond)
 }
 
 func awaitSuperseded(t testing.TB, att *Attachment) {
@@ -86,52 +82,6 @@ func TestReplace(t *testing.T) {
 	require.NoError(t, old.end(t))
 	require.NoError(t, old.await(t, Ended, 1).Err)
 	require.NoError(t, first.Close())
-}
-
-func isExpected(srv *Server) (expected bool) {
-	srv.core.Look(func(b *broker.Broker) { expected = b.Expects("data") })
-	return expected
-}
-
-// Legacy memory replaces a buffer, and a buffer legacy memory, which is kept until its
-// last consumer has closed it.
-func TestReplaceLegacy(t *testing.T) {
-	dev, ctx, srv := listening(t)
-	m := newLegacy(t, ctx, 4096)
-	old := put(t, srv, newBuffer(t, ctx, 1))
-	att := attached(t, srv, "data", dev)
-	s := newServed(srv)
-	s.start(t, "data", func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "data", m, OnEvent(s.see)) })
-	awaitSuperseded(t, att)
-	require.NoError(t, att.Close())
-	require.NoError(t, old.end(t))
-
-	c := start(t, "consumer", srv.Path(), "stop when mapped") // it can be opened in another process alone
-	c.says(t, "mapped")
-	replace(t, srv, newBuffer(t, ctx, 1))
-	requireServed(t, srv, ctx)
-	s.goesOn(t)
-	require.ErrorIs(t, m.Close(), ErrInUse)
-	c.end(t)
-	require.NoError(t, s.end(t))
-}
-
-// A Replace that fails leaves the offer that is there as it was, and nobody waiting.
-func TestReplaceThatFails(t *testing.T) {
-	spy, dev, ctx := spied(t)
-	srv, next := listen(t), newBuffer(t, ctx, 2) // which was never exported
-	old := put(t, srv, newBuffer(t, ctx, 1))
-	att := attached(t, srv, "data", dev)
-	for _, call := range []string{exports, "cuCtxSynchronize"} {
-		err := spy.during(call, func() error { return srv.Replace(soon(t), "data", next, ReadOnly) })
-		require.ErrorIs(t, err, cu.ErrOutOfMemory)
-		require.False(t, isExpected(srv))
-		old.goesOn(t)
-		require.False(t, serve.IsClosed(att.Superseded()))
-	}
-	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
-	old.stop(t)
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
 }
 
 // A consumer that does not read is told when it does, and waited for no longer than its lease.
@@ -295,4 +245,157 @@ func versionOf(ctx *cu.Context, att *Attachment) (uint32, error) {
 		return 0, errors.New("two versions at once")
 	}
 	return got[0], nil
+}
+
+// newer is an Attach that waits for newer memory than buf.
+type newer struct {
+	att   chan *Attachment
+	err   chan error
+	tries atomic.Int32 // connections
+}
+
+func waitForNewer(t testing.TB, srv *Server, dev *cu.Device, buf *vmm.Buffer, opts ...AttachOption) *newer {
+	t.Helper()
+	n := &newer{att: make(chan *Attachment, 1), err: make(chan error, 1)}
+	opts = append(opts, WithNewerThan(buf.Describe().Generation), WithWait(), OnConnected(func(sock.Peer) { n.tries.Add(1) }))
+	go func() {
+		att, err := Attach(soon(t), srv.Path(), "data", dev, opts...)
+		n.att <- att
+		n.err <- err
+	}()
+	return n
+}
+
+// gets is the attachment to want, which is closed.
+func (n *newer) gets(t testing.TB, want *vmm.Buffer) {
+	t.Helper()
+	att := <-n.att
+	require.NoError(t, <-n.err)
+	require.Equal(t, want.Describe(), att.Offer().Descriptor)
+	require.NoError(t, att.Close())
+	require.EqualValues(t, 1, n.tries.Load(), "it asked once")
+}
+
+// awaitBehind waits until n consumers wait for newer memory than is offered.
+func awaitBehind(t testing.TB, srv *Server, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		all := 0
+		srv.core.Look(func(b *broker.Broker) { all = len(b.Waiting()) })
+		return all-len(waiting(srv)) == n
+	}, 10*time.Second, time.Millisecond)
+}
+
+// A consumer that knows the memory of a name waits for newer memory and hears of progress, while
+// others get the present offer. It goes on waiting if the producer goes back to older memory.
+func TestWaitForNewer(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	oldest, old, next := filled(t, ctx, 1), filled(t, ctx, 2), filled(t, ctx, 3)
+	put(t, srv, old)
+	n := waitForNewer(t, srv, dev, old)
+	want := wants(dev)
+	want.After = 1<<64 - 1
+	conn := asked(t, srv, want)
+	awaitBehind(t, srv, 2)
+	srv.Expect("data")
+	srv.Working("data", 1, 2)
+	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conn))
+	require.NoError(t, attached(t, srv, "data", dev).Close())
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))), ErrStale, "it does not want to wait")
+	replace(t, srv, oldest)
+	awaitBehind(t, srv, 2)
+	replace(t, srv, next)
+	n.gets(t, next)
+	awaitBehind(t, srv, 1)
+	require.NoError(t, conn.Close())
+}
+
+// A consumer that is not admitted gets the same answer whatever generation it says that it knows.
+// If it had to wait for some and not for others, it would find out which generation there is.
+func TestConsumerThatIsNotAdmittedLearnsNoGeneration(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errSecret }))
+	buf := filled(t, ctx, 1)
+	put(t, srv, buf)
+	p, _ := prepared(t, srv, "prepared", buf, ReadOnly)
+	generation := buf.Describe().Generation
+	for _, name := range []string{"data", "prepared"} {
+		for _, known := range []uint64{0, generation - 1, generation, 1<<64 - 1} {
+			want := wants(dev)
+			want.Name, want.After = name, known
+			conn := asked(t, srv, want)
+			require.Equal(t, turnedAway, heard(t, conn), "%s, newer than %d", name, known)
+			require.NoError(t, conn.Close())
+		}
+	}
+	require.NoError(t, p.Close())
+}
+
+// The descriptors of an earlier run work as long as somebody has them. A producer that offers
+// them again is not believed.
+func TestFault67_DescriptorsOfAnEarlierRun(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	tr := truthOf(t, ctx)
+	earlier := tr.Memory.Generation
+	whole, pending := []lie{tr.say(nil, tr.files...)}, []lie{tr.say(func(o *wire.Offer) { o.Pending = true }, tr.files...)}
+	parts := []lie{tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...), tr.say(func(o *wire.Offer) { o.First, o.FDs = 2, 1 }, tr.files[2])}
+	for name, c := range map[string]struct {
+		lies      []lie
+		newerThan uint64
+		want      error
+	}{
+		"the next":              {whole, earlier - 1, nil},
+		"the same":              {whole, earlier, ErrStale},
+		"an earlier one":        {whole, earlier + 1, ErrStale},
+		"the same, in parts":    {parts, earlier, ErrStale},
+		"the same, and no data": {pending, earlier, ErrStale},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leavesNothing(t)
+			answered := make(chan wire.Message, 1)
+			path := impostor(t, func(conn *sock.Conn) {
+				for _, l := range c.lies {
+					_ = conn.Send(soon(t), l.record, l.files...)
+				}
+				answered <- heard(t, conn)
+			})
+			att, err := Attach(soon(t), path, "data", dev, WithNewerThan(c.newerThan))
+			require.ErrorIs(t, err, c.want)
+			if c.want == nil {
+				require.Equal(t, wire.Mapped{Generation: earlier}, <-answered)
+				require.NoError(t, att.Close())
+				return
+			}
+			require.Equal(t, wire.Verdict{Text: "attaching failed: " + err.Error()}, <-answered)
+		})
+	}
+}
+
+// A buffer that grows is offered anew. What was attached before stays what it was,
+// is the same memory, and is told from the new shape by the generation.
+func TestFault67_GrownBuffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	g := granularity(t, dev)
+	buf := newBuffer(t, ctx, g, vmm.WithChunkSize(g), vmm.WithCapacity(2*g))
+	srv := listen(t)
+	s := put(t, srv, buf)
+	before := attached(t, srv, "data", dev)
+	small := before.Offer().Descriptor
+
+	require.NoError(t, buf.Grow(2*g))
+	grown := serveAs(t, srv, "grown", buf, ReadOnly)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(small.Generation))), ErrStale, "that offer is as it was")
+	require.ErrorContains(t, s.await(t, Ended, 1).Err, ErrStale.Error())
+	after := attached(t, srv, "grown", dev, WithNewerThan(small.Generation))
+	require.Greater(t, after.Offer().Descriptor.Generation, small.Generation)
+	require.Equal(t, buf.Describe(), after.Offer().Descriptor)
+	require.Equal(t, 2*g, after.Buffer().Size())
+
+	require.NoError(t, before.Err())
+	require.Equal(t, small, before.Buffer().Describe())
+	require.Equal(t, g, before.Buffer().Mapped())
+	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(2*g, 5)))
+	requireNoise(t, ctx, before.Buffer(), 5)
+	requireNoise(t, ctx, after.Buffer(), 5)
+	grown.await(t, Mapped, 1)
 }

@@ -8,13 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/internal/broker"
-	"github.com/gpufd/gpufd/internal/serve"
-	"github.com/gpufd/gpufd/internal/wire"
-
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )

@@ -131,24 +131,6 @@ func TestFollowFromAnotherDevice(t *testing.T) {
 	now.cancel()
 }
 
-// Another device uses the memory of a producer that is killed, and then of its successor: that
-// changes nothing but the lease.
-//
-//fault:rows 83 85
-func TestFollowFromAnotherDeviceGoesOn(t *testing.T) {
-	here, there := twoDevices(t)
-	b := follows(t, here.Device(), there, WithPeerAccess())
-	at := b.att.Ptr()
-	b.loses(t)
-	require.NoError(t, b.att.AwaitFence(soon(t), Fenced))
-	s := serveAs(t, b.successor(t), "data", b.from.Buffer(), ReadOnly)
-	s.await(t, Mapped, 1)
-	require.NoError(t, b.att.Err())
-	require.Equal(t, at, b.att.Ptr())
-	requireNoise(t, there, b.att.Buffer(), 1)
-	require.ErrorIs(t, b.cancel(), context.Canceled)
-}
-
 // A consumer that offers memory on, or releases it, waits for the work of the device that uses it,
 // and not for that of the memory's device alone.
 //
