@@ -31,7 +31,7 @@ func (u Use) String() string {
 	case u.Current && len(u.Holders) == 0:
 		return fmt.Sprintf("%s, which nobody holds (gpufd drain %s frees them)", what, u.Name)
 	case u.Current:
-		return fmt.Sprintf("%s, held by %s (gpufd drain %s has them let go, and frees it)", what, PIDs(u.Holders), u.Name)
+		return fmt.Sprintf("%s, held by %s (gpufd drain %s asks them to release it, then frees it)", what, PIDs(u.Holders), u.Name)
 	case u.Gone:
 		return fmt.Sprintf("%s, which was given up and is free when %s let go or end", what, PIDs(u.Holders))
 	}

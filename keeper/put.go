@@ -141,7 +141,7 @@ func checkPut(p *Put, parts []Part) error {
 	}
 	if p.Transaction == "" {
 		if len(parts) != p.Parts {
-			return fmt.Errorf("keeper: %d of %d parts without a name for their transaction: who writes the others could not find it", len(parts), p.Parts)
+			return fmt.Errorf("keeper: %d of %d parts without a name for their transaction: the writers of the others could not find it", len(parts), p.Parts)
 		}
 		p.Transaction = state.Private + rand.Text()
 	}
@@ -181,11 +181,11 @@ type writer struct {
 // book books a part, with the next keeper if this one dies meanwhile.
 func (w *writer) book(ctx context.Context, part Part) error {
 	p := w.put
-	until := p.Timeout
-	if end, ok := ctx.Deadline(); ok && until == 0 {
-		until = time.Until(end)
-	}
 	for {
+		until := p.Timeout
+		if end, ok := ctx.Deadline(); ok && until == 0 {
+			until = time.Until(end)
+		}
 		b, err := w.client.conn().Book(ctx, protocol.Request{
 			Name: p.Name, Transaction: p.Transaction, Parts: p.Parts, Part: part.Index, Labels: p.Labels, Expect: p.Expect,
 			Device: part.Device.UUID().String(), Kind: part.Device.Driver().Kind().String(), Bytes: part.Size,

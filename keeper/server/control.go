@@ -19,7 +19,7 @@ func (s *Server) acceptControl() {
 		conn, err := s.control.Accept(s.ctx)
 		switch {
 		case err == nil:
-			s.admit(conn)
+			s.admitClient(conn)
 		case errors.As(err, &refused):
 			s.metrics.refused(atControl, err)
 		default:
@@ -29,10 +29,13 @@ func (s *Server) acceptControl() {
 	}
 }
 
-// admit serves a client, or sends it the reason for a refusal if that needs no waiting.
-func (s *Server) admit(conn *sock.Conn) {
+// admitClient serves a client, or sends it the reason for a refusal if that needs no waiting.
+func (s *Server) admitClient(conn *sock.Conn) {
 	uid := conn.Peer().UID
-	err := errors.Join(conn.RefuseFiles(), s.clients.take(uid, 1))
+	err := conn.RefuseFiles()
+	if err == nil {
+		err = s.clients.take(uid, 1)
+	}
 	if err == nil {
 		s.work.Go(func() {
 			defer s.clients.leave(uid, 1)
@@ -68,6 +71,7 @@ func (s *Server) serve(conn *sock.Conn) {
 	p := conn.Peer()
 	c := &session{server: s, conn: conn, who: state.Who{UID: p.UID, GID: p.GID, PID: p.PID}, tickets: map[string]*delivery{}}
 	defer c.end()
+	defer c.answered()
 	for {
 		var r protocol.Request
 		files, err := c.receive(&r)

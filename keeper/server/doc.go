@@ -1,4 +1,4 @@
-// Package server runs a keeper, of which package keeper has the clients.
+// Package server runs a keeper. Package keeper is its client.
 //
 // A keeper ([Open]) holds file descriptors of memory under names, in versions of one part or several,
 // and gives them to readers. It needs no GPU, loads no libcuda and maps no memory. The fd store, a

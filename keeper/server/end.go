@@ -18,11 +18,11 @@ var ErrEnded = errors.New("keeper: it was asked to end, with its fd store")
 
 // End ends the keeper at a socket and its fd store, both of this user, and removes their sockets and
 // locks. What they keep is given up: processes that have it mapped keep it, and it is free when the last
-// one has released it. End returns what that was. A service manager may start both again.
+// one has released it. End returns what was kept. A service manager may start both again.
 //
 // Without a keeper, End ends the fd store that one has left behind. Without a store, too, the error is
 // [sock.ErrNoListener].
-func End(ctx context.Context, socket string) (lost []state.Info, err error) {
+func End(ctx context.Context, socket string) (lost []Info, err error) {
 	var asked time.Time
 	for {
 		store, err := fdstore.Dial(ctx, socket+storeSuffix)

@@ -28,7 +28,7 @@ type holders struct {
 type holder struct {
 	offer *offer
 	is    state.Holder
-	lease *serve.Lease // or nil; guarded by holders.mu
+	lease *serve.Lease // nil before the reader has one
 	id    state.HoldID // in the state, or 0; written by a change with the server's mu held
 }
 
@@ -36,8 +36,8 @@ func newHolders(s *Server) *holders {
 	return &holders{server: s, pending: map[*holder]bool{}, unknown: map[*holder]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// admit records that a reader is admitted.
-func (h *holders) admit(o *offer, is state.Holder) {
+// noteAdmitted counts a reader until its lease begins, or for patience.
+func (h *holders) noteAdmitted(o *offer, is state.Holder) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.unknown[&holder{offer: o, is: is}] = true
@@ -148,7 +148,7 @@ func (h *holders) flush() error {
 }
 
 // into records pending leases in next and returns their new ids. It is part of a change, and
-// keep follows.
+// noteRecorded follows.
 func (h *holders) into(next *state.State) map[*holder]state.HoldID {
 	h.mu.Lock()
 	all := h.pending
@@ -170,12 +170,12 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 		h.server.note(letGo(next, e.id, e.lease))
 		return 0
 	case over && errors.Is(e.lease.Err(), serve.ErrRevoked): // before the state knew it
-		if id, err := h.server.hold(next, e); err == nil {
+		if id, err := h.server.recordLease(next, e); err == nil {
 			h.server.note(letGo(next, id, e.lease))
 		}
 		return 0
 	case !over && e.id == 0:
-		id, err := h.server.hold(next, e)
+		id, err := h.server.recordLease(next, e)
 		h.server.note(err)
 		return id
 	case over && e.lease.Err() == nil: // it began and ended meanwhile
@@ -184,9 +184,9 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 	return e.id
 }
 
-// keep stores the ids of leases that a commit recorded, or makes the leases pending again if the
+// noteRecorded stores the ids of leases that a commit recorded, or makes the leases pending again if the
 // commit failed. It runs with the server's mu held.
-func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
+func (h *holders) noteRecorded(ids map[*holder]state.HoldID, err error) {
 	for e, id := range ids {
 		if err != nil {
 			h.note(e)
@@ -199,9 +199,9 @@ func (h *holders) keep(ids map[*holder]state.HoldID, err error) {
 	}
 }
 
-// hold records a lease in next, even if its version was dropped after its process was admitted
+// recordLease records a lease in next, even if its version was dropped after its process was admitted
 // and before it had the lease. It is part of a change.
-func (s *Server) hold(next *state.State, e *holder) (state.HoldID, error) {
+func (s *Server) recordLease(next *state.State, e *holder) (state.HoldID, error) {
 	h := e.is
 	p, err := e.lease.Process()
 	if err == nil {

@@ -9,9 +9,9 @@ import (
 func (s *Server) mayHold(of *offer, h state.Holder) error {
 	var err error
 	if s.offers[of.as] == of {
-		_, _, err = s.state.Lease(of.name, of.part.Index, h.Who, s.holders.soon()...)
+		_, _, err = s.state.Lease(of.name, of.part.Index, h.Who, s.holders.soon)
 	} else {
-		err = s.state.MayResume(of.name, h, s.holders.soon()...)
+		err = s.state.MayResume(of.name, h, s.holders.soon)
 	}
 	if err == nil {
 		err = s.state.MayHold(of.name, h)
@@ -25,7 +25,7 @@ func (c *session) lease(r protocol.Request) error {
 	s := c.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v, p, err := s.state.Lease(r.Name, r.Part, c.who, s.holders.soon()...)
+	v, p, err := s.state.Lease(r.Name, r.Part, c.who, s.holders.soon)
 	if err != nil {
 		return err
 	}

@@ -50,14 +50,14 @@ func (m *metrics) refused(socket string, err error) { m.tally.refused(socket, re
 
 // reasonOf returns one of a few words.
 func reasonOf(err error) string {
-	var share interface {
+	var refusal interface {
 		error
 		Reason() string
 	}
 	var own *state.Error
 	switch {
-	case errors.As(err, &share):
-		return share.Reason()
+	case errors.As(err, &refusal):
+		return refusal.Reason()
 	case errors.As(err, &own):
 		return string(own.Code)
 	case errors.Is(err, sock.ErrRefused):

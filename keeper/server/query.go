@@ -10,7 +10,7 @@ import (
 )
 
 // Status describes the keeper.
-func (s *Server) Status() protocol.Status {
+func (s *Server) Status() Status {
 	if s.isZero() {
 		return protocol.Status{}
 	}

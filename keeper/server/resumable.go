@@ -40,8 +40,7 @@ func (s *Server) reconcileResumable() {
 }
 
 // offerOf returns the offer that a reader is about to get: the one for readers that resume,
-// or the one that has the name. If that has changed since the reader asked, package share
-// asks again. It runs with mu held.
+// or the one that has the name. If that has changed since the reader asked, the broker asks again. It runs with mu held.
 func (s *Server) offerOf(o wire.Offer) *offer {
 	for _, of := range s.resumable {
 		if of.as == o.Name && of.part.Memory.Generation == o.Memory.Generation {

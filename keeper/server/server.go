@@ -73,8 +73,8 @@ type Server struct {
 // store. ctx bounds the start.
 //
 // Errors: [ErrBusy] if another keeper has the fd store; [sock.ErrInUse] if a living process has the
-// socket; those of share.Listen; and one for a manifest that cannot be read, which Open leaves as
-// it is.
+// socket, [sock.ErrNoDirectory] and the others of [sock.Listen]; and one for a manifest that cannot
+// be read, which Open leaves as it is.
 func Open(ctx context.Context, opts Options) (*Server, error) {
 	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
@@ -232,7 +232,7 @@ func (s *Server) publish(next *state.State, leases map[*holder]state.HoldID, err
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.stay()
-	s.holders.keep(leases, err)
+	s.holders.noteRecorded(leases, err)
 	if err != nil {
 		return
 	}
@@ -364,7 +364,8 @@ var closed = func() chan struct{} {
 // isZero reports whether s is nil or zero: such a server is closed.
 func (s *Server) isZero() bool { return s == nil || s.ctx == nil }
 
-// Err says why the server has ended, after Done: share.ErrClosed by Close.
+// Err returns why the server has ended, after Done: [ErrClosed] after Close, [ErrYielded] or [ErrEnded]
+// if a client asked for it, and otherwise what failed.
 func (s *Server) Err() error {
 	if s.isZero() {
 		return serve.ErrClosed

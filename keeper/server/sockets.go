@@ -142,7 +142,7 @@ func (s *Server) authorize(peer sock.Peer, o wire.Offer, access gpumem.Access) e
 		s.metrics.refused(atReaders, err)
 		return err
 	}
-	s.holders.admit(of, h)
+	s.holders.noteAdmitted(of, h)
 	return nil
 }
 

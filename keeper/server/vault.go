@@ -218,7 +218,7 @@ func (v *vault) fill(ctx context.Context, store *fdstore.Client, is fdstore.Stat
 // has no manifest.
 func (v *vault) remains(ctx context.Context, store *fdstore.Client, st fdstore.Status) (map[uint64]int, error) {
 	if !st.Same(v.is) && st.Manifest >= 0 {
-		return nil, fmt.Errorf("keeper: the fd store at %s, process %d, holds what another keeper has put there: end that process to have this keeper's taken", v.path, st.PID)
+		return nil, fmt.Errorf("keeper: the fd store at %s, process %d, holds what another keeper has put there: end that process, and this keeper takes another store", v.path, st.PID)
 	}
 	held, err := store.List(ctx)
 	if err != nil {

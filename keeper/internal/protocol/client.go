@@ -61,7 +61,7 @@ func (c *Client) connect(ctx context.Context) (*sock.Conn, error) {
 	return conn, nil
 }
 
-// lose ends a connection that is of no more use: an answer to an earlier request may still
+// lose ends a connection that is unusable: an answer to an earlier request may still
 // arrive there.
 func (c *Client) lose() {
 	c.mu.Lock()
@@ -111,17 +111,13 @@ func (c *Client) Ask(ctx context.Context, r Request, files ...*os.File) (Reply, 
 		return Reply{}, err
 	}
 	defer back()
-	return c.askNow(ctx, r, files...)
-}
-
-// askNow is Ask, for a caller that has a turn.
-func (c *Client) askNow(ctx context.Context, r Request, files ...*os.File) (Reply, error) {
 	answer, extra, err := c.exchange(ctx, r, files...)
 	sock.DropFiles(extra)
 	return answer, err
 }
 
-// exchange is askNow with the descriptors that came with the answer, which are the caller's.
+// exchange sends a request and returns the answer with its descriptors, which are the caller's. The
+// caller has a turn.
 func (c *Client) exchange(ctx context.Context, r Request, files ...*os.File) (answer Reply, extra []*os.File, err error) {
 	if err := r.Check(); err != nil {
 		return Reply{}, nil, err

@@ -16,7 +16,7 @@ type Data struct {
 	Part    int               `json:"part"`
 	Parts   int               `json:"parts"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	Digest  string            `json:"digest"`          // of the part's bytes; see package kernels
+	Digest  string            `json:"digest"`          // of the part's bytes: see keeper.Digest
 	Table   json.RawMessage   `json:"table,omitempty"` // the writer's table of what is in it
 }
 

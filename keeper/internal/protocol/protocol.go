@@ -1,5 +1,5 @@
-// Package protocol is what clients and keepers say to one another at the control socket: JSON objects, each in
-// as many records as it takes, with the descriptors of a part beside them. docs/wire.md#keeper specifies it.
+// Package protocol defines the messages between clients and keepers at the control socket: JSON objects, each
+// in as many records as it takes, with the descriptors of a part beside them. docs/wire.md#keeper specifies it.
 package protocol
 
 import (
@@ -150,7 +150,7 @@ type Reply struct {
 	Counted   bool         `json:"counted,omitempty"`
 }
 
-// A Status describes a keeper: see [Client.Status].
+// A Status describes a keeper.
 type Status struct {
 	PID     int       `json:"pid"`
 	Store   int       `json:"store_pid"` // 0 when there is none
@@ -171,12 +171,6 @@ type Event struct {
 
 // An Error is a keeper's refusal, with the reason.
 type Error = state.Error
-
-// An Info describes a name that a keeper has.
-type Info = state.Info
-
-// A PartInfo describes a part that a keeper has.
-type PartInfo = state.PartInfo
 
 // Send sends v, in as many records as it takes; files go with the first.
 func Send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {
@@ -214,7 +208,7 @@ func sendText(ctx context.Context, c *sock.Conn, text []byte, files ...*os.File)
 // ErrMalformed says that the peer sent no valid message.
 var ErrMalformed = errors.New("keeper: malformed message")
 
-// Receive receives what send sends, of limit bytes at most. The caller owns the files.
+// Receive receives what Send sends, of limit bytes at most. The caller owns the files.
 func Receive(ctx context.Context, c *sock.Conn, limit int, v any) (files []*os.File, err error) {
 	m := Message{Conn: c, Limit: limit}
 	return m.Receive(ctx, v)
@@ -312,6 +306,3 @@ func (m *Message) piece(ctx context.Context) (last bool, err error) {
 	m.text = append(m.text, rec.Data[1:]...)
 	return rec.Data[0] == PieceLast, nil
 }
-
-// A Holder is a process that has a lease of what is kept, or may still write it.
-type Holder = state.Holder

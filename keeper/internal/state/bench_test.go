@@ -54,7 +54,7 @@ func BenchmarkHold(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		next := s.Clone()
-		_, _, err := next.Lease("models/name-0500", -1, reader)
+		_, _, err := next.Lease("models/name-0500", -1, reader, nil)
 		require.NoError(b, err)
 		id, _ := hold(b, next, "models/name-0500", 1)
 		next.Encode()

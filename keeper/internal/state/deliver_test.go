@@ -35,7 +35,7 @@ func TestLastPartCommits(t *testing.T) {
 	put(t, s, newBooking("weights"))
 	for _, i := range []int{2, 0, 3} {
 		require.Nil(t, put(t, s, newBooking("weights", of("x", i, 4), on(device(i)))))
-		v, p, err := s.Lease("weights", -1, reader)
+		v, p, err := s.Lease("weights", -1, reader, nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, v.N)
 		require.Equal(t, 0, p.Index)

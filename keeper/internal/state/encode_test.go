@@ -221,7 +221,7 @@ func FuzzDecode(f *testing.F) {
 // exercise calls all methods that change a state, on all that is in it.
 func exercise(t *testing.T, s *State) {
 	for _, i := range s.List(owner) {
-		_, _, _ = s.Lease(i.Name, -1, owner)
+		_, _, _ = s.Lease(i.Name, -1, owner, nil)
 		_, _ = s.Hold(i.Name, Holder{Who: owner, Version: i.Version, Access: gpumem.ReadWrite, Since: t0})
 		_, _ = s.Report(i.Name, i.Version, 0, owner, Damaged, "")
 		_, _ = s.Book(newBooking(i.Name, by(Writer{Who: owner})))

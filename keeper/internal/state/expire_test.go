@@ -122,7 +122,7 @@ func TestRemove(t *testing.T) {
 	refused(t, err, Conflict, "was removed")
 	v := ok(s.Deliver(ticket, partOf(s, newBooking("weights")), t0))(t)
 	require.EqualValues(t, 2, v.N)
-	_, _, err = s.Lease("weights", -1, reader)
+	_, _, err = s.Lease("weights", -1, reader, nil)
 	require.NoError(t, err, "draining was the removed name's")
 }
 

@@ -9,12 +9,12 @@ import (
 )
 
 // Lease returns the version and the part that a process may have a lease of now: part -1
-// stands for the only part. soon are leases that the state does not know yet. Lease changes
-// nothing: [State.Hold] records the lease.
+// stands for the only part. soon returns leases that the state does not know yet, and is called only
+// where they count; nil is none. Lease changes nothing: [State.Hold] records the lease.
 //
 // Errors: [Denied]; [NotFound]; [BadRequest] for part -1 of several; [Draining], of the
 // name or the part's device; [IsDamaged] and [IsQuarantined]; [Quota].
-func (s *State) Lease(name string, part int, by Who, soon ...Soon) (*Version, *Part, error) {
+func (s *State) Lease(name string, part int, by Who, soon func() []Soon) (*Version, *Part, error) {
 	rule, err := s.rules().allow(by, name, Read)
 	if err != nil {
 		return nil, nil, err
@@ -50,7 +50,7 @@ func (s *State) MayAsk(name string, by Who, access gpumem.Access) error {
 // process of its uid has lost one, and may be the same.
 //
 // Errors: [Denied]; [NotFound]; [Quota].
-func (s *State) MayResume(name string, h Holder, soon ...Soon) error {
+func (s *State) MayResume(name string, h Holder, soon func() []Soon) error {
 	rule, err := s.rules().allow(h.Who, name, Read)
 	if err != nil {
 		return err

@@ -18,26 +18,26 @@ func TestLease(t *testing.T) {
 	}
 	book(t, s, newBooking("soon"))
 	for _, part := range []int{-1, 0} {
-		v, p, err := s.Lease("weights", part, reader)
+		v, p, err := s.Lease("weights", part, reader, nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 1, v.N)
 		require.Equal(t, &v.Parts[0], p)
 	}
-	_, p, err := s.Lease("parts", 1, reader)
+	_, p, err := s.Lease("parts", 1, reader, nil)
 	require.NoError(t, err)
 	require.Equal(t, device(1), p.Memory.Device)
-	_, _, err = s.Lease("parts", -1, reader)
+	_, _, err = s.Lease("parts", -1, reader, nil)
 	refused(t, err, BadRequest, "from 0 to 1")
 	for _, part := range []int{-2, 2} {
-		_, _, err = s.Lease("parts", part, reader)
+		_, _, err = s.Lease("parts", part, reader, nil)
 		refused(t, err, NotFound, "0 to 1")
 	}
-	_, _, err = s.Lease("other", -1, reader)
+	_, _, err = s.Lease("other", -1, reader, nil)
 	refused(t, err, NotFound, "is not kept here")
-	_, _, err = s.Lease("soon", -1, reader)
+	_, _, err = s.Lease("soon", -1, reader, nil)
 	require.Equal(t, writer, refused(t, err, NotFound, "being written").Holders[0].Who)
 	for _, name := range []string{"weights", "other"} {
-		_, _, err = s.Lease(name, -1, nobody)
+		_, _, err = s.Lease(name, -1, nobody, nil)
 		refused(t, err, Denied)
 	}
 }
@@ -50,7 +50,7 @@ func TestDrain(t *testing.T) {
 	}
 	lease := func(part int) error {
 		s = restarted(t, s, open())
-		_, _, err := s.Lease("weights", part, reader)
+		_, _, err := s.Lease("weights", part, reader, nil)
 		return err
 	}
 	refused(t, s.Drain("weights", reader, true), Denied)
@@ -98,7 +98,7 @@ func TestReport(t *testing.T) {
 		_, err := s.Report("weights", 1, 1, by, OK, "")
 		refused(t, err, Denied, "may not remove")
 	}
-	lease := func(part int) error { _, _, err := s.Lease("weights", part, reader); return err }
+	lease := func(part int) error { _, _, err := s.Lease("weights", part, reader, nil); return err }
 	for range 3 {
 		require.False(t, report(reader, Damaged, "a bit flipped"))
 	}
@@ -140,7 +140,7 @@ func TestWriterEndsNoQuarantine(t *testing.T) {
 	refused(t, err, Denied, "may not remove")
 	counted = ok(s.Report("weights", 1, 0, owner, OK, ""))(t)
 	require.True(t, counted)
-	_, _, err = s.Lease("weights", 0, reader)
+	_, _, err = s.Lease("weights", 0, reader, nil)
 	require.NoError(t, err)
 }
 

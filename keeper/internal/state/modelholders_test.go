@@ -16,7 +16,7 @@ func (w *world) hold(next *State) (string, func()) {
 	who := reader.with(100 + w.Int32N(3))
 	held := len(slices.DeleteFunc(slices.Clone(w.holds), func(h *mHold) bool { return !h.leased() && h.pid == who.PID }))
 	v := w.current(name)
-	_, _, err := next.Lease(name, 0, who)
+	_, _, err := next.Lease(name, 0, who, nil)
 	switch {
 	case v == nil:
 		refused(w, err, NotFound)

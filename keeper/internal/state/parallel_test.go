@@ -31,7 +31,7 @@ func TestTwoVersionsInTurn(t *testing.T) {
 			if i == int(n)*8 {
 				s = restarted(t, s, p)
 			}
-			seen, _, err := s.Lease("model", part, reader)
+			seen, _, err := s.Lease("model", part, reader, nil)
 			switch {
 			case n == 1 && i < parts-1:
 				refused(t, err, NotFound, "being written")
@@ -41,7 +41,7 @@ func TestTwoVersionsInTurn(t *testing.T) {
 				require.Equal(t, n, seen.N)
 			}
 		}
-		whole, _, err := s.Lease("model", 0, reader)
+		whole, _, err := s.Lease("model", 0, reader, nil)
 		require.NoError(t, err)
 		for i, p := range whole.Parts {
 			require.Equal(t, device(i/each), p.Memory.Device)

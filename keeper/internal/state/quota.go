@@ -88,14 +88,16 @@ type Soon struct {
 // Leases that were lost count while their processes live, except those of the process itself: it
 // resumes them, or has others in their place. If the process has no pid here, its own leases are
 // unknown: one does not count.
-func (s *State) roomForLease(rule *Rule, by Who, soon []Soon) error {
+func (s *State) roomForLease(rule *Rule, by Who, soon func() []Soon) error {
 	if rule.Leases == nil {
 		return nil
 	}
 	u := s.usage(rule)
-	for _, l := range soon {
-		if s.policy.rule(l.Holder.Who, l.Name) == rule {
-			u.readers = append(u.readers, l.Holder.shown())
+	if soon != nil {
+		for _, l := range soon() {
+			if s.policy.rule(l.Holder.Who, l.Name) == rule {
+				u.readers = append(u.readers, l.Holder.shown())
+			}
 		}
 	}
 	own := 0

@@ -73,26 +73,26 @@ func TestQuotaOfLeases(t *testing.T) {
 	one, _ := hold(t, s, "a", 1)
 	two, _ := hold(t, s, "b", 1, func(h *Holder) { h.PID = 33 })
 	s = restarted(t, s, p)
-	_, _, err := s.Lease("a", -1, reader)
+	_, _, err := s.Lease("a", -1, reader, nil)
 	e := refused(t, err, Quota, "2 leases")
 	require.Equal(t, []int32{3, 33}, []int32{e.Holders[0].PID, e.Holders[1].PID})
 	require.Equal(t, gpumem.ReadOnly, e.Holders[0].Access)
-	_, _, err = s.Lease("a", -1, writer)
+	_, _, err = s.Lease("a", -1, writer, nil)
 	require.NoError(t, err)
 	require.NoError(t, s.Lose(one))
-	_, _, err = s.Lease("b", -1, reader.with(34))
+	_, _, err = s.Lease("b", -1, reader.with(34), nil)
 	refused(t, err, Quota, "lost by processes that still run")
-	_, _, err = s.Lease("a", -1, reader)
+	_, _, err = s.Lease("a", -1, reader, nil)
 	require.NoError(t, err, "the process that has lost it takes it up again")
 	require.NoError(t, s.Release(two))
-	_, _, err = s.Lease("b", -1, reader.with(34))
+	_, _, err = s.Lease("b", -1, reader.with(34), nil)
 	require.NoError(t, err)
 	soon := Soon{"a", Holder{Who: reader.with(35), Access: gpumem.ReadOnly}}
-	_, _, err = s.Lease("b", -1, reader.with(34), soon)
+	_, _, err = s.Lease("b", -1, reader.with(34), func() []Soon { return []Soon{soon} })
 	e = refused(t, err, Quota, "2 leases")
 	require.Equal(t, int32(35), e.Holders[1].PID)
 	soon.Holder.Who = writer
-	_, _, err = s.Lease("b", -1, reader.with(34), soon)
+	_, _, err = s.Lease("b", -1, reader.with(34), func() []Soon { return []Soon{soon} })
 	require.NoError(t, err, "it is another rule's")
 }
 
@@ -108,10 +108,10 @@ func TestQuotaOfLeasesWithoutPIDs(t *testing.T) {
 		id, _ := hold(t, s, "a", 1, func(h *Holder) { h.Who = pod })
 		require.NoError(t, s.Lose(id))
 	}
-	_, _, err := s.Lease("a", -1, pod)
+	_, _, err := s.Lease("a", -1, pod, nil)
 	require.NoError(t, err)
 	hold(t, s, "a", 1, func(h *Holder) { h.Who = pod })
-	_, _, err = s.Lease("a", -1, pod)
+	_, _, err = s.Lease("a", -1, pod, nil)
 	refused(t, err, Quota, "3 leases")
 }
 

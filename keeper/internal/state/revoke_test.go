@@ -36,7 +36,7 @@ func TestRevoked(t *testing.T) {
 	require.Equal(t, []any{reader.PID, gpumem.ReadOnly, false, true, false}, []any{h.PID, h.Access, h.Fenced, h.Revoked, h.Lost})
 
 	put(t, s, newBooking("x"))
-	_, _, err := s.Lease("x", 0, reader)
+	_, _, err := s.Lease("x", 0, reader, nil)
 	require.NoError(t, err, "it counts for no quota")
 	info = ok(s.Stat("x", reader))(t)
 	require.Empty(t, info.Holders)
