@@ -80,8 +80,10 @@ func TestAttachIsRefused(t *testing.T) {
 		require.Equal(t, c.text, no.Text)
 		require.EqualError(t, busy.await(t, PeerRefused, i+1).Err, c.code.String()+": "+c.text, "every offer's observer hears of it")
 	}
+	require.Equal(t, ReadOnly, held.Access())
 	require.NoError(t, held.Close())
 	require.NoError(t, busy.end(t))
+	require.ErrorIs(t, errOf(attachAny(soon(t), srv.Path(), "ro", dev, WithHandle(HandleLegacy))), ErrHandle)
 }
 
 func TestAttachWithoutAProducer(t *testing.T) {

@@ -1,15 +1,19 @@
 package share
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -32,6 +36,8 @@ func (d *doorkeeper) authorize(p sock.Peer, o Offer) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked, d.peers = append(d.asked, o), append(d.peers, p)
+	d.asked[len(d.asked)-1].Data = bytes.Clone(o.Data)
+	clear(o.Data) // it is a copy: the consumer gets what was offered
 	if o.Access == ReadWrite {
 		return errSecret
 	}
@@ -304,4 +310,51 @@ func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
 	require.NoError(t, conn.Close())
 	s.await(t, Ended, 1)
 	s.stop(t)
+}
+
+// An application that is told of a lease of the new memory takes back one of the old, and waits for
+// its end: the two are told by the same Replace.
+func TestOnLeaseEndsAnotherLease(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	onLease, begun := leases()
+	old := newBuffer(t, ctx, 1)
+	put(t, srv, old, onLease)
+	att := attached(t, srv, "data", dev)
+	held := next(t, begun)
+	n := waitForNewer(t, srv, dev, old)
+	awaitBehind(t, srv, 1)
+	newer := newBuffer(t, ctx, 2)
+	s := newServed(srv)
+	s.start(t, "data", func(ctx context.Context) error {
+		return srv.Replace(ctx, "data", newer, ReadOnly, OnLease(func(*Lease) {
+			held.Revoke()
+			<-held.Done()
+		}))
+	})
+	n.gets(t, newer)
+	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+}
+
+// Offers that are made while the server closes fail, and nothing else.
+func TestOfferWhileTheServerCloses(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	exportOnce(t, buf)
+	for round := range 100 {
+		srv := listen(t)
+		var work sync.WaitGroup
+		var begun atomic.Int32
+		for n := range 8 {
+			work.Go(func() {
+				begun.Add(1)
+				err := srv.Offer(soon(t), strconv.Itoa(n), buf, ReadOnly, WithSynchronized())
+				assert.ErrorIs(t, err, ErrClosed)
+			})
+		}
+		for begun.Load() < int32(round%8) {
+			runtime.Gosched()
+		}
+		require.NoError(t, srv.Close())
+		work.Wait()
+	}
 }

@@ -334,8 +334,15 @@ func TestFault64_CancelAtEachStepOfAttaching(t *testing.T) {
 			}
 			spy.onStep(at)
 			err := errOf(Attach(until, srv.Path(), "data", dev,
-				OnConnected(func(sock.Peer) { at("connected") }),
-				OnReceived(func(Offer, []*os.File) { at("received") })))
+				OnConnected(func(p sock.Peer) {
+					require.Equal(t, pid(), p.PID)
+					at("connected")
+				}),
+				OnReceived(func(o Offer, files []*os.File) {
+					require.Equal(t, "data", o.Name)
+					require.Len(t, files, 1)
+					at("received")
+				})))
 			require.ErrorIs(t, err, errWhy)
 			require.ErrorIs(t, err, context.Canceled)
 			if when == "connected" {
@@ -378,6 +385,8 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 					}
 				})
 				observer := OnEvent(func(e Event) {
+					srv.Expect("more") // it may call the server
+					srv.Working("more", 1, 2)
 					if e.Kind == when {
 						stop()
 					}

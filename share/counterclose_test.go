@@ -303,3 +303,62 @@ func TestCounterThatCannotBeMade(t *testing.T) {
 	require.Equal(t, spy.count("cuDevicePrimaryCtxRetain"), 2+spy.count("cuDevicePrimaryCtxRelease_v2"))
 	require.NoError(t, buf.Close())
 }
+
+// A counter that is closed while another signals waits for no later signal. Such a signal is
+// refused, and does not reach memory that is gone.
+func TestCounterIsClosedWhileOthersSignal(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	s := newStream(t, ctx)
+	for range 20 {
+		buf := zeros(t, ctx)
+		c := newCounter(t, ctx, buf)
+		c.limit = 30 * time.Second
+		begun, refused := make(chan error, 1), make(chan error)
+		go func() {
+			err := c.Signal(s, 1)
+			begun <- err
+			for n := uint64(2); err == nil; n++ {
+				err = errors.Join(c.Signal(s, n), s.Synchronize(soon(t)))
+			}
+			refused <- err
+		}()
+		require.NoError(t, <-begun)
+		require.NoError(t, errors.Join(c.Close(), buf.Close()))
+		require.ErrorIs(t, <-refused, ErrClosed)
+	}
+	requireWell(t, ctx)
+}
+
+// A stream of a lost context does no more work, so nothing keeps the memory.
+func TestCounterOfALostContext(t *testing.T) {
+	leavesNothing(t)
+	out, err := cutest.Child(soon(t), "loses a counter").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// childLosesACounter loses its context while a signal is queued, and closes all.
+func childLosesACounter() error {
+	dev, ctx, err := childDevice()
+	if err != nil {
+		return err
+	}
+	buf, err1 := vmm.New(dev, CounterStride)
+	ro, err2 := buf.NewView(ReadOnly)
+	c, err3 := NewCounter(ctx, buf, 0)
+	s, err4 := ctx.NewStream()
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	word := buf.Ptr().Add(8)
+	if err := errors.Join(cu.Fill(ctx, buf.Ptr(), uint8(0), 16), ctx.Synchronize(context.Background()),
+		s.WaitValue32(word, 1, cu.WaitGEQ), c.Signal(s, 1), poison(ctx, ro.Ptr())); err != nil {
+		return err
+	}
+	if err := wantLost("waiting for it", s.Synchronize(context.Background())); err != nil {
+		return err
+	}
+	if err := wantLost("signalling", c.Signal(s, 2)); err != nil {
+		return err
+	}
+	return errors.Join(c.Close(), buf.Close(), ro.Close(), ctx.Close())
+}

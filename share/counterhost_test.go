@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,6 +48,8 @@ func TestCounterOnTheHost(t *testing.T) {
 	n = ok(theirs.Value())(t)
 	require.Zero(t, n, "another slot")
 	require.ErrorContains(t, mine.Await(soon(t), given), "counts below")
+	require.ErrorContains(t, mine.Signal(s, given), "counts below")
+	require.ErrorContains(t, errOf(mine.Wait(soon(t), s, given)), "counts below")
 }
 
 // Close of the counter ends what waits for it on the host. Nothing can be asked of it then.
@@ -69,7 +72,7 @@ func TestCounterIsClosedWhileTheHostWaits(t *testing.T) {
 	require.NoError(t, buf.Close())
 }
 
-// Whoever signals a counter that its waiter has given up is told when it looks, and has a
+// A signaller whose counter was given up is told when it looks, and has a
 // broken counter from then on. What was never signalled is no number.
 func TestCounterThatAnotherHasGivenUp(t *testing.T) {
 	_, ctx := leavesNothing(t)
@@ -379,6 +382,36 @@ func BenchmarkWaits(b *testing.B) {
 				b.ReportMetric(100*busy/float64(time.Second), "%CPU")
 				b.ReportMetric(float64(ends.Milliseconds()), "ms-to-end")
 			}
+		})
+	}
+}
+
+// Streams that wait are freed when nobody is to signal any more, however many they are, and the
+// number can be read meanwhile.
+//
+//fault:rows 18
+func TestManyStreamsAreFreed(t *testing.T) {
+	for _, n := range map[cu.Kind][]int{cu.Soft: {9, 64, manyWaits}, cu.CUDA: {9}}[cutest.Kind()] { // a GPU has few queues
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			if !isAlone(t) {
+				return
+			}
+			ctx := cutest.Context(t, cutest.Device(t))
+			c := ok(NewCounter(ctx, control(t, ctx), parentSlot))(t)
+			limited, cancel := context.WithCancel(t.Context())
+			var waits []*cu.StreamWait
+			for range n {
+				w := ok(c.Wait(limited, newStream(t, ctx), 1))(t)
+				waits = append(waits, w)
+			}
+			number := ok(c.Value())(t)
+			require.Zero(t, number)
+			cancel()
+			for _, w := range waits {
+				require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
+				require.NotErrorIs(t, w.Result(), context.DeadlineExceeded, "the stream still waits")
+			}
+			require.NoError(t, c.Close())
 		})
 	}
 }

@@ -63,18 +63,18 @@ type RefusalCode = wire.RefusalCode
 
 // The codes of a refusal.
 const (
-	RefusedName        RefusalCode = 1  // there is no offer of that name
-	RefusedAccess      RefusalCode = 2  // more access than the offer gives
-	RefusedKind        RefusalCode = 3  // drivers of different kinds
-	RefusedBusy        RefusalCode = 4  // all places are taken, or too many descriptors are in flight
-	RefusedVersion     RefusalCode = 5  // other version of the wire format
-	RefusedRecord      RefusalCode = 6  // malformed or unexpected record
-	RefusedTimeout     RefusalCode = 7  // too long over a step
-	RefusedPolicy      RefusalCode = 8  // the peer is not one that is admitted
-	RefusedRate        RefusalCode = 9  // too many records a second
-	RefusedUnsupported RefusalCode = 10 // a record, field, flag or handle that the peer does not know
-	RefusedStale       RefusalCode = 11 // the name stands for other memory than was to be resumed
-	RefusedParts       RefusalCode = 12 // what has that name is offered in parts, each by a name of its own
+	RefusedName        = wire.RefusedName        // there is no offer of that name
+	RefusedAccess      = wire.RefusedAccess      // more access than the offer gives
+	RefusedKind        = wire.RefusedKind        // drivers of different kinds
+	RefusedBusy        = wire.RefusedBusy        // all places are taken, or too many descriptors are in flight
+	RefusedVersion     = wire.RefusedVersion     // other version of the wire format
+	RefusedRecord      = wire.RefusedRecord      // malformed or unexpected record
+	RefusedTimeout     = wire.RefusedTimeout     // too long over a step
+	RefusedPolicy      = wire.RefusedPolicy      // the peer is not one that is admitted
+	RefusedRate        = wire.RefusedRate        // too many records a second
+	RefusedUnsupported = wire.RefusedUnsupported // a record, field, flag or handle that the peer does not know
+	RefusedStale       = wire.RefusedStale       // the name stands for other memory than was to be resumed
+	RefusedParts       = wire.RefusedParts       // what has that name is offered in parts, each by a name of its own
 )
 
 // A RefusalError says that the peer refused, and why: its Code, and in Text the peer's words. It
@@ -89,7 +89,8 @@ var ErrStillOpen = serve.ErrStillOpen
 
 // A StillOpenError names consumers that may still have legacy memory open: their leases
 // have ended, and they did not say in time that they have closed it. Freeing the memory
-// harms only them: what they find there then is undefined.
+// harms only them: what they find there then is undefined. Peers has each once, 64 at most, and
+// More counts the leases of others; After is how long they had. It matches [ErrStillOpen].
 type StillOpenError = serve.StillOpenError
 
 // A Fence says how sure it is that a peer's work on the memory has ended, after its lease
@@ -113,11 +114,15 @@ const (
 // or the process is not watched any more.
 var ErrNoFence = serve.ErrNoFence
 
-// A FenceError names the peers whose work on the memory may go on.
+// A FenceError names the peers whose work on the memory may go on: Peers has each once, 64 at most, and
+// More counts the leases of others. Want is the fence that was waited for. Err is what ended the wait; it
+// matches [ErrNoFence] where that had no end.
 type FenceError = serve.FenceError
 
 // A LostError says that a peer's connection has ended without a farewell: the peer was
-// killed or has failed. It matches [sock.ErrPeerLost].
+// killed or has failed. Peer is that peer, and Err what the connection failed with. It matches
+// [sock.ErrPeerLost]. Its method Died reports whether the peer's process has died, and waits for that for half
+// a second at most.
 type LostError = serve.LostError
 
 // MaxNotice is the longest notice, in bytes.

@@ -170,15 +170,22 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 			_, ctx, srv := listening(t)
 			bound, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			s := put(t, srv, newBuffer(t, ctx, 1), WithFence(bound, want), goodbyeIn(1, brief))
+			buf := newBuffer(t, ctx, 1)
+			s := put(t, srv, buf, WithFence(bound, want), goodbyeIn(1, brief))
 			c := leaver(t, srv, "")
 			s.await(t, Mapped, 1)
 			c.stop(t)
 			s.cancel()
+			again := newServed(srv) // the same memory waits for the same fence
+			go func() { again.result <- srv.Replace(soon(t), "data", buf, ReadWrite, OnEvent(again.see)) }()
+			again.goesOn(t)
+			require.Empty(t, again.of(Offered))
 			if closed {
 				require.NoError(t, srv.Close())
+				require.Error(t, again.end(t))
 			} else {
 				cancel()
+				require.ErrorIs(t, again.end(t), context.Canceled)
 			}
 			err := s.end(t)
 			var who *FenceError
@@ -259,7 +266,7 @@ func watched(srv *Server) int {
 func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
-	buf := newBuffer(t, ctx, (maxFDs+1)*g, vmm.WithChunkSize(g))
+	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
 	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
 	srv := again(t, att, goodbyes(brief)) // nobody has to be quick
 	s := put(t, srv, buf, WithFence(soon(t), Released))
@@ -285,4 +292,50 @@ func TestOfferDoesNotWaitForAConsumerThatCouldNotAttach(t *testing.T) {
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
 	s.stop(t)
+}
+
+// A consumer that says at the instant of the offer's end that it cannot attach, by VERDICT 0 or
+// REFUSE, has none of the memory either. One that has mapped it before, or resumes, still has it,
+// and only its death tells when it is done.
+func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	no, refuse := wire.Verdict{Text: "no room"}, wire.Refuse{Code: RefusedRate, Text: "too many"}
+	for name, c := range map[string]struct {
+		mapped, resumes bool
+		says            wire.Message
+		released        bool
+	}{
+		"it cannot attach":               {says: no, released: true},
+		"it refuses":                     {says: refuse, released: true},
+		"it has mapped the memory":       {says: no, mapped: true},
+		"it has it, and resumes":         {says: no, resumes: true},
+		"it finds the data good, though": {says: wire.Verdict{OK: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv, buf := listen(t), newBuffer(t, ctx, 1)
+			onLease, begun := leases()
+			s := put(t, srv, buf, onLease)
+			want := wants(dev)
+			want.Access, want.Process.Told = ReadWrite, true
+			if c.resumes {
+				want.Resume = buf.Describe().Generation
+			}
+			conn := asked(t, srv, want)
+			require.IsType(t, wire.Offer{}, heard(t, conn))
+			s.await(t, Sent, 1)
+			s.cancel()
+			require.IsType(t, wire.Revoke{}, heard(t, conn))
+			if c.mapped { // it crosses the REVOKE
+				require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
+			}
+			require.NoError(t, conn.Send(soon(t), wire.Encode(c.says)))
+			require.NoError(t, conn.Close())
+			s.await(t, Ended, 1)
+			if l := next(t, begun); c.released {
+				require.NoError(t, l.AwaitFence(soon(t), Released))
+			} else {
+				require.ErrorIs(t, l.AwaitFence(briefly(t), Released), context.DeadlineExceeded)
+			}
+		})
+	}
 }

@@ -103,7 +103,7 @@ func (f *following) attach(ctx context.Context) (*Attachment, error) {
 		if ended := plain.ContextErr(ctx); ended != nil {
 			return nil, errors.Join(ended, err)
 		}
-		if !mends(err) {
+		if !retryable(err) {
 			return nil, err
 		}
 		select {
@@ -113,8 +113,8 @@ func (f *following) attach(ctx context.Context) (*Attachment, error) {
 	}
 }
 
-// mends reports whether waiting may mend err, which kept this side from attaching.
-func mends(err error) bool {
+// retryable reports whether attaching may succeed later, after err.
+func retryable(err error) bool {
 	var no *RefusalError
 	if errors.As(err, &no) {
 		switch no.Code {

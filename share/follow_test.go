@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
@@ -152,7 +153,7 @@ func TestFollowEnds(t *testing.T) {
 		require.Equal(t, 1, pairs)
 		require.NotZero(t, room.Ptr())
 	}
-	require.False(t, mends(&RefusalError{Code: RefusedPolicy}), "one that is not admitted does not ask again")
+	require.False(t, retryable(&RefusalError{Code: RefusedPolicy}), "one that is not admitted does not ask again")
 	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithReservation(room), WithRoom(g))), "WithRoom and WithReservation")
 }
 
@@ -283,6 +284,7 @@ func TestFollowIsBoundedWithoutALease(t *testing.T) {
 		b.loses(t)
 		require.ErrorIs(t, awaitCause(t, b.att.Context()), sock.ErrPeerLost)
 		require.GreaterOrEqual(t, time.Since(begun), d)
+		require.Less(t, time.Since(begun), DefaultTimeout/2)
 		require.ErrorIs(t, b.cancel(), context.Canceled)
 	}
 }
@@ -333,4 +335,42 @@ func awaitRead(t *testing.T, conn *sock.Conn) {
 		require.NoError(t, err)
 		return unread == 0
 	}, 10*time.Second, 100*time.Microsecond)
+}
+
+// The end of Follow's context ends what the body was given, and says why; the memory stays until the
+// body has returned.
+func TestFollowsContextEndsTheAttachments(t *testing.T) {
+	_, ctx, srv := listening(t)
+	put(t, srv, filled(t, ctx, 7))
+	life, stop := context.WithCancelCause(t.Context())
+	defer stop(nil)
+	why := errors.New("why")
+	var all []error
+	for att, err := range Follow(life, srv.Path(), "data", ctx.Device()) {
+		if all = append(all, err); err != nil {
+			continue
+		}
+		require.NoError(t, att.Context().Err())
+		stop(why)
+		require.ErrorIs(t, awaitCause(t, att.Context()), why)
+		word := make([]uint32, 1)
+		require.NoError(t, cu.CopyToHost(ctx, word, att.Ptr()))
+		require.EqualValues(t, 7, word[0])
+	}
+	require.Len(t, all, 2)
+	require.ErrorIs(t, all[1], why)
+}
+
+// Where a successor has other memory the body's attachment ends, for the reason for which
+// its lease did.
+func TestFollowTakesOtherMemoryOfASuccessor(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	b := follows(t, dev, ctx)
+	b.loses(t)
+	serveAs(t, b.successor(t), "data", filled(t, ctx, 5), ReadOnly)
+	var lost *LostError
+	require.ErrorAs(t, awaitCause(t, b.att.Context()), &lost)
+	awaitSeen(t, b.found, 5)
+	require.ErrorAs(t, b.att.Err(), &lost)
+	require.ErrorIs(t, b.cancel(), context.Canceled)
 }

@@ -51,7 +51,7 @@ func (a *Attachment) another(t *leaseConn) *leaseConn {
 		if err == nil {
 			return a.change(t, from)
 		}
-		if !mends(err) || from.behind != nil && isNobody(err) {
+		if !retryable(err) || from.behind != nil && isNobody(err) {
 			return nil
 		}
 		select {

@@ -479,3 +479,11 @@ func TestProducerThatOnlySends(t *testing.T) {
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, att.Close())
 }
+
+// A record that a server ignores does not make it wait any longer.
+func TestServerWaitsNoLongerForWhatItIgnores(t *testing.T) {
+	_, ctx, srv := listening(t, WithTimeout(brief))
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	require.True(t, insist(soon(t), dialed(t, srv)), "before it was let alone")
+	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)
+}

@@ -61,7 +61,8 @@ func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 		}
 		o.OnEvent = func(e serve.Event) {
 			if e.Kind == k && e.Lease == n {
-				(<-leases).Transport.Timeout = d
+				step, _, _ := (<-leases).Times()
+				*step = d
 			}
 			onEvent(e)
 		}
@@ -70,13 +71,13 @@ func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 
 // letGoIn makes the nth lease wait no longer than d for a consumer that has to close legacy memory.
 func letGoIn(n int, d time.Duration) OfferOption {
-	return withLease(n, func(l *serve.Lease) { l.LetGo = d })
+	return withLease(n, func(l *serve.Lease) { _, _, letGo := l.Times(); *letGo = d })
 }
 
 // goodbyeIn makes the nth lease wait no longer than d for a consumer that does not read its last
 // record.
 func goodbyeIn(n int, d time.Duration) OfferOption {
-	return withLease(n, func(l *serve.Lease) { l.Transport.Goodbye = d })
+	return withLease(n, func(l *serve.Lease) { _, goodbye, _ := l.Times(); *goodbye = d })
 }
 
 // withLease changes the nth lease before anything is sent.

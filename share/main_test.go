@@ -19,6 +19,7 @@ var children = cutest.Children{
 	"writer":          childWriter,
 
 	"runs out of addresses": childRunsOutOfAddresses,
+	"loses a counter":       childLosesACounter,
 	"poisoned consumer":     childPoisonedConsumer,
 	"poisoned producer":     childPoisonedProducer,
 }

@@ -15,20 +15,18 @@ import (
 )
 
 // Version is the version of the wire format that this package speaks.
-const Version = 1
+const Version = wire.Version
 
 // MaxData is how many bytes of application data an offer may carry.
 const MaxData = serve.MaxData
-
-const maxFDs = sock.MaxFDs
 
 // A HandleType says by what kind of handle offered memory is opened.
 type HandleType = wire.HandleType
 
 // The types of handles.
 const (
-	HandleFD     HandleType = 1 // file descriptors: virtual memory, of package vmm
-	HandleLegacy HandleType = 2 // 64 bytes of legacy IPC, see [Legacy]
+	HandleFD     = wire.HandleFD     // file descriptors: virtual memory, of package vmm
+	HandleLegacy = wire.HandleLegacy // 64 bytes of legacy IPC, see [Legacy]
 )
 
 // A LegacyHandle is the handle of an offer without descriptors.

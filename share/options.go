@@ -81,7 +81,7 @@ func WithMode(mode os.FileMode) ListenOption {
 // f is called once for each consumer and offer, also for prepared offers, before the
 // consumer is sent anything of it. For a consumer that waits, f is called when the offer is
 // there; until then the consumer learns only of progress ([Server.Working]). If the offer is
-// replaced before f has answered, f is called again with the new one. For a consumer that
+// replaced before f has admitted the consumer, f is called again with the new one. For a consumer that
 // waits for newer memory ([WithWait]), f is called with the known memory before the wait,
 // and with the newer one after it: so a peer that is not admitted cannot find out the
 // generation by asking for larger ones.
@@ -92,7 +92,7 @@ func WithMode(mode os.FileMode) ListenOption {
 // An error of f refuses the peer ([RefusedPolicy]). The peer does not see the error; the
 // functions of [OnEvent] do ([PeerRefused]).
 //
-// f runs on the goroutine of the connection, for several at once, and delays no other
+// f runs on goroutines of the server, for several peers at once, and delays no other
 // peer. It may call the server, but must not close it: Close waits for f. The peer waits
 // no longer than its own timeout.
 func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
@@ -197,8 +197,8 @@ func WithSynchronized() OfferOption { return func(o *serve.Terms) { o.Synchroniz
 // is no bound: they go on until their consumers leave, or the context of this offer is done.
 func WithGrace(d time.Duration) OfferOption { return func(o *serve.Terms) { o.Grace = d } }
 
-// OnEvent calls f for each [Event] of the offer, on the goroutines of Offer and of
-// the connections, several at once. f should be quick: other consumers may wait for
+// OnEvent calls f for each [Event] of the offer, on the goroutine of Offer and on those of
+// the server, several at once. f should be quick: other consumers may wait for
 // it. It may call the server, but must neither close it nor wait for the offer's end.
 // After that end, f is not called any more.
 func OnEvent(f func(Event)) OfferOption {
@@ -270,7 +270,7 @@ func checkFence(f *serve.FenceTerms) error {
 	case f.Ctx == nil:
 		return errors.New("share: WithFence without a context (nil)")
 	}
-	return f.Want.Check()
+	return serve.CheckFence(f.Want)
 }
 
 // errStanding refuses the options of offers that end by themselves.

@@ -69,7 +69,8 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g)) // several records
 	srv := listen(t)
-	p, s := prepared(t, srv, "data", buf, ReadOnly)
+	table := noise(5000, 3) // more than a record has room for
+	p, s := prepared(t, srv, "data", buf, ReadOnly, WithData(table))
 	ready, result := make(chan struct{}), make(chan *Attachment, 1)
 	spy.at("access", func() { close(ready) })
 	go func() {
@@ -87,6 +88,7 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 	s.start(t, "data", p.Offer)
 	att := <-result
 	requireNoise(t, ctx, att.Buffer(), 7)
+	require.Equal(t, table, att.Offer().Data)
 	s.await(t, Mapped, 1)
 	require.NoError(t, att.Close())
 	require.NoError(t, s.await(t, Ended, 1).Err)

@@ -301,7 +301,9 @@ func TestWaitForNewer(t *testing.T) {
 	srv.Working("data", 1, 2)
 	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conn))
 	require.NoError(t, attached(t, srv, "data", dev).Close())
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(old.Describe().Generation))), ErrStale, "it does not want to wait")
+	newer := WithNewerThan(old.Describe().Generation)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, newer)), ErrStale, "it does not want to wait")
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, newer, WithWait(), WithTimeout(50*time.Millisecond))), ErrTimeout)
 	replace(t, srv, oldest)
 	awaitBehind(t, srv, 2)
 	replace(t, srv, next)
@@ -398,4 +400,44 @@ func TestFault67_GrownBuffer(t *testing.T) {
 	requireNoise(t, ctx, before.Buffer(), 5)
 	requireNoise(t, ctx, after.Buffer(), 5)
 	grown.await(t, Mapped, 1)
+}
+
+// Legacy memory replaces a buffer, and a buffer legacy memory, which is kept until its
+// last consumer has closed it.
+func TestReplaceLegacy(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	m := newLegacy(t, ctx, 4096)
+	old := put(t, srv, newBuffer(t, ctx, 1))
+	att := attached(t, srv, "data", dev)
+	s := newServed(srv)
+	s.start(t, "data", func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "data", m, OnEvent(s.see)) })
+	awaitSuperseded(t, att)
+	require.NoError(t, att.Close())
+	require.NoError(t, old.end(t))
+
+	c := start(t, "consumer", srv.Path(), "stop when mapped") // it can be opened in another process alone
+	c.says(t, "mapped")
+	replace(t, srv, newBuffer(t, ctx, 1))
+	requireServed(t, srv, ctx)
+	s.goesOn(t)
+	require.ErrorIs(t, m.Close(), ErrInUse)
+	c.end(t)
+	require.NoError(t, s.end(t))
+}
+
+// A Replace that fails leaves the offer that is there as it was, and nobody waiting.
+func TestReplaceThatFails(t *testing.T) {
+	spy, dev, ctx := spied(t)
+	srv, next := listen(t), newBuffer(t, ctx, 2) // which was never exported
+	old := put(t, srv, newBuffer(t, ctx, 1))
+	att := attached(t, srv, "data", dev)
+	for _, call := range []string{exports, "cuCtxSynchronize"} {
+		err := spy.during(call, func() error { return srv.Replace(soon(t), "data", next, ReadOnly) })
+		require.ErrorIs(t, err, cu.ErrOutOfMemory)
+		old.goesOn(t)
+		require.False(t, serve.IsClosed(att.Superseded()))
+	}
+	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
+	old.stop(t)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
 }

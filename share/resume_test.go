@@ -313,3 +313,29 @@ func TestOfferResumed(t *testing.T) {
 	require.NoError(t, next.Close())
 	require.NoError(t, now.Close())
 }
+
+// If several goroutines resume or close an attachment at once, at most one has the memory in the
+// end.
+func TestResumeAtOnce(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	buf := newBuffer(t, ctx, 1)
+	att := lostAttachment(t, dev, buf)
+	put(t, again(t, att), buf)
+	got := make(chan *Attachment)
+	for range 4 {
+		go func() {
+			next, _ := att.Resume(soon(t))
+			got <- next
+		}()
+	}
+	go func() { _ = att.Close(); got <- nil }()
+	had := 0
+	for range 5 {
+		next := <-got
+		if next != nil {
+			had++
+		}
+		require.NoError(t, next.Close())
+	}
+	require.LessOrEqual(t, had, 1)
+}

@@ -7,7 +7,7 @@ import (
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
-// Options are a broker's.
+// Options say what a broker asks the application.
 type Options struct {
 	Consults bool // the application decides who gets an offer
 	Hides    bool // a session that names no offer does not learn which there are

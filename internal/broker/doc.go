@@ -1,7 +1,7 @@
 // Package broker decides which memory stands for a name, who has a lease of it, who waits, and
 // whose process may still write it. It is a state machine: [Broker.Step] takes one event and
 // returns the actions that follow. It has no goroutine, lock, clock or descriptor; offers,
-// sessions, processes and memory are numbers that the caller gives out. Package share has its
+// sessions, processes and memory are numbers that the caller gives out. internal/serve is its
 // loop.
 //
 // # The life of an offer

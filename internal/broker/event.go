@@ -29,7 +29,7 @@ const (
 	Fenced         // its process has died
 )
 
-// Terms are an offer's.
+// Terms say how an offer ends and what it waits for.
 type Terms struct {
 	Record wire.Offer // what consumers are told: name, memory, access and what they must take
 	Memory MemoryID   // the same for offers of the same memory, which may have grown
@@ -76,7 +76,7 @@ type (
 		Wait  bool
 	}
 
-	// Prepare has sessions sent the descriptors of an offer whose data is not there yet. Taken
+	// Prepare hands out the descriptors of an offer whose data is not there yet. Taken
 	// answers it, or Publish, if the name is another's by now; then Withdraw the offer.
 	Prepare struct{ Offer OfferID }
 
@@ -90,7 +90,7 @@ type (
 		By    uint64
 	}
 
-	// Retire has an offer that does not have its name end when its last lease has.
+	// Retire ends an offer without a name after its last lease.
 	Retire struct{ Offer OfferID }
 
 	// Withdraw ends an offer, in whatever state it is.
@@ -117,7 +117,7 @@ type (
 		Want    wire.Attach
 	}
 
-	// Answer is the application's, to Consult. Denied: it does not admit the session to the
+	// Answer is what the application decided after Consult. Denied: it does not admit the session to the
 	// offer. Hidden: the session must not learn that there is one.
 	Answer struct {
 		Session        SessionID

@@ -97,7 +97,7 @@ func (o *offer) doubts(peer Peer, why string) {
 	o.unsure.add(peer)
 }
 
-// awaitWriter has an offer wait for a session whose lease has ended, if that may still write.
+// awaitWriter makes an offer wait for a session whose lease has ended, if that may still write.
 func (b *Broker) awaitWriter(o *offer, s *session, e Gone) {
 	want, p := o.terms.Fence, b.process[s.process]
 	if want == NoFence || !e.Sent || o.gives(s.want) != gpumem.ReadWrite || want == Released && e.Released {

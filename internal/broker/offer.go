@@ -235,7 +235,11 @@ func (b *Broker) unname(o *offer) {
 	}
 	if !n.expected {
 		for _, s := range slices.Clone(n.queue) {
-			b.refuse(s, b.noOffer(s.want.Name))
+			text := o.name()
+			if b.opts.Hides {
+				text = s.want.Name
+			}
+			b.refuse(s, b.noOffer(text))
 		}
 	}
 	b.tidy(o.name())
@@ -370,9 +374,6 @@ func (b *Broker) Waiting() (all []Waiter) {
 	}
 	return all
 }
-
-// Expects reports whether sessions that ask for a name wait, unless there is an offer of it.
-func (b *Broker) Expects(text string) bool { return b.names[text] != nil && b.names[text].expected }
 
 // Offers returns how many offers there are, with those that are over but have leases or fences.
 func (b *Broker) Offers() int { return len(b.offers) }

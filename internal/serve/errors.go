@@ -46,8 +46,8 @@ var (
 )
 
 // ErrInUse says that memory cannot be freed because it is offered, or because streams
-// may still have to signal or wait there ([Counter]). It is [vmm.ErrInUse]; for legacy
-// memory the error is an [*InUseError].
+// may still have to signal or wait there (share.Counter). It is gpumem.ErrInUse; for legacy
+// memory the error is a *share.InUseError.
 var ErrInUse = gpumem.ErrInUse
 
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.
@@ -58,18 +58,18 @@ type RefusalCode = wire.RefusalCode
 
 // The codes of a refusal.
 const (
-	RefusedName        RefusalCode = 1  // there is no offer of that name
-	RefusedAccess      RefusalCode = 2  // more access than the offer gives
-	RefusedKind        RefusalCode = 3  // drivers of different kinds
-	RefusedBusy        RefusalCode = 4  // all places are taken, or too many descriptors are in flight
-	RefusedVersion     RefusalCode = 5  // other version of the wire format
-	RefusedRecord      RefusalCode = 6  // malformed or unexpected record
-	RefusedTimeout     RefusalCode = 7  // too long over a step
-	RefusedPolicy      RefusalCode = 8  // the peer is not one that is admitted
-	RefusedRate        RefusalCode = 9  // too many records a second
-	RefusedUnsupported RefusalCode = 10 // a record, field, flag or handle that the peer does not know
-	RefusedStale       RefusalCode = 11 // the name stands for other memory than was to be resumed
-	RefusedParts       RefusalCode = 12 // what has that name is offered in parts, each by a name of its own
+	RefusedName        = wire.RefusedName        // there is no offer of that name
+	RefusedAccess      = wire.RefusedAccess      // more access than the offer gives
+	RefusedKind        = wire.RefusedKind        // drivers of different kinds
+	RefusedBusy        = wire.RefusedBusy        // all places are taken, or too many descriptors are in flight
+	RefusedVersion     = wire.RefusedVersion     // other version of the wire format
+	RefusedRecord      = wire.RefusedRecord      // malformed or unexpected record
+	RefusedTimeout     = wire.RefusedTimeout     // too long over a step
+	RefusedPolicy      = wire.RefusedPolicy      // the peer is not one that is admitted
+	RefusedRate        = wire.RefusedRate        // too many records a second
+	RefusedUnsupported = wire.RefusedUnsupported // a record, field, flag or handle that the peer does not know
+	RefusedStale       = wire.RefusedStale       // the name stands for other memory than was to be resumed
+	RefusedParts       = wire.RefusedParts       // what has that name is offered in parts, each by a name of its own
 )
 
 // A RefusalError says that the peer refused, and why.

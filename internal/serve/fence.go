@@ -38,7 +38,8 @@ func (f Fence) String() string {
 	return fmt.Sprintf("Fence(%d)", int(f))
 }
 
-func (f Fence) Check() error {
+// CheckFence returns an error unless f is one of the two.
+func CheckFence(f Fence) error {
 	if f != Released && f != Fenced {
 		return fmt.Errorf("share: %v is no fence to wait for: want Released or Fenced", f)
 	}
@@ -150,9 +151,9 @@ func (f *PeerFence) await(ctx context.Context, want Fence) error {
 	}
 }
 
-// AwaitFence is await with a check of want, and a *FenceError that names the peer.
+// AwaitFence checks want, and waits for the fence. After an error it is a *FenceError that names the peer.
 func (f *PeerFence) AwaitFence(ctx context.Context, want Fence) error {
-	if err := want.Check(); err != nil {
+	if err := CheckFence(want); err != nil {
 		return err
 	}
 	if err := f.await(ctx, want); err != nil {

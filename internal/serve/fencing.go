@@ -51,7 +51,11 @@ func (o *Offering) fenceError(a broker.Finished) error {
 	}
 	err := plain.ContextErr(f.Ctx)
 	if a.Doubt != "" {
-		err = fmt.Errorf("%w: %s", ErrNoFence, a.Doubt)
+		why := o.unknown
+		if why == nil || why.Error() != a.Doubt {
+			why = errors.New(a.Doubt)
+		}
+		err = fmt.Errorf("%w: %w", ErrNoFence, why)
 	}
 	return &FenceError{f.Want, peersOf(a.Unsure), a.Unsure.More, err}
 }
@@ -119,13 +123,13 @@ func (l *Lease) closeWhenReleased(last wire.Message) {
 	ctx, cancel := context.WithCancel(l.offering.opts.Fence.Ctx)
 	defer cancel()
 	defer context.AfterFunc(l.offering.server.ctx, cancel)()
-	_ = l.Transport.closeBy(ctx, last)
+	_ = l.transport.closeBy(ctx, last)
 }
 
 // sayFarewell says that this side ends in order, to a peer that knows what that is.
 func (l *Lease) sayFarewell() {
 	if l.session.want.Process.Told {
-		l.Transport.TrySay(wire.Farewell{})
+		l.transport.TrySay(wire.Farewell{})
 	}
 }
 

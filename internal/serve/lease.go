@@ -16,12 +16,12 @@ import (
 type Lease struct {
 	session   *session
 	offering  *Offering
-	Transport *Transport
+	transport *Transport
 	event     Event // the fields that all events of this lease share
 	start     time.Time
-	LetGo     time.Duration // how long the consumer may take to close legacy memory in the end
+	letGo     time.Duration // how long the consumer may take to close legacy memory in the end
 
-	// The goroutine's that performs the outbox:
+	// Used by the goroutine that performs the outbox:
 	begun bool // the application knows of it
 	sent  int  // records of the offer
 	whole bool // all of them were sent
@@ -42,15 +42,24 @@ type Lease struct {
 // newLease runs with the server's mu held.
 func newLease(o *Offering, x *session, number int) *Lease {
 	t, peer := x.transport, x.transport.Conn.Peer()
-	l := &Lease{session: x, offering: o, Transport: t, LetGo: t.Timeout, start: time.Now(), done: make(chan struct{}),
+	l := &Lease{session: x, offering: o, transport: t, letGo: t.Timeout, start: time.Now(), done: make(chan struct{}),
 		event: Event{Lease: number, Peer: peer, Access: o.gives(x.want)}}
 	l.fence = NewPeerFence(peer, x.want.Process, x.watch, x.unwatched, l.done)
+	if o.unknown == nil {
+		o.unknown = l.fence.unknown
+	}
 	if x.watch != nil {
 		x.watch.leased.Store(true)
 	}
 	o.work.Add(1)
 	o.server.attaching++
 	return l
+}
+
+// Times returns how long the lease waits for a step, for a consumer to read its last record, and for one
+// to close legacy memory. Tests shorten them.
+func (l *Lease) Times() (step, goodbye, letGo *time.Duration) {
+	return &l.transport.Timeout, &l.transport.Goodbye, &l.letGo
 }
 
 // Number returns the lease's number within its offer, from 1, as in Event.

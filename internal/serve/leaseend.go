@@ -16,7 +16,7 @@ import (
 // told that its data is there. It is the reader's.
 func (l *Lease) why(err error, heard bool) error {
 	lost := errors.Is(err, sock.ErrPeerLost)
-	err = l.fence.Lost(l.Transport, l.session.want.Process, err)
+	err = l.fence.Lost(l.transport, l.session.want.Process, err)
 	var died *LostError
 	switch {
 	case lost && heard && l.mapped && !l.offering.opts.Verdict && !errors.As(err, &died):
@@ -64,7 +64,7 @@ func (l *Lease) end(reason error) {
 	defer o.work.Done()
 	open := l.sayLast(reason)
 	l.reason = join(reason, open)
-	l.fence.Released = l.Transport.Left || l.hasNothing()
+	l.fence.Released = l.transport.Left || l.hasNothing()
 	if !l.told {
 		s.noteAttached()
 	}
@@ -82,7 +82,7 @@ func (l *Lease) end(reason error) {
 // hasNothing reports whether the consumer has said that it could not attach, and had not
 // mapped the memory before it asked. It may say so just as the producer ends the lease.
 func (l *Lease) hasNothing() bool {
-	return l.session.want.Resume == 0 && (l.failed || !l.mapped && l.Transport.declined)
+	return l.session.want.Resume == 0 && (l.failed || !l.mapped && l.transport.declined)
 }
 
 // sayLast tells the consumer why its lease ends, if it is still there. A consumer that was
@@ -101,13 +101,13 @@ func (l *Lease) sayLast(reason error) error {
 		l.closeWhenReleased(last)
 		return nil
 	case !waits:
-		_ = l.Transport.Close(last, l.Transport.Farewell())
+		_ = l.transport.Close(last, l.transport.Farewell())
 		return nil
 	}
-	if err := l.Transport.Close(last, l.LetGo); err == nil || errors.Is(err, sock.ErrPeerLost) {
+	if err := l.transport.Close(last, l.letGo); err == nil || errors.Is(err, sock.ErrPeerLost) {
 		return nil
 	}
-	return &StillOpenError{Peers: []sock.Peer{l.Peer()}, After: l.LetGo}
+	return &StillOpenError{Peers: []sock.Peer{l.Peer()}, After: l.letGo}
 }
 
 // lastWord returns what to tell the consumer of the lease's end, or nil. told says that

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
@@ -28,7 +29,9 @@ func (x *session) sayList() error {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, x.transport.Timeout, ErrTimeout)
 	defer cancel()
 	for _, m := range wire.Lists(list) {
-		if err := x.transport.Send(ctx, m); err != nil {
+		if err := x.transport.Send(ctx, m); s.ctx.Err() != nil && err != nil {
+			return errors.Join(errSilent, err)
+		} else if err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// bring has the broker apply an event, and performs the actions that follow. by is the session
+// bring applies an event and performs the actions that follow. by is the session
 // that brings it, on its own goroutine, or nil: for that one it may wait.
 func (s *Server) bring(e broker.Event, by *session) {
 	s.mu.Lock()
@@ -34,8 +34,7 @@ func performAll(work []*session) {
 	}
 }
 
-// step has the broker apply an event, and before that the end of offers whose contexts have just
-// ended. It runs with mu held, and returns the sessions whose outboxes the caller has to perform.
+// step applies an event, and before that the end of offers whose contexts have just ended. It runs with mu held, and returns the sessions whose outboxes the caller has to perform.
 func (s *Server) step(e broker.Event) (work []*session) {
 	for _, o := range slices.Clone(s.callers) {
 		if o.caller.Err() != nil {
@@ -161,7 +160,7 @@ func (x *session) performOne(a broker.Action, mayWait, mayCall bool) bool {
 			x.server.bring(x.consult(a.Offer), x)
 		}
 		return mayWait
-	case broker.Grant:
+	case broker.Grant, broker.Confirm: // which call the application
 		if !mayCall {
 			return false
 		}

@@ -29,7 +29,7 @@ func (l *Lease) Notify(ctx context.Context, b []byte) error {
 	if err := l.over(); err != nil {
 		return revoked(err)
 	}
-	return l.Transport.Notify(ctx, b)
+	return l.transport.Notify(ctx, b)
 }
 
 // Notices returns the channel of what the consumer sends with Attachment.Notify.
@@ -37,7 +37,7 @@ func (l *Lease) Notices() <-chan []byte {
 	if l.isZero() {
 		return nil
 	}
-	return l.Transport.Notices
+	return l.transport.Notices
 }
 
 func (t *Transport) Notify(ctx context.Context, b []byte) error {

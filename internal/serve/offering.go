@@ -44,16 +44,16 @@ type Offering struct {
 	unsure   error          // consumers may still write; see WithFence
 
 	// Under server.mu:
-	caller    context.Context // Offer's, once it is published
-	published bool
-	taken     bool          // it cannot have its name
-	begun     chan struct{} // closed when it has been waited for earlier offers; then the next stays
-	inUse     error         // consumers of an earlier offer may still write the memory
-	over      chan struct{} // closed when it is over; then the next two stay
-	cause     error         // why it is over
-	failure   error         // what Offer returns for that, or nil
-	timer     *time.Timer   // of the broker, or nil
-	onOver    func()        // called then; or nil
+	caller  context.Context // Offer's, once it is published
+	unknown error           // why the first lease's process of unknown end is unknown, or nil
+	taken   bool            // it cannot have its name
+	begun   chan struct{}   // closed when the wait for earlier offers is over; then the next stays
+	inUse   error           // consumers of an earlier offer may still write the memory
+	over    chan struct{}   // closed when it is over; then the next two stay
+	cause   error           // why it is over
+	failure error           // what Offer returns for that, or nil
+	timer   *time.Timer     // of the broker, or nil
+	onOver  func()          // called then; or nil
 }
 
 // newOffering makes an offering, which borrows the memory from now on. Consumers that ask
@@ -120,7 +120,7 @@ func (o *Offering) serve(ctx context.Context) error {
 	if ctx.Err() != nil { // over meanwhile
 		return o.end(context.Cause(ctx))
 	}
-	if err := o.putUp(ctx); err != nil {
+	if err := o.publish(ctx); err != nil {
 		return join(err, o.end(err))
 	}
 	defer context.AfterFunc(ctx, func() { o.withdraw(ErrRevoked) })()
@@ -128,8 +128,8 @@ func (o *Offering) serve(ctx context.Context) error {
 	return join(o.failure, o.end(ErrRevoked))
 }
 
-// putUp publishes the offering: from now on consumers get it.
-func (o *Offering) putUp(ctx context.Context) error {
+// publish publishes the offering: from now on consumers get it.
+func (o *Offering) publish(ctx context.Context) error {
 	o.opts.OnEvent(Event{Kind: Offered})
 	s := o.server
 	s.bring(broker.Publish{Offer: o.id}, nil)
@@ -138,7 +138,7 @@ func (o *Offering) putUp(ctx context.Context) error {
 	if err := o.refused(); err != nil {
 		return err
 	}
-	o.published, o.caller = true, ctx
+	o.caller = ctx
 	if ctx.Done() != nil && !IsClosed(o.over) {
 		s.callers = append(s.callers, o)
 	}
@@ -237,7 +237,7 @@ func (s *Server) forgetFinished() {
 	s.finished = s.finished[:0]
 }
 
-// tickAt has the broker look at the offering again at a time. It runs with the server's mu held.
+// tickAt wakes the broker at a time, for this offering. It runs with the server's mu held.
 func (o *Offering) tickAt(at time.Time) {
 	tick := func() { o.server.bring(broker.Tick{Offer: o.id}, nil) }
 	if o.timer == nil {

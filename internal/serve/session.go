@@ -51,7 +51,7 @@ func newSession(s *Server, t *Transport) *session {
 func (x *session) talk() {
 	defer x.settled()
 	defer x.stop()
-	err := x.hearWish()
+	err := x.readRequest()
 	switch {
 	case err == nil && x.lists:
 		err = x.sayList()
@@ -69,8 +69,8 @@ func (x *session) talk() {
 // errSilent says that the server was closed before a peer had said what it wants.
 var errSilent = errors.New("share: closed before the peer had said what it wants")
 
-// hearWish reads what the peer wants.
-func (x *session) hearWish() error {
+// readRequest reads what the peer wants.
+func (x *session) readRequest() error {
 	m, files, err := x.transport.Receive(x.server.ctx, false)
 	if err != nil {
 		return err
@@ -98,8 +98,13 @@ func (x *session) attend() {
 		ask.Process = x.watch.number
 	}
 	x.server.bring(ask, x)
-	if ask.Process != 0 && IsClosed(x.watch.died) { // before the broker knew of it
-		x.server.bring(broker.Die{Process: ask.Process}, x)
+	if ask.Process != 0 { // what its watch said before the broker knew of it
+		if err := x.watch.doubt(); err != nil {
+			x.server.bring(broker.Lose{Process: ask.Process, Doubt: err.Error()}, x)
+		}
+		if IsClosed(x.watch.died) {
+			x.server.bring(broker.Die{Process: ask.Process}, x)
+		}
 	}
 	for x.ctx.Err() == nil {
 		m, files, err := x.transport.Receive(x.ctx, true)
@@ -161,16 +166,19 @@ func (x *session) wasServed() bool {
 	return x.served
 }
 
-// leave ends the session for a reason of this connection, unless it has ended.
-func (x *session) leave(why broker.Reason, err error, heard bool) {
+// leave ends the session for a reason of this connection, unless it has ended, and returns the reason why
+// it has.
+func (x *session) leave(why broker.Reason, err error, heard bool) (ended broker.Reason) {
 	s := x.server
 	s.mu.Lock()
 	if x.ended == 0 {
 		x.err, x.heard = err, heard
 	}
 	work := s.step(broker.Leave{Session: x.id, Reason: why})
+	ended = x.ended
 	s.mu.Unlock()
 	performAll(work)
+	return ended
 }
 
 // hearWaiting hears a consumer that has no lease: it may only say that it cannot attach.
@@ -213,8 +221,9 @@ func (x *session) hear(l *Lease, m wire.Message) {
 		if l.mapped || !m.OK { // without a mapping no verdict can be good
 			l.failed = !l.mapped
 			err := faultOf(m)
-			x.leave(broker.Judged, err, false)
-			l.tell(Verdict, err)
+			if x.leave(broker.Judged, err, false) == broker.Judged {
+				l.tell(Verdict, err)
+			}
 			return
 		}
 	}

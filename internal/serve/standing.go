@@ -24,8 +24,12 @@ func (s *Server) OfferFiles(name string, memory gpumem.Descriptor, files []*os.F
 	if err != nil {
 		return nil, err
 	}
+	if err = s.enter(); err != nil {
+		return nil, join(err, o.end(err))
+	}
+	defer s.work.Done()
 	if err = o.awaitEarlier(context.Background(), false); err == nil {
-		err = o.putUp(context.Background())
+		err = o.publish(context.Background())
 	}
 	if err != nil {
 		return nil, join(err, o.end(err))
@@ -74,7 +78,7 @@ func (s *Standing) Supersede(generation uint64) {
 	}
 }
 
-// Retire has the offer end when its last lease has, unless it stands.
+// Retire ends the offer after its last lease, unless it stands.
 func (s *Standing) Retire() {
 	s.offering.server.bring(broker.Retire{Offer: s.offering.id}, nil)
 }

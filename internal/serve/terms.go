@@ -13,7 +13,7 @@ import (
 // PeerOptions are about the other side of a connection.
 type PeerOptions struct {
 	Timeout time.Duration                           // of each step of a conversation
-	Goodbye time.Duration                           // goodbye, but in tests
+	Goodbye time.Duration                           // the constant Goodbye, but in tests
 	Rate    int                                     // records a second that are taken, or 0
 	Policy  sock.Policy                             // which peers are admitted
 	Process func(*sock.Conn) (*sock.Process, error) // Process, but in tests

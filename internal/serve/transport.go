@@ -23,7 +23,7 @@ const Goodbye = time.Second
 type Transport struct {
 	Conn    *sock.Conn
 	Timeout time.Duration // of each step
-	Goodbye time.Duration // goodbye, but in tests
+	Goodbye time.Duration // the constant Goodbye, but in tests
 	meter   *meter        // of what is received
 
 	Left       bool          // the peer has said farewell; the goroutine that receives sets it
@@ -41,7 +41,7 @@ func (t *Transport) Send(ctx context.Context, m wire.Message, files ...*os.File)
 	return t.SendRecord(ctx, wire.Encode(m), files...)
 }
 
-// SendRecord is send for a message that is encoded already.
+// SendRecord sends a message that is encoded already.
 func (t *Transport) SendRecord(ctx context.Context, record []byte, files ...*os.File) error {
 	if ctx.Err() == nil { // mostly there is nothing to wait for, and a timer costs more than to send
 		if err := t.Conn.TrySend(record, files...); !errors.Is(err, sock.ErrWouldWait) {
@@ -147,7 +147,7 @@ func (t *Transport) Close(last wire.Message, grace time.Duration) error {
 	return t.closeBy(ctx, last)
 }
 
-// closeBy is close with a context instead of a grace.
+// closeBy is Close with a context instead of a grace.
 func (t *Transport) closeBy(ctx context.Context, last wire.Message) error {
 	defer t.Conn.Drop()
 	lost, mapped := t.SayLast(ctx, last), false
