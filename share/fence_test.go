@@ -339,3 +339,17 @@ func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
 		})
 	}
 }
+
+// The error of an offer whose consumer cannot be waited for says why not.
+func TestOfferSaysWhyThereIsNoFence(t *testing.T) {
+	dev, ctx, srv := listening(t, noProcess())
+	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(soon(t), Fenced))
+	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	s.await(t, Mapped, 1)
+	require.NoError(t, att.Close())
+	s.await(t, Ended, 1)
+	s.cancel()
+	err := s.end(t)
+	require.ErrorIs(t, err, ErrNoFence)
+	require.ErrorIs(t, err, sock.ErrNoProcess)
+}

@@ -293,7 +293,8 @@ func childRunsOutOfAddresses() error {
 	if err := cu.CopyToHost(ctx, host, first.Ptr()); err != nil || string(host) != string(noise(64, 1)) {
 		return fmt.Errorf("the producer's bytes are not there, or %w", err)
 	}
-	if err := errors.Join(first.Report(context.Background(), nil), first.Close()); err != nil {
+	// The place of the attachment alone would not do: the heap may have taken some of it.
+	if err := errors.Join(first.Report(context.Background(), nil), first.Close(), taken[len(taken)-1].Close()); err != nil {
 		return err
 	}
 	att, err := attach()

@@ -243,3 +243,17 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	requireRefusal(t, conn, RefusedTimeout, "silence")
 }
+
+// A consumer that waits for the only offer is told the name of the one that fails.
+func TestOnlyOfferThatFails(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	srv.Expect("weights")
+	want := wants(dev)
+	want.Name = ""
+	conn := early(t, srv, want)
+	over := newBuffer(t, ctx, 1)
+	require.NoError(t, over.Close())
+	require.Error(t, srv.Offer(soon(t), "weights", over, ReadOnly))
+	requireRefusal(t, conn, RefusedName, `there is no offer "weights" here`)
+	require.NoError(t, conn.Close())
+}
