@@ -34,7 +34,8 @@ func performAll(work []*session) {
 	}
 }
 
-// step applies an event, and before that the end of offers whose contexts have just ended. It runs with mu held, and returns the sessions whose outboxes the caller has to perform.
+// step applies an event, and before that the end of offers whose contexts have just ended. It runs
+// with mu held, and returns the sessions whose outboxes the caller has to perform.
 func (s *Server) step(e broker.Event) (work []*session) {
 	for _, o := range slices.Clone(s.callers) {
 		if o.caller.Err() != nil {
