@@ -254,6 +254,6 @@ func TestOnlyOfferThatFails(t *testing.T) {
 	over := newBuffer(t, ctx, 1)
 	require.NoError(t, over.Close())
 	require.Error(t, srv.Offer(soon(t), "weights", over, ReadOnly))
-	requireRefusal(t, conn, RefusedName, `there is no offer "weights" here`)
+	require.Equal(t, wire.Refuse{Code: RefusedName, Text: `there is no offer "weights" here`}, heard(t, conn))
 	require.NoError(t, conn.Close())
 }
