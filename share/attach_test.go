@@ -150,7 +150,7 @@ func TestRoomIsReservedBeforehand(t *testing.T) {
 	}
 }
 
-// Where there is no room, attaching fails, and the producer is told why.
+// Attaching fails without room, and the producer is told why.
 func TestRoomThatCannotBeReserved(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)

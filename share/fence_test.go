@@ -36,8 +36,8 @@ func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Con
 	require.Contains(t, err.Error(), who.Peers[0].String())
 }
 
-// Where no death would say anything, or none would be seen, each wait says so at once. A consumer
-// that has closed has released the memory all the same.
+// Each wait fails at once if the death of the process would say nothing, or would not be seen. A
+// consumer that has closed has released the memory all the same.
 //
 //fault:rows 82
 func TestUnknownFences(t *testing.T) {

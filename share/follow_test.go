@@ -361,8 +361,7 @@ func TestFollowsContextEndsTheAttachments(t *testing.T) {
 	require.ErrorIs(t, all[1], why)
 }
 
-// Where a successor has other memory the body's attachment ends, for the reason for which
-// its lease did.
+// If a successor has other memory, the body's attachment ends for the reason that ended its lease.
 func TestFollowTakesOtherMemoryOfASuccessor(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	b := follows(t, dev, ctx)

@@ -150,9 +150,9 @@ func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
 	require.NoError(t, fresh.await(t, Ended, n).Err)
 }
 
-// A thousand versions, of which some consumers always want the latest and attach again and
-// again. None is refused, and each sees one version while it is attached: the memory is
-// written again when the last has left, and not before. The versions of a consumer go up.
+// Some consumers want the latest of a thousand versions, and attach again and again. None is
+// refused, and each sees one version while it is attached: the memory is written again when the last
+// has left, and not before. The versions of a consumer go up.
 //
 //fault:rows 80
 func TestThousandReplacements(t *testing.T) {

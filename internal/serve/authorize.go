@@ -65,13 +65,13 @@ type deniedError struct{ error }
 func (e deniedError) Unwrap() error { return e.error }
 
 // notAllowed is what the peer is told instead.
-var notAllowed = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}
+var notAllowed = wire.Refuse{Code: wire.RefusedPolicy, Text: "the producer does not admit you"}
 
 // namesParts refuses a name that is not offered for another reason, if there is one: the application
 // offers parts of what has that name.
 func (x *session) namesParts(err error) error {
 	no, refused := err.(wire.Refuse)
-	if x.server.opts.Parts == nil || !refused || no.Code != RefusedName || x.want.Name == "" || x.server.ctx.Err() != nil {
+	if x.server.opts.Parts == nil || !refused || no.Code != wire.RefusedName || x.want.Name == "" || x.server.ctx.Err() != nil {
 		return err
 	}
 	parts := x.server.opts.Parts(x.transport.Conn.Peer(), x.want.Name)
@@ -82,5 +82,5 @@ func (x *session) namesParts(err error) error {
 	if len(parts) > maxNamed {
 		more = fmt.Sprintf(" and %d more", len(parts)-maxNamed)
 	}
-	return wire.Refuse{Code: RefusedParts, Text: fmt.Sprintf("%s has parts %s%s; ask for one of them, or for all", x.want.Name, strings.Join(parts[:min(len(parts), maxNamed)], ", "), more)}
+	return wire.Refuse{Code: wire.RefusedParts, Text: fmt.Sprintf("%s has parts %s%s; ask for one of them, or for all", x.want.Name, strings.Join(parts[:min(len(parts), maxNamed)], ", "), more)}
 }

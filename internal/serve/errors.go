@@ -53,28 +53,9 @@ var ErrInUse = gpumem.ErrInUse
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.
 var ErrMemoryGone = errors.New("share: the memory that is offered is not there any more")
 
-// RefusalCode says why a peer refused.
-type RefusalCode = wire.RefusalCode
-
-// The codes of a refusal.
-const (
-	RefusedName        = wire.RefusedName        // there is no offer of that name
-	RefusedAccess      = wire.RefusedAccess      // more access than the offer gives
-	RefusedKind        = wire.RefusedKind        // drivers of different kinds
-	RefusedBusy        = wire.RefusedBusy        // all places are taken, or too many descriptors are in flight
-	RefusedVersion     = wire.RefusedVersion     // other version of the wire format
-	RefusedRecord      = wire.RefusedRecord      // malformed or unexpected record
-	RefusedTimeout     = wire.RefusedTimeout     // too long over a step
-	RefusedPolicy      = wire.RefusedPolicy      // the peer is not one that is admitted
-	RefusedRate        = wire.RefusedRate        // too many records a second
-	RefusedUnsupported = wire.RefusedUnsupported // a record, field, flag or handle that the peer does not know
-	RefusedStale       = wire.RefusedStale       // the name stands for other memory than was to be resumed
-	RefusedParts       = wire.RefusedParts       // what has that name is offered in parts, each by a name of its own
-)
-
 // A RefusalError says that the peer refused, and why.
 type RefusalError struct {
-	Code RefusalCode
+	Code wire.RefusalCode
 	Text string // the peer's words
 }
 
@@ -85,7 +66,7 @@ func (e *RefusalError) Error() string {
 
 // Is matches [ErrRefused], and [ErrUnsupported] and [ErrStale] for those codes.
 func (e *RefusalError) Is(target error) bool {
-	return target == ErrRefused || target == ErrUnsupported && e.Code == RefusedUnsupported || target == ErrStale && e.Code == RefusedStale
+	return target == ErrRefused || target == ErrUnsupported && e.Code == wire.RefusedUnsupported || target == ErrStale && e.Code == wire.RefusedStale
 }
 
 // A VerdictError is the error that a consumer reported.

@@ -20,7 +20,7 @@ func (l *Lease) beginCursors() {
 		err = c.Begin(l, f)
 	}
 	if err != nil {
-		l.refused = wire.Refuse{Code: RefusedBusy, Text: err.Error()}
+		l.refused = wire.Refuse{Code: wire.RefusedBusy, Text: err.Error()}
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
-// An Offering is an offer from its making to its end. It goes through these states,
-// of which the second only where the offer is prepared:
+// An Offering is an offer from its making to its end. It goes through these states;
+// only a prepared offer has the second:
 //
 //	claimed    its name is taken; consumers wait for it
 //	prepared   consumers are sent the descriptors, and wait for its data

@@ -5,15 +5,16 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/stretchr/testify/require"
 )
 
 // The answers to another version, to what is not known and to garbage differ.
 func TestRefusalsDiffer(t *testing.T) {
-	for err, want := range map[error]RefusalCode{
-		ErrVersion: RefusedVersion, ErrUnsupported: RefusedUnsupported, ErrWire: RefusedRecord, ErrProtocol: RefusedRecord,
-		ErrTimeout: RefusedTimeout, ErrRate: RefusedRate, sock.ErrTooManyFDs: RefusedRecord,
+	for err, want := range map[error]wire.RefusalCode{
+		ErrVersion: wire.RefusedVersion, ErrUnsupported: wire.RefusedUnsupported, ErrWire: wire.RefusedRecord, ErrProtocol: wire.RefusedRecord,
+		ErrTimeout: wire.RefusedTimeout, ErrRate: wire.RefusedRate, sock.ErrTooManyFDs: wire.RefusedRecord,
 	} {
 		require.Equal(t, want, Refusal(fmt.Errorf("why: %w", err)).Code)
 	}
@@ -22,7 +23,7 @@ func TestRefusalsDiffer(t *testing.T) {
 // FAULTS 58: whom the offer could not be sent to is not told that it took too long.
 func TestFault58_RefusalSaysWhoseFaultItIs(t *testing.T) {
 	err := fmt.Errorf("%w: %w: %w", sock.ErrTooManyInFlight, context.DeadlineExceeded, ErrTimeout)
-	require.Equal(t, RefusedBusy, Refusal(err).Code)
+	require.Equal(t, wire.RefusedBusy, Refusal(err).Code)
 	require.Contains(t, Refusal(err).Text, "in flight")
-	require.Equal(t, RefusedTimeout, Refusal(ErrTimeout).Code)
+	require.Equal(t, wire.RefusedTimeout, Refusal(ErrTimeout).Code)
 }

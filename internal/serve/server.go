@@ -193,7 +193,7 @@ func (s *Server) take(conn *sock.Conn) (talk func()) {
 	t := NewTransport(conn, s.opts.PeerOptions)
 	leave, full := s.places.take(conn.Peer())
 	if full != "" {
-		no := wire.Refuse{Code: RefusedBusy, Text: full}
+		no := wire.Refuse{Code: wire.RefusedBusy, Text: full}
 		_ = t.Close(no, 0)
 		s.tell(Event{Kind: PeerRefused, Peer: conn.Peer(), Err: no})
 		return nil

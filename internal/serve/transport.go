@@ -224,21 +224,21 @@ func NewStepper(ctx context.Context, timeout *time.Duration) *Stepper {
 
 // Refusal returns the answer to a record that could not be used.
 func Refusal(err error) wire.Refuse {
-	code, text := RefusedRecord, err.Error()
+	code, text := wire.RefusedRecord, err.Error()
 	var no wire.Refuse
 	switch {
 	case errors.As(err, &no): // the decision was ours
 		return no
 	case errors.Is(err, ErrVersion):
-		code = RefusedVersion
+		code = wire.RefusedVersion
 	case errors.Is(err, ErrUnsupported):
-		code = RefusedUnsupported
+		code = wire.RefusedUnsupported
 	case errors.Is(err, sock.ErrTooManyInFlight): // for as long as a step may take; that is not the peer's doing
-		code, text = RefusedBusy, "the producer has too many descriptors in flight; try again later"
+		code, text = wire.RefusedBusy, "the producer has too many descriptors in flight; try again later"
 	case errors.Is(err, ErrTimeout):
-		code, text = RefusedTimeout, "you took too long over a step"
+		code, text = wire.RefusedTimeout, "you took too long over a step"
 	case errors.Is(err, ErrRate):
-		code = RefusedRate
+		code = wire.RefusedRate
 	}
 	return wire.Refuse{Code: code, Text: text}
 }
