@@ -84,7 +84,7 @@ func byHosts(ctx context.Context, w *Writer, r *Reader, m Meta) error {
 
 // Invariant 10: a frame allocates nothing.
 func TestFramesDoNotAllocate(t *testing.T) {
-	if raceDetector {
+	if cutest.RaceDetector {
 		t.Skip("the race detector allocates")
 	}
 	m := Meta{Size: 5, User: make([]byte, MaxUser)}
@@ -131,7 +131,7 @@ func TestFramesDoNotAllocate(t *testing.T) {
 
 // Frames by streams make no system call: a thread that may make none but write goes on with them.
 func TestStreamFramesMakeNoSystemCall(t *testing.T) {
-	if cutest.Emulated() || raceDetector {
+	if cutest.Emulated() || cutest.RaceDetector {
 		t.Skip("qemu-user has no seccomp, and the race detector makes calls of its own")
 	}
 	out, err := cutest.Child(soon(t), "frames without system calls", "GODEBUG=asyncpreemptoff=1").CombinedOutput()

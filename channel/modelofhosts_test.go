@@ -17,7 +17,7 @@ var allPolicies = []Policy{Block, DropOldest, DropNewest}
 //
 //fault:rows 93 94
 func TestModel(t *testing.T) {
-	slow, soak := cutest.Emulated() || raceDetector, os.Getenv("GPUFD_SOAK") == "1"
+	slow, soak := cutest.Emulated() || cutest.RaceDetector, os.Getenv("GPUFD_SOAK") == "1"
 	for i, a := range allPolicies {
 		for _, b := range allPolicies[i:] {
 			if slow && (a != Block || b != DropNewest) {
@@ -38,7 +38,7 @@ func TestModel(t *testing.T) {
 
 // A fault in the protocol is found.
 func TestModelFindsPlantedFaults(t *testing.T) {
-	if cutest.Emulated() || raceDetector {
+	if cutest.Emulated() || cutest.RaceDetector {
 		t.Skip("the states are the same everywhere, and this takes long here")
 	}
 	for name, c := range map[string]struct {

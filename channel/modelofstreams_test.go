@@ -15,7 +15,7 @@ import (
 func TestModelOfStreams(t *testing.T) {
 	models := []streamModel{{faults: 1, ahead: 1}}
 	switch {
-	case cutest.Emulated() || raceDetector:
+	case cutest.Emulated() || cutest.RaceDetector:
 		models[0].faults = 0 // which shows that it runs; the states are the same everywhere
 	case os.Getenv("GPUFD_SOAK") == "1":
 		models = []streamModel{{faults: 1, ahead: 1, all: true}, {faults: 1, ahead: 2, not: readerKilled | connectionCut}}
@@ -30,7 +30,7 @@ func TestModelOfStreams(t *testing.T) {
 
 // A fault in what streams and hosts do is found.
 func TestModelOfStreamsFindsPlantedFaults(t *testing.T) {
-	if cutest.Emulated() || raceDetector {
+	if cutest.Emulated() || cutest.RaceDetector {
 		t.Skip("the states are the same everywhere, and this takes long here")
 	}
 	for name, c := range map[string]struct {

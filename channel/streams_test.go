@@ -25,7 +25,7 @@ import (
 func TestStreamsAndHostsAtRandom(t *testing.T) {
 	frames, limit := uint64(600), time.Minute
 	switch {
-	case cutest.Emulated() || raceDetector:
+	case cutest.Emulated() || cutest.RaceDetector:
 		frames = 100
 	case os.Getenv("GPUFD_SOAK") == "1":
 		frames = 50_000

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"slices"
 	"syscall"
 	"testing"
 
@@ -64,7 +63,7 @@ func TestFault14_Handoffs(t *testing.T) {
 		b, a := before[name], after[name]
 		t.Logf("%s before %d handoffs: %+v, after: %+v", name, n, b, a)
 		require.LessOrEqual(t, a.fds, b.fds, "descriptors of the %s", name)
-		if name == "producer" || !raceDetector() {
+		if name == "producer" || !cutest.RaceDetector {
 			require.Less(t, a.resident-b.resident, resident, "resident memory of the %s", name)
 		}
 		// Half of what is mapped for each.
@@ -97,11 +96,4 @@ func handOffs(p *programs.Process, s *programs.Scene, n int) {
 		programs.Report(t, att, nil)
 		require.NoError(t, att.Close())
 	}
-}
-
-// raceDetector reports whether this test was built with -race, which takes
-// memory as it goes along. The programs never are.
-func raceDetector() bool {
-	info, ok := debug.ReadBuildInfo()
-	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }

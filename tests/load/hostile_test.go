@@ -65,7 +65,7 @@ func TestHostileMinuteNotices(t *testing.T) {
 	}
 	for plant, word := range words {
 		t.Run(plant, func(t *testing.T) {
-			if plant == "memory" && raceDetector() {
+			if plant == "memory" && cutest.RaceDetector {
 				t.Skip("the race detector takes memory as it goes along")
 			}
 			complaints := siege{last: 500 * time.Millisecond, grace: 2 * time.Second, plant: plant}.run(t)

@@ -124,7 +124,7 @@ func allowed(n int) allowance {
 	if cutest.Emulated() {
 		a.resident = 64 << 20
 	}
-	if raceDetector() {
+	if cutest.RaceDetector {
 		a.resident = anything.resident
 	}
 	return a
