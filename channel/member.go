@@ -211,8 +211,8 @@ func (w *Writer) drop(m *member, state uint64, why error) {
 	close(m.left)
 	m.ring(offReaderBell)
 	m.ring(offWriterBell) // who waits here for it
-	if state == writerDropped || state == writerRefused {
-		m.lease.Revoke()
+	if (state == writerDropped || state == writerRefused) && why != nil { // nil is a lease that has ended
+		m.lease.Revoke(why.Error())
 	}
 	w.moved()
 }

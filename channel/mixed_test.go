@@ -29,7 +29,7 @@ func TestCountedOutReaderIsGivenNothingMore(t *testing.T) {
 			defer w.mu.Unlock()
 			w.drop(m, writerDropped, ErrStalled)
 		},
-		"the lease has ended": func(_ *Writer, m *member) { m.lease.Revoke() },
+		"the lease has ended": func(_ *Writer, m *member) { m.lease.Revoke("") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, srv := listening(t)
@@ -72,7 +72,7 @@ func TestWriterGoesOnWhileItsEndIsSeen(t *testing.T) {
 			readerGoesOn := sync.OnceFunc(r.mu.Unlock)
 			defer readerGoesOn()
 			m := w.readers[0]
-			m.lease.Revoke()
+			m.lease.Revoke("")
 			require.Eventually(t, func() bool { return waitsForLock("channel.(*Reader).watch(") }, time.Minute, time.Millisecond)
 			for n := uint64(2); n <= 5; n++ {
 				m.publish(n, n, &Meta{})

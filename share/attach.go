@@ -67,7 +67,6 @@ type attaching struct {
 	name      string
 	dev       *cu.Device
 	resumes   *Attachment // whose memory this is to be a lease of, or nil
-	behind    *leaseConn  // the lease that a producer has taken back, which is not asked again; or nil
 	step      *serve.Stepper
 
 	made    cu.Stack         // where a lost attachment was made
@@ -116,9 +115,6 @@ func (a *attaching) connect(ctx context.Context) error {
 	}
 	a.transport = t
 	a.process, a.unwatched = a.opts.Process(t.Conn)
-	if a.behind.isOf(t.Conn.Peer(), a.process) {
-		return errors.Join(errTakenBack, t.Conn.Close(), a.process.Close())
-	}
 	a.opts.connected(t.Conn.Peer())
 	return nil
 }
@@ -220,7 +216,7 @@ func (a *attaching) receiveOffer() error {
 		case wire.Progress:
 			a.opts.progress(m.Done, m.Total)
 		case wire.Revoke:
-			return ErrRevoked
+			return serve.RevokedError(m)
 		case wire.Offer:
 			if err := a.add(m); err != nil {
 				return err
@@ -301,7 +297,7 @@ func (a *attaching) hear(want wire.Message, state string) error {
 		case wire.Progress:
 			a.opts.progress(m.Done, m.Total)
 		case wire.Revoke:
-			return ErrRevoked
+			return serve.RevokedError(m)
 		default:
 			if m == want {
 				return nil
@@ -335,7 +331,7 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 	err = errors.Join(err, a.room.Close())
 	a.dropFiles()
 	serve.DropCursors(a.cursors)
-	if errors.Is(err, ErrRevoked) && a.offer.Process.Told {
+	if serve.IsEnded(err) && a.offer.Process.Told {
 		a.transport.TrySay(wire.Farewell{}) // nothing is mapped any more
 	}
 	if last := attachFailed(err); a.asked && last != nil {
@@ -354,7 +350,7 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 // attachFailed returns what the producer is told, or nil.
 func attachFailed(err error) wire.Message {
 	switch {
-	case serve.IsGone(err), errors.Is(err, ErrRevoked):
+	case serve.IsGone(err), serve.IsEnded(err):
 		return nil
 	case errors.Is(err, ErrRate):
 		return serve.Refusal(err)

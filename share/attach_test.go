@@ -227,7 +227,7 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, OnEvent(nil)), "OnEvent")
 	for name, opt := range map[string]AttachOption{
 		"OnReceived": OnReceived(nil), "OnConnected": OnConnected(nil), "WithHandle without": WithHandle(),
-		"WithHandle(": WithHandle(7), "WithMaxChunks": WithMaxChunks(0), "WithMaxData(-1)": WithMaxData(-1), "WithMaxData(6": WithMaxData(MaxData + 1), "WithTimeout": WithTimeout(0), "WithRecordRate": WithRecordRate(-1), "WithoutLease": WithoutLease(-1), "access": WithAccess(2),
+		"WithHandle(": WithHandle(7), "WithMaxChunks": WithMaxChunks(0), "WithMaxData(-1)": WithMaxData(-1), "WithMaxData(6": WithMaxData(MaxData + 1), "WithTimeout": WithTimeout(0), "WithRecordRate": WithRecordRate(-1), "WithMaxAbsence": WithMaxAbsence(-1), "access": WithAccess(2),
 	} {
 		require.ErrorContains(t, attachError(srv.Path(), dev, opt), name)
 	}

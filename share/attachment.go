@@ -68,16 +68,22 @@ func (a *Attachment) isZero() bool { return a == nil || a.now.Load() == nil }
 // run follows one lease after the other: usually there is one.
 func (a *Attachment) run() {
 	t := a.now.Load()
+	var why error // there is no other lease
 	for a.follow(t); a.mayResume(t); a.follow(t) {
 		t.fence.Settle()
-		next := a.another(t)
-		if next == nil {
+		var next *leaseConn
+		if next, why = a.another(t); next == nil {
 			break
 		}
 		t = next
 	}
-	if a.reason = t.reason; a.open.Err() != nil && !a.isOver(t) {
-		a.reason = ErrClosed // while there was no lease
+	switch a.reason = t.reason; {
+	case a.open.Err() != nil && !a.isOver(t): // while there was no lease
+		a.reason = ErrClosed
+	case errors.Is(why, ErrStale):
+		a.reason = ErrSuperseded
+	case why != nil && a.more.Err() == nil:
+		a.reason = errors.Join(a.reason, why)
 	}
 	if a.opts.follows && serve.IsClosed(t.transport.Superseded) { // which endWhenSuperseded may not have seen yet
 		a.cancel(ErrSuperseded)

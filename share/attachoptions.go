@@ -35,7 +35,7 @@ type attachOptions struct {
 	maxSize    uint64 // 0 is any
 	maxData    int
 	follows    bool          // the attachment is one of Follow
-	leaseless  time.Duration // how long that stays without a lease
+	maxAbsence time.Duration // how long that stays without a lease, or 0
 }
 
 // WithAccess sets what the device may do with the memory here; the offer has to
@@ -164,7 +164,7 @@ func WithHandle(types ...HandleType) AttachOption {
 func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	o := &attachOptions{
 		PeerOptions: serve.NewPeerOptions(), access: ReadOnly,
-		maxChunks: vmm.MaxChunks, maxData: MaxData, leaseless: DefaultTimeout, handles: []HandleType{HandleFD},
+		maxChunks: vmm.MaxChunks, maxData: MaxData, handles: []HandleType{HandleFD},
 	}
 	o.quiet()
 	for _, opt := range opts {
@@ -189,8 +189,8 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	if o.maxData < 0 || o.maxData > MaxData {
 		return nil, fmt.Errorf("share: WithMaxData(%d): want 0 to %d", o.maxData, MaxData)
 	}
-	if o.leaseless < 0 {
-		return nil, fmt.Errorf("share: WithoutLease(%v): want 0 or more", o.leaseless)
+	if o.maxAbsence < 0 {
+		return nil, fmt.Errorf("share: WithMaxAbsence(%v): want 0, which is no bound, or more", o.maxAbsence)
 	}
 	if err := wire.CheckAccess(o.access); err != nil {
 		return nil, err

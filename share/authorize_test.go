@@ -327,7 +327,7 @@ func TestOnLeaseEndsAnotherLease(t *testing.T) {
 	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
 		return srv.Replace(ctx, "data", newer, ReadOnly, OnLease(func(*Lease) {
-			held.Revoke()
+			held.Revoke("")
 			<-held.Done()
 		}))
 	})

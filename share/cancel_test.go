@@ -72,7 +72,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
 		mapped := make(chan struct{})
 		spy.at("access", func() { close(mapped) })
-		return blocking{call: attachOnce(srv.Path(), dev), ends: errWhy, close: srv.Close, closed: ErrRevoked,
+		return blocking{call: attachOnce(srv.Path(), dev), ends: errWhy, close: srv.Close, closed: ErrWithdrawn,
 			blocks: func() { <-mapped },
 			after: func() {
 				require.ErrorContains(t, s.await(t, Ended, 1).Err, "attaching failed: ")
@@ -133,7 +133,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		return blocking{call: p.Offer, blocks: asks(t, spy), ends: errWhy, close: srv.Close, closed: ErrClosed,
 			after: func() {
 				require.IsType(t, wire.Revoke{}, <-hears, "and not that the data is there")
-				require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
+				require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrWithdrawn)
 				require.NoError(t, h.letGo())
 				require.NoError(t, p.Close())
 			}}
@@ -410,7 +410,7 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 				}
 				require.NoError(t, <-closed)
 				err := <-consumer
-				lost := errors.Is(err, ErrRevoked) || errors.Is(err, ErrRefused) || errors.Is(err, sock.ErrPeerLost) || errors.Is(err, sock.ErrNoListener)
+				lost := errors.Is(err, ErrWithdrawn) || errors.Is(err, ErrRefused) || errors.Is(err, sock.ErrPeerLost) || errors.Is(err, sock.ErrNoListener)
 				if !lost || when == Verdict || when == Ended { // it has been heard
 					require.NoError(t, err)
 				}

@@ -141,7 +141,7 @@ func TestFault79_AttachmentIsClosedAfterItsCounter(t *testing.T) {
 			require.NoError(t, c.Signal(s, 1))
 			if revoke {
 				served.cancel()
-				require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+				require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
 			}
 			require.ErrorIs(t, att.Close(), ErrInUse)
 			require.Error(t, awaitDone(t, att))

@@ -20,8 +20,17 @@ var (
 	ErrVersion = wire.ErrVersion
 	// ErrRefused matches every [*RefusalError].
 	ErrRefused = serve.ErrRefused
-	// ErrRevoked says that the producer took the offer, or this lease of it, back.
+	// ErrWithdrawn says that the producer has ended the offer and given its name up.
+	ErrWithdrawn = serve.ErrWithdrawn
+	// ErrSuperseded says that the producer offers other memory in this place: see
+	// [Attachment.Superseded]. With it the context of an attachment of [Follow] ends then, and
+	// a lease ends that outlasts the grace ([WithGrace]) or the offer of its version.
+	ErrSuperseded = serve.ErrSuperseded
+	// ErrRevoked says that the producer took this lease back. The producer's words follow.
 	ErrRevoked = serve.ErrRevoked
+	// ErrRestarting says that the producer ends for a successor ([Server.Shutdown]): the memory
+	// stays good, and the name comes back.
+	ErrRestarting = serve.ErrRestarting
 	// ErrProtocol says that the peer sent a record where another one belongs.
 	ErrProtocol = serve.ErrProtocol
 	// ErrTimeout says that a peer took too long over a step.

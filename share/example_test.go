@@ -117,7 +117,7 @@ func ExampleLease_Revoke() {
 	att := must(share.Attach(ctx, srv.Path(), "cache", dev)) // mostly in another process
 	l := <-leases
 	fmt.Printf("consumer %d has %s access\n", l.Number(), l.Access())
-	l.Revoke()
+	l.Revoke("")
 
 	<-att.Done()
 	fmt.Println("the consumer's lease is over:", att.Err())

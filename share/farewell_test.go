@@ -214,7 +214,7 @@ func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 			require.NoError(t, ok(Listen(path))(t).Close())
 		} else {
 			c.end(t)
-			require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+			require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
 			require.NoError(t, att.AwaitFence(soon(t), Released))
 		}
 		<-att.Fenced()
@@ -278,7 +278,7 @@ func TestFault9_ProducerFreesWhileAConsumerMaps(t *testing.T) {
 			path := socketPath(t)
 			producer, want := "freer", sock.ErrPeerLost
 			if when == "ended" {
-				producer, want = "producer", ErrRevoked
+				producer, want = "producer", ErrWithdrawn
 			}
 			c := start(t, producer, path, "1048576")
 			c.says(t, "listening")

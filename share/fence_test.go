@@ -67,7 +67,7 @@ func TestUnknownFences(t *testing.T) {
 			}
 			s.cancel()
 			<-l.Done()
-			require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+			require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
 			if c.ofLease {
 				requireNoFence(t, l.Fenced(), l.AwaitFence)
 				require.ErrorIs(t, l.AwaitFence(context.Background(), Released), ErrNoFence)
@@ -151,7 +151,7 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 	require.True(t, newer.Offer().AwaitsRelease)
 	require.Equal(t, 2*chunk, newer.Size())
 	second.cancel()
-	require.ErrorIs(t, awaitDone(t, newer), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, newer), ErrWithdrawn)
 
 	require.ErrorIs(t, errOf(srv.Prepare("more", buf, ReadOnly)), ErrInUse)
 	require.ErrorIs(t, errOf(srv.OfferFiles("more", memory, files, ReadOnly)), ErrInUse)
@@ -273,7 +273,7 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	next := ok(att.Resume(soon(t)))(t)
 	s.await(t, Mapped, 1)
 	s.cancel()
-	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, next), ErrWithdrawn)
 	outlast(t)
 	require.NoError(t, next.Close())
 	require.NoError(t, s.end(t))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -24,17 +25,16 @@ import (
 //
 // Each attachment is of newer memory than the one before, or of a producer that came
 // back. Its [Attachment.Context] ends when ctx does, when the producer offers something
-// newer ([ErrSuperseded]) or when the lease has ended. It goes on if there is another producer of the
-// same memory: a successor that has taken over ([Server.HandOver]), or a lost producer that
-// is back within 30 s, or within [WithoutLease].
+// newer ([ErrSuperseded]), or when it takes the memory back ([ErrWithdrawn], [ErrRevoked]). It
+// goes on while the producer is lost or restarting ([ErrRestarting]), for as long as the body
+// likes or [WithMaxAbsence] says: what is mapped stays good.
 //
-// Then the attachment takes a lease of the same memory there, as [Attachment.Resume] does.
-// Its mapping, Context, Done, Err, Superseded and Notices go on; [Attachment.Offer] gives
-// the new producer and its data. [OnConnected], [OnReceived] and [OnProgress] are not called
-// for such a lease. Until there is one, Notify, Progress and Report return why the last one
-// ended, and Fenced and AwaitFence are about its producer. The Context ends at once if the
-// producer has ended its offer without a successor, takes back this lease alone, or waits
-// for the memory ([WithFence]).
+// When a producer offers the same memory again, the attachment takes a lease of it there, as
+// [Attachment.Resume] does. Its mapping, Context, Done, Err, Superseded and Notices go on;
+// [Attachment.Offer] gives the new producer and its data. [OnConnected], [OnReceived] and
+// [OnProgress] are not called for such a lease. Until there is one, Notify, Progress and Report
+// return why the last one ended, and Fenced and AwaitFence are about its producer. The Context
+// ends with the lease if the producer waits for the memory ([WithFence]).
 //
 // The memory stays mapped until the loop's body has returned and its Context has ended, in
 // either order. Then Follow closes the attachment, so the memory must not be in use any
@@ -70,10 +70,6 @@ func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 		}
 	}
 }
-
-// ErrSuperseded is the cause with which the context of an attachment of [Follow] ends when
-// the producer offers other memory: see [Attachment.Superseded].
-var ErrSuperseded = errors.New("share: the producer offers newer memory")
 
 // A following is one range over what is offered.
 type following struct {
@@ -123,12 +119,12 @@ func retryable(err error) bool {
 		}
 		return false
 	}
-	for _, passing := range []error{sock.ErrNoListener, sock.ErrPeerLost, ErrRevoked, ErrTimeout, ErrStale} {
+	for _, passing := range []error{sock.ErrNoListener, sock.ErrPeerLost, ErrTimeout, ErrStale} {
 		if errors.Is(err, passing) {
 			return true
 		}
 	}
-	return false
+	return serve.IsEnded(err)
 }
 
 // lend gives the attachment to the body of the loop, waits until there is something

@@ -14,58 +14,47 @@ import (
 // memory, from the producer's successor or from the producer when it is back. Its user does
 // not notice: Err is nil even while there is no lease.
 
-// WithoutLease bounds how long an attachment of [Follow] stays without a lease after its
-// producer was lost, until a producer offers the same memory again. The default is
-// [DefaultTimeout]; with 0 the attachment's Context ends with the lease. [Attach] ignores
-// this option.
-func WithoutLease(d time.Duration) AttachOption {
-	return attachOption(func(o *attachOptions) { o.leaseless = d })
+// WithMaxAbsence bounds how long an attachment of [Follow] stays without a lease after its producer
+// was lost or has begun to restart, until a producer offers the same memory again. Then its Context
+// ends. The default, 0, is no bound: what is mapped stays good. [Attach] ignores this option.
+func WithMaxAbsence(d time.Duration) AttachOption {
+	return attachOption(func(o *attachOptions) { o.maxAbsence = d })
 }
-
-// errTakenBack says that the producer that took the lease back is there still.
-var errTakenBack = errors.New("share: the producer has taken the lease back and goes on")
 
 // isOver reports whether no other lease can follow t, which has ended. A lease with memory
 // of its own ([WithCursors]) is the last.
 func (a *Attachment) isOver(t *leaseConn) bool {
-	return !a.opts.follows || a.opts.leaseless == 0 || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) ||
-		!errors.Is(t.reason, ErrRevoked) && !errors.Is(t.reason, sock.ErrPeerLost)
+	return !a.opts.follows || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) ||
+		!errors.Is(t.reason, ErrRestarting) && !errors.Is(t.reason, sock.ErrPeerLost)
 }
 
 // mayResume reports whether to take another lease of the memory.
 func (a *Attachment) mayResume(t *leaseConn) bool { return a.open.Err() == nil && !a.isOver(t) }
 
-// another takes another lease. It returns nil if there is none in time, if the name stands
-// for other memory, or if the attachment is closed. If a producer ended its offer in order,
-// its successor is there already, or there is none.
-func (a *Attachment) another(t *leaseConn) *leaseConn {
-	ctx, cancel := context.WithTimeout(a.more, a.opts.leaseless)
-	defer cancel()
+// another takes another lease. It returns nil, and maybe why, if there is none in time, if the name
+// stands for other memory, or if the attachment is closed.
+func (a *Attachment) another(t *leaseConn) (next *leaseConn, why error) {
+	ctx := a.more
+	if bound := a.opts.maxAbsence; bound > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, bound)
+		defer cancel()
+	}
 	for pause := followMin; ; pause = min(2*pause, followMax) {
 		from := a.resuming()
 		from.opts.quiet()
-		if errors.Is(t.reason, ErrRevoked) {
-			from.behind = t
-		}
-		err := from.lease(ctx)
-		if err == nil {
-			return a.change(t, from)
-		}
-		if !retryable(err) || from.behind != nil && isNobody(err) {
-			return nil
+		switch err := from.lease(ctx); {
+		case err == nil:
+			return a.change(t, from), nil
+		case !retryable(err):
+			return nil, err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil
+			return nil, nil
 		}
 	}
-}
-
-// isNobody reports whether err says that nobody offers the name.
-func isNobody(err error) bool {
-	var no *RefusalError
-	return errors.Is(err, sock.ErrNoListener) || errors.As(err, &no) && no.Code == RefusedName
 }
 
 // change makes the new lease of from the attachment's, after t, unless the attachment was
@@ -107,15 +96,4 @@ func (a *Attachment) keepWatch(w *serve.Watch) {
 		a.former = a.former[1:]
 	}
 	a.former = append(a.former, w)
-}
-
-// isOf reports whether t, which may be nil, is a lease of that producer.
-func (t *leaseConn) isOf(peer sock.Peer, p *sock.Process) bool {
-	if t == nil {
-		return false
-	}
-	if w := t.fence.Watch; w != nil && w.Process.ID() != "" && p.ID() != "" {
-		return w.Process.ID() == p.ID()
-	}
-	return peer.PID != 0 && peer.PID == t.offer.Producer.PID
 }

@@ -73,8 +73,8 @@ func TestSuccessorTakesOver(t *testing.T) {
 	require.NoError(t, v1.Remove())
 	require.NoError(t, v1.Close())
 	require.ErrorIs(t, s1.end(t), ErrClosed)
-	require.ErrorIs(t, awaitDone(t, old), ErrRevoked)
-	require.ErrorIs(t, awaitDone(t, from), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, old), ErrRestarting)
+	require.ErrorIs(t, awaitDone(t, from), ErrRestarting)
 	require.ErrorIs(t, from.Close(), ErrInUse)
 	require.NoError(t, late.Err())
 	requireNoise(t, ctx, attached(t, v2, "data", dev).Buffer(), 1)
@@ -183,7 +183,7 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	require.Nil(t, <-waits.att)
 	require.True(t, retryable(<-waits.err), "Follow asks again")
 
-	require.ErrorIs(t, awaitDone(t, old), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, old), ErrRestarting)
 	next := ok(old.Resume(soon(t)))(t)
 	require.Len(t, v2.Leases("data"), 1)
 	require.Equal(t, v2.Leases("data")[0].Peer(), next.Offer().Producer)
@@ -225,7 +225,7 @@ func TestMemoryIsOfferedOnFromProcessToProcess(t *testing.T) {
 	v2.says(t, "listening")
 	second := attachedAt(t, paths[1], dev, WithAccess(ReadWrite))
 	v1.end(t)
-	require.ErrorIs(t, awaitDone(t, first), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, first), ErrWithdrawn)
 	require.Equal(t, generation, second.Offer().Descriptor.Generation)
 	requireNoise(t, ctx, second.Buffer(), 1)
 

@@ -39,21 +39,26 @@ func (l *Lease) Process() (*sock.Process, error) { return l.lease().Process() }
 func (l *Lease) Access() gpumem.Access { return l.lease().Access() }
 
 // Err returns why the lease has ended, after Done: nil if the consumer has closed its
-// attachment; a [*LostError] if it was killed or went without a farewell; [ErrRevoked]; or
-// the error of the Ended event. For a consumer that is older than farewells, it is nil even
+// attachment; a [*LostError] if it was killed or went without a farewell; [ErrRevoked],
+// [ErrWithdrawn], [ErrSuperseded] or [ErrRestarting] if this side has ended it; or the error of the
+// Ended event. For a consumer that is older than farewells, it is nil even
 // if the consumer was killed. If the consumer may still have legacy memory open, the error
 // matches [ErrStillOpen] as well.
 func (l *Lease) Err() error { return l.lease().Err() }
 
-// Revoke takes this lease back: the consumer is told and disconnected, and its
-// attachment, or its Attach, ends with [ErrRevoked]. The offer and its other leases go on.
+// Revoke takes this lease back: the consumer is told why and disconnected, and its
+// attachment, or its Attach, ends with [ErrRevoked] and the reason, which may be "". The offer and its other leases go on.
 // Revoke does not wait ([Lease.Done] does); after the lease's end it does nothing.
 //
 // The consumer keeps its descriptors and its mappings: nobody can take them back. It is
 // asked to close legacy memory, and the lease ends when it has, or with [ErrStillOpen].
 // The consumer may attach again. If its data was there already, the lease still counts for
 // [WithLeases].
-func (l *Lease) Revoke() { l.lease().Revoke() }
+func (l *Lease) Revoke(reason string) { l.lease().Revoke(reason) }
+
+// Released reports whether the lease has ended and the consumer does not use the memory any more: it
+// has said so, or its process has died ([Released]).
+func (l *Lease) Released() bool { return l.lease().Released() }
 
 // AwaitFence waits until the lease has ended and the consumer is fenced as wanted. With a
 // context that is done, it only checks. It does not end the lease ([Lease.Revoke] does).

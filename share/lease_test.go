@@ -71,9 +71,9 @@ func TestLeaseIsDone(t *testing.T) {
 		"good":          {func(_ *served, _ *Lease, a *Attachment) error { return a.Report(soon(t), nil) }, nil, sock.ErrPeerLost, nil},
 		"not good":      {func(_ *served, _ *Lease, a *Attachment) error { return a.Report(soon(t), bad) }, ErrVerdict, sock.ErrPeerLost, nil},
 		"too long":      {nil, ErrTimeout, ErrRefused, nil},
-		"revoked":       {func(_ *served, l *Lease, _ *Attachment) error { l.Revoke(); return nil }, ErrRevoked, ErrRevoked, nil},
-		"offer ended":   {func(s *served, _ *Lease, _ *Attachment) error { s.cancel(); return nil }, ErrRevoked, ErrRevoked, nil},
-		"server closed": {func(s *served, _ *Lease, _ *Attachment) error { return s.Close() }, ErrClosed, ErrRevoked, ErrClosed},
+		"revoked":       {func(_ *served, l *Lease, _ *Attachment) error { l.Revoke(""); return nil }, ErrRevoked, ErrRevoked, nil},
+		"offer ended":   {func(s *served, _ *Lease, _ *Attachment) error { s.cancel(); return nil }, ErrWithdrawn, ErrWithdrawn, nil},
+		"server closed": {func(s *served, _ *Lease, _ *Attachment) error { return s.Close() }, ErrClosed, ErrWithdrawn, ErrClosed},
 		"bad record": {func(_ *served, _ *Lease, a *Attachment) error {
 			return a.now.Load().transport.Send(soon(t), isMapped(buf))
 		}, ErrProtocol, ErrRefused, nil},
@@ -104,7 +104,7 @@ func TestLeaseIsDone(t *testing.T) {
 			}
 			why := l.Err()
 			require.Equal(t, why, s.await(t, Ended, 1).Err)
-			l.Revoke()
+			l.Revoke("")
 			require.Equal(t, why, l.Err())
 			if errors.Is(why, ErrRevoked) {
 				require.ErrorIs(t, l.Notify(soon(t), nil), ErrRevoked)
@@ -169,8 +169,8 @@ func TestRevoke(t *testing.T) {
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	s.await(t, Mapped, 1)
 
-	mine.Revoke()
-	require.Equal(t, wire.Revoke{Text: "the producer has taken this lease back"}, heard(t, conn))
+	mine.Revoke("another one needs it")
+	require.Equal(t, wire.Revoke{Text: "another one needs it", Reason: wire.EndRevoked}, heard(t, conn))
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, awaitEnd(t, srv, mine), ErrRevoked)
 	require.NotErrorIs(t, mine.Err(), context.Canceled)
@@ -196,7 +196,7 @@ func TestRevokeBeforeAnythingIsSent(t *testing.T) {
 			}
 			p, s := prepared(t, srv, "data", buf, ReadOnly, OnLease(func(l *Lease) {
 				if l.Number() == 1 {
-					l.Revoke()
+					l.Revoke("")
 				}
 			}))
 			if !isEarly {
@@ -224,7 +224,7 @@ func TestRevokeWhileTheDataIsPublished(t *testing.T) {
 		conn := asked(t, srv, wants(dev))
 		require.IsType(t, wire.Offer{}, heard(t, conn))
 		l := next(t, begun)
-		go l.Revoke()
+		go l.Revoke("")
 		s.start(t, "data", p.Offer)
 		m := heard(t, conn)
 		if _, ok := m.(wire.Publish); ok {
@@ -320,7 +320,7 @@ func TestOfferEndsWithItsLeases(t *testing.T) {
 	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, onLease, WithLeases(2))
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)
-	next(t, begun).Revoke()
+	next(t, begun).Revoke("")
 	require.IsType(t, wire.Revoke{}, heard(t, conn))
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
@@ -330,7 +330,7 @@ func TestOfferEndsWithItsLeases(t *testing.T) {
 	var no *RefusalError
 	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
 	require.Equal(t, RefusedBusy, no.Code)
-	next(t, begun).Revoke()
+	next(t, begun).Revoke("")
 	require.ErrorIs(t, awaitDone(t, first), ErrRevoked)
 	s.await(t, Ended, 2)
 	require.Empty(t, s.result, "one is still attached")

@@ -66,7 +66,7 @@ func (a *Attachment) follow(t *leaseConn) {
 		t.reason = ErrClosed
 	}
 	t.reason = t.fence.Lost(t.transport, t.says, t.reason)
-	t.fence.Released = t.transport.Left || errors.Is(t.reason, ErrRevoked)
+	t.fence.Released = t.transport.Left || serve.IsEnded(t.reason)
 	t.hangUp(last)
 }
 
@@ -80,7 +80,7 @@ func (t *leaseConn) read() error {
 			return err
 		case wire.Progress:
 		case wire.Revoke:
-			return ErrRevoked
+			return serve.RevokedError(m)
 		default:
 			return serve.Unexpected(m, "from a producer whose offer was taken")
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -151,7 +152,7 @@ func TestFault10_LegacyAttachment(t *testing.T) {
 	require.NoError(t, att.Close())
 
 	require.NoError(t, c.in.Close())
-	require.ErrorIs(t, awaitDone(t, again), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, again), ErrWithdrawn)
 	requireNoiseAt(t, ctx, again.Ptr(), again.Size(), 1)
 	require.NoError(t, again.Close())
 	require.NoError(t, c.cmd.Wait())
@@ -202,7 +203,7 @@ func requireInUse(t *testing.T, m *Legacy, c *child) {
 //
 //fault:rows 5
 func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
-	revoke := func(_ *served, l *Lease) { l.Revoke() }
+	revoke := func(_ *served, l *Lease) { l.Revoke("") }
 	cancel := func(s *served, _ *Lease) { s.cancel() }
 	closeServer := func(s *served, _ *Lease) { go s.Close() }
 	for name, c := range map[string]struct {
@@ -252,7 +253,7 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 				require.ErrorIs(t, m.Close(), ErrInUse, "others may come")
 				start(t, "consumer", srv.Path(), "").end(t)
 			} else {
-				require.ErrorIs(t, l.Err(), ErrRevoked)
+				require.True(t, serve.IsEnded(l.Err()), "%v", l.Err())
 			}
 			s.cancel()
 			require.ErrorIs(t, s.end(t), c.offer)
@@ -278,7 +279,7 @@ func TestFault13_LegacyMemoryIsFreed(t *testing.T) {
 	t.Logf("was at %s, is at %s", m.Ptr(), mem.Ptr())
 	require.NoError(t, early.Send(soon(t), wire.Encode(wire.Mapped{Generation: m.Generation()})))
 	for i, conn := range []*sock.Conn{early, askedLegacy(t, srv, dev)} {
-		require.Equal(t, wire.Revoke{Text: "the memory is not there any more"}, heard(t, conn), "nobody is given the handle")
+		require.Equal(t, wire.Revoke{Text: "the memory is not there any more", Reason: wire.EndWithdrawn}, heard(t, conn), "nobody is given the handle")
 		require.NoError(t, conn.Close())
 		require.ErrorIs(t, s.await(t, Ended, i+1).Err, ErrMemoryGone)
 	}

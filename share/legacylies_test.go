@@ -189,15 +189,15 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 		want     error
 	}
 	nothing := func(*served, *Lease) {}
-	revoke := func(_ *served, l *Lease) { l.Revoke() }
+	revoke := func(_ *served, l *Lease) { l.Revoke("") }
 	silence := []OfferOption{WithVerdict(), timeoutFrom(Mapped, 1, brief)}
 	_, ctx := leavesNothing(t)
 	sideBySide(t, map[string]caseOf{
 		"revoked":               {"stop when revoked", "mapped", nil, revoke, ErrRevoked},
 		"revoked when opened":   {"stop when opened", "opened", nil, revoke, ErrRevoked},
 		"silent with verdict":   {"stop when mapped", "mapped", silence, nothing, ErrTimeout},
-		"the offer ends":        {"stop when mapped", "mapped", nil, func(s *served, _ *Lease) { s.cancel() }, ErrRevoked},
-		"the offer is given up": {"stop when opened", "opened", nil, nil, ErrRevoked},
+		"the offer ends":        {"stop when mapped", "mapped", nil, func(s *served, _ *Lease) { s.cancel() }, ErrWithdrawn},
+		"the offer is given up": {"stop when opened", "opened", nil, nil, ErrWithdrawn},
 	}, func(t *testing.T, _ string, c caseOf) {
 		m := newLegacy(t, ctx, 1<<20)
 		srv := listen(t)
@@ -288,7 +288,7 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 		}
 		s.cancel()
 		if !c.refuses {
-			require.Equal(t, wire.Revoke{Text: "the producer has ended the offer"}, heard(t, conn))
+			require.Equal(t, wire.Revoke{Text: "the producer has ended the offer", Reason: wire.EndWithdrawn}, heard(t, conn))
 		}
 		for _, record := range c.says {
 			_ = conn.Send(soon(t), record)
@@ -300,7 +300,7 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 			return
 		}
 		require.ErrorIs(t, s.end(t), ErrStillOpen)
-		require.Equal(t, !c.refuses, errors.Is(l.Err(), ErrRevoked))
+		require.Equal(t, !c.refuses, errors.Is(l.Err(), ErrWithdrawn))
 		require.GreaterOrEqual(t, time.Since(began), timeout, "it has all of its time")
 	})
 }

@@ -186,7 +186,7 @@ func childPoisonedProducer() error {
 // and they learn that it is gone. The memory returns when they are done.
 func TestFault47_PoisonedProducer(t *testing.T) {
 	for do, want := range map[string]error{
-		"expected": ErrRefused, "prepared": ErrRevoked, "serving": ErrRevoked, "serving, and gone": sock.ErrPeerLost,
+		"expected": ErrRefused, "prepared": ErrWithdrawn, "serving": ErrWithdrawn, "serving, and gone": sock.ErrPeerLost,
 	} {
 		t.Run(do, func(t *testing.T) {
 			dev, ctx := leavesNothing(t)

@@ -105,8 +105,8 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 		want    error
 		says    string // the consumer
 	}{
-		"given up":      {func(_ *Server, p *Prepared, _ context.CancelFunc) error { return p.Close() }, DefaultTimeout, ErrRevoked, ""},
-		"server closed": {func(s *Server, _ *Prepared, _ context.CancelFunc) error { return s.Close() }, DefaultTimeout, ErrRevoked, ""},
+		"given up":      {func(_ *Server, p *Prepared, _ context.CancelFunc) error { return p.Close() }, DefaultTimeout, ErrWithdrawn, ""},
+		"server closed": {func(s *Server, _ *Prepared, _ context.CancelFunc) error { return s.Close() }, DefaultTimeout, ErrWithdrawn, ""},
 		"never":         {func(*Server, *Prepared, context.CancelFunc) error { return nil }, brief, ErrTimeout, "took too long"},
 		"canceled":      {func(_ *Server, _ *Prepared, cancel context.CancelFunc) error { cancel(); return nil }, DefaultTimeout, context.Canceled, "canceled"},
 	} {

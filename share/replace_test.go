@@ -145,7 +145,7 @@ func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
 	}
 	require.Positive(t, n)
 	require.NoError(t, old.end(t))
-	require.ErrorIs(t, old.await(t, Ended, 1).Err, ErrRevoked)
+	require.ErrorIs(t, old.await(t, Ended, 1).Err, ErrSuperseded)
 	c.kill()
 	require.NoError(t, fresh.await(t, Ended, n).Err)
 }

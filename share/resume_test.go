@@ -22,7 +22,7 @@ func lostAttachment(t testing.TB, dev *cu.Device, buf *vmm.Buffer, opts ...Attac
 	put(t, srv, buf)
 	att := attached(t, srv, "data", dev, opts...)
 	require.NoError(t, srv.Close())
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
 	return att
 }
 
@@ -59,7 +59,7 @@ func TestResume(t *testing.T) {
 		require.NoError(t, l.Notify(soon(t), []byte("hello")))
 		require.Equal(t, "hello", string(<-next.Notices()))
 		requireNoise(t, ctx, next.Buffer(), 1)
-		l.Revoke()
+		l.Revoke("")
 		require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
 		require.NoError(t, srv.Close())
 		att = next
@@ -187,7 +187,7 @@ func TestSupersede(t *testing.T) {
 	require.NoError(t, att.Err())
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, old.Close())
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, att), ErrSuperseded)
 	require.NoError(t, next.Close())
 	(*Standing)(nil).Supersede(1)
 }
@@ -213,11 +213,11 @@ func TestOfferFiles(t *testing.T) {
 	writer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
 	requireNoise(t, ctx, writer.Buffer(), 2)
 	require.NoError(t, first.Close())
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, att), ErrSuperseded)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	closed := make(chan error, 1)
 	go func() { closed <- second.Close() }()
-	require.ErrorIs(t, awaitDone(t, writer), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, writer), ErrWithdrawn)
 	<-briefly(t).Done()
 	require.Empty(t, closed, "it waits for the release")
 	require.NoError(t, writer.Close())
@@ -286,8 +286,8 @@ func TestOfferResumed(t *testing.T) {
 	put(t, first, buf)
 	att, late := attached(t, first, "data", dev), attached(t, first, "data", dev)
 	require.NoError(t, first.Close())
-	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
-	require.ErrorIs(t, awaitDone(t, late), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
+	require.ErrorIs(t, awaitDone(t, late), ErrWithdrawn)
 
 	second := again(t, att)
 	one, files, err := buf.Export()
@@ -308,7 +308,7 @@ func TestOfferResumed(t *testing.T) {
 
 	require.NoError(t, early.Close())
 	require.NoError(t, beside.Close())
-	require.ErrorIs(t, awaitDone(t, next), ErrRevoked)
+	require.ErrorIs(t, awaitDone(t, next), ErrWithdrawn)
 	require.ErrorIs(t, errOf(next.Resume(soon(t))), ErrStale)
 	require.NoError(t, next.Close())
 	require.NoError(t, now.Close())

@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -45,6 +46,19 @@ func (s *Server) Reclaim() { s.server().Reclaim() }
 // [OnEvent], which must not call it.
 func (s *Server) Close() error { return s.server().Close() }
 
+// Shutdown ends the server for a successor: the next run of this program, or a process to which the
+// socket was handed over or that has copies of it ([Server.Files]), in which peers that connect
+// meanwhile wait. Consumers learn that the producer is restarting ([ErrRestarting]): [Follow] goes on
+// with the memory that is mapped, and comes back. Shutdown waits for consumers that are attaching, until
+// ctx is done, and then does what Close does. With a context that has ended it does nothing and returns
+// that error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	if err := plain.ContextErr(ctx); err != nil {
+		return err
+	}
+	return s.server().Shutdown(ctx)
+}
+
 // Remove removes the socket and its lock file without waiting, for a process that is about
 // to end without Close. After Close it does nothing.
 func (s *Server) Remove() error { return s.server().Remove() }
@@ -74,8 +88,7 @@ func (s *Server) Working(name string, done, total uint64) { s.server().Working(n
 //
 // A successor that offers the same memory attaches to it first, [WithReoffer]; its lease
 // goes on like the others. Consumers do not notice the handover. When their offer here ends
-// ([ErrRevoked]), they attach again; [Follow] resumes the lease with the successor without
-// disturbing its user.
+// ([ErrRestarting]), [Follow] resumes the lease with the successor without disturbing its user.
 //
 // After an error the server goes on as before, and serves the consumers that waited. The
 // errors are those of [sock.Listener.HandOver], which also says what becomes of to. Bound

@@ -192,10 +192,10 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		}, ErrProtocol, nil},
 		"fault 64: stays, and the offer ends": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
 			s.cancel()
-		}, ErrRevoked, nil},
+		}, ErrWithdrawn, nil},
 		"fault 64: stays, and the server is closed": {DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
 			require.NoError(t, s.Close())
-		}, ErrRevoked, ErrClosed},
+		}, ErrWithdrawn, ErrClosed},
 	}, func(t *testing.T, name string, c caseOf) {
 		buf := manyRecords(t, dev)
 		srv := listen(t)
@@ -212,7 +212,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		other := attached(t, srv, "data", dev)
 		c.then(t, s, conn)
 		ended := s.await(t, Ended, 1)
-		if c.want != ErrRevoked {
+		if c.want != ErrWithdrawn {
 			require.NoError(t, other.Err())
 			s.cancel()
 		}
@@ -221,7 +221,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 			ended = s.await(t, Ended, 2)
 		}
 		require.ErrorIs(t, ended.Err, c.want)
-		if c.want != ErrRevoked {
+		if c.want != ErrWithdrawn {
 			require.NotErrorIs(t, ended.Err, context.Canceled, "nobody did")
 		}
 	})

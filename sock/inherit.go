@@ -31,6 +31,10 @@ func (l *Listener) Reclaim() {
 	}
 }
 
+// IsShared reports whether another process may have copies of the socket: after
+// [Listener.Files] or [WithInherited], and until [Listener.Reclaim].
+func (l *Listener) IsShared() bool { return l.sock() != nil && l.kept.Load() }
+
 func (l *Listener) copies() (files []*os.File, err error) {
 	listener, err := l.s.copy("listener")
 	if err != nil {

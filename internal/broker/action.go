@@ -12,15 +12,17 @@ import (
 type Reason int
 
 const (
-	Withdrawn Reason = iota + 1 // its offer has ended
-	Revoked                     // its lease was taken back
-	Left                        // it left in order
-	Lost                        // its connection ended without a farewell
-	Judged                      // it gave its verdict
-	Failed                      // it broke the protocol, took too long, could not attach or be served
+	Withdrawn  Reason = iota + 1 // its offer has ended, and the name is given up
+	Superseded                   // other memory has the name, and the time of the older is over
+	Revoked                      // its lease was taken back
+	Restarting                   // the offer's maker ends for a successor
+	Left                         // it left in order
+	Lost                         // its connection ended without a farewell
+	Judged                       // it gave its verdict
+	Failed                       // it broke the protocol, took too long, could not attach or be served
 )
 
-var reasons = []string{"", "withdrawn", "revoked", "left", "lost", "judged", "failed"}
+var reasons = []string{"", "withdrawn", "superseded", "revoked", "restarting", "left", "lost", "judged", "failed"}
 
 // String returns the reason as the tables have it.
 func (r Reason) String() string { return reasons[r] }
@@ -136,10 +138,12 @@ type (
 		At    time.Time
 	}
 
-	// Over says that an offer ends. Idle: it had no lease for as long as its terms allow.
+	// Over says that an offer ends, and how its leases do. Idle: it had no lease for as long as its
+	// terms allow.
 	Over struct {
-		Offer OfferID
-		Idle  bool
+		Offer  OfferID
+		Reason Reason
+		Idle   bool
 	}
 
 	// Finished says that an offer's leases have ended, and that nobody writes its memory any

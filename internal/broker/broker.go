@@ -115,7 +115,7 @@ func (b *Broker) report(s *session, n *name) {
 	b.do(Progress{s.id, n.done, n.total})
 }
 
-func (Close) apply(b *Broker) {
+func (e Close) apply(b *Broker) {
 	b.closed = true
 	for _, id := range sorted(b.sessions) {
 		if s := b.sessions[id]; s.lease == nil {
@@ -124,7 +124,7 @@ func (Close) apply(b *Broker) {
 	}
 	for _, id := range sorted(b.offers) {
 		if o := b.offers[id]; !o.over {
-			b.end(o, false)
+			b.end(o, o.endReason(e.Restarting), false)
 		}
 	}
 }

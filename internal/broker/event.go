@@ -94,7 +94,10 @@ type (
 	Retire struct{ Offer OfferID }
 
 	// Withdraw ends an offer, in whatever state it is.
-	Withdraw struct{ Offer OfferID }
+	Withdraw struct {
+		Offer      OfferID
+		Restarting bool // there is or will be a successor
+	}
 
 	// GiveUp ends the wait for an offer's fences.
 	GiveUp struct{ Offer OfferID }
@@ -103,7 +106,7 @@ type (
 	Tick struct{ Offer OfferID }
 
 	// Close ends everything.
-	Close struct{}
+	Close struct{ Restarting bool } // there is or will be a successor
 )
 
 // Events of sessions and processes.

@@ -55,6 +55,7 @@ type world struct {
 	rand     *rand.Rand
 	broker   *Broker
 	now      time.Time
+	event    Event // the last
 	id       uint64
 	offers   map[OfferID]*worldOffer
 	sessions map[SessionID]*worldSession
@@ -75,6 +76,7 @@ type worldOffer struct {
 	timer                                           time.Time
 	writers                                         map[ProcessID]bool // may still write
 	doubtful                                        bool               // somebody may, of whom it cannot be known
+	why                                             Reason             // it is over
 }
 
 type worldSession struct {
@@ -103,6 +105,7 @@ func (w *world) log() (all string) {
 }
 
 func (w *world) bring(e Event) {
+	w.event = e
 	w.trace = append(w.trace, fmt.Sprintf("%T%+v", e, e))
 	for _, a := range slices.Clone(w.broker.Step(w.now, e)) {
 		w.trace = append(w.trace, fmt.Sprintf("    → %T%+v", a, a))
@@ -167,7 +170,7 @@ func (w *world) step() {
 		}
 	case 10:
 		if o := pick(w, w.offers, func(o *worldOffer) bool { return !o.over }); o != nil {
-			w.bring(Withdraw{o.id})
+			w.bring(Withdraw{o.id, w.rand.IntN(2) == 0})
 			w.check(o.over, "offer %d was withdrawn and is not over", o.id)
 		}
 	case 11:
@@ -471,8 +474,27 @@ func (w *world) see(a Action) {
 		s.refused = true
 	case End:
 		w.check(a.Served == s.served && a.Mapped == s.mapped, "session %d ends %+v", s.id, a)
+		w.check(s.offer == nil || !s.offer.over || a.Reason == s.offer.why, "session %d ends %v, and its offer %v", s.id, a.Reason, s.offer)
 		s.ended, s.consults, s.waits = true, 0, false
 	}
+}
+
+// reasonOf returns how the leases of an offer have to end that is over by the event.
+func (w *world) reasonOf(o *worldOffer) Reason {
+	restarting := false
+	switch e := w.event.(type) {
+	case Withdraw:
+		restarting = e.Restarting
+	case Close:
+		restarting = e.Restarting
+	}
+	switch {
+	case restarting:
+		return Restarting
+	case o.replaced:
+		return Superseded
+	}
+	return Withdrawn
 }
 
 func (w *world) seeGrant(s *worldSession, a Grant) {
@@ -539,7 +561,8 @@ func (w *world) seeOffer(a Action) {
 				w.expected[o.terms.Record.Name] = false
 			}
 		}
-		o.over, o.begins = true, false
+		o.over, o.begins, o.why = true, false, w.reasonOf(o)
+		w.check(a.Reason == o.why, "offer %d ends %v, and not %v", o.id, a.Reason, o.why)
 	case Finished:
 		o := w.offers[a.Offer]
 		w.check(o.over && !o.finished, "offer %d is finished and not over, or twice", o.id)
@@ -609,7 +632,7 @@ func (w *world) lookWaiting(s *worldSession) {
 // end ends everything, and checks that nothing is left.
 func (w *world) end() {
 	w.closed = true
-	w.bring(Close{})
+	w.bring(Close{w.rand.IntN(2) == 0})
 	for _, o := range w.offers {
 		w.check(o.over, "offer %d goes on after Close", o.id)
 	}
@@ -646,7 +669,7 @@ func onlyExpected(b *Broker) bool {
 func TestEventsOfNothing(t *testing.T) {
 	b := New(Options{})
 	for _, e := range []Event{
-		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Retire{1}, Withdraw{1}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2}, Expect{"a\nb"},
+		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Retire{1}, Withdraw{1, false}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2}, Expect{"a\nb"},
 	} {
 		require.Empty(t, b.Step(time.Now(), e), "%T", e)
 	}

@@ -200,18 +200,29 @@ func (e Retire) apply(b *Broker) {
 
 func (e Withdraw) apply(b *Broker) {
 	if o := b.offers[e.Offer]; o != nil && !o.over {
-		b.end(o, false)
+		b.end(o, o.endReason(e.Restarting), false)
 	}
 }
 
+// endReason returns why leases end with their offer.
+func (o *offer) endReason(restarting bool) Reason {
+	switch {
+	case restarting:
+		return Restarting
+	case o.replaced:
+		return Superseded
+	}
+	return Withdrawn
+}
+
 // end ends an offer: its name is free, and its leases end.
-func (b *Broker) end(o *offer, idle bool) {
+func (b *Broker) end(o *offer, why Reason, idle bool) {
 	o.over, o.awaits = true, false
-	b.do(Over{o.id, idle})
+	b.do(Over{o.id, why, idle})
 	b.unname(o)
 	b.wakeBehind(o)
 	for _, s := range slices.Clone(o.live) {
-		b.leave(s, Withdrawn)
+		b.leave(s, why)
 	}
 	b.finish(o)
 }
@@ -260,7 +271,7 @@ func (b *Broker) endIfDone(o *offer) {
 		b.finish(o)
 	case t.Stands || !o.published:
 	case t.Leases > 0 && o.ended >= t.Leases, o.replaced && active == 0:
-		b.end(o, false)
+		b.end(o, o.endReason(false), false)
 	default:
 		b.idle(o)
 	}
@@ -281,9 +292,9 @@ func (e Tick) apply(b *Broker) {
 	}
 	switch {
 	case o.terms.Grace > 0 && o.replaced && !b.now.Before(o.graceAt):
-		b.end(o, false)
+		b.end(o, o.endReason(false), false)
 	case o.terms.Idle > 0 && o.places == o.ended && !b.now.Before(o.idleAt):
-		b.end(o, true)
+		b.end(o, o.endReason(false), true)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -65,7 +66,8 @@ func ExitCode(err error) int {
 		return ExitPeer
 	case is(err, share.ErrVerdict, sock.ErrRefused, share.ErrRefused):
 		return ExitFailed
-	case is(err, context.DeadlineExceeded, share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, share.ErrStillOpen, sock.ErrPeerLost):
+	case is(err, context.DeadlineExceeded, share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrStillOpen, sock.ErrPeerLost),
+		serve.IsEnded(err):
 		return ExitPeer
 	case is(err, vmm.ErrDescriptor, vmm.ErrKind):
 		return ExitFailed

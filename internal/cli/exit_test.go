@@ -38,7 +38,7 @@ func TestExitCodes(t *testing.T) {
 			cu.ErrSymbolMissing, &cu.SymbolError{Symbol: "cuMemCreate"},
 		}},
 		{ExitPeer, []error{
-			context.DeadlineExceeded, errors.Join(context.DeadlineExceeded, driver(cu.ErrOutOfMemory)), share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrRevoked, share.ErrStillOpen, sock.ErrPeerLost,
+			context.DeadlineExceeded, errors.Join(context.DeadlineExceeded, driver(cu.ErrOutOfMemory)), share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrWithdrawn, share.ErrSuperseded, share.ErrRevoked, share.ErrRestarting, share.ErrStillOpen, sock.ErrPeerLost,
 			&share.RefusalError{Code: share.RefusedTimeout},
 		}},
 	} {

@@ -22,8 +22,14 @@ var (
 	ErrVersion = wire.ErrVersion
 	// ErrRefused matches every RefusalError.
 	ErrRefused = errors.New("share: refused by the peer")
-	// ErrRevoked says that the producer took the offer, or this lease of it, back.
+	// ErrWithdrawn says that the producer has ended the offer and given its name up.
+	ErrWithdrawn = errors.New("share: withdrawn by the producer")
+	// ErrSuperseded says that the producer offers other memory in this place.
+	ErrSuperseded = errors.New("share: the producer offers newer memory")
+	// ErrRevoked says that the producer took this lease back; its words follow.
 	ErrRevoked = errors.New("share: revoked by the producer")
+	// ErrRestarting says that the producer ends for a successor.
+	ErrRestarting = errors.New("share: the producer is restarting")
 	// ErrProtocol says that the peer sent a record where another one belongs.
 	ErrProtocol = errors.New("share: unexpected record")
 	// ErrTimeout says that a peer took too long over a step.
@@ -67,6 +73,32 @@ func (e *RefusalError) Error() string {
 // Is matches [ErrRefused], and [ErrUnsupported] and [ErrStale] for those codes.
 func (e *RefusalError) Is(target error) bool {
 	return target == ErrRefused || target == ErrUnsupported && e.Code == wire.RefusedUnsupported || target == ErrStale && e.Code == wire.RefusedStale
+}
+
+// RevokedError returns the error of a REVOKE.
+func RevokedError(r wire.Revoke) error {
+	switch r.Reason {
+	case wire.EndWithdrawn:
+		return ErrWithdrawn
+	case wire.EndSuperseded:
+		return ErrSuperseded
+	case wire.EndRestarting:
+		return ErrRestarting
+	}
+	if r.Text == "" {
+		return ErrRevoked
+	}
+	return fmt.Errorf("%w: %s", ErrRevoked, printable(r.Text))
+}
+
+// IsEnded reports whether err says that the producer has ended the lease, for whichever reason.
+func IsEnded(err error) bool {
+	for _, end := range []error{ErrWithdrawn, ErrSuperseded, ErrRevoked, ErrRestarting} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
 }
 
 // A VerdictError is the error that a consumer reported.

@@ -113,7 +113,7 @@ func (o *Offering) awaitEarlier(ctx context.Context, wait bool) error {
 // connection until it has released the memory.
 func (l *Lease) isAskedToRelease(reason error) bool {
 	o := l.offering
-	return errors.Is(reason, ErrRevoked) && o.Record.Process.Flags&wire.ProcessWaits != 0 && l.session.want.Process.Told &&
+	return IsEnded(reason) && o.Record.Process.Flags&wire.ProcessWaits != 0 && l.session.want.Process.Told &&
 		l.event.Access == gpumem.ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.Fence.Ctx.Err() == nil
 }
 

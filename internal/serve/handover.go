@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
@@ -18,6 +19,14 @@ func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
 	if err := s.listener.HandOver(ctx, to); err != nil {
 		return err
 	}
+	s.mu.Lock()
+	s.successor = true
+	s.mu.Unlock()
+	return s.leave(ctx)
+}
+
+// leave waits until the consumers that have come to a socket which is another process' now are served.
+func (s *Server) leave(ctx context.Context) error {
 	if s.enter() != nil { // it was closed meanwhile, which told everybody
 		return nil
 	}
@@ -37,8 +46,62 @@ func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
 	return nil
 }
 
-// AwaitAttached waits until each consumer that has a lease has mapped the memory, or ctx is done.
-func (s *Server) AwaitAttached(ctx context.Context) {
+// Shutdown ends the server for a successor: consumers are told that it restarts. ctx bounds the wait for
+// those that are attaching.
+func (s *Server) Shutdown(ctx context.Context) error {
+	if s.isZero() {
+		return ErrClosed
+	}
+	err := s.Settle(ctx)
+	s.mu.Lock()
+	s.successor = true
+	s.mu.Unlock()
+	return join(err, s.Close())
+}
+
+// Settle waits until those that are attaching have mapped the memory, or ctx is done. If somebody has
+// copies of the socket (Files), no others are admitted from now on: they wait there.
+func (s *Server) Settle(ctx context.Context) (err error) {
+	s.mu.Lock()
+	leaves := s.listener.IsShared() && !s.successor && s.ctx.Err() == nil
+	s.mu.Unlock()
+	if leaves {
+		if err = s.leaveSocket(ctx); errors.Is(err, sock.ErrHandedOver) {
+			err = nil
+		}
+	}
+	s.awaitAttached(ctx)
+	return err
+}
+
+// leaveSocket admits no more consumers, and leaves the socket in place. For that it hands the listener
+// over to this process, which closes it at once.
+func (s *Server) leaveSocket(ctx context.Context) error {
+	from, to, err := sock.NewPair()
+	if err != nil {
+		return err
+	}
+	took := make(chan error, 1)
+	go func() { took <- takeAndLeave(ctx, to, s.Path()) }()
+	if err = s.listener.HandOver(ctx, from); err == nil {
+		err = s.leave(ctx)
+	}
+	err = errors.Join(err, from.Close()) // this ends takeAndLeave, too
+	return errors.Join(err, <-took, to.Close())
+}
+
+// takeAndLeave takes a socket over and leaves it in place, and accepts nobody.
+func takeAndLeave(ctx context.Context, from *sock.Conn, path string) error {
+	l, err := sock.TakeOver(ctx, from, path)
+	if err != nil {
+		return err
+	}
+	files, err := l.Files() // Close removes no socket whose files another process has
+	return errors.Join(err, sock.CloseFiles(files), l.Close())
+}
+
+// awaitAttached waits until each consumer that has a lease has mapped the memory, or ctx is done.
+func (s *Server) awaitAttached(ctx context.Context) {
 	s.mu.Lock()
 	if s.attaching == 0 {
 		s.mu.Unlock()

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -127,12 +128,30 @@ func (l *Lease) Err() error {
 	}
 }
 
-// Revoke takes this lease back.
-func (l *Lease) Revoke() {
-	if !l.isZero() {
-		l.offering.server.bring(broker.Revoke{Session: l.session.id}, nil)
+// Revoke takes this lease back, and says why.
+func (l *Lease) Revoke(reason string) {
+	if l.isZero() {
+		return
 	}
+	s := l.offering.server
+	s.mu.Lock()
+	if l.session.ended == 0 {
+		l.session.revoked = reason
+	}
+	work := s.step(broker.Revoke{Session: l.session.id})
+	s.mu.Unlock()
+	performAll(work)
 }
+
+// Released reports whether the lease has ended and the consumer does not use the memory any more.
+func (l *Lease) Released() bool { return l.AwaitFence(done, Released) == nil }
+
+// done is a context that has ended.
+var done = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // begin tells the application that the consumer was admitted, before it is sent anything.
 func (l *Lease) begin() {

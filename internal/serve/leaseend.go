@@ -31,31 +31,41 @@ func (l *Lease) why(err error, heard bool) error {
 func (l *Lease) over() error {
 	l.offering.server.mu.Lock()
 	defer l.offering.server.mu.Unlock()
-	if l.session.ended == broker.Revoked {
-		return ErrRevoked
+	return l.endedHere(l.session.ended)
+}
+
+// endedHere returns the error of a lease that this side ends, or nil.
+func (l *Lease) endedHere(why broker.Reason) error {
+	switch why {
+	case broker.Revoked:
+		return RevokedError(wire.Revoke{Text: l.session.revoked})
+	case broker.Superseded:
+		return ErrSuperseded
+	case broker.Withdrawn:
+		return because(ErrWithdrawn, l.offering.ended())
+	case broker.Restarting:
+		return because(ErrRestarting, l.offering.ended())
 	}
-	return l.offering.ended()
+	return nil
+}
+
+// because returns an end's error with its cause, if that says more.
+func because(end, cause error) error {
+	if cause == nil || errors.Is(cause, end) {
+		return end
+	}
+	return fmt.Errorf("%w: %w", end, cause)
 }
 
 // reasonOf returns why the lease has ended, for the application. err is the connection's.
 func (l *Lease) reasonOf(ended broker.Reason, err error, heard bool) error {
-	switch ended {
-	case broker.Judged:
+	if ended == broker.Judged {
 		return err
-	case broker.Revoked:
-		return ErrRevoked
-	case broker.Withdrawn:
-		return revoked(l.offering.ended())
+	}
+	if end := l.endedHere(ended); end != nil {
+		return end
 	}
 	return l.why(err, heard)
-}
-
-// revoked returns the error of a lease whose offer is over.
-func revoked(cause error) error {
-	if errors.Is(cause, ErrRevoked) {
-		return ErrRevoked
-	}
-	return fmt.Errorf("%w: %w", ErrRevoked, cause)
 }
 
 // end ends the lease. reason is nil if the consumer left in order.
@@ -116,19 +126,29 @@ func (l *Lease) lastWord(reason error) (last wire.Message, told bool) {
 	switch {
 	case reason == nil:
 		return nil, true
-	case errors.Is(reason, ErrRevoked):
-		if l.session.ended == broker.Revoked {
-			return wire.Revoke{Text: "the producer has taken this lease back"}, false
-		}
-		return wire.Revoke{Text: "the producer has ended the offer"}, false
+	case IsEnded(reason):
+		return l.revocation(), false
 	case errors.Is(reason, ErrVerdict), errors.Is(reason, sock.ErrPeerLost):
 		return nil, true
 	case errors.Is(reason, ErrRefused): // a refusal gets no answer
 		return nil, false
 	case errors.Is(reason, ErrMemoryGone):
-		return wire.Revoke{Text: "the memory is not there any more"}, false
+		return wire.Revoke{Text: "the memory is not there any more", Reason: wire.EndWithdrawn}, false
 	}
 	return Refusal(reason), false
+}
+
+// revocation returns what to tell the consumer of a lease that this side ends.
+func (l *Lease) revocation() wire.Revoke {
+	switch l.session.ended {
+	case broker.Superseded:
+		return wire.Revoke{Text: "the producer offers newer memory", Reason: wire.EndSuperseded}
+	case broker.Revoked:
+		return wire.Revoke{Text: l.session.revoked, Reason: wire.EndRevoked}
+	case broker.Restarting:
+		return wire.Revoke{Text: "the producer is restarting", Reason: wire.EndRestarting}
+	}
+	return wire.Revoke{Text: "the producer has ended the offer", Reason: wire.EndWithdrawn}
 }
 
 // ErrStillOpen matches every [*StillOpenError].

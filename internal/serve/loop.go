@@ -39,7 +39,7 @@ func performAll(work []*session) {
 func (s *Server) step(e broker.Event) (work []*session) {
 	for _, o := range slices.Clone(s.callers) {
 		if o.caller.Err() != nil {
-			work = s.stepOne(broker.Withdraw{Offer: o.id}, work)
+			work = s.stepOne(broker.Withdraw{Offer: o.id, Restarting: s.successor}, work)
 		}
 	}
 	return s.stepOne(e, work)

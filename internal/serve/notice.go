@@ -27,7 +27,7 @@ func (l *Lease) Notify(ctx context.Context, b []byte) error {
 		return err
 	}
 	if err := l.over(); err != nil {
-		return revoked(err)
+		return err
 	}
 	return l.transport.Notify(ctx, b)
 }

@@ -123,9 +123,9 @@ func (o *Offering) serve(ctx context.Context) error {
 	if err := o.publish(ctx); err != nil {
 		return join(err, o.end(err))
 	}
-	defer context.AfterFunc(ctx, func() { o.withdraw(ErrRevoked) })()
+	defer context.AfterFunc(ctx, func() { o.withdraw(ErrWithdrawn) })()
 	<-o.over
-	return join(o.failure, o.end(ErrRevoked))
+	return join(o.failure, o.end(ErrWithdrawn))
 }
 
 // publish publishes the offering: from now on consumers get it.
@@ -170,12 +170,14 @@ func (o *Offering) synchronize(ctx context.Context) error {
 
 // withdraw ends the offering with the broker, unless it is over: its name is free, and its leases end.
 func (o *Offering) withdraw(cause error) {
-	o.server.mu.Lock()
+	s := o.server
+	s.mu.Lock()
 	if !IsClosed(o.over) {
 		o.cause = cause
 	}
-	o.server.mu.Unlock()
-	o.server.bring(broker.Withdraw{Offer: o.id}, nil)
+	restarting := s.successor
+	s.mu.Unlock()
+	s.bring(broker.Withdraw{Offer: o.id, Restarting: restarting}, nil)
 }
 
 // noteOver notes that the offering is over, and why. It runs with the server's mu held.
@@ -188,7 +190,7 @@ func (o *Offering) noteOver(idle bool) {
 	case o.caller != nil && o.caller.Err() != nil:
 		o.cause = context.Cause(o.caller)
 	case o.cause == nil:
-		o.cause = ErrRevoked
+		o.cause = ErrWithdrawn
 	}
 	if idle {
 		o.failure = fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.Idle)

@@ -43,10 +43,10 @@ func (p *Prepared) Offer(ctx context.Context) error {
 	return p.o.serve(ctx)
 }
 
-// Close gives up an offer that was not made, and tells the consumers that wait for its data (ErrRevoked).
+// Close gives up an offer that was not made, and tells the consumers that wait for its data (ErrWithdrawn).
 func (p *Prepared) Close() error {
 	if p != nil && p.o != nil && p.over.CompareAndSwap(false, true) {
-		return p.o.end(ErrRevoked)
+		return p.o.end(ErrWithdrawn)
 	}
 	return nil
 }

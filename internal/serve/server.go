@@ -35,6 +35,7 @@ type Server struct {
 	fencing   []*Offering                 // those WithFence that have not finished
 	finished  []broker.OfferID            // by this step
 	watched   map[broker.ProcessID]*Watch // for offers that wait for their ends
+	successor bool                        // another process has, or will have, the names: leases end for a restart
 	attaching int                         // leases whose consumers have not mapped the memory yet
 	attached  chan struct{}               // closed when there is none; nil if nobody waits for that
 }
@@ -117,7 +118,7 @@ func (s *Server) Close() error {
 func (s *Server) end(cause error) {
 	s.mu.Lock() // Start starts accepting under it
 	s.stop(cause)
-	work := s.step(broker.Close{})
+	work := s.step(broker.Close{Restarting: s.successor})
 	s.mu.Unlock()
 	performAll(work)
 }

@@ -28,17 +28,18 @@ type session struct {
 	stop context.CancelFunc
 
 	// Under the server's mu:
-	timer  *time.Timer // bounds the time until the next message, or nil
-	due    time.Time   // when that is over, or 0
-	outbox []broker.Action
-	busy   bool          // somebody performs the outbox
-	free   chan struct{} // closed when nobody does any more; nil if nobody waits for that
-	lease  *Lease        // or nil
-	served bool          // the consumer was told that the data is there, or is about to be
-	ended  broker.Reason // why the session has ended, or 0
-	denied error         // what the application said last, or nil
-	err    error         // of this connection, if that is why it has ended; or why there is no lease
-	heard  bool          // err is of receiving, from a consumer that was told that its data is there
+	timer   *time.Timer // bounds the time until the next message, or nil
+	due     time.Time   // when that is over, or 0
+	outbox  []broker.Action
+	busy    bool          // somebody performs the outbox
+	free    chan struct{} // closed when nobody does any more; nil if nobody waits for that
+	lease   *Lease        // or nil
+	served  bool          // the consumer was told that the data is there, or is about to be
+	ended   broker.Reason // why the session has ended, or 0
+	revoked string        // why the application takes the lease back
+	denied  error         // what the application said last, or nil
+	err     error         // of this connection, if that is why it has ended; or why there is no lease
+	heard   bool          // err is of receiving, from a consumer that was told that its data is there
 }
 
 func newSession(s *Server, t *Transport) *session {

@@ -88,6 +88,6 @@ func (s *Standing) Close() error {
 	if s == nil || s.offering == nil {
 		return nil
 	}
-	s.close.Do(func() { s.err = s.offering.end(ErrRevoked) })
+	s.close.Do(func() { s.err = s.offering.end(ErrWithdrawn) })
 	return s.err
 }

@@ -192,16 +192,21 @@ func (d *verdictDecoder) read(r *reader) (err error) {
 	return err
 }
 
-type revokeDecoder struct {
-	noFields
-	m Revoke
-}
+type revokeDecoder struct{ m Revoke }
 
 func (d *revokeDecoder) message() Message { return d.m }
 
 func (d *revokeDecoder) read(r *reader) (err error) {
 	d.m.Text, err = r.text(MaxText)
 	return err
+}
+
+func (d *revokeDecoder) field(number uint16, value *reader) (known bool, err error) {
+	if number != fieldReason {
+		return false, nil
+	}
+	d.m.Reason = EndReason(value.u64())
+	return true, nil
 }
 
 // emptyDecoder reads a message without a body.

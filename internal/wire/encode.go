@@ -37,8 +37,11 @@ func (m Progress) append(b []byte) []byte {
 	return m.Capabilities.append(le.AppendUint64(le.AppendUint64(b, m.Done), m.Total))
 }
 
+func (m Revoke) append(b []byte) []byte {
+	return appendNumber(appendText(b, m.Text), fieldReason, uint64(m.Reason))
+}
+
 func (m Verdict) append(b []byte) []byte { return appendText(append(b, bit(m.OK), 0), m.Text) }
-func (m Revoke) append(b []byte) []byte  { return appendText(b, m.Text) }
 func (m Mapped) append(b []byte) []byte  { return le.AppendUint64(b, m.Generation) }
 func (m Publish) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
 func (m Confirm) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }

@@ -18,6 +18,7 @@ const (
 	fieldAfter        uint16 = 3 // u64
 	fieldDataSize     uint16 = 4 // u64
 	fieldCursorSize   uint16 = 5 // u64
+	fieldReason       uint16 = 6 // u64
 
 	fieldResume = fieldRequired | 1 // u64
 )

@@ -109,7 +109,22 @@ type Verdict struct {
 }
 
 // Revoke ends an offer, or a lease of it.
-type Revoke struct{ Text string }
+type Revoke struct {
+	Text   string
+	Reason EndReason
+}
+
+// An EndReason says why the producer ends a lease. It is 0 in the records of older peers, and
+// may be any number in those of later ones.
+type EndReason uint64
+
+// The reasons.
+const (
+	EndWithdrawn  EndReason = 1 // the offer has ended, and its name is given up
+	EndSuperseded EndReason = 2 // newer memory has the name, and the time of the older is over
+	EndRevoked    EndReason = 3 // this consumer in particular is to let go; the text says why
+	EndRestarting EndReason = 4 // the producer ends for a successor: the memory stays, and the name comes back
+)
 
 // Publish says that the data of a pending offer is there.
 type Publish struct{ Generation uint64 }

@@ -88,6 +88,7 @@ type fields struct {
 	CursorSize   uint64  `json:"cursor_size,omitempty"`
 	Resume       uint64  `json:"resume,omitempty"`
 	After        uint64  `json:"after,omitempty"`
+	Reason       uint64  `json:"reason,omitempty"`
 }
 
 // listed are the fields of one offer in a list.
@@ -129,7 +130,7 @@ func describe(m Message) (typ string, f fields) {
 	case Confirm:
 		return "confirm", fields{Generation: &m.Generation}
 	case Revoke:
-		return "revoke", fields{Text: &m.Text}
+		return "revoke", fields{Text: &m.Text, Reason: uint64(m.Reason)}
 	case Farewell:
 		return "farewell", fields{}
 	case List:
@@ -216,7 +217,7 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 	case "confirm":
 		return Confirm{Generation: *f.Generation}
 	case "revoke":
-		return Revoke{Text: *f.Text}
+		return Revoke{Text: *f.Text, Reason: EndReason(f.Reason)}
 	case "farewell":
 		return Farewell{}
 	case "list":

@@ -31,7 +31,7 @@ func messages() []Message {
 			Pending: true, Legacy: &LegacyHandle{gpumem.IPCHandle{1, 63: 2}, math.MaxUint64 - 2}, Capabilities: 2},
 		Refuse{}, Refuse{Code: math.MaxUint16, Text: strings.Repeat("x", MaxText)},
 		Progress{}, Progress{Done: math.MaxUint64, Total: math.MaxUint64 - 1, Capabilities: 1 << 63}, Mapped{}, Mapped{Generation: math.MaxUint64},
-		Verdict{}, Verdict{OK: true, Text: ""}, Verdict{OK: false, Text: "a\nb\x00c\u2028"}, Revoke{}, Revoke{Text: "🚀"}, Publish{}, Publish{Generation: math.MaxUint64}, Confirm{}, Confirm{Generation: math.MaxUint64},
+		Verdict{}, Verdict{OK: true, Text: ""}, Verdict{OK: false, Text: "a\nb\x00c\u2028"}, Revoke{}, Revoke{Text: "🚀"}, Revoke{Reason: EndRestarting}, Revoke{Text: "x", Reason: math.MaxUint64}, Publish{}, Publish{Generation: math.MaxUint64}, Confirm{}, Confirm{Generation: math.MaxUint64},
 		Data{}, Cursors{}, List{}, Listed{}, Listed{Left: math.MaxUint32, Offers: []Listing{{Name: "n", Access: gpumem.ReadOnly}, fullListing()}}, Lists(slices.Repeat([]Listing{fullListing()}, 100))[0],
 		Farewell{}, Superseded{}, Superseded{Generation: math.MaxUint64}, Notice{Data: []byte{}}, Notice{Data: bytes.Repeat([]byte{0xff}, MaxNotice)},
 	}

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"sync"
 	"time"
@@ -169,7 +168,7 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 	case over && e.id != 0:
 		h.server.note(letGo(next, e.id, e.lease))
 		return 0
-	case over && errors.Is(e.lease.Err(), serve.ErrRevoked): // before the state knew it
+	case over && serve.IsEnded(e.lease.Err()): // before the state knew it
 		if id, err := h.server.recordLease(next, e); err == nil {
 			h.server.note(letGo(next, id, e.lease))
 		}
@@ -253,23 +252,12 @@ func comesBack(next *state.State, name string, h state.Holder) {
 func letGo(next *state.State, id state.HoldID, lease *serve.Lease) error {
 	var lost *serve.LostError
 	switch reason := lease.Err(); {
-	case errors.As(reason, &lost):
+	case errors.As(reason, &lost), errors.Is(reason, serve.ErrRestarting): // it may come back
 		return next.Lose(id)
-	case !errors.Is(reason, serve.ErrRevoked), hasReleased(lease):
+	case !serve.IsEnded(reason), lease.Released():
 		return next.Release(id)
 	case lease.Access() == gpumem.ReadWrite:
 		return next.Lose(id)
 	}
 	return next.Revoke(id)
 }
-
-// hasReleased reports whether the reader of an ended lease has said goodbye, or has died. It may
-// have said goodbye just before it was told to let go.
-func hasReleased(lease *serve.Lease) bool { return lease.AwaitFence(noWait, serve.Released) == nil }
-
-// noWait is done.
-var noWait = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()

@@ -212,7 +212,7 @@ func (x *trial) mended(err error) error {
 	var no *keeper.Error
 	var refused *share.RefusalError
 	switch {
-	case errors.Is(err, sock.ErrPeerLost), errors.Is(err, share.ErrRevoked), errors.Is(err, sock.ErrNoListener),
+	case errors.Is(err, sock.ErrPeerLost), errors.Is(err, share.ErrWithdrawn), errors.Is(err, sock.ErrNoListener),
 		errors.As(err, &no) && no.Code == "not-found", errors.As(err, &refused) && refused.Code == share.RefusedName:
 		return nil
 	}

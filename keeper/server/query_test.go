@@ -28,7 +28,7 @@ func TestRemove(t *testing.T) {
 	held := storeSets(s)
 	require.NoError(t, c.Remove(soon(t), "x"))
 	<-all[0].Done()
-	require.ErrorIs(t, all[0].Err(), share.ErrRevoked)
+	require.ErrorIs(t, all[0].Err(), share.ErrWithdrawn)
 	requireBytes(t, all[0], 1)
 	letGoOf(t, all)
 	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "x", dev)), share.ErrRefused)

@@ -389,13 +389,15 @@ func (s *Server) Close() error {
 	if s.control != nil {
 		errs = append(errs, s.control.Close())
 	}
-	s.settle()
+	if s.readers != nil {
+		s.settle()
+	}
 	s.mu.Lock()
 	s.offers, s.resumable = nil, nil // from now on reconcile does nothing
 	s.mu.Unlock()
 	testHookStep("offers taken")
 	if s.readers != nil {
-		errs = append(errs, s.readers.Close())
+		errs = append(errs, s.endReaders())
 	}
 	s.work.Wait()
 	s.save()

@@ -218,7 +218,7 @@ func calls(t *testing.T) map[string]call {
 	att := attach()
 	lease := <-leases
 	over := attach()
-	(<-leases).Revoke()
+	(<-leases).Revoke("")
 	<-over.Done()
 	counter, err := share.NewCounter(c, buf, 0)
 	require.NoError(t, err)
@@ -274,6 +274,7 @@ func calls(t *testing.T) map[string]call {
 		"share.Server.OfferLegacy":   func(ctx context.Context) error { return srv.OfferLegacy(ctx, "legacy", legacy) },
 		"share.Server.ReplaceLegacy": func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "w", legacy) },
 		"share.Prepared.Offer":       prepared.Offer,
+		"share.Server.Shutdown":      func(ctx context.Context) error { return srv.Shutdown(ctx) },
 		"share.Server.HandOver":      func(ctx context.Context) error { return srv.HandOver(ctx, far) },
 		"share.Lease.Notify":         func(ctx context.Context) error { return lease.Notify(ctx, []byte("x")) },
 		"share.Attachment.Notify":    func(ctx context.Context) error { return att.Notify(ctx, []byte("x")) },

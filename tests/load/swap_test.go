@@ -36,7 +36,7 @@ func (st *stage) followOne(over context.Context, do task) error {
 	ctx, cancel := context.WithTimeout(context.Background(), do.Timeout)
 	defer cancel()
 	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev)
-	if errors.Is(err, share.ErrRevoked) {
+	if errors.Is(err, share.ErrSuperseded) {
 		return nil // it took longer than the grace period
 	}
 	if err != nil {
@@ -62,7 +62,7 @@ func lostToGrace(att *share.Attachment) bool {
 	case <-att.Done():
 	case <-time.After(5 * time.Second): // for the word to arrive
 	}
-	return errors.Is(att.Err(), share.ErrRevoked)
+	return errors.Is(att.Err(), share.ErrSuperseded)
 }
 
 // A swapper offers one version after the other in a few buffers.

@@ -17,6 +17,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -282,7 +283,7 @@ func (c *consumer) report(ctx context.Context, fault error) error {
 // isTakenBack reports whether the producer waits for this side to close the memory, and
 // will free it in any case.
 func (c *consumer) isTakenBack() bool {
-	return c.att.Offer().Legacy != nil && errors.Is(c.att.Err(), share.ErrRevoked)
+	return c.att.Offer().Legacy != nil && serve.IsEnded(c.att.Err())
 }
 
 // meta returns what the producer says of its data, with the salt to check against.

@@ -15,6 +15,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -103,7 +104,7 @@ func (p *program) channelWrite(ctx context.Context, name string, f channelWriteF
 
 // readerGone prints that a reader did not leave in order.
 func (p *program) readerGone(g channel.Gone) {
-	if g.Err != nil && !errors.Is(g.Err, share.ErrRevoked) {
+	if g.Err != nil && !serve.IsEnded(g.Err) {
 		p.tell("Reader %d is gone, after frame %d: %s", g.Lease, g.Released, cli.OneLine(g.Err))
 	}
 }

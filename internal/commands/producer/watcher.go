@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -108,7 +109,7 @@ func (w *watcher) ended(e share.Event, who app.Fields) {
 		w.verified++
 		return
 	}
-	if errors.Is(e.Err, share.ErrRevoked) || errors.Is(e.Err, app.ErrInterrupted) {
+	if serve.IsEnded(e.Err) || errors.Is(e.Err, app.ErrInterrupted) {
 		return // this program, or a signal, ended it
 	}
 	w.failed++
