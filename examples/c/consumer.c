@@ -54,7 +54,7 @@ enum {
 };
 
 enum { MAY_OUTLIVE = 1 }; /* a flag of a process: its work may go on after its death, under MPS, or it cannot tell */
-enum { CAPABILITIES = 1, PROCESS = 2, FIELD_REQUIRED = 0x8000 }; /* fields: from the last on they have to be known */
+enum { CAPABILITIES = 1, PROCESS = 2, REASON = 6, FIELD_REQUIRED = 0x8000 }; /* fields: from the last on they have to be known */
 enum { IGNORABLE = 1 };                             /* a flag */
 enum { TAKES_LEGACY = 1 };                          /* a capability */
 
@@ -295,6 +295,8 @@ static bool has_fields(const struct record *r, size_t at)
 			return blame(6, "a record of type %d with field %ld behind field %ld", type, number, last);
 		if (number == CAPABILITIES && (type == OFFER || type == PROGRESS) && get(b + 2, 2) < 8)
 			return blame(6, "capabilities of %" PRIu64 " bytes", get(b + 2, 2));
+		if (number == REASON && type == REVOKE && get(b + 2, 2) < 8)
+			return blame(6, "a reason of %" PRIu64 " bytes", get(b + 2, 2));
 		if (number == PROCESS && type == OFFER && get(b + 2, 2) < 8)
 			return blame(6, "flags of a process of %" PRIu64 " bytes", get(b + 2, 2));
 		if (number >= FIELD_REQUIRED)
@@ -468,6 +470,19 @@ static const char *text_of(const struct record *r, size_t at)
 	return text;
 }
 
+/* reason_of returns why a REVOKE ends the lease. A producer that does not say so is older, and a later one
+ * may have other reasons. */
+static const char *reason_of(const struct record *r)
+{
+	static const char *const reasons[] = {"revoked", "withdrawn", "superseded", "revoked", "restarting"};
+	for (size_t at = HEADER + table_size(r); at < r->length; at += 4 + get(r->bytes + at + 2, 2)) {
+		uint64_t reason = get(r->bytes + at, 2) == REASON ? get(r->bytes + at + 4, 8) : 0;
+		if (reason && reason < sizeof reasons / sizeof *reasons)
+			return reasons[reason];
+	}
+	return reasons[0];
+}
+
 /* goes_on reports whether the conversation goes on after a record. A refusal for being too slow
  * (code 7) is a timeout. */
 static bool goes_on(const struct record *r)
@@ -477,7 +492,7 @@ static bool goes_on(const struct record *r)
 		return true;
 	over = true;
 	if (type == REVOKE)
-		return fail(4, "the producer ended the offer: %s", text_of(r, 0));
+		return fail(4, "%s by the producer: %s", reason_of(r), text_of(r, 0));
 	return fail(code == 7 ? 4 : 1, "refused: %s (code %d)", text_of(r, 2), code);
 }
 

@@ -72,7 +72,7 @@ class Results:
                 print(f"  consumer: {event.err}")
             elif event.kind == "ended":
                 print("Consumer verified data successfully!")
-        if event.kind == "ended" and event.err and not isinstance(event.err, gpufd.RevokedError):
+        if event.kind == "ended" and event.err and not isinstance(event.err, gpufd.LeaseEndedError):
             self.errors.append(event.err)
 
 

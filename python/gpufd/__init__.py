@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
         InUseError,
         KindError,
         LabelError,
+        LeaseEndedError,
         LeftError,
         LostError,
         NameTakenError,
@@ -60,9 +61,11 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
         ReadOnlyError,
         RefusedError,
         RefusedRateError,
+        RestartingError,
         RevokedError,
         StaleError,
         StillOpenError,
+        SupersededError,
         TimedOutError,
         TooLargeError,
         TooLateError,
@@ -73,6 +76,7 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
         VerdictError,
         VersionError,
         WireError,
+        WithdrawnError,
     )
     from ._fence import FENCED, RELEASED
     from ._follow import follow, list_offers
@@ -108,10 +112,11 @@ else:
         "_counter": "Counter IPCEvent counter",
         "_errors": (
             "AccessError BusyError ClosedError CutOffError DeniedError DescriptorError DeviceError DriverError DriverUnavailableError Error "
-            "ExportError FenceError ForkedError GivenUpError HandleError InUseError KindError LabelError LeftError LostError NameTakenError "
+            "ExportError FenceError ForkedError GivenUpError HandleError InUseError KindError LabelError LeaseEndedError LeftError LostError NameTakenError "
             "NoConsumerError NoFenceError NoProducerError NoVerdictError NotAdmittedError NotFoundError NotImportedError NotUnderstoodError "
-            "OtherMemoryError PartsError ProtocolError RateError ReadOnlyError RefusedError RefusedRateError RevokedError StaleError StillOpenError "
-            "TimedOutError TooLargeError TooLateError TooManyFilesError UnavailableError UnsupportedError UsageError VerdictError VersionError WireError"
+            "OtherMemoryError PartsError ProtocolError RateError ReadOnlyError RefusedError RefusedRateError RestartingError RevokedError StaleError StillOpenError "
+            "SupersededError TimedOutError TooLargeError TooLateError TooManyFilesError UnavailableError UnsupportedError UsageError VerdictError VersionError "
+            "WireError WithdrawnError"
         ),
         "_fence": "FENCED RELEASED",
         "_follow": "follow list_offers",
@@ -181,6 +186,7 @@ __all__ = [
     "Kept",
     "KindError",
     "LabelError",
+    "LeaseEndedError",
     "Lease",
     "LeftError",
     "Listing",
@@ -210,11 +216,13 @@ __all__ = [
     "ReadOnlyError",
     "RefusedError",
     "RefusedRateError",
+    "RestartingError",
     "RevokedError",
     "SOFT",
     "Server",
     "StaleError",
     "StillOpenError",
+    "SupersededError",
     "TimedOutError",
     "TooLargeError",
     "TooLateError",
@@ -225,6 +233,7 @@ __all__ = [
     "VerdictError",
     "VersionError",
     "WireError",
+    "WithdrawnError",
     "allocate",
     "attach",
     "attach_parts",

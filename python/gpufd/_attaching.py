@@ -11,7 +11,29 @@ from dataclasses import dataclass, replace
 from . import _arguments as arguments
 from . import _wire as wire
 from ._conn import close_all, dial, read_data
-from ._errors import DescriptorError, Error, LostError, ProtocolError, RevokedError, StaleError, TooLargeError, UsageError, WireError, printable, refusal
+from ._errors import (
+    BusyError,
+    DescriptorError,
+    Error,
+    LeaseEndedError,
+    LostError,
+    NoProducerError,
+    NotFoundError,
+    ProtocolError,
+    RefusedRateError,
+    RestartingError,
+    RevokedError,
+    StaleError,
+    SupersededError,
+    TimedOutError,
+    TooLargeError,
+    TooLateError,
+    UsageError,
+    WireError,
+    WithdrawnError,
+    printable,
+    refusal,
+)
 from ._memory import Memory, memory_class
 from ._peer import Peer, Policy, Process, check_policy
 from ._wire import READ_ONLY, READ_WRITE, Offer, Record, need
@@ -104,7 +126,7 @@ class Attaching:
         self.fds, self.cursors = [], []
         if isinstance(error, WireError) and self.mapped and not isinstance(error, LostError):
             self.conn.farewell(wire.Refuse(error.code, str(error)))
-        elif isinstance(error, RevokedError):
+        elif isinstance(error, LeaseEndedError):
             with contextlib.suppress(Error, OSError):
                 self.conn.send(wire.Farewell(), deadline=self.conn.shortly())
         elif not getattr(error, "_of_peer", False) and not isinstance(error, LostError):
@@ -233,16 +255,35 @@ class Attaching:
         return False
 
 
+_ENDS = {wire.WITHDRAWN: WithdrawnError, wire.SUPERSEDED: SupersededError, wire.RESTARTING: RestartingError}
+
+
+def ended(record: wire.Revoke) -> LeaseEndedError:
+    """The error of a REVOKE. A reason that this version does not know is a revocation."""
+    kind = _ENDS.get(record.reason, RevokedError)
+    what = "the producer has taken the lease back" if kind is RevokedError else "the producer has ended the lease"
+    return kind(f"{what}: {printable(record.text)}" if record.text else what)
+
+
 def ending(record: Record) -> Error | None:
     """The error that a record ends the conversation with, or None."""
     error: Error | None = None
     if isinstance(record, wire.Refuse):
         error = refusal(record.code, printable(record.text))
     elif isinstance(record, wire.Revoke):
-        error = RevokedError(f"the producer ended the offer: {printable(record.text)}")
+        error = ended(record)
     if error:
         error._of_peer = True  # type: ignore[attr-defined]
     return error
+
+
+# What waiting may mend.
+_PASSING = (NotFoundError, BusyError, TooLateError, RefusedRateError, NoProducerError, LostError, LeaseEndedError, TimedOutError, StaleError)
+
+
+def retryable(error: BaseException) -> bool:
+    """Whether attaching may succeed later."""
+    return isinstance(error, _PASSING)
 
 
 def process_flags(driver: int) -> int:

@@ -16,7 +16,7 @@ from . import _arguments as arguments
 from . import _wire as wire
 from ._attaching import Attaching, Options, ending
 from ._conn import close_all
-from ._errors import ClosedError, Error, HandleError, InUseError, LostError, RevokedError, UsageError, WireError, enough_files
+from ._errors import ClosedError, LeaseEndedError, Error, HandleError, InUseError, LostError, UsageError, WireError, enough_files
 from ._held import Held
 from ._kept import Kept, kept_of
 from ._memory import Memory
@@ -185,6 +185,9 @@ class Attachment(Held):
             raise HandleError("legacy memory cannot be resumed, because nothing keeps it without a lease")
         if self.err is None:
             raise UsageError("the lease has not ended, so there is nothing to resume")
+        self._resume(timeout)
+
+    def _resume(self, timeout: float | None) -> None:
         o = replace(self._options, name=self.offer.name, newer_than=0, wait=False)
         if timeout is not None:
             o = replace(o, timeout=arguments.step(timeout))
@@ -235,7 +238,7 @@ class Attachment(Held):
 
     def _leave(self) -> None:
         """Say farewell, now that nothing is mapped, and hang up."""
-        if self._err is None or isinstance(self._err, RevokedError) and self.awaits_release:
+        if self._err is None or isinstance(self._err, LeaseEndedError) and self.awaits_release:
             with contextlib.suppress(Error, OSError):
                 self._conn.send(wire.Farewell(), deadline=self._conn.shortly())
         if self._err is None:

@@ -183,10 +183,26 @@ class NoConsumerError(TimedOutError):
     """No consumer came in time."""
 
 
-class RevokedError(Error):
-    """The producer took back the offer, or this lease of it."""
+class LeaseEndedError(Error):
+    """The producer has ended the lease, for one of the reasons below."""
 
     exit = 4
+
+
+class WithdrawnError(LeaseEndedError):
+    """The producer has ended the offer, and given its name up."""
+
+
+class SupersededError(LeaseEndedError):
+    """The producer offers newer memory, and the time for this one is over."""
+
+
+class RevokedError(LeaseEndedError):
+    """The producer took this lease back. Its words follow."""
+
+
+class RestartingError(LeaseEndedError):
+    """The producer ends for a successor: the memory stays good, and the name comes back."""
 
 
 class StillOpenError(Error):

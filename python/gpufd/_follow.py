@@ -11,35 +11,25 @@ from collections.abc import Callable, Iterator, Mapping
 from . import _arguments as arguments
 from . import _wire as wire
 from ._attach import attach
-from ._attaching import ending
+from ._attaching import ending, retryable
 from ._attachment import Attachment
 from ._conn import DEFAULT_TIMEOUT, dial
 from ._device import Device
 from ._errors import (
-    BusyError,
     ClosedError,
     Error,
     InUseError,
     LostError,
-    NoProducerError,
-    NotFoundError,
     PartsError,
-    RefusedRateError,
-    RevokedError,
-    StaleError,
     TimedOutError,
     TooLargeError,
-    TooLateError,
     WireError,
     enough_files,
 )
+from ._held import LONGEST_PAUSE
 from ._memory import Memory
 from ._peer import Peer, Policy, check_policy
 from ._wire import READ_ONLY, Listing, Offer
-
-# What waiting may mend.
-_MENDS = (NotFoundError, BusyError, TooLateError, RefusedRateError, NoProducerError, LostError, RevokedError, TimedOutError, StaleError)
-_LONGEST_PAUSE = 0.5
 
 
 def follow(
@@ -53,6 +43,7 @@ def follow(
     labels: Mapping[str, str] | None = None,
     timeout: float | None = DEFAULT_TIMEOUT,
     within: float | None = None,
+    max_absence: float | None = None,
     policy: Policy = Policy(),
     max_chunks: int = wire.MAX_CHUNKS,
     max_size: int | None = None,
@@ -68,12 +59,16 @@ def follow(
         for att in gpufd.follow(path, "weights"):
             serve(att)                      # return when att.done or att.superseded
 
-    Each attachment is to newer memory than the one before, or to a producer that came back.
+    Each attachment is to newer memory than the one before. It is not done while the producer is
+    lost or restarting: what is mapped stays good, and when a producer offers the same memory
+    again, it takes a lease of it. max_absence bounds that, in seconds. It looks for the producer
+    when a property is asked for, which may take 50 ms then, and in wait.
+
     After the loop's body, follow waits until there is newer memory or the lease has ended. Then
-    it closes the attachment: arrays of it have to be gone by then. If there still are some, and
-    a producer offers the same memory again, the lease is resumed and the body gets the same
-    attachment. If the body has closed the attachment or given its verdict, it gets only memory
-    of a larger generation.
+    it closes the attachment; if arrays of it are alive, it ends with the last of them. If the
+    producer has taken the memory back and offers it again, the body gets the same attachment.
+    If the body has closed the attachment or given its verdict, it gets only memory of a larger
+    generation.
 
     follow waits for a producer that does not listen, does not offer the name, has ended, is full
     or is slow. It tries again after pauses of up to half a second. Raises TimedOutError if one of
@@ -85,13 +80,16 @@ def follow(
         max_chunks=max_chunks, max_size=max_size, max_data=max_data, max_cursors=max_cursors, legacy=legacy, reoffer=reoffer,
         connected=connected, opener=opener,
     )  # fmt: skip
-    return _follow(one, arguments.seconds("within", within))
+    return _follow(one, arguments.seconds("within", within), arguments.seconds("max_absence", max_absence))
 
 
-def _follow(one: functools.partial[Attachment], within: float) -> Iterator[Attachment]:
+def _follow(one: functools.partial[Attachment], within: float, max_absence: float) -> Iterator[Attachment]:
     known = 0
     while True:
-        att: Attachment | None = _await_next(one, known, within)
+        given = _await_next(one, known, within)
+        given._max_absence = max_absence
+        att: Attachment | None = given
+        del given  # an attachment in use ends with the last of its views
         while att is not None:
             try:
                 yield att
@@ -113,7 +111,8 @@ def _lend(att: Attachment) -> tuple[int, Attachment | None]:
         with contextlib.suppress(Error):
             att.resume()
             return 0, att
-    att.close()
+    with contextlib.suppress(InUseError):
+        att.close()
     return (att.generation if judged else 0), None
 
 
@@ -123,14 +122,14 @@ def _await_next(one: functools.partial[Attachment], known: int, within: float) -
     while True:
         try:
             return one(newer_than=known, wait=known > 0)
-        except _MENDS as e:
-            if isinstance(e, PartsError) and one.keywords["part"] is None:
+        except Error as e:
+            if not retryable(e) or isinstance(e, PartsError) and one.keywords["part"] is None:
                 raise
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimedOutError(f"nothing to attach to within {within:g} s: {e}") from e
             time.sleep(min(pause, left))
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def list_offers(socket: str | os.PathLike[str], *, policy: Policy = Policy(), timeout: float | None = DEFAULT_TIMEOUT) -> list[Listing]:

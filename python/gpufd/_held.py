@@ -13,13 +13,31 @@ from collections.abc import Callable, Iterator
 
 from . import _arguments as arguments
 from . import _wire as wire
-from ._attaching import Attaching, ending
+from ._attaching import Attaching, ending, retryable
 from ._conn import Conn, close_all
-from ._errors import ClosedError, Error, ForkedError, LostError, ProtocolError, RevokedError, TimedOutError, UsageError, WireError, enough_files
+from ._errors import (
+    ClosedError,
+    Error,
+    ForkedError,
+    LeaseEndedError,
+    LostError,
+    OtherMemoryError,
+    ProtocolError,
+    RestartingError,
+    SupersededError,
+    TimedOutError,
+    UsageError,
+    WireError,
+    enough_files,
+)
 from ._fence import FENCED, Fence
 from ._memory import Memory
 from ._only import NotCopied
-from ._wire import Offer, Record
+from ._wire import READ_WRITE, Offer, Record
+
+# The pauses between two looks for a producer, and how long a look may take, in seconds.
+_SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
+_GLANCE = 0.05
 
 MAX_NOTICES = 16  # that wait to be taken; then the oldest are dropped
 
@@ -35,6 +53,8 @@ class Held(NotCopied):
         self._closed = False
         self._bells: dict[int, int] = {}  # pipes of threads that wait: what they wait for may be read by another one
         self._on_end: Callable[[], object] = lambda: None  # called when the lease has ended
+        self._max_absence = -1.0  # seconds that it stays without a lease and looks for another; less than 0 unless follow says so
+        self._again = self._until = self._pause = 0.0  # when to look, until when, and how long to wait then
 
     def _take_lease(self, done: Attaching, offer: Offer) -> None:
         self.offer, self.peer = offer, done.peer
@@ -95,8 +115,41 @@ class Held(NotCopied):
             close_all(ends)
 
     def _pump(self) -> None:
-        """Read what has come."""
+        """Read what has come, and look for another lease if there is none."""
         self._check_forked()
+        self._read()
+        with self._lock:
+            if self._adrift() and time.monotonic() >= self._again:
+                self._come_back()
+
+    def _adrift(self) -> bool:
+        """Whether there is no lease now, and another one is looked for: what is mapped stays good."""
+        kept = self.offer.legacy or self.cursors >= 0 or self.awaits_release and self.memory.access == READ_WRITE
+        passing = isinstance(self._err, (RestartingError, LostError)) and not self._newer
+        return self._max_absence >= 0 and passing and not kept and not self._closed
+
+    def _over(self) -> bool:
+        return self._err is not None and not self._adrift()
+
+    def _come_back(self) -> None:
+        """Take a lease of the same memory, if a producer offers it by now."""
+        if time.monotonic() > self._until:
+            self._max_absence = -1.0
+            return
+        try:
+            self._resume(_GLANCE)
+        except OtherMemoryError:
+            self._err = SupersededError("the producer offers newer memory")
+        except Error as e:
+            if not retryable(e):
+                self._err = e
+            self._again = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+    def _resume(self, timeout: float | None) -> None:
+        raise NotImplementedError
+
+    def _read(self) -> None:
         with self._lock:
             while self._err is None and not self._closed:
                 try:
@@ -113,7 +166,9 @@ class Held(NotCopied):
                         self._conn.send(wire.Refuse(e.code, str(e)), deadline=self._conn.shortly())
                     error = e
                 if error:
-                    self._end(error, released=isinstance(error, RevokedError) or getattr(error, "_of_peer", False) or self._conn.left)
+                    self._pause, self._again = _SHORTEST_PAUSE, 0.0
+                    self._until = time.monotonic() + self._max_absence
+                    self._end(error, released=isinstance(error, LeaseEndedError) or getattr(error, "_of_peer", False) or self._conn.left)
 
     def _check_forked(self) -> None:
         if self._pid != os.getpid():
@@ -129,12 +184,12 @@ class Held(NotCopied):
     def err(self) -> Error | None:
         """Why the lease has ended, or None if it has not.
 
-        RevokedError if the producer took it back; LeftError if it left in order; LostError if it
-        is gone, whose died() says whether its process has died; ClosedError after close. The
+        An LeaseEndedError if the producer has ended it: WithdrawnError, SupersededError, RevokedError or
+        RestartingError; LeftError if it left in order; LostError if it is gone, whose died() says whether its process has died; ClosedError after close. The
         memory stays mapped until close.
         """
         self._pump()
-        return self._err
+        return self._err if self._over() else None
 
     @property
     def done(self) -> bool:
@@ -162,7 +217,7 @@ class Held(NotCopied):
 
         Return False if that has not happened within timeout seconds. By default there is no bound.
         """
-        return self._await(lambda: self._err is not None or superseded and self._newer != 0, timeout)
+        return self._await(lambda: self._over() or superseded and self._newer != 0, timeout)
 
     def notices(self, timeout: float | None = 0.0) -> list[bytes]:
         """Return what the producer has sent by Lease.notify since the last call.
@@ -170,7 +225,7 @@ class Held(NotCopied):
         Wait up to timeout seconds for the first; with None until there is one, or the lease has ended. 16
         notices are kept; then the oldest is dropped.
         """
-        self._await(lambda: bool(self._notices) or self._err is not None, timeout)
+        self._await(lambda: bool(self._notices) or self._over(), timeout)
         with self._lock:
             got = list(self._notices)
             self._notices.clear()
@@ -196,7 +251,10 @@ class Held(NotCopied):
         """Wait until the producer says something, or the bell rings."""
         poll = select.poll()
         with contextlib.suppress(ValueError):  # it was closed, or resumed, just now
-            poll.register(self._conn.sock, select.POLLIN)
+            if self._adrift():
+                seconds = min(seconds, max(0.0, self._again - time.monotonic()))
+            else:
+                poll.register(self._conn.sock, select.POLLIN)
             poll.register(bell, select.POLLIN)
             if any(fd == bell for fd, _ in poll.poll(min(seconds * 1000 + 1, 60_000))):
                 os.read(bell, 4096)
@@ -231,7 +289,8 @@ class Held(NotCopied):
     @property
     def fenced(self) -> bool:
         """Whether the lease is over and the producer has died: then none of its work runs on the device."""
-        return self.done and self._fence.is_(FENCED)
+        self._pump()
+        return self._err is not None and self._fence.is_(FENCED)
 
     def await_fence(self, timeout: float | None, want: int = FENCED) -> None:
         """Wait until the lease has ended and the producer's work on the memory has, too.
@@ -240,4 +299,4 @@ class Held(NotCopied):
         FenceError after timeout seconds, and NoFenceError at once if it cannot be known.
         """
         self._check()
-        self._fence.await_(want, timeout, lambda left: self.wait(left))
+        self._fence.await_(want, timeout, lambda left: self._await(lambda: self._err is not None, left))

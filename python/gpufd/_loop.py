@@ -45,6 +45,7 @@ class Loop(NotCopied):
         self.sessions: dict[Session, None] = {}
         self.replaced: list[tuple[float | None, Offering]] = []  # until when, and what
         self.closed = False
+        self.restarting = False  # it closes for a successor
         self._leases: weakref.WeakSet[Lease] = weakref.WeakSet()  # whose processes are watched
         self._events: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._pid = os.getpid()

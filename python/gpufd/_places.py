@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from . import _wire as wire
 from ._conn import cursor_file
-from ._errors import Error, RevokedError
+from ._errors import Error
 from ._lease import Event, Lease
 from ._loop import Loop
 from ._offering import Offering
@@ -156,9 +156,11 @@ class Places(Loop):
         if self.offerings.get(offering.name) is offering:
             del self.offerings[offering.name]
             self._reconsider()
+        replaced = any(o is offering for _, o in self.replaced)
+        reason = wire.RESTARTING if self.restarting else wire.SUPERSEDED if replaced else wire.WITHDRAWN
         for session in list(self.sessions):
             if session.offering is offering and session.state in (SENT, LEASED):
-                session.revoke(why, RevokedError(f"the offer has ended: {why}"))
+                session.revoke(why, reason)
         self.settle(offering)
 
     def settle(self, offering: Offering) -> None:

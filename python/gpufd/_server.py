@@ -246,6 +246,15 @@ class Server(Places):
             for lease in list(self._leases):
                 lease._fence.close()
 
+    def shutdown(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+        """Close for a successor, such as the next run of this program.
+
+        Consumers learn that the producer is restarting: they go on with what they have mapped, and come back.
+        """
+        with self.changed:
+            self.restarting = True
+        self.close("the producer is restarting", timeout)
+
     def session_of(self, conn: Conn, peer: Peer) -> Session:
         return Session(self, conn, peer)
 

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from . import _wire as wire
+from ._attaching import ended
 from ._conn import Conn
-from ._errors import Error, LostError, NoVerdictError, ProtocolError, RevokedError, StillOpenError, TimedOutError, VerdictError, WireError, printable, refusal
+from ._errors import Error, LostError, NoVerdictError, ProtocolError, StillOpenError, TimedOutError, VerdictError, WireError, printable, refusal
 from ._lease import Event, Lease
 from ._peer import Peer
 from ._wire import Record, need
@@ -191,9 +192,11 @@ class Session:
             self.server.tell(None, Event("refused", self.peer, None, error))
         self.leave(wire.Refuse(code, text), error)
 
-    def revoke(self, why: str, error: Error | None = None) -> None:
+    def revoke(self, why: str, reason: int = wire.REVOKED) -> None:
+        """Say REVOKE, and leave."""
         if self.state != LEAVING:
-            self.leave(wire.Revoke(why), error or RevokedError(f"the lease was taken back: {why}"))
+            record = wire.Revoke(why, reason)
+            self.leave(record, ended(record))
 
     def leave(self, record: Record | None = None, error: Error | None = None) -> None:
         """Say a last record, and wait a second until the peer has read it and closed; of memory

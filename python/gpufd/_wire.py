@@ -365,7 +365,9 @@ class Verdict(Record):
 @dataclass(frozen=True)
 class Revoke(Record):
     TYPE = 7
+    FIELDS = {6: ("reason", "<Q")}
     text: str = ""
+    reason: int = 0  # one of those below; an older producer says none, and a later one may say others
 
     def body(self) -> bytes:
         return pack_text(self.text)
@@ -373,6 +375,9 @@ class Revoke(Record):
     @classmethod
     def parse(cls, r: Reader) -> Revoke:
         return cls(r.text(*r.unpack("<H")))
+
+
+WITHDRAWN, SUPERSEDED, REVOKED, RESTARTING = 1, 2, 3, 4  # the reasons of a REVOKE
 
 
 class Publish(_Generation):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -46,6 +47,15 @@ def programs():
     subprocess.run([go, "build", "-o", directory.name + "/", "./cmd/producer", "./cmd/consumer", "./cmd/gpufd"], cwd=ROOT, check=True,
                    env={**os.environ, "CGO_ENABLED": "0"})  # fmt: skip
     return pathlib.Path(directory.name)
+
+
+def wait_for(true, what):
+    """Wait until true says so."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} does not come")
+        time.sleep(0.002)
 
 
 def settled_fds():

@@ -480,7 +480,7 @@ sys.stdin.read()
         with gpufd.attach(other) as att:
             self.ends(p, 0)
             self.assertTrue(att.wait(common.PATIENCE))
-            self.assertIsInstance(att.err, gpufd.RevokedError)
+            self.assertIsInstance(att.err, gpufd.WithdrawnError)
         self.assertFalse(os.path.exists(other))
 
 

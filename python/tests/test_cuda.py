@@ -205,7 +205,7 @@ class Gpu(common.Scene):
             att.close()
             closing.join(10)
             self.assertFalse(closing.is_alive())
-            self.assertIsInstance(lease.err, gpufd.RevokedError)
+            self.assertIsInstance(lease.err, gpufd.WithdrawnError)
             server.close()
             server = gpufd.Server(self.path, timeout=0.5)
             offering = server.offer("x", made)

@@ -1,5 +1,6 @@
 """The package against gpufd's programs in Go, both directions, and against itself."""
 
+import gc
 import json
 import os
 import pathlib
@@ -83,7 +84,7 @@ class FromGo(common.Scene):
             self.assertFalse(att.wait(0.01))
             p.send_signal(signal.SIGTERM)
             self.assertTrue(att.wait(common.PATIENCE))
-            self.assertIsInstance(att.err, gpufd.RevokedError)
+            self.assertIsInstance(att.err, gpufd.WithdrawnError)
             self.assertEqual(len(att.read()), att.size, "the memory stays")
         p.wait()
         p = self.producer("--consumers", "0")
@@ -178,6 +179,40 @@ class Keeper(common.Scene):
                 break
             self.put("llama", self.file(b"%d" % (att.version + 1)))
         self.assertEqual(seen, [(1, b"1"), (2, b"2"), (3, b"3")])
+
+    def test_the_keeper_restarts(self):
+        """Ended in order, or killed: what is mapped stays, views alive or not, and gets a lease again."""
+        self.put("llama", self.file(b"1"))
+        versions = 0
+        for att in gpufd.follow(self.path, "llama", within=common.PATIENCE):
+            versions += 1
+            if att.version == 2:
+                break
+            at, view = att.ptr, att.view()
+            used = view.__dlpack__(max_version=(1, 0))
+            for end in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+                self.keeper.send_signal(end)
+                self.keeper.wait()
+                self.assertFalse(att.done, att.err)
+                self.assertFalse(att.wait(0.01))
+                self.keeper = self.start("gpufd", "keeper", "--socket", self.path, waits_for="Keeping")
+                common.wait_for(lambda: not att.done and att.peer.pid == self.keeper.pid, "another lease")
+                self.assertEqual((att.ptr, view.tobytes()), (at, b"1"))
+            self.put("llama", self.file(b"2"))
+            self.assertTrue(att.wait(common.PATIENCE, superseded=True))
+        self.assertEqual(versions, 2, "what is used does not end it")
+        self.assertEqual(view.tobytes(), b"1")
+        del used, view, att
+        gc.collect()
+
+    def test_without_a_lease_for_so_long(self):
+        self.put("llama", self.file(b"1"))
+        for att in gpufd.follow(self.path, "llama", within=common.PATIENCE, max_absence=0.02):
+            self.keeper.kill()
+            self.keeper.wait()
+            self.assertTrue(att.wait(common.PATIENCE))
+            self.assertIsInstance(att.err, gpufd.LostError)
+            break
 
     def test_drain_is_a_notice(self):
         self.put("llama", self.file(b"1"))
@@ -345,7 +380,7 @@ class BothPython(common.Scene):
             with gpufd.attach(self.path) as att:
                 third = server.replace("x", self.memory, grace=0.05)
                 self.assertTrue(att.wait(10))
-                self.assertIsInstance(att.err, gpufd.RevokedError)
+                self.assertIsInstance(att.err, gpufd.SupersededError)
                 with self.assertRaises(gpufd.OtherMemoryError):
                     att.resume()
             self.assertTrue(second.wait(10))
@@ -359,6 +394,48 @@ class BothPython(common.Scene):
             with gpufd.attach(self.path, "x", newer_than=self.memory.generation, wait=True) as att:
                 self.assertEqual(att.generation, newer.generation)
             server.close()
+
+    def test_ends_have_reasons(self):
+        for kind, end in (
+            (gpufd.WithdrawnError, lambda server, offering: offering.close()),
+            (gpufd.WithdrawnError, lambda server, offering: server.close()),
+            (gpufd.RestartingError, lambda server, offering: server.shutdown()),
+            (gpufd.SupersededError, lambda server, offering: server.replace("x", self.memory, grace=0)),
+            (gpufd.RevokedError, lambda server, offering: offering.leases[0].revoke("slow")),
+        ):
+            server = self.served()
+            offering = server.offer("x", self.memory)
+            with gpufd.attach(self.path) as att:
+                lease = offering.leases[0]
+                end(server, offering)
+                self.assertTrue(att.wait(common.PATIENCE))
+                self.assertIs(type(att.err), kind)
+                self.assertTrue(lease.wait(common.PATIENCE))
+                self.assertIs(type(lease.err), kind)
+            server.close()
+
+    def test_follow_a_producer_that_restarts(self):
+        """With the same memory it goes on, and with other memory the body gets that."""
+        served = self.served()
+        served.offer("x", self.memory)
+        seen = []
+        for att in gpufd.follow(self.path, "x", within=common.PATIENCE):
+            seen.append(att.generation)
+            if len(seen) == 2:
+                break
+            served.shutdown()
+            self.assertFalse(att.wait(0.01), att.err)
+            served = self.served()
+            served.offer("x", self.memory)
+            common.wait_for(lambda: not att.done and served.leases("x"), "another lease")
+            served.shutdown()
+            served = self.served()
+            newer = gpufd.allocate(1)
+            self.addCleanup(newer.close, True)
+            served.offer("x", newer)
+            self.assertTrue(att.wait(common.PATIENCE))
+            self.assertIsInstance(att.err, gpufd.SupersededError)
+        self.assertEqual(seen, [self.memory.generation, newer.generation])
 
     def test_follow_a_producer_that_comes_back(self):
         served = self.served()

@@ -224,7 +224,7 @@ func TestFault2and9_LegacyProducerDies(t *testing.T) {
 		producer.WaitLine("  waiting for consumers to close the memory (1), for 30s at most")
 		require.False(t, producer.Ended(), "the memory is open there")
 		require.NoError(t, programs.Resume(consumer))
-		consumer.Fails(4, "revoked by the producer")
+		consumer.Fails(4, "withdrawn by the producer")
 		require.Empty(t, programs.Find(consumer, "Data verification"), "it closes the memory instead")
 		producer.Succeeds()
 	})
@@ -274,7 +274,7 @@ func TestFault9_LegacyProducerInterrupted(t *testing.T) {
 		producer, consumer := interrupted(t, "-timeout", programs.Enough)
 		producer.Fails(4, "a consumer may still have the legacy memory open: not closed within "+programs.Enough, fmt.Sprintf("pid %d", os.Getpid()))
 		require.NoError(t, programs.Resume(consumer))
-		consumer.Fails(4, "revoked by the producer")
+		consumer.Fails(4, "withdrawn by the producer")
 	})
 }
 

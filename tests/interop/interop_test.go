@@ -383,7 +383,7 @@ func TestInteropRevoked(t *testing.T) {
 		producer.Signal(syscall.SIGTERM)
 		producer.Wait()
 		require.NoError(t, programs.Resume(consumer))
-		require.Regexp(t, "revoked by the producer|the producer ended the offer", consumer.Fails(4))
+		require.Regexp(t, "withdrawn by the producer|WithdrawnError", consumer.Fails(4))
 	})
 }
 

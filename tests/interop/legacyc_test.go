@@ -187,7 +187,7 @@ func TestLegacyByCRevoked(t *testing.T) {
 				consumer.Kill()
 			} else {
 				require.NoError(t, os.Remove(hold))
-				consumer.Fails(4, "the producer ended the offer")
+				consumer.Fails(4, "withdrawn by the producer")
 				require.Equal(t, "opened\nclosed\n", b.history())
 			}
 			b.producer.Succeeds()
