@@ -130,7 +130,7 @@ func TestWeights(t *testing.T) {
 	d.end()
 	d = startWeights(t, program, "serve", socket)
 	says("three") // until then they go on with two
-	over("sock: receive")
+	over("share: the producer offers newer memory")
 	_, old := all("three", d.cmd.Process.Pid)
 
 	says("upgrade") // of which they hear by a notice, and go on with the same memory
@@ -149,7 +149,7 @@ func TestWeights(t *testing.T) {
 	require.NoError(t, d.in.Close()) // the end
 	_, more := <-d.out
 	require.False(t, more)
-	over("share: revoked by the producer")
+	over("share: withdrawn by the producer")
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left)

@@ -255,14 +255,19 @@ class Attaching:
         return False
 
 
-_ENDS = {wire.WITHDRAWN: WithdrawnError, wire.SUPERSEDED: SupersededError, wire.RESTARTING: RestartingError}
+_ENDS: dict[int, tuple[type[LeaseEndedError], str]] = {
+    wire.WITHDRAWN: (WithdrawnError, "withdrawn by the producer"),
+    wire.SUPERSEDED: (SupersededError, "the producer offers newer memory"),
+    wire.RESTARTING: (RestartingError, "the producer is restarting"),
+}
 
 
 def ended(record: wire.Revoke) -> LeaseEndedError:
     """The error of a REVOKE. A reason that this version does not know is a revocation."""
-    kind = _ENDS.get(record.reason, RevokedError)
-    what = "the producer has taken the lease back" if kind is RevokedError else "the producer has ended the lease"
-    return kind(f"{what}: {printable(record.text)}" if record.text else what)
+    if record.reason in _ENDS:
+        kind, text = _ENDS[record.reason]
+        return kind(text)
+    return RevokedError("revoked by the producer" + (f": {printable(record.text)}" if record.text else ""))
 
 
 def ending(record: Record) -> Error | None:

@@ -169,5 +169,6 @@ func TestRequestsOutliveTheKeeper(t *testing.T) {
 	t.Logf("%d restarts of each kind: %d requests, the longest took %s", restarts(t), answered, worst)
 	end := programs.Start(t, "end", programs.ProgramPath(t, "gpufd"), nil, "keeper", "--end", "--socket", s.Socket)
 	end.Succeeds()
+	s.store.Succeeds()
 	require.NoFileExists(t, filepath.Join(s.Dir, "s"))
 }
