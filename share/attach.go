@@ -11,7 +11,6 @@ import (
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
 // Attach connects to the producer that listens at path, takes its offer of that
@@ -69,8 +68,7 @@ type attaching struct {
 	resumes   *Attachment // whose memory this is to be a lease of, or nil
 	step      *serve.Stepper
 
-	made    cu.Stack         // where a lost attachment was made
-	room    *vmm.Reservation // or nil
+	made    cu.Stack // where a lost attachment was made
 	offer   wire.Offer
 	whole   bool // the last record of the offer has come
 	files   []*os.File
@@ -142,7 +140,7 @@ func (a *attaching) take(ctx context.Context) error {
 		return err
 	}
 	a.opts.received(a.described(), a.files)
-	if err := errors.Join(a.open(), a.room.Close()); err != nil { // open may have used the room: then there is nothing to close
+	if err := a.open(); err != nil {
 		return err
 	}
 	if a.offer.Pending {
@@ -164,7 +162,7 @@ func (a *attaching) take(ctx context.Context) error {
 }
 
 // ask tells the producer what is wanted, and then does what need not wait for its answer: it notes
-// who attaches, and reserves the room of WithRoom.
+// who attaches.
 func (a *attaching) ask(ctx context.Context) (err error) {
 	flags, _ := processFlags(a.dev)
 	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(),
@@ -175,19 +173,7 @@ func (a *attaching) ask(ctx context.Context) (err error) {
 	if a.resumes == nil { // nothing is mapped anew
 		a.made = cu.Here(3)
 	}
-	if a.opts.room == 0 {
-		return nil
-	}
-	g, err := vmm.Granularity(a.dev)
-	if err != nil {
-		return err
-	}
-	size, ok := vmm.AlignUp(a.opts.room, g)
-	if !ok {
-		return fmt.Errorf("%w: room for %d bytes", vmm.ErrSize, a.opts.room)
-	}
-	a.room, err = vmm.Reserve(a.dev.Driver(), size)
-	return err
+	return nil
 }
 
 // say sends m. A producer that has gone is no error here: it may have sent its answer before.
@@ -328,7 +314,6 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 	if a.memory != nil {
 		err = errors.Join(err, a.memory.Close())
 	}
-	err = errors.Join(err, a.room.Close())
 	a.dropFiles()
 	serve.DropCursors(a.cursors)
 	if serve.IsEnded(err) && a.offer.Process.Told {

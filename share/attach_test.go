@@ -2,8 +2,6 @@ package share
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -49,7 +47,7 @@ func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	require.ErrorContains(t, told, "attaching failed: ")
 
 	before := spy.count(reserves)
-	att := attached(t, srv, "", other, WithAnyDevice(), WithRoom(1))
+	att := attached(t, srv, "", other, WithAnyDevice())
 	require.Same(t, dev, att.Buffer().Device())
 	require.Equal(t, 1, spy.count(reserves)-before)
 }
@@ -123,78 +121,6 @@ func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 	require.NoError(t, s.await(t, Ended, 100).Err)
 }
 
-// Room that was reserved while the offer was waited for is used if it is enough;
-// if not, the memory gets a reservation as without.
-func TestRoomIsReservedBeforehand(t *testing.T) {
-	spy, dev, ctx := spied(t)
-	g := granularity(t, dev)
-	srv := listen(t)
-	put(t, srv, newBuffer(t, ctx, 3*g-1, vmm.WithChunkSize(g)))
-	for _, c := range []struct {
-		room          uint64
-		before, after int // reservations when the offer is here, and at the end
-	}{
-		{0, 0, 1}, {3*g - 1, 1, 1}, {3 * g, 1, 1}, {5 * g, 1, 1}, {2 * g, 1, 2}, {1, 1, 2},
-	} {
-		t.Run(fmt.Sprint(c.room/g), func(t *testing.T) {
-			first, owed, received := spy.count(reserves), spy.count(frees), -1
-			att := ok(Attach(soon(t), srv.Path(), "", dev, WithRoom(c.room),
-				OnReceived(func(Offer, []*os.File) { received = spy.count(reserves) - first })))(t)
-			require.Equal(t, c.before, received)
-			require.Equal(t, c.after, spy.count(reserves)-first)
-			require.Equal(t, c.after-1, spy.count(frees)-owed, "what did not do is given back")
-			requireNoise(t, ctx, att.Buffer(), 1)
-			require.NoError(t, att.Close())
-			require.Equal(t, c.after, spy.count(frees)-owed)
-		})
-	}
-}
-
-// Attaching fails without room, and the producer is told why.
-func TestRoomThatCannotBeReserved(t *testing.T) {
-	spy, dev, ctx := spied(t)
-	srv := listen(t)
-	s := put(t, srv, newBuffer(t, ctx, 1))
-	srv.Expect("later")
-	attach := func(name string, room uint64) error {
-		return errOf(Attach(soon(t), srv.Path(), name, dev, WithRoom(room)))
-	}
-	requireTold := func(told error) {
-		require.ErrorIs(t, told, ErrVerdict)
-		require.ErrorContains(t, told, "attaching failed: ")
-	}
-	require.ErrorIs(t, attach("data", ^uint64(0)), vmm.ErrSize)
-	requireTold(s.await(t, Ended, 1).Err)
-	full := spy.Fail(reserves, cu.ErrOutOfMemory)
-	require.ErrorIs(t, attach("data", 1), cu.ErrOutOfMemory)
-	requireTold(s.await(t, Ended, 2).Err)
-	require.ErrorIs(t, attach("later", 1), cu.ErrOutOfMemory)
-	requireTold(s.await(t, PeerRefused, 1).Err) // of what is not there yet it has no lease
-	full.Stop()
-	require.Empty(t, waiting(srv))
-	requireServed(t, srv, ctx)
-}
-
-// Invariant 4: whatever keeps the memory from being mapped, the room is given back.
-func TestRoomIsGivenBack(t *testing.T) {
-	spy, dev, ctx := spied(t)
-	srv := listen(t)
-	put(t, srv, newBuffer(t, ctx, 1))
-	for _, c := range []struct {
-		name, fail string
-		want       error
-	}{
-		{"none", "", ErrRefused}, {"data", "cuMemMap", cu.ErrOutOfMemory}, {"data", "cuMemImportFromShareableHandle", cu.ErrOutOfMemory},
-	} {
-		reserved, freed := spy.count(reserves), spy.count(frees)
-		require.ErrorIs(t, spy.during(c.fail, func() error {
-			return errOf(Attach(soon(t), srv.Path(), c.name, dev, WithRoom(1)))
-		}), c.want)
-		require.Equal(t, reserved+1, spy.count(reserves))
-		require.Equal(t, freed+1, spy.count(frees))
-	}
-}
-
 func TestErrorsSayWhoSaysSo(t *testing.T) {
 	require.Equal(t, `refused by the peer (busy): come\x1b again`, (&RefusalError{Code: RefusedBusy, Text: "come\x1b again"}).Error())
 	require.Equal(t, "refused by the peer (code 99): ", (&RefusalError{Code: 99, Text: ""}).Error())
@@ -227,12 +153,12 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, OnEvent(nil)), "OnEvent")
 	for name, opt := range map[string]AttachOption{
 		"OnReceived": OnReceived(nil), "OnConnected": OnConnected(nil), "WithHandle without": WithHandle(),
-		"WithHandle(": WithHandle(7), "WithMaxChunks": WithMaxChunks(0), "WithMaxData(-1)": WithMaxData(-1), "WithMaxData(6": WithMaxData(MaxData + 1), "WithTimeout": WithTimeout(0), "WithRecordRate": WithRecordRate(-1), "WithMaxAbsence": WithMaxAbsence(-1), "access": WithAccess(2),
+		"WithHandle(": WithHandle(7), "WithTimeout": WithTimeout(0), "WithMaxAbsence": WithMaxAbsence(-1), "access": WithAccess(2),
 	} {
 		require.ErrorContains(t, attachError(srv.Path(), dev, opt), name)
 	}
 	for name, opt := range map[string]ListenOption{
-		"WithConnections(0)": WithConnections(0), "WithConnectionsPerPeer(-1)": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithRecordRate": WithRecordRate(-1), "WithAuthorize": WithAuthorize(nil),
+		"WithConnections(0)": WithConnections(0), "WithConnectionsPerPeer(-1)": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithAuthorize": WithAuthorize(nil),
 	} {
 		require.ErrorContains(t, errOf(Listen(socketPath(t), opt)), name)
 	}

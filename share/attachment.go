@@ -206,7 +206,7 @@ func (a *Attachment) Err() error {
 
 // Progress tells the producer that this side has worked through done of total bytes,
 // which restarts the time that the producer allows for a step. Call it a few times a
-// second; a producer refuses more records than it takes ([WithRecordRate]). When the lease
+// second; a producer refuses more than 1,000 records a second. When the lease
 // is over, Progress returns [Attachment.Err].
 func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 	if err := plain.ContextErr(ctx); err != nil {

@@ -25,15 +25,12 @@ type attachOptions struct {
 	connected  func(sock.Peer)
 	received   func(Offer, []*os.File)
 	progress   func(done, total uint64)
-	room       uint64
 	place      *vmm.Reservation // where the memory is mapped, or nil
 	reoffer    bool
 	newerThan  uint64
-	wait       bool         // for what is newer than that
-	handles    []HandleType // that are taken
-	maxChunks  int
-	maxSize    uint64 // 0 is any
-	maxData    int
+	wait       bool          // for what is newer than that
+	handles    []HandleType  // that are taken
+	maxSize    uint64        // 0 is any
 	follows    bool          // the attachment is one of Follow
 	maxAbsence time.Duration // how long that stays without a lease, or 0
 }
@@ -81,13 +78,6 @@ func (o *attachOptions) quiet() {
 	o.connected, o.received, o.progress = func(sock.Peer) {}, func(Offer, []*os.File) {}, func(_, _ uint64) {}
 }
 
-// WithRoom reserves address space for size bytes, rounded up to the granularity, while
-// Attach waits for the offer, which saves time later (cuMemAddressReserve). Larger memory
-// gets its own reservation, as without this option. If there is no room, Attach fails.
-func WithRoom(size uint64) AttachOption {
-	return attachOption(func(o *attachOptions) { o.room = size })
-}
-
 // WithReservation maps the memory at the beginning of r. The caller keeps r, and closes it
 // after the attachment. If the memory is larger than r, Attach fails with
 // [vmm.ErrCapacity]. Attachments with the same r, one after the other, have the same
@@ -133,24 +123,11 @@ func WithWait() AttachOption {
 	return attachOption(func(o *attachOptions) { o.wait = true })
 }
 
-// WithMaxChunks refuses offers of more than n chunks ([ErrTooLarge]). Attach holds a
-// descriptor for each chunk meanwhile. The default is [vmm.MaxChunks].
-func WithMaxChunks(n int) AttachOption {
-	return attachOption(func(o *attachOptions) { o.maxChunks = n })
-}
-
 // WithMaxSize refuses offers of more than size bytes ([ErrTooLarge]), and those that would map
 // 2 MiB more than that or beyond, by chunks that the buffer does not fill. So the rounding up to
 // the device's granularity, which is 2 MiB, does not count. The default, 0, sets no bound.
 func WithMaxSize(size uint64) AttachOption {
 	return attachOption(func(o *attachOptions) { o.maxSize = size })
-}
-
-// WithMaxData refuses offers with more than n bytes of application data
-// ([ErrTooLarge]), which Attach reads into memory of this process. The default, and
-// the maximum, is [MaxData]; 0 refuses every offer that has any.
-func WithMaxData(n int) AttachOption {
-	return attachOption(func(o *attachOptions) { o.maxData = n })
 }
 
 // WithHandle sets which types of handles Attach takes; offers of other types fail
@@ -164,7 +141,7 @@ func WithHandle(types ...HandleType) AttachOption {
 func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 	o := &attachOptions{
 		PeerOptions: serve.NewPeerOptions(), access: ReadOnly,
-		maxChunks: vmm.MaxChunks, maxData: MaxData, handles: []HandleType{HandleFD},
+		handles: []HandleType{HandleFD},
 	}
 	o.quiet()
 	for _, opt := range opts {
@@ -181,15 +158,7 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 		return nil, fmt.Errorf("share: WithHandle(%v): want HandleFD, HandleLegacy or both", o.handles)
 	case o.reoffer && slices.Contains(o.handles, HandleLegacy):
 		return nil, fmt.Errorf("%w: WithReoffer and WithHandle(%v): legacy memory cannot be offered on", ErrHandle, o.handles)
-	case o.place != nil && o.room != 0:
-		return nil, errors.New("share: WithRoom and WithReservation: the memory is mapped in only one of them")
-	case o.maxChunks < 1:
-		return nil, fmt.Errorf("share: WithMaxChunks(%d): memory has one chunk at least", o.maxChunks)
-	}
-	if o.maxData < 0 || o.maxData > MaxData {
-		return nil, fmt.Errorf("share: WithMaxData(%d): want 0 to %d", o.maxData, MaxData)
-	}
-	if o.maxAbsence < 0 {
+	case o.maxAbsence < 0:
 		return nil, fmt.Errorf("share: WithMaxAbsence(%v): want 0, which is no bound, or more", o.maxAbsence)
 	}
 	if err := wire.CheckAccess(o.access); err != nil {
@@ -236,12 +205,10 @@ func (o *attachOptions) tooLarge(m wire.Offer) error {
 	d, data := m.Memory, max(m.DataSize, uint64(len(m.Data)))
 	size, ok := mappedSize(d)
 	switch {
-	case data > uint64(o.maxData):
-		return fmt.Errorf("%w: %d bytes of application data; want %d at most", ErrTooLarge, data, o.maxData)
+	case data > MaxData:
+		return fmt.Errorf("%w: %d bytes of application data; want %d at most", ErrTooLarge, data, MaxData)
 	case m.CursorSize > o.maxCursors:
 		return fmt.Errorf("%w: %d bytes of cursors; want %d at most", ErrTooLarge, m.CursorSize, o.maxCursors)
-	case d.Chunks > o.maxChunks:
-		return fmt.Errorf("%w: %s; want %d at most", ErrTooLarge, plain.Count(d.Chunks, "chunk"), o.maxChunks)
 	case o.maxSize > 0 && (d.Size > o.maxSize || !ok || size-min(size, o.maxSize) >= granule):
 		return fmt.Errorf("%w: %d bytes in %s of %d; want %d bytes at most", ErrTooLarge, d.Size, plain.Count(d.Chunks, "chunk"), d.ChunkSize, o.maxSize)
 	}
@@ -250,11 +217,6 @@ func (o *attachOptions) tooLarge(m wire.Offer) error {
 
 // granule is the granularity of all devices that are known.
 const granule = 2 << 20
-
-func fits(d vmm.Descriptor, room *vmm.Reservation) bool {
-	size, ok := mappedSize(d)
-	return ok && size <= room.Size()
-}
 
 // mappedSize returns how many bytes are mapped. ok is false if that overflows 64 bits: the
 // numbers are a peer's.

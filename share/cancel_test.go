@@ -54,7 +54,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 	"Attach to one who stops between its records": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		tr := truthOf(t, ctx)
 		path, blocks := silent(t, tr.say(func(o *wire.Offer) { o.FDs = 2 }, tr.files[:2]...))
-		return blocking{call: attachOnce(path, dev, WithRoom(1)), blocks: blocks, ends: errWhy}
+		return blocking{call: attachOnce(path, dev), blocks: blocks, ends: errWhy}
 	},
 	"Attach to what is expected": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv := listen(t)

@@ -28,14 +28,9 @@ func TestDataOfAnySize(t *testing.T) {
 		srv := listen(t)
 		serveAs(t, srv, "data", buf, ReadOnly, WithData(data))
 		require.Equal(t, size, listedBy(t, srv)[0].DataSize)
-		for _, most := range []int{MaxData, int(size)} {
-			att := attached(t, srv, "data", dev, WithMaxData(most))
-			require.True(t, bytes.Equal(data, att.Offer().Data), "%d bytes", size)
-			require.NoError(t, att.Close())
-		}
-		if size > 0 {
-			require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithMaxData(int(size-1)))), ErrTooLarge)
-		}
+		att := attached(t, srv, "data", dev)
+		require.True(t, bytes.Equal(data, att.Offer().Data), "%d bytes", size)
+		require.NoError(t, att.Close())
 		require.NoError(t, srv.Close())
 	}
 }
@@ -77,9 +72,6 @@ func TestDataIsForWhoTakesIt(t *testing.T) {
 		require.ErrorContains(t, s.await(t, PeerRefused, i+1).Err, "4097 bytes")
 		require.NoError(t, conn.Close())
 	}
-	_, err := Attach(soon(t), srv.Path(), "data", dev, WithMaxData(wire.MaxData))
-	require.ErrorIs(t, err, ErrTooLarge)
-	require.ErrorContains(t, err, "4097 bytes of application data; want 4096 at most")
 	requireServed(t, srv, ctx)
 }
 

@@ -154,7 +154,6 @@ func TestFollowEnds(t *testing.T) {
 		require.NotZero(t, room.Ptr())
 	}
 	require.False(t, retryable(&RefusalError{Code: RefusedPolicy}), "one that is not admitted does not ask again")
-	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithReservation(room), WithRoom(g))), "WithRoom and WithReservation")
 }
 
 // A bereft is a Follow whose producer is killed. The test's process has the memory, too, to

@@ -287,7 +287,7 @@ func TestConsumerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 			for n := 0; n < 10000 && conn.Send(soon(t), invented(ignorable)) == nil; n++ {
 			}
 		})
-		err := failsAt(t, dev, path, p.dialogue, p.line, WithRecordRate(30), attachOption(func(o *attachOptions) { o.Goodbye = brief }))
+		err := failsAt(t, dev, path, p.dialogue, p.line, withRate(30), attachOption(func(o *attachOptions) { o.Goodbye = brief }))
 		require.ErrorIs(t, err, ErrRate)
 		told := <-became
 		require.NoError(t, told.err)

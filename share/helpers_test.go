@@ -93,6 +93,11 @@ func withLease(n int, change func(*serve.Lease)) OfferOption {
 	}
 }
 
+// withRate bounds the records a second that are taken of the peer; 0 is no bound.
+func withRate(perSecond int) PeerOption {
+	return func(o *serve.PeerOptions) { o.Rate = perSecond }
+}
+
 // timeoutAt shortens the timeout of an Attach to d once the driver has done that step.
 func (s *spy) timeoutAt(step string, d time.Duration) AttachOption {
 	return attachOption(func(o *attachOptions) {

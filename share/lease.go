@@ -74,7 +74,7 @@ func (l *Lease) AwaitFence(ctx context.Context, want Fence) error {
 // Notify sends the consumer up to [MaxNotice] bytes of the application's own, which it gets
 // from [Attachment.Notices], even before it has the memory. Notify returns when they are
 // sent, and waits while the consumer's queue is full. An older consumer ignores them. A
-// consumer refuses too many records per second ([WithRecordRate]). Once the lease has
+// consumer refuses more than 1,000 records a second. Once the lease has
 // ended, Notify returns [Lease.Err].
 func (l *Lease) Notify(ctx context.Context, b []byte) error { return l.lease().Notify(ctx, b) }
 

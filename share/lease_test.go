@@ -397,7 +397,7 @@ func TestNotices(t *testing.T) {
 		}
 		begun <- l
 	}))
-	att := attached(t, srv, "data", dev, WithRecordRate(0))
+	att := attached(t, srv, "data", dev, withRate(0))
 	l := <-begun
 	require.Equal(t, "early", awaitNotice(t, att.Notices()), "before the memory")
 	full := bytes.Repeat([]byte{0xff}, MaxNotice)

@@ -129,7 +129,7 @@ func TestFault10_LegacyAttachment(t *testing.T) {
 	path := socketPath(t)
 	c := start(t, "legacy producer", path, "12345")
 	c.says(t, "listening")
-	att := ok(attachAny(soon(t), path, "data", dev, WithRoom(1<<20),
+	att := ok(attachAny(soon(t), path, "data", dev,
 		OnReceived(func(o Offer, files []*os.File) {
 			require.Equal(t, HandleLegacy, o.Handle())
 			require.Empty(t, files)

@@ -36,7 +36,7 @@ func (a *attaching) open() (err error) {
 	return err
 }
 
-// mapBuffer maps the memory, into the room if it fits.
+// mapBuffer maps the memory.
 func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 	m, dev := a.offer, a.dev
 	if a.opts.anyDevice && m.Memory.Kind == dev.Driver().Kind() {
@@ -59,10 +59,6 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 	}
 	if a.opts.place != nil {
 		opts = append(opts, vmm.WithLentReservation(a.opts.place))
-	}
-	if a.room != nil && fits(m.Memory, a.room) {
-		opts = append(opts, vmm.WithReservation(a.room))
-		a.room = nil // Import's, whatever comes of it
 	}
 	return vmm.Import(dev, m.Memory, a.files, opts...)
 }

@@ -50,19 +50,9 @@ func WithTimeout(d time.Duration) PeerOption { return func(o *serve.PeerOptions)
 // process's effective user; see [sock.Policy].
 func WithPolicy(p sock.Policy) PeerOption { return func(o *serve.PeerOptions) { o.Policy = p } }
 
-// WithRecordRate bounds the records that this side takes from one peer, 1,000 per second
-// by default; a second's worth may come at once. A peer that sends more is refused
-// ([RefusedRate], [ErrRate]) and disconnected. 0 is no bound.
-func WithRecordRate(perSecond int) PeerOption {
-	return func(o *serve.PeerOptions) { o.Rate = perSecond }
-}
-
 func checkPeer(o *serve.PeerOptions) error {
-	switch {
-	case o.Timeout <= 0:
+	if o.Timeout <= 0 {
 		return fmt.Errorf("share: WithTimeout(%s): want more than 0", o.Timeout)
-	case o.Rate < 0:
-		return fmt.Errorf("share: WithRecordRate(%d): want 0, which is no bound, or more", o.Rate)
 	}
 	return nil
 }

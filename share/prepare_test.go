@@ -117,7 +117,7 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 			defer cancel()
 			ended := make(chan error, 1)
 			spy.at("access", func() { go func() { ended <- c.end(srv, p, cancel) }() })
-			err := errOf(Attach(until, srv.Path(), "data", dev, WithRoom(1), spy.timeoutAt("access", c.timeout)))
+			err := errOf(Attach(until, srv.Path(), "data", dev, spy.timeoutAt("access", c.timeout)))
 			require.ErrorIs(t, err, c.want)
 			require.NoError(t, <-ended)
 			if c.says != "" {

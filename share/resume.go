@@ -11,8 +11,8 @@ import (
 // Resume takes a new lease of the memory after the lease has ended, without mapping it
 // again. It needs a producer that offers memory of the same generation under the same name
 // at the same path: the old producer after a restart, or another one. Resume asks for what
-// Attach asked for, with the same options except [WithNewerThan], [WithRoom] and
-// [WithReservation], which do not apply. No descriptors are sent. ctx bounds it as it does
+// Attach asked for, with the same options except [WithNewerThan] and [WithReservation],
+// which do not apply. No descriptors are sent. ctx bounds it as it does
 // Attach.
 //
 // The new Attachment owns the memory from then on. It has its own lease, Done and notices,
@@ -57,7 +57,7 @@ func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
 // resuming returns an attaching to the memory that is mapped here.
 func (a *Attachment) resuming() *attaching {
 	opts := *a.opts
-	opts.newerThan, opts.room, opts.place = 0, 0, nil
+	opts.newerThan, opts.place = 0, nil
 	return &attaching{opts: &opts, path: a.path, name: a.Offer().Name, dev: a.dev, resumes: a}
 }
 

@@ -40,7 +40,7 @@ func TestResume(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
-	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite), WithRoom(1<<20), WithNewerThan(buf.Describe().Generation-1))
+	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite), WithNewerThan(buf.Describe().Generation-1))
 	at, taken := att.Ptr(), spy.count("cuMemMap")+spy.count("cuMemImportFromShareableHandle")
 	for _, size := range []uint64{3, 1 << 20} {
 		srv := again(t, att)

@@ -274,8 +274,8 @@ var attachWays = []struct {
 	opts []AttachOption
 }{
 	{"data", nil},
-	{"", []AttachOption{WithAnyDevice(), WithRoom(1 << 20)}},
-	{"data", []AttachOption{WithAccess(ReadWrite), WithRoom(64 << 20)}},
+	{"", []AttachOption{WithAnyDevice()}},
+	{"data", []AttachOption{WithAccess(ReadWrite)}},
 }
 
 // produce takes one connection and does what the script says.
