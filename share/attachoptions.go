@@ -31,6 +31,7 @@ type attachOptions struct {
 	wait       bool          // for what is newer than that
 	handles    []HandleType  // that are taken
 	maxSize    uint64        // 0 is any
+	onWait     func(error)   // is told why Follow waits, or nil
 	follows    bool          // the attachment is one of Follow
 	maxAbsence time.Duration // how long that stays without a lease, or 0
 }

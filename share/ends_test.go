@@ -41,7 +41,7 @@ func TestEndsHaveReasons(t *testing.T) {
 			require.ErrorContains(t, att.Err(), c.says)
 			<-l.Done()
 			require.ErrorIs(t, l.Err(), c.want)
-			require.True(t, retryable(att.Err()))
+			require.True(t, Retryable(att.Err()))
 			require.False(t, l.Released(), "it has it mapped")
 		})
 	}

@@ -1,10 +1,12 @@
 package share
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -47,8 +49,8 @@ import (
 //
 // Follow waits, with pauses that grow to half a second, until ctx ends, if the producer
 // does not listen, does not have the name, has ended or taken the offer back, has no place,
-// or took too long over a step. The last pair of the loop is an error: that of ctx, or one
-// that waiting does not mend, such as a producer that does not admit this process, another
+// or took too long over a step ([Retryable]); [OnWait] tells for what it waits. The last pair of the
+// loop is an error: that of ctx, with the last reason to wait, or one that waiting does not mend, such as a producer that does not admit this process, another
 // kind of driver or version, more access than is offered, memory that cannot be mapped, an
 // invalid option, or an attachment that cannot be closed. While the name stands for memory
 // that the body does not want again, the producer says when there is newer ([WithWait]); an
@@ -91,26 +93,106 @@ func (f *following) attach(ctx context.Context) (*Attachment, error) {
 	if f.known > 0 {
 		opts = append(opts, WithNewerThan(f.known), WithWait())
 	}
+	o, err := newAttachOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	var att *Attachment
+	err = retry(ctx, o.onWait, func() (err error) {
+		att, err = Attach(ctx, f.path, f.name, f.dev, opts...)
+		return err
+	})
+	return att, err
+}
+
+// retry tries until it succeeds, waiting does not help, or ctx ends, with pauses.
+func retry(ctx context.Context, say func(error), try func() error) error {
+	t := newTeller(say)
+	defer t.stop()
+	var why error // it waits
 	for pause := followMin; ; pause = min(2*pause, followMax) {
-		att, err := Attach(ctx, f.path, f.name, f.dev, opts...)
+		err := try()
 		if err == nil {
-			return att, nil
+			return nil
 		}
 		if ended := plain.ContextErr(ctx); ended != nil {
-			return nil, errors.Join(ended, err)
+			return errors.Join(ended, cmp.Or(why, err))
 		}
-		if !retryable(err) {
-			return nil, err
+		if !Retryable(err) {
+			return err
 		}
+		why = err
+		t.note(err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
+			return errors.Join(plain.ContextErr(ctx), why)
 		}
 	}
 }
 
-// retryable reports whether attaching may succeed later, after err.
-func retryable(err error) bool {
+// silence is how long a wait says nothing ([OnWait]).
+const silence = time.Second
+
+// A teller tells the function of OnWait why a wait goes on, once it has lasted for a silence.
+type teller struct {
+	say   func(error) // or nil
+	timer *time.Timer
+
+	mu   sync.Mutex
+	due  bool
+	why  error
+	told string
+}
+
+// errNoAnswer is why a wait goes on before a first try has failed.
+var errNoAnswer = errors.New("share: the producer has not answered yet, or has not made the offer that it expects to make")
+
+func newTeller(say func(error)) *teller {
+	t := &teller{say: say, why: errNoAnswer}
+	t.timer = time.AfterFunc(silence, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.due = true
+		t.tell()
+	})
+	return t
+}
+
+func (t *teller) note(why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.why = why
+	t.tell()
+}
+
+// tell runs with mu held.
+func (t *teller) tell() {
+	if t.due && t.say != nil && t.why.Error() != t.told {
+		t.told = t.why.Error()
+		t.say(t.why)
+	}
+}
+
+// stop waits for a call of the function.
+func (t *teller) stop() {
+	t.timer.Stop()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.say = nil
+}
+
+// OnWait calls f when [Follow] has waited for a second, for a producer or for another lease, with
+// what is in the way: the error of the last try, such as that nobody listens or that there is no such
+// offer. f is called again when that changes, one call after the other. [Attach] ignores this option.
+func OnWait(f func(error)) AttachOption {
+	return attachOption(func(o *attachOptions) { o.onWait = f })
+}
+
+// Retryable reports whether attaching may succeed later where it has failed with err: the producer does
+// not listen, does not have the name, has ended the offer or the lease, was lost, has no place, or took too
+// long. [Follow] waits after such errors. It is true of an end of a lease ([Attachment.Err]), too.
+func Retryable(err error) bool {
 	var no *RefusalError
 	if errors.As(err, &no) {
 		switch no.Code {

@@ -153,7 +153,7 @@ func TestFollowEnds(t *testing.T) {
 		require.Equal(t, 1, pairs)
 		require.NotZero(t, room.Ptr())
 	}
-	require.False(t, retryable(&RefusalError{Code: RefusedPolicy}), "one that is not admitted does not ask again")
+	require.False(t, Retryable(&RefusalError{Code: RefusedPolicy}), "one that is not admitted does not ask again")
 }
 
 // A bereft is a Follow whose producer is killed. The test's process has the memory, too, to
@@ -370,4 +370,56 @@ func TestFollowTakesOtherMemoryOfASuccessor(t *testing.T) {
 	awaitSeen(t, b.found, 5)
 	require.ErrorIs(t, b.att.Err(), ErrSuperseded)
 	require.ErrorIs(t, b.cancel(), context.Canceled)
+}
+
+// A wait is told of after a second, and again when its reason changes. The last error has the last reason.
+func TestFollowSaysWhyItWaits(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	path := socketPath(t)
+	reasons := make(chan error, 10)
+	found, cancel := followed(t, ctx, path, OnWait(func(err error) { reasons <- err }))
+	reason := func() error {
+		select {
+		case err := <-reasons:
+			return err
+		case <-soon(t).Done():
+			require.FailNow(t, "it waits in silence")
+			return nil
+		}
+	}
+	begun := time.Now()
+	require.ErrorIs(t, reason(), sock.ErrNoListener)
+	require.GreaterOrEqual(t, time.Since(begun), silence)
+	srv := ok(Listen(path))(t)
+	defer func() { require.NoError(t, srv.Close()) }()
+	srv.Start()
+	require.ErrorContains(t, reason(), `there is no offer "data" here`)
+	put(t, srv, filled(t, ctx, 1))
+	awaitSeen(t, found, 1)
+	require.NoError(t, srv.Shutdown(soon(t)))
+	require.ErrorIs(t, reason(), sock.ErrNoListener, "without a lease")
+	require.ErrorIs(t, cancel(), context.Canceled)
+
+	life, stop := context.WithCancel(t.Context())
+	time.AfterFunc(20*time.Millisecond, stop)
+	for _, err := range Follow(life, path, "data", ctx.Device()) {
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, err, sock.ErrNoListener)
+	}
+	for _, err := range Follow(t.Context(), path, "data", ctx.Device(), WithHandle()) {
+		require.ErrorContains(t, err, "WithHandle")
+	}
+}
+
+// What a producer expects to offer is waited for, and told of.
+func TestFollowSaysThatItWaitsForAnExpectedOffer(t *testing.T) {
+	_, ctx, srv := listening(t)
+	srv.Expect("data")
+	reasons := make(chan error, 10)
+	found, cancel := followed(t, ctx, srv.Path(), OnWait(func(err error) { reasons <- err }))
+	require.ErrorIs(t, <-reasons, errNoAnswer)
+	put(t, srv, filled(t, ctx, 1))
+	awaitSeen(t, found, 1)
+	require.ErrorIs(t, cancel(), context.Canceled)
+	require.Empty(t, reasons)
 }

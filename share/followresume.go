@@ -40,21 +40,19 @@ func (a *Attachment) another(t *leaseConn) (next *leaseConn, why error) {
 		ctx, cancel = context.WithTimeout(ctx, bound)
 		defer cancel()
 	}
-	for pause := followMin; ; pause = min(2*pause, followMax) {
-		from := a.resuming()
+	var from *attaching
+	err := retry(ctx, a.opts.onWait, func() error {
+		from = a.resuming()
 		from.opts.quiet()
-		switch err := from.lease(ctx); {
-		case err == nil:
-			return a.change(t, from), nil
-		case !retryable(err):
-			return nil, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return nil, nil
-		}
+		return from.lease(ctx)
+	})
+	switch {
+	case err == nil:
+		return a.change(t, from), nil
+	case ctx.Err() != nil:
+		return nil, nil
 	}
+	return nil, err
 }
 
 // change makes the new lease of from the attachment's, after t, unless the attachment was

@@ -181,7 +181,7 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
 	require.NoError(t, v1.Close())
 	require.Nil(t, <-waits.att)
-	require.True(t, retryable(<-waits.err), "Follow asks again")
+	require.True(t, Retryable(<-waits.err), "Follow asks again")
 
 	require.ErrorIs(t, awaitDone(t, old), ErrRestarting)
 	next := ok(old.Resume(soon(t)))(t)
