@@ -32,6 +32,7 @@ type attachOptions struct {
 	handles    []HandleType  // that are taken
 	maxSize    uint64        // 0 is any
 	onWait     func(error)   // is told why Follow waits, or nil
+	overlaps   bool          // versions are mapped beside each other
 	follows    bool          // the attachment is one of Follow
 	maxAbsence time.Duration // how long that stays without a lease, or 0
 }
@@ -159,6 +160,8 @@ func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
 		return nil, fmt.Errorf("share: WithHandle(%v): want HandleFD, HandleLegacy or both", o.handles)
 	case o.reoffer && slices.Contains(o.handles, HandleLegacy):
 		return nil, fmt.Errorf("%w: WithReoffer and WithHandle(%v): legacy memory cannot be offered on", ErrHandle, o.handles)
+	case o.overlaps && o.place != nil:
+		return nil, errors.New("share: WithOverlap and WithReservation: two versions cannot be mapped at one address")
 	case o.maxAbsence < 0:
 		return nil, fmt.Errorf("share: WithMaxAbsence(%v): want 0, which is no bound, or more", o.maxAbsence)
 	}

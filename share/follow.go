@@ -44,31 +44,25 @@ import (
 // memory of a larger generation. A body that breaks out of the loop does not learn whether
 // the attachment could be closed.
 //
-// The versions are mapped one after the other. With [WithReservation] all have the same
-// address, so that a captured graph can be launched again.
+// The versions are mapped one after the other, or one beside the other [WithOverlap]. With
+// [WithReservation] all have the same address, so that a captured graph can be launched again.
 //
 // Follow waits, with pauses that grow to half a second, until ctx ends, if the producer
 // does not listen, does not have the name, has ended or taken the offer back, has no place,
 // or took too long over a step ([Retryable]); [OnWait] tells for what it waits. The last pair of the
-// loop is an error: that of ctx, with the last reason to wait, or one that waiting does not mend, such as a producer that does not admit this process, another
-// kind of driver or version, more access than is offered, memory that cannot be mapped, an
-// invalid option, or an attachment that cannot be closed. While the name stands for memory
+// loop is an error: that of ctx, with the last reason to wait, or one that waiting does not mend,
+// such as a producer that does not admit this process, another kind of driver or version, more
+// access than is offered, memory that cannot be mapped, an invalid option, or an attachment that
+// cannot be closed. While the name stands for memory
 // that the body does not want again, the producer says when there is newer ([WithWait]); an
 // older producer is asked again and again.
 func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) iter.Seq2[*Attachment, error] {
 	return func(yield func(*Attachment, error) bool) {
 		f := &following{path: path, name: name, dev: dev, opts: opts}
-		for more := true; more; {
-			att, err := f.attach(ctx)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			more, err = f.lend(ctx, att, yield)
-			if err != nil && more {
-				yield(nil, err)
-				return
-			}
+		if more, err := f.run(ctx, yield); more {
+			yield(nil, errors.Join(err, f.closeLent()))
+		} else {
+			_ = f.closeLent()
 		}
 	}
 }
@@ -79,6 +73,23 @@ type following struct {
 	dev        *cu.Device
 	opts       []AttachOption
 	known      uint64 // the generation that the body does not want again, or 0
+	lent       []lent // what the body has, WithOverlap
+}
+
+// run gives the body one attachment after the other. more says whether the body wants the error.
+func (f *following) run(ctx context.Context, yield func(*Attachment, error) bool) (more bool, err error) {
+	for more = true; more && err == nil; {
+		var att *Attachment
+		if att, err = f.attach(ctx); err != nil {
+			return true, err
+		}
+		lend := f.lend
+		if att.opts.overlaps {
+			lend = f.overlap
+		}
+		more, err = lend(ctx, att, yield)
+	}
+	return more, err
 }
 
 // The pauses between two tries to attach.
@@ -225,11 +236,17 @@ func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attac
 	case <-ctx.Done():
 		return true, plain.ContextErr(ctx)
 	}
+	f.know(att)
+	return true, nil
+}
+
+// know notes whether the body does not want the memory of an attachment again: it has closed that, or has
+// given its verdict.
+func (f *following) know(att *Attachment) {
 	f.known = 0
-	if errors.Is(att.Err(), ErrClosed) || att.judged.Load() { // the body's doing
+	if errors.Is(att.Err(), ErrClosed) || att.judged.Load() {
 		f.known = att.Offer().Descriptor.Generation
 	}
-	return true, nil
 }
 
 // endWhenSuperseded ends the attachment's context with its lease or when there is

@@ -423,3 +423,61 @@ func TestFollowSaysThatItWaitsForAnExpectedOffer(t *testing.T) {
 	require.ErrorIs(t, cancel(), context.Canceled)
 	require.Empty(t, reasons)
 }
+
+// With overlap the body has each version beside the one before, closes what it does not want, and is not
+// given that again. What it has goes on, until the loop ends.
+func TestFollowWithOverlap(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	srv.Expect("data")
+	first := put(t, srv, filled(t, ctx, 1))
+	found, cancel := followed(t, ctx, srv.Path(), WithOverlap())
+	one := awaitSeen(t, found, 1)
+	second := replace(t, srv, filled(t, ctx, 2))
+	two := awaitSeen(t, found, 2)
+	word := make([]uint32, 1)
+	for want, att := range map[uint32]*Attachment{1: one, 2: two} {
+		require.NoError(t, att.Context().Err())
+		require.NoError(t, cu.CopyToHost(ctx, word, att.Ptr()))
+		require.Equal(t, want, word[0])
+	}
+	require.NotEqual(t, one.Ptr(), two.Ptr())
+	require.NoError(t, two.Close()) // it is bad
+	awaitBehind(t, srv, 1)
+	require.NoError(t, one.Context().Err())
+	third := replace(t, srv, filled(t, ctx, 3))
+	three := awaitSeen(t, found, 3)
+	require.NoError(t, one.Close())
+	require.NoError(t, first.end(t))
+	require.NoError(t, second.end(t))
+	srv.Leases("data")[0].Revoke("")
+	require.ErrorIs(t, awaitCause(t, three.Context()), ErrRevoked)
+	again := awaitSeen(t, found, 3)
+	require.NotZero(t, three.Ptr(), "it is the body's")
+	require.ErrorIs(t, cancel(), context.Canceled)
+	require.ErrorIs(t, again.Context().Err(), context.Canceled)
+	require.Zero(t, three.Ptr())
+	require.Zero(t, again.Ptr())
+	third.stop(t)
+	for _, err := range Follow(t.Context(), srv.Path(), "data", dev, WithOverlap(), WithReservation(&vmm.Reservation{})) {
+		require.ErrorContains(t, err, "WithOverlap and WithReservation")
+	}
+}
+
+// A version that goes on beside a newer one that was refused survives its producer's death, and is resumed.
+func TestOverlapGoesOnWithoutALease(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	b := follows(t, dev, ctx, WithOverlap())
+	b.loses(t)
+	require.NoError(t, b.att.Context().Err())
+	s := serveAs(t, b.successor(t), "data", b.from.Buffer(), ReadOnly)
+	s.await(t, Mapped, 1)
+	require.NoError(t, b.att.Context().Err())
+	b.nobodyFollows(t)
+	for range Follow(t.Context(), b.path, "data", dev, WithOverlap()) {
+		break // which closes it
+	}
+	s.await(t, Ended, 1)
+	require.ErrorIs(t, b.cancel(), context.Canceled)
+	s.stop(t)
+	require.NoError(t, b.from.Close())
+}

@@ -24,7 +24,7 @@ func WithMaxAbsence(d time.Duration) AttachOption {
 // isOver reports whether no other lease can follow t, which has ended. A lease with memory
 // of its own ([WithCursors]) is the last.
 func (a *Attachment) isOver(t *leaseConn) bool {
-	return !a.opts.follows || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) ||
+	return !a.opts.follows || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) && !a.opts.overlaps ||
 		!errors.Is(t.reason, ErrRestarting) && !errors.Is(t.reason, sock.ErrPeerLost)
 }
 
