@@ -12,22 +12,16 @@ from . import _arguments as arguments
 from . import _wire as wire
 from ._conn import close_all, dial, read_data
 from ._errors import (
-    BusyError,
     DescriptorError,
     Error,
     LeaseEndedError,
     LostError,
-    NoProducerError,
-    NotFoundError,
     ProtocolError,
-    RefusedRateError,
     RestartingError,
     RevokedError,
     StaleError,
     SupersededError,
-    TimedOutError,
     TooLargeError,
-    TooLateError,
     UsageError,
     WireError,
     WithdrawnError,
@@ -280,15 +274,6 @@ def ending(record: Record) -> Error | None:
     if error:
         error._of_peer = True  # type: ignore[attr-defined]
     return error
-
-
-# What waiting may mend.
-_PASSING = (NotFoundError, BusyError, TooLateError, RefusedRateError, NoProducerError, LostError, LeaseEndedError, TimedOutError, StaleError)
-
-
-def retryable(error: BaseException) -> bool:
-    """Whether attaching may succeed later."""
-    return isinstance(error, _PASSING)
 
 
 def process_flags(driver: int) -> int:

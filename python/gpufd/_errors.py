@@ -17,6 +17,7 @@ class Error(Exception):
     """The base of all errors of this package. Its text is one line, safe to print."""
 
     exit: ClassVar[int] = 1
+    retryable: ClassVar[bool] = False  #: whether attaching may succeed later; :func:`gpufd.follow` waits then
 
     def __str__(self) -> str:
         return printable(super().__str__())
@@ -142,6 +143,8 @@ class GivenUpError(Error):
 class NoProducerError(Error):
     """Nobody listens at the socket."""
 
+    retryable = True
+
 
 class NotAdmittedError(Error, PermissionError):
     """The policy does not admit the peer, or the socket does not admit this process."""
@@ -151,6 +154,7 @@ class LostError(Error):
     """The peer is gone without a farewell: it was killed, or it failed."""
 
     exit = 4
+    retryable = True
 
     def __init__(self, text: str = "the peer hung up", died: Callable[[], bool] | None = None) -> None:
         super().__init__(text)
@@ -177,6 +181,7 @@ class TimedOutError(Error, TimeoutError):
     """A step took too long."""
 
     exit = 4
+    retryable = True
 
 
 class NoConsumerError(TimedOutError):
@@ -187,6 +192,7 @@ class LeaseEndedError(Error):
     """The producer has ended the lease, for one of the reasons below."""
 
     exit = 4
+    retryable = True
 
 
 class WithdrawnError(LeaseEndedError):
@@ -223,6 +229,8 @@ class NoVerdictError(Error):
 
 class StaleError(Error):
     """The offer is not newer than what is known already, or not the memory that is mapped."""
+
+    retryable = True
 
 
 class TooLargeError(Error):
@@ -313,6 +321,8 @@ class RefusedError(Error):
 class NotFoundError(RefusedError):
     """There is no offer of that name."""
 
+    retryable = True
+
 
 class AccessError(RefusedError):
     """More access was asked for than the offer gives."""
@@ -325,11 +335,14 @@ class KindError(RefusedError):
 class BusyError(RefusedError):
     """The peer has no room for another connection, or too many descriptors are in flight."""
 
+    retryable = True
+
 
 class TooLateError(RefusedError):
     """The peer says that this side took too long for a step."""
 
     exit = 4
+    retryable = True
 
 
 class DeniedError(RefusedError):
@@ -338,6 +351,8 @@ class DeniedError(RefusedError):
 
 class RefusedRateError(RefusedError):
     """The peer takes fewer records a second than this side sent."""
+
+    retryable = True
 
 
 class NotUnderstoodError(RefusedError, UnsupportedError):
@@ -350,6 +365,8 @@ class OtherMemoryError(RefusedError, StaleError):
 
 class PartsError(NotFoundError):
     """What has that name is offered in parts, which the text names: attach with part, or attach_parts."""
+
+    retryable = False
 
 
 # Channels.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from . import _arguments as arguments
 from . import _wire as wire
 from ._attach import attach
-from ._attaching import ending, retryable
+from ._attaching import ending
 from ._attachment import Attachment
 from ._conn import DEFAULT_TIMEOUT, dial
 from ._device import Device
@@ -44,6 +44,8 @@ def follow(
     timeout: float | None = DEFAULT_TIMEOUT,
     within: float | None = None,
     max_absence: float | None = None,
+    overlap: bool = False,
+    on_wait: Callable[[Error], None] | None = None,
     policy: Policy = Policy(),
     max_chunks: int = wire.MAX_CHUNKS,
     max_size: int | None = None,
@@ -70,66 +72,99 @@ def follow(
     If the body has closed the attachment or given its verdict, it gets only memory of a larger
     generation.
 
+    With overlap each version is mapped beside the one before. The body checks it and takes it
+    over, and closes the old one when nothing uses that; or it closes the new one, if that is bad.
+    follow closes nothing until the loop ends.
+
     follow waits for a producer that does not listen, does not offer the name, has ended, is full
     or is slow. It tries again after pauses of up to half a second. Raises TimedOutError if one of
-    these waits takes longer than within seconds, and at once what waiting cannot mend. The
-    options are those of attach.
+    these waits takes longer than within seconds, and at once what waiting cannot mend (errors that
+    are not retryable). on_wait is called with the error that is in the way after a second, and
+    again when that changes. The other options are those of attach.
     """
     one = functools.partial(
         attach, socket, name, access=access, device=device, driver=driver, part=part, labels=labels, timeout=timeout, policy=policy,
         max_chunks=max_chunks, max_size=max_size, max_data=max_data, max_cursors=max_cursors, legacy=legacy, reoffer=reoffer,
         connected=connected, opener=opener,
     )  # fmt: skip
-    return _follow(one, arguments.seconds("within", within), arguments.seconds("max_absence", max_absence))
+    arguments.flag("overlap", overlap)
+    arguments.called("on_wait", on_wait)
+    return _Follow(one, arguments.seconds("within", within), arguments.seconds("max_absence", max_absence), overlap, on_wait).run()
 
 
-def _follow(one: functools.partial[Attachment], within: float, max_absence: float) -> Iterator[Attachment]:
-    known = 0
-    while True:
-        given = _await_next(one, known, within)
-        given._max_absence = max_absence
-        att: Attachment | None = given
-        del given  # an attachment in use ends with the last of its views
-        while att is not None:
+_SILENCE = 1.0  # seconds that a wait says nothing
+
+
+class _Follow:
+    def __init__(
+        self, one: functools.partial[Attachment], within: float, max_absence: float, overlap: bool, on_wait: Callable[[Error], None] | None
+    ) -> None:
+        self._one, self._within, self._max_absence, self._overlap, self._on_wait = one, within, max_absence, overlap, on_wait
+        self._known = 0  # the generation that the body does not want again
+
+    def run(self) -> Iterator[Attachment]:
+        lent: list[Attachment] = []  # what the body has, with overlap
+        try:
+            while True:
+                given = self._await_next()
+                given._max_absence = self._max_absence
+                if self._overlap:
+                    lent = [*(a for a in lent if not a._closed), given]
+                att: Attachment | None = given
+                del given  # an attachment in use ends with the last of its views
+                while att is not None:
+                    try:
+                        yield att
+                    except GeneratorExit:
+                        _close(att)
+                        raise
+                    att = self._lend(att)
+        finally:
+            for a in lent:
+                _close(a)
+
+    def _lend(self, att: Attachment) -> Attachment | None:
+        """Wait until there is something newer than what the body has had. Returns the attachment if
+        its lease was resumed."""
+        self._known = 0
+        if not att._closed:
+            att.wait(superseded=True)
+        judged = isinstance(att._err, ClosedError)
+        if judged or att._closed:
+            self._known = att.generation
+        elif att.done and not att.superseded and att.memory.views():
+            with contextlib.suppress(Error):
+                att.resume()
+                return att
+        if not self._overlap:
+            _close(att)
+        return None
+
+    def _await_next(self) -> Attachment:
+        begun, told = time.monotonic(), ""
+        deadline = begun + self._within
+        pause = 0.002
+        while True:
             try:
-                yield att
-            except GeneratorExit:
-                with contextlib.suppress(InUseError):
-                    att.close()
-                raise
-            known, att = _lend(att)
+                return self._one(newer_than=self._known, wait=self._known > 0)
+            except Error as e:
+                part_of = isinstance(e, PartsError) and self._one.keywords["part"] is not None
+                if not e.retryable and not part_of:
+                    raise
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimedOutError(f"nothing to attach to within {self._within:g} s: {e}") from e
+                if self._on_wait and time.monotonic() - begun >= _SILENCE and str(e) != told:
+                    told = str(e)
+                    self._on_wait(e)
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def _lend(att: Attachment) -> tuple[int, Attachment | None]:
-    """Wait until there is something newer than what the body has had. Returns the generation
-    that is not wanted again, or 0, and the attachment if its lease was resumed."""
-    if att._closed:
-        return att.generation, None
-    att.wait(superseded=True)
-    judged = isinstance(att.err, ClosedError)
-    if not judged and att.done and not att.superseded and att.memory.views():
-        with contextlib.suppress(Error):
-            att.resume()
-            return 0, att
+def _close(att: Attachment) -> None:
+    """Close, or leave it to the last of the views."""
     with contextlib.suppress(InUseError):
         att.close()
-    return (att.generation if judged else 0), None
-
-
-def _await_next(one: functools.partial[Attachment], known: int, within: float) -> Attachment:
-    deadline = time.monotonic() + within
-    pause = 0.002
-    while True:
-        try:
-            return one(newer_than=known, wait=known > 0)
-        except Error as e:
-            if not retryable(e) or isinstance(e, PartsError) and one.keywords["part"] is None:
-                raise
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimedOutError(f"nothing to attach to within {within:g} s: {e}") from e
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def list_offers(socket: str | os.PathLike[str], *, policy: Policy = Policy(), timeout: float | None = DEFAULT_TIMEOUT) -> list[Listing]:

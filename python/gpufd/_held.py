@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from . import _arguments as arguments
 from . import _wire as wire
-from ._attaching import Attaching, ending, retryable
+from ._attaching import Attaching, ending
 from ._conn import Conn, close_all
 from ._errors import (
     ClosedError,
@@ -141,7 +141,7 @@ class Held(NotCopied):
         except OtherMemoryError:
             self._err = SupersededError("the producer offers newer memory")
         except Error as e:
-            if not retryable(e):
+            if not e.retryable:
                 self._err = e
             self._again = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)

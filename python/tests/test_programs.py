@@ -437,6 +437,36 @@ class BothPython(common.Scene):
             self.assertIsInstance(att.err, gpufd.SupersededError)
         self.assertEqual(seen, [self.memory.generation, newer.generation])
 
+    def test_follow_with_overlap(self):
+        server = self.served()
+        server.offer("x", self.memory)
+        versions, all_ = [gpufd.allocate(1) for _ in range(2)], []
+        for m in versions:
+            self.addCleanup(m.close, True)
+        for att in gpufd.follow(self.path, "x", within=common.PATIENCE, overlap=True):
+            all_.append(att)
+            if len(all_) == 3:
+                break
+            if len(all_) == 2:
+                att.close()  # it is bad
+            server.replace("x", versions[len(all_) - 1], grace=None)
+        self.assertEqual([a.generation for a in all_], [m.generation for m in (self.memory, *versions)])
+        self.assertTrue(all(a._closed for a in all_), "the loop's end closes them")
+
+    def test_follow_says_why_it_waits(self):
+        reasons = []
+
+        def on_wait(error):
+            reasons.append(error)
+            if len(reasons) == 1:
+                self.served().offer("y", self.memory)
+
+        with self.assertRaisesRegex(gpufd.TimedOutError, "there is no offer"):
+            next(gpufd.follow(self.path, "x", within=1.7, on_wait=on_wait))
+        self.assertEqual([type(e) for e in reasons], [gpufd.NoProducerError, gpufd.NotFoundError])
+        self.assertTrue(all(e.retryable for e in reasons))
+        self.assertFalse(gpufd.DeniedError.retryable)
+
     def test_follow_a_producer_that_comes_back(self):
         served = self.served()
         served.offer("x", self.memory, data=b"one")
