@@ -46,32 +46,35 @@ func (s *Server) leave(ctx context.Context) error {
 	return nil
 }
 
-// Shutdown ends the server for a successor: consumers are told that it restarts. ctx bounds the wait for
-// those that are attaching.
+// Shutdown ends the server for a successor, as Settle and CloseForSuccessor do.
 func (s *Server) Shutdown(ctx context.Context) error {
 	if s.isZero() {
 		return ErrClosed
 	}
-	err := s.Settle(ctx)
-	s.mu.Lock()
-	s.successor = true
-	s.mu.Unlock()
-	return join(err, s.Close())
+	return join(s.Settle(ctx), s.CloseForSuccessor())
 }
 
 // Settle waits until those that are attaching have mapped the memory, or ctx is done. If somebody has
 // copies of the socket (Files), no others are admitted from now on: they wait there.
 func (s *Server) Settle(ctx context.Context) (err error) {
-	s.mu.Lock()
-	leaves := s.listener.IsShared() && !s.successor && s.ctx.Err() == nil
-	s.mu.Unlock()
-	if leaves {
-		if err = s.leaveSocket(ctx); errors.Is(err, sock.ErrHandedOver) {
-			err = nil
-		}
+	s.settling.Lock()
+	defer s.settling.Unlock()
+	if s.listener.IsShared() {
+		err = s.leaveSocket(ctx)
+	}
+	if errors.Is(err, sock.ErrHandedOver) || errors.Is(err, sock.ErrClosed) { // somebody else has settled it
+		err = nil
 	}
 	s.awaitAttached(ctx)
 	return err
+}
+
+// CloseForSuccessor is Close, but tells consumers that the server restarts.
+func (s *Server) CloseForSuccessor() error {
+	s.mu.Lock()
+	s.successor = true
+	s.mu.Unlock()
+	return s.Close()
 }
 
 // leaveSocket admits no more consumers, and leaves the socket in place. For that it hands the listener

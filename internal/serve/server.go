@@ -26,6 +26,8 @@ type Server struct {
 	work     sync.WaitGroup
 	visits   sync.WaitGroup // peers without a lease or a place in line, and the goroutine that accepts
 
+	settling sync.Mutex // held by Settle
+
 	mu        sync.Mutex
 	broker    *broker.Broker
 	number    uint64 // the last id

@@ -23,7 +23,5 @@ func (s *Server) endReaders() error {
 	if errors.Is(context.Cause(s.ctx), ErrEnded) {
 		return s.readers.Close()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel() // settle has waited
-	return s.readers.Shutdown(ctx)
+	return s.readers.CloseForSuccessor()
 }
