@@ -210,7 +210,7 @@ func (w *Writer) drop(m *member, state uint64, why error) {
 	m.gone.Store(true)
 	close(m.left)
 	m.ring(offReaderBell)
-	m.ring(offWriterBell) // who waits here for it
+	m.ring(offWriterBell)                                                 // who waits here for it
 	if (state == writerDropped || state == writerRefused) && why != nil { // nil is a lease that has ended
 		m.lease.Revoke(why.Error())
 	}
