@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -89,7 +90,9 @@ func TestWriterIsReplaced(t *testing.T) {
 	r := newReader(t, ctx, srv)
 	buf := ok(vmm.New(dev, 64))(t)
 	t.Cleanup(func() { require.NoError(t, buf.Close()) })
-	replaced := ok(w.offer.Supersede(buf))(t)
+	offers, end := context.WithCancel(t.Context())
+	replaced := make(chan error, 1)
+	go func() { replaced <- srv.Replace(offers, "frames", buf, share.ReadOnly) }()
 	<-r.Attachment().Superseded()
 	put(t, ctx, w)
 	require.NoError(t, r.Release(requireFrame(t, ctx, r, 1)))
@@ -97,7 +100,8 @@ func TestWriterIsReplaced(t *testing.T) {
 	<-w.Done()
 	require.ErrorIs(t, w.Err(), ErrNoOffer)
 	require.ErrorContains(t, w.Err(), "another offer has its name")
-	require.NoError(t, replaced.Close())
+	end()
+	require.NoError(t, <-replaced)
 }
 
 // Close closes Done, and says why.

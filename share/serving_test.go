@@ -31,13 +31,8 @@ type served struct {
 
 func listen(t testing.TB, opts ...ListenOption) *Server {
 	t.Helper()
-	log := &refusalLog{}
-	srv := ok(Listen(socketPath(t), append(opts, OnRefused(log.see))...))(t)
-	refusalLogs.Store(srv, log)
-	t.Cleanup(func() {
-		require.NoError(t, srv.Close())
-		refusalLogs.Delete(srv)
-	})
+	srv := ok(Listen(socketPath(t), opts...))(t)
+	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	return srv
 }
 
@@ -51,17 +46,13 @@ func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.
 	t.Helper()
 	s := newServed(srv)
 	s.start(t, name, func(ctx context.Context) error {
-		return offerFor(ctx, srv, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+		return srv.Offer(ctx, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	})
 	return s
 }
 
 func newServed(srv *Server) *served {
-	s := &served{Server: srv, result: make(chan error, 1), moved: make(chan struct{}, 1)}
-	if log, has := refusalLogs.Load(srv); has {
-		log.(*refusalLog).tell(s)
-	}
-	return s
+	return &served{Server: srv, result: make(chan error, 1), moved: make(chan struct{}, 1)}
 }
 
 // start runs offer until t ends or cancel is called.

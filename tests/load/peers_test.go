@@ -19,28 +19,32 @@ func serve(do task) error {
 	st := testenv.Got(openStage())
 	buf := testenv.Got(st.newBuffer())
 	testenv.Must(st.fill(buf, offerSize, do.Salt))
+	srv := testenv.Got(share.Listen(do.Socket, share.WithTimeout(do.Timeout)))
 	var counts tally
 	plant := plants[do.What]
-	srv := testenv.Got(share.Listen(do.Socket, share.WithTimeout(do.Timeout), share.OnRefused(func(peer sock.Peer, err error) {
-		e := share.Event{Kind: peerRefused, Peer: peer, Err: err}
-		counts.note(e)
-		if plant != nil {
-			plant(st, buf, e)
-		}
-	})))
+	there := make(chan struct{})
 	observe := func(e share.Event) {
 		counts.note(e)
+		if e.Kind == share.Offered {
+			close(there)
+		}
 		if plant != nil {
 			plant(st, buf, e)
 		}
 	}
-	offer := testenv.Got(srv.Offer(cli.OfferName, buf, offered(do.Salt, observe)...))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Offer(ctx, cli.OfferName, buf, share.ReadOnly, offered(do.Salt, observe)...) }()
+	select {
+	case <-there:
+	case err := <-ended:
+		cancel()
+		return err
+	}
 	err := obey(func(context.Context) error { return nil }, counts.all)
-	return errors.Join(err, offer.Close(), srv.Close(), buf.Close(), st.close())
+	cancel()
+	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
 }
-
-// peerRefused is the kind of events of OnRefused.
-const peerRefused share.EventKind = 100
 
 // offered are the options of a child's offer.
 func offered(salt uint32, observe func(share.Event)) []share.OfferOption {
@@ -152,7 +156,7 @@ func (st *stage) consumeHalf(do task) error {
 	}
 	att := testenv.Got(share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev,
 		share.OnConnected(func(sock.Peer) { at(dieConnected) }),
-		share.OnReceived(func(share.OfferInfo, []*os.File) {
+		share.OnReceived(func(share.Offer, []*os.File) {
 			at(dieReceived)
 			if do.What == dieImporting {
 				time.AfterFunc(time.Duration(do.Count%4)*50*time.Microsecond, die)
@@ -184,17 +188,17 @@ func produceAndDie(do task) error {
 	if do.What == dieListening {
 		die()
 	}
-	offer := testenv.Got(srv.Offer(cli.OfferName, nil, offered(do.Salt, func(e share.Event) {
-		if e.Kind.String() == do.What && e.Lease >= do.Count {
-			die()
-		}
-	})...))
+	srv.Expect(cli.OfferName)
 	if do.What == dieExpecting {
 		time.AfterFunc(do.After, die)
 		select {}
 	}
 	buf := testenv.Got(st.newBuffer())
-	testenv.Must(offer.Provide(buf))
+	prepared := testenv.Got(srv.Prepare(cli.OfferName, buf, share.ReadOnly, offered(do.Salt, func(e share.Event) {
+		if e.Kind.String() == do.What && e.Lease >= do.Count {
+			die()
+		}
+	})...))
 	if do.What == dieFilling {
 		time.AfterFunc(do.After, die)
 		for {
@@ -202,7 +206,10 @@ func produceAndDie(do task) error {
 		}
 	}
 	testenv.Must(st.fill(buf, offerSize, do.Salt))
-	testenv.Must(offer.Publish(context.Background()))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- prepared.Offer(ctx) }()
 	err := obey(func(context.Context) error { return nil }, func() map[string]int { return nil })
-	return errors.Join(err, offer.Close(), srv.Close(), buf.Close(), st.close())
+	cancel()
+	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
 }
