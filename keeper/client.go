@@ -70,7 +70,7 @@ func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
 	return a.Names[0], nil
 }
 
-// Remove makes the keeper give up a name. The keeper tells its readers (share.ErrRevoked),
+// Remove makes the keeper give up a name. The keeper tells its readers (share.ErrWithdrawn),
 // which keep what they have mapped. The memory is free when the last of them has let go.
 func (c *Client) Remove(ctx context.Context, name string) error {
 	return c.RemoveVersion(ctx, name, 0)

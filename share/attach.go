@@ -25,7 +25,8 @@ import (
 // Attach leaves nothing behind and tells the producer why.
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
-// for a producer of another user; [ErrRefused]; [ErrRevoked]; [ErrTimeout];
+// for a producer of another user; [ErrRefused]; [ErrWithdrawn], [ErrRevoked] or
+// [ErrRestarting] of an offer that ends meanwhile; [ErrTimeout];
 // [sock.ErrPeerLost]; [ErrWire]; [ErrUnsupported]; [ErrVersion]; [ErrProtocol];
 // [ErrRate]; [ErrTooLarge]; [ErrStale]; [ErrHandle]; those of [vmm.Import], or of
 // [cu.Context.OpenIPC] and [vmm.ErrDescriptor], [vmm.ErrDevice] and [vmm.ErrKind];

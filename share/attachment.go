@@ -189,7 +189,8 @@ func (a *Attachment) Superseded() <-chan struct{} {
 	return a.now.Load().transport.Superseded
 }
 
-// Err returns nil before Done, and then why the lease has ended: [ErrRevoked]; a
+// Err returns nil before Done, and then why the lease has ended: [ErrWithdrawn],
+// [ErrSuperseded], [ErrRevoked] or [ErrRestarting]; a
 // [*LostError], which matches [sock.ErrPeerLost], if the producer was killed or went
 // without a farewell; [ErrClosed] after Close; or what was wrong with the producer's records.
 func (a *Attachment) Err() error {

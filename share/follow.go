@@ -59,10 +59,9 @@ import (
 func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) iter.Seq2[*Attachment, error] {
 	return func(yield func(*Attachment, error) bool) {
 		f := &following{path: path, name: name, dev: dev, opts: opts}
+		defer f.closeLent()
 		if more, err := f.run(ctx, yield); more {
-			yield(nil, errors.Join(err, f.closeLent()))
-		} else {
-			_ = f.closeLent()
+			yield(nil, err)
 		}
 	}
 }
@@ -195,7 +194,8 @@ func (t *teller) stop() {
 
 // OnWait calls f when [Follow] has waited for a second, for a producer or for another lease, with
 // what is in the way: the error of the last try, such as that nobody listens or that there is no such
-// offer. f is called again when that changes, one call after the other. [Attach] ignores this option.
+// offer. f is called again when that changes. It must not close an attachment of that Follow, and WithOverlap
+// there may be several calls at once. [Attach] ignores this option.
 func OnWait(f func(error)) AttachOption {
 	return attachOption(func(o *attachOptions) { o.onWait = f })
 }
@@ -244,7 +244,7 @@ func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attac
 // given its verdict.
 func (f *following) know(att *Attachment) {
 	f.known = 0
-	if errors.Is(att.Err(), ErrClosed) || att.judged.Load() {
+	if att.isClosed() || att.judged.Load() {
 		f.known = att.Offer().Descriptor.Generation
 	}
 }

@@ -38,9 +38,11 @@ func followed(t testing.TB, ctx *cu.Context, path string, opts ...AttachOption) 
 	found = make(chan seen)
 	result := make(chan error, 1)
 	go func() {
+		var last error
+		defer func() { result <- last }() // when everything is closed
 		for att, err := range Follow(life, path, "data", ctx.Device(), opts...) {
 			if err != nil {
-				result <- err
+				last = err
 				return
 			}
 			word := make([]uint32, 1)
@@ -457,6 +459,20 @@ func TestFollowWithOverlap(t *testing.T) {
 	require.ErrorIs(t, again.Context().Err(), context.Canceled)
 	require.Zero(t, three.Ptr())
 	require.Zero(t, again.Ptr())
+
+	life, stop := context.WithCancel(t.Context())
+	defer stop()
+	var last *Attachment
+	for att, err := range Follow(life, srv.Path(), "data", dev, WithOverlap()) {
+		if err == nil {
+			last = att
+			stop()
+			continue
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotZero(t, last.Ptr(), "the body may use it until it knows the error")
+	}
+	require.Zero(t, last.Ptr())
 	third.stop(t)
 	for _, err := range Follow(t.Context(), srv.Path(), "data", dev, WithOverlap(), WithReservation(&vmm.Reservation{})) {
 		require.ErrorContains(t, err, "WithOverlap and WithReservation")

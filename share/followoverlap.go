@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/gpufd/gpufd/internal/plain"
@@ -21,13 +20,12 @@ import (
 //			log.Print(err, att.Close()) // refused: the server goes on with the old one
 //			continue
 //		}
-//		old := current.Swap(att)
-//		go func() { old.requests.Wait(); old.Close() }()
+//		go drain(current.Swap(att)) // closes the old one when its last request is done
 //	}
 //
 // A version that the body has closed is not given again. The [Attachment.Context] of an older one
 // goes on when it is superseded. Follow closes what the body has not closed when the loop ends, so
-// nothing may use the memory any more then. [Attach] ignores this option; it cannot be used
+// nothing may use the memory any more then: after the loop's last pair, which is the error. [Attach] ignores this option; it cannot be used
 // [WithReservation], where there is room for one.
 func WithOverlap() AttachOption { return attachOption(func(o *attachOptions) { o.overlaps = true }) }
 
@@ -40,7 +38,7 @@ type lent struct {
 // overlap gives the attachment to the body of the loop, and waits until there is something newer. more
 // says whether the body wants that.
 func (f *following) overlap(ctx context.Context, att *Attachment, yield func(*Attachment, error) bool) (more bool, err error) {
-	f.lent = slices.DeleteFunc(f.lent, lent.isClosed)
+	f.lent = slices.DeleteFunc(f.lent, lent.isDropped)
 	f.lent = append(f.lent, lent{att, context.AfterFunc(ctx, func() { att.cancel(plain.ContextErr(ctx)) })})
 	if !yield(att, nil) {
 		return false, nil
@@ -55,8 +53,9 @@ func (f *following) overlap(ctx context.Context, att *Attachment, yield func(*At
 	return true, nil
 }
 
-func (l lent) isClosed() bool {
-	if !errors.Is(l.Err(), ErrClosed) {
+// isDropped reports whether the body has closed the attachment, and forgets it then.
+func (l lent) isDropped() bool {
+	if !l.isClosed() {
 		return false
 	}
 	l.unlink()
@@ -64,11 +63,9 @@ func (l lent) isClosed() bool {
 }
 
 // closeLent closes what the body has not.
-func (f *following) closeLent() error {
-	var errs []error
+func (f *following) closeLent() {
 	for _, l := range f.lent {
 		l.unlink()
-		errs = append(errs, l.Close())
+		_ = l.Close()
 	}
-	return errors.Join(errs...)
 }

@@ -33,6 +33,13 @@ func (a *Attachment) Close() error {
 	return errors.Join(err, a.endLease(err == nil))
 }
 
+// isClosed reports whether there was a Close or Release.
+func (a *Attachment) isClosed() bool {
+	a.owner.Lock()
+	defer a.owner.Unlock()
+	return a.closed
+}
+
 // endLease ends the connection, and waits until its reader has ended. released says that
 // the memory is closed.
 func (a *Attachment) endLease(released bool) (err error) {

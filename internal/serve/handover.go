@@ -62,9 +62,6 @@ func (s *Server) Settle(ctx context.Context) (err error) {
 	if s.listener.IsShared() {
 		err = s.leaveSocket(ctx)
 	}
-	if errors.Is(err, sock.ErrHandedOver) || errors.Is(err, sock.ErrClosed) { // somebody else has settled it
-		err = nil
-	}
 	s.awaitAttached(ctx)
 	return err
 }
@@ -86,11 +83,16 @@ func (s *Server) leaveSocket(ctx context.Context) error {
 	}
 	took := make(chan error, 1)
 	go func() { took <- takeAndLeave(ctx, to, s.Path()) }()
-	if err = s.listener.HandOver(ctx, from); err == nil {
+	handed := s.listener.HandOver(ctx, from)
+	if handed == nil {
 		err = s.leave(ctx)
 	}
-	err = errors.Join(err, from.Close()) // this ends takeAndLeave, too
-	return errors.Join(err, <-took, to.Close())
+	err = errors.Join(handed, err, from.Close()) // this ends takeAndLeave, too
+	err = errors.Join(err, <-took, to.Close())
+	if errors.Is(handed, sock.ErrHandedOver) || errors.Is(handed, sock.ErrClosed) {
+		return nil // somebody else has left it
+	}
+	return err
 }
 
 // takeAndLeave takes a socket over and leaves it in place, and accepts nobody.

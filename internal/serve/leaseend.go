@@ -51,7 +51,7 @@ func (l *Lease) endedHere(why broker.Reason) error {
 
 // because returns an end's error with its cause, if that says more.
 func because(end, cause error) error {
-	if cause == nil || errors.Is(cause, end) {
+	if cause == nil || IsEnded(cause) {
 		return end
 	}
 	return fmt.Errorf("%w: %w", end, cause)

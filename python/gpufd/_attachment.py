@@ -172,7 +172,6 @@ class Attachment(Held):
                 self._end(e, False)
                 raise
 
-    @enough_files()
     def resume(self, *, timeout: float | None = None) -> None:
         """Get a new lease of the same memory after the old one has ended.
 
@@ -187,6 +186,7 @@ class Attachment(Held):
             raise UsageError("the lease has not ended, so there is nothing to resume")
         self._resume(timeout)
 
+    @enough_files()
     def _resume(self, timeout: float | None) -> None:
         o = replace(self._options, name=self.offer.name, newer_than=0, wait=False)
         if timeout is not None:
@@ -198,6 +198,9 @@ class Attachment(Held):
             self._conn.close()
             self._fence.close()
             self._take_lease(done, offer)
+
+    def _timeout(self) -> float:
+        return self._options.timeout
 
     def _unmap(self) -> None:
         """Close the memory, which nothing uses any more."""

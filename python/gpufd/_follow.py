@@ -64,7 +64,7 @@ def follow(
     Each attachment is to newer memory than the one before. It is not done while the producer is
     lost or restarting: what is mapped stays good, and when a producer offers the same memory
     again, it takes a lease of it. max_absence bounds that, in seconds. It looks for the producer
-    when a property is asked for, which may take 50 ms then, and in wait.
+    when a property is asked for, which may take a quarter of a second then, and in wait.
 
     After the loop's body, follow waits until there is newer memory or the lease has ended. Then
     it closes the attachment; if arrays of it are alive, it ends with the last of them. If the
@@ -107,7 +107,7 @@ class _Follow:
         try:
             while True:
                 given = self._await_next()
-                given._max_absence = self._max_absence
+                given._max_absence, given._overlaps = self._max_absence, self._overlap
                 if self._overlap:
                     lent = [*(a for a in lent if not a._closed), given]
                 att: Attachment | None = given

@@ -26,6 +26,7 @@ from ._errors import (
     RestartingError,
     SupersededError,
     TimedOutError,
+    TooManyFilesError,
     UsageError,
     WireError,
     enough_files,
@@ -55,12 +56,14 @@ class Held(NotCopied):
         self._on_end: Callable[[], object] = lambda: None  # called when the lease has ended
         self._max_absence = -1.0  # seconds that it stays without a lease and looks for another; less than 0 unless follow says so
         self._again = self._until = self._pause = 0.0  # when to look, until when, and how long to wait then
+        self._overlaps = False  # it goes on beside newer memory
 
     def _take_lease(self, done: Attaching, offer: Offer) -> None:
         self.offer, self.peer = offer, done.peer
         self._conn: Conn = done.conn
         self.cursors = done.cursors[0] if done.cursors else -1
         self._err: Error | None = None
+        self._gave_up = False  # to look for another lease
         self._newer = 0
         self._notices: deque[bytes] = deque(maxlen=MAX_NOTICES)
         self._fence = Fence(done.peer, done.process, offer.process)
@@ -125,8 +128,8 @@ class Held(NotCopied):
     def _adrift(self) -> bool:
         """Whether there is no lease now, and another one is looked for: what is mapped stays good."""
         kept = self.offer.legacy or self.cursors >= 0 or self.awaits_release and self.memory.access == READ_WRITE
-        passing = isinstance(self._err, (RestartingError, LostError)) and not self._newer
-        return self._max_absence >= 0 and passing and not kept and not self._closed
+        passing = isinstance(self._err, (RestartingError, LostError)) and (self._overlaps or not self._newer)
+        return self._max_absence >= 0 and not self._gave_up and passing and not kept and not self._closed
 
     def _over(self) -> bool:
         return self._err is not None and not self._adrift()
@@ -134,19 +137,24 @@ class Held(NotCopied):
     def _come_back(self) -> None:
         """Take a lease of the same memory, if a producer offers it by now."""
         if time.monotonic() > self._until:
-            self._max_absence = -1.0
+            self._gave_up = True
             return
         try:
-            self._resume(_GLANCE)
+            self._resume(max(_GLANCE, self._pause / 2))
+            self._conn.timeout = self._timeout()
         except OtherMemoryError:
             self._err = SupersededError("the producer offers newer memory")
         except Error as e:
-            if not e.retryable:
+            if not e.retryable and not isinstance(e, TooManyFilesError):
                 self._err = e
             self._again = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _resume(self, timeout: float | None) -> None:
+        raise NotImplementedError
+
+    def _timeout(self) -> float:
+        """How long a step may take."""
         raise NotImplementedError
 
     def _read(self) -> None:
@@ -208,7 +216,10 @@ class Held(NotCopied):
         return bool((self.offer.process or 0) & wire.AWAITS_RELEASE)
 
     def fileno(self) -> int:
-        """Descriptor of the connection, for select: it is readable when the producer has said something."""
+        """Descriptor of the connection, for select: it is readable when the producer has said something.
+
+        It is another one after a new lease, and stays readable while there is none.
+        """
         self._check()
         return self._conn.sock.fileno()
 

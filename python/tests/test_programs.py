@@ -198,6 +198,7 @@ class Keeper(common.Scene):
                 self.keeper = self.start("gpufd", "keeper", "--socket", self.path, waits_for="Keeping")
                 common.wait_for(lambda: not att.done and att.peer.pid == self.keeper.pid, "another lease")
                 self.assertEqual((att.ptr, view.tobytes()), (at, b"1"))
+                self.assertEqual(att._conn.timeout, 30.0, "that of its options")
             self.put("llama", self.file(b"2"))
             self.assertTrue(att.wait(common.PATIENCE, superseded=True))
         self.assertEqual(versions, 2, "what is used does not end it")

@@ -33,7 +33,7 @@ func (p *program) hold(ctx context.Context, parts []*keeper.Attached, long time.
 // resumePause is how long stay waits before it asks again.
 const resumePause = 50 * time.Millisecond
 
-// stay resumes a part's lease whenever the keeper is lost, until ctx is done. It does not
+// stay resumes a part's lease whenever the keeper is lost or restarting, until ctx is done. It does not
 // resume a lease that ended for another reason; the memory stays mapped.
 func stay(ctx context.Context, part *keeper.Attached) {
 	for {
@@ -42,8 +42,7 @@ func stay(ctx context.Context, part *keeper.Attached) {
 			return
 		case <-part.Done():
 		}
-		var lost *share.LostError
-		if err := part.Err(); !errors.As(err, &lost) && !errors.Is(err, sock.ErrPeerLost) {
+		if err := part.Err(); !errors.Is(err, share.ErrRestarting) && !errors.Is(err, sock.ErrPeerLost) {
 			return
 		}
 		if !resume(ctx, part) {

@@ -251,8 +251,16 @@ func TestKeeperIsKilled(t *testing.T) {
 		holders := u.stat("w")["holders"].([]any)
 		return len(holders) == 1 && holders[0].(map[string]any)["lost"] == nil
 	})
+	code, _ := second.stop(syscall.SIGTERM) // it restarts in order
+	require.Zero(t, code)
+	third := u.keeper()
+	u.until(func() bool {
+		holders := u.stat("w")["holders"].([]any)
+		return len(holders) == 1 && holders[0].(map[string]any)["lost"] == nil
+	})
+	require.NotEqual(t, second.Process.Pid, third.Process.Pid)
 	u.does("get", "w", "--verify")
-	code, _ := h.stop(syscall.SIGTERM)
+	code, _ = h.stop(syscall.SIGTERM)
 	require.Zero(t, code)
 }
 
