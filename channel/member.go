@@ -210,8 +210,9 @@ func (w *Writer) drop(m *member, state uint64, why error) {
 	m.gone.Store(true)
 	close(m.left)
 	m.ring(offReaderBell)
-	m.ring(offWriterBell)                                                 // who waits here for it
-	if (state == writerDropped || state == writerRefused) && why != nil { // nil is a lease that has ended
+	m.ring(offWriterBell) // wakes those who wait here for the reader
+	// Without a reason the lease has ended already.
+	if (state == writerDropped || state == writerRefused) && why != nil {
 		m.lease.Revoke(why.Error())
 	}
 	w.moved()

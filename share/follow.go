@@ -50,7 +50,7 @@ import (
 // Follow waits, with pauses that grow to half a second, until ctx ends, if the producer
 // does not listen, does not have the name, has ended or taken the offer back, has no place,
 // or took too long over a step ([Retryable]); [OnWait] tells for what it waits. The last pair of the
-// loop is an error: that of ctx, with the last reason to wait, or one that waiting does not mend,
+// loop is an error: that of ctx, joined with the last reason to wait, or one that is not Retryable,
 // such as a producer that does not admit this process, another kind of driver or version, more
 // access than is offered, memory that cannot be mapped, an invalid option, or an attachment that
 // cannot be closed. While the name stands for memory

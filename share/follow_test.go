@@ -413,7 +413,7 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 	}
 }
 
-// What a producer expects to offer is waited for, and told of.
+// Follow waits for an offer that is expected, and says so.
 func TestFollowSaysThatItWaitsForAnExpectedOffer(t *testing.T) {
 	_, ctx, srv := listening(t)
 	srv.Expect("data")

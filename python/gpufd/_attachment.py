@@ -16,7 +16,7 @@ from . import _arguments as arguments
 from . import _wire as wire
 from ._attaching import Attaching, Options, ending
 from ._conn import close_all
-from ._errors import ClosedError, LeaseEndedError, Error, HandleError, InUseError, LostError, UsageError, WireError, enough_files
+from ._errors import ClosedError, Error, HandleError, InUseError, LeaseEndedError, LostError, UsageError, WireError, enough_files
 from ._held import Held
 from ._kept import Kept, kept_of
 from ._memory import Memory

@@ -54,8 +54,8 @@ class Held(NotCopied):
         self._closed = False
         self._bells: dict[int, int] = {}  # pipes of threads that wait: what they wait for may be read by another one
         self._on_end: Callable[[], object] = lambda: None  # called when the lease has ended
-        self._max_absence = -1.0  # seconds that it stays without a lease and looks for another; less than 0 unless follow says so
-        self._again = self._until = self._pause = 0.0  # when to look, until when, and how long to wait then
+        self._max_absence = -1.0  # seconds without a lease in which it looks for another; negative unless follow sets it
+        self._again = self._until = self._pause = 0.0  # the next look, the end of looking, and the pause behind the next look
         self._overlaps = False  # it goes on beside newer memory
 
     def _take_lease(self, done: Attaching, offer: Offer) -> None:
