@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -90,9 +89,7 @@ func TestWriterIsReplaced(t *testing.T) {
 	r := newReader(t, ctx, srv)
 	buf := ok(vmm.New(dev, 64))(t)
 	t.Cleanup(func() { require.NoError(t, buf.Close()) })
-	offers, end := context.WithCancel(t.Context())
-	replaced := make(chan error, 1)
-	go func() { replaced <- srv.Replace(offers, "frames", buf, share.ReadOnly) }()
+	replaced := ok(w.offer.Supersede(buf))(t)
 	<-r.Attachment().Superseded()
 	put(t, ctx, w)
 	require.NoError(t, r.Release(requireFrame(t, ctx, r, 1)))
@@ -100,8 +97,7 @@ func TestWriterIsReplaced(t *testing.T) {
 	<-w.Done()
 	require.ErrorIs(t, w.Err(), ErrNoOffer)
 	require.ErrorContains(t, w.Err(), "another offer has its name")
-	end()
-	require.NoError(t, <-replaced)
+	require.NoError(t, replaced.Close())
 }
 
 // Close closes Done, and says why.

@@ -217,17 +217,13 @@ func TestFault95_SmallCursors(t *testing.T) {
 	require.NoError(t, err)
 	defer w.Close()
 	other := listen(t)
-	offer, err := other.Prepare("frames", w.buf, share.ReadOnly, share.WithCursors(8, func(*share.Lease, *os.File) error { return nil }))
+	_, err = other.Offer("frames", w.buf, share.WithCursors(8, func(*share.Lease, *os.File) error { return nil }))
 	require.NoError(t, err)
-	served := make(chan error, 1)
-	serving := soon(t)
-	go func() { served <- offer.Offer(serving) }()
 	require.Eventually(t, func() bool {
 		_, err = Open(soon(t), other.Path(), "frames", ctx)
 		return errors.Is(err, ErrCursor)
 	}, time.Minute, time.Millisecond, "%v", err)
 	require.NoError(t, other.Close())
-	<-served
 }
 
 // FAULT 94: what a dead writer's device still writes (E1) makes no frame, and no nonsense.

@@ -53,7 +53,7 @@ type Writer struct {
 
 	joined  chan struct{} // one token: somebody has joined or gone
 	done    chan struct{} // the channel is not offered any more
-	stop    context.CancelFunc
+	offer   *share.Offer
 	served  chan struct{}
 	closing atomic.Bool    // as closed, for who waits without mu
 	guests  sync.WaitGroup // members whose cursors are open
@@ -88,15 +88,14 @@ func NewWriter(ctx *cu.Context, srv *share.Server, name string, slots int, slotS
 	if err := w.open(ctx); err != nil {
 		return nil, err
 	}
-	offer, err := srv.Prepare(name, w.buf, share.ReadOnly, append(slices.Clone(o.offer), share.WithSynchronized(), share.WithCursors(s.cursorSize(), w.welcome))...)
+	w.offer, err = srv.Offer(name, w.buf, append(slices.Clone(o.offer), share.WithSynchronized(), share.WithCursors(s.cursorSize(), w.welcome))...)
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	serving, stop := context.WithCancel(context.Background())
-	w.stop = stop
 	go func() {
 		defer close(w.served)
-		w.noteEnd(offer.Offer(serving))
+		<-w.offer.Done()
+		w.noteEnd(w.offer.Err())
 	}()
 	return w, nil
 }

@@ -52,8 +52,8 @@ func (w *Writer) Close() error {
 	}
 	w.mu.Unlock()
 	w.moved()
-	if w.stop != nil {
-		w.stop()
+	if w.offer != nil {
+		_ = w.offer.Close() // it has no fence
 		<-w.served
 	}
 	w.guests.Wait()

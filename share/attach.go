@@ -18,7 +18,7 @@ import (
 // option says otherwise. ctx bounds attaching, not the attachment. The caller
 // owns the Attachment.
 //
-// If the producer is still making the data ([Server.Prepare]), Attach maps the
+// If the producer is still making the data ([WithPending]), Attach maps the
 // memory and then waits for the data. If the producer dies after that, Attach still
 // succeeds, and the lease is over; for legacy memory the producer must first have
 // confirmed that the opened memory is the offered one ([Legacy]). If a step fails,
@@ -248,9 +248,9 @@ func (a *attaching) add(m wire.Offer) error {
 }
 
 // described is the offer in the caller's terms.
-func (a *attaching) described() Offer {
+func (a *attaching) described() OfferInfo {
 	m := a.offer
-	return Offer{m.Name, m.Memory, m.Access, a.data, a.transport.Conn.Peer(), m.Process.Flags&wire.ProcessWaits != 0, m.Legacy}
+	return OfferInfo{m.Name, m.Memory, m.Access, a.data, a.transport.Conn.Peer(), m.Process.Flags&wire.ProcessWaits != 0, m.Legacy}
 }
 
 // awaitData waits until the producer says that the data of a pending offer is there.

@@ -136,13 +136,13 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	for name, call := range map[string]func() error{
 		"Attach":          func() error { return attachError(srv.Path(), nil) },
-		"Offer":           func() error { return srv.Offer(soon(t), "x", nil, ReadOnly) },
-		"Offer, closed":   func() error { return srv.Offer(soon(t), "x", &vmm.Buffer{}, ReadOnly) },
-		"Prepare":         func() error { _, err := srv.Prepare("x", nil, ReadOnly); return err },
-		"OfferLegacy":     func() error { return srv.OfferLegacy(soon(t), "x", nil) },
-		"Replace":         func() error { return srv.Replace(soon(t), "x", nil, ReadOnly) },
-		"ReplaceLegacy":   func() error { return srv.ReplaceLegacy(soon(t), "x", nil) },
-		"PrepareLegacy":   func() error { _, err := srv.PrepareLegacy("x", &Legacy{}); return err },
+		"Offer":           func() error { return offerFor(soon(t), srv, "x", nil, ReadOnly) },
+		"Offer, closed":   func() error { return offerFor(soon(t), srv, "x", &vmm.Buffer{}, ReadOnly) },
+		"Prepare":         func() error { _, err := prepare(srv, "x", (*vmm.Buffer)(nil), ReadOnly); return err },
+		"OfferLegacy":     func() error { return offerLegacyFor(soon(t), srv, "x", nil) },
+		"Replace":         func() error { return replaceFor(soon(t), srv, "x", nil, ReadOnly) },
+		"ReplaceLegacy":   func() error { return replaceLegacyFor(soon(t), srv, "x", nil) },
+		"PrepareLegacy":   func() error { _, err := prepareLegacy(srv, "x", &Legacy{}); return err },
 		"NewLegacy":       func() error { _, err := NewLegacy(nil, 1); return err },
 		"LegacyAt":        func() error { _, err := LegacyAt(nil, buf.Ptr(), 1); return err },
 		"NewCounter":      func() error { _, err := NewCounter(nil, buf, 0); return err },
@@ -150,7 +150,7 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	} {
 		require.Error(t, call(), name)
 	}
-	require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, OnEvent(nil)), "OnEvent")
+	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, ReadOnly, OnEvent(nil)), "OnEvent")
 	for name, opt := range map[string]AttachOption{
 		"OnReceived": OnReceived(nil), "OnConnected": OnConnected(nil), "WithHandle without": WithHandle(),
 		"WithHandle(": WithHandle(7), "WithTimeout": WithTimeout(0), "WithMaxAbsence": WithMaxAbsence(-1), "access": WithAccess(2),
@@ -165,11 +165,11 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	for name, opt := range map[string]OfferOption{
 		"WithLeases": WithLeases(-1), "WithIdleTimeout": WithIdleTimeout(-1), "WithGrace": WithGrace(-1), "application data": WithData(make([]byte, MaxData+1)),
 	} {
-		require.ErrorContains(t, srv.Offer(soon(t), "x", buf, ReadOnly, opt), name)
+		require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, ReadOnly, opt), name)
 	}
 	require.ErrorIs(t, errOf(TakeOver(soon(t), nil, srv.Path())), sock.ErrClosed)
 	require.ErrorIs(t, srv.HandOver(soon(t), nil), sock.ErrClosed)
-	srv.Expect("")
+	expect(srv, "")
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), ErrRefused, "no offer has that name, so nobody waits for it")
 	s := serveAs(t, srv, "data", buf, ReadOnly, nil, WithLeases(1))
 	require.NoError(t, attached(t, srv, "data", dev, nil, PeerOption(nil)).Close(), "options that are nil do nothing")

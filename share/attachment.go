@@ -140,9 +140,9 @@ func (a *Attachment) Buffer() *vmm.Buffer {
 }
 
 // Offer returns the producer's description of the memory.
-func (a *Attachment) Offer() Offer {
+func (a *Attachment) Offer() OfferInfo {
 	if a.isZero() {
-		return Offer{}
+		return OfferInfo{}
 	}
 	return a.now.Load().offer
 }
@@ -177,8 +177,8 @@ var ended = func() context.Context {
 }()
 
 // Superseded returns a channel that is closed when the producer offers other memory under
-// the name ([Server.Replace]). Attach again to get it. A producer may also say that it offers
-// other memory in the place of this, under another name ([Standing.Supersede]). This memory
+// the name ([Offer.Supersede]). Attach again to get it. A keeper may also say that it offers
+// other memory in the place of this, under another name. This memory
 // and its lease stay, but the producer may wait for their end, and may have set a limit
 // ([WithGrace]). A producer that ends, or that is older than this, does not tell: watch Done
 // as well.

@@ -23,7 +23,7 @@ type attachOptions struct {
 	maxCursors uint64 // 0 takes none
 	peer       bool   // the device is to use memory of others
 	connected  func(sock.Peer)
-	received   func(Offer, []*os.File)
+	received   func(OfferInfo, []*os.File)
 	progress   func(done, total uint64)
 	place      *vmm.Reservation // where the memory is mapped, or nil
 	reoffer    bool
@@ -35,13 +35,6 @@ type attachOptions struct {
 	overlaps   bool          // versions are mapped beside each other
 	follows    bool          // the attachment is one of Follow
 	maxAbsence time.Duration // how long that stays without a lease, or 0
-}
-
-// WithAccess sets what the device may do with the memory here; the offer has to
-// allow it. The default is [ReadOnly]. Legacy memory is always [ReadWrite]: see
-// [Attachment.Access] and [WithHandle].
-func WithAccess(a cu.Access) AttachOption {
-	return attachOption(func(o *attachOptions) { o.access = a })
 }
 
 // WithAnyDevice maps the memory on the device that it is on, instead of failing if
@@ -63,12 +56,12 @@ func OnConnected(f func(sock.Peer)) AttachOption {
 }
 
 // OnReceived calls f once the whole offer has arrived. f must not close the files.
-func OnReceived(f func(Offer, []*os.File)) AttachOption {
+func OnReceived(f func(OfferInfo, []*os.File)) AttachOption {
 	return attachOption(func(o *attachOptions) { o.received = f })
 }
 
 // OnProgress calls f when the producer says how far its offer or its data is
-// ([Server.Working]), a few times a second at most, on the goroutine of Attach. The
+// ([Offer.ReportProgress]), a few times a second at most, on the goroutine of Attach. The
 // numbers are bytes, as the producer gives them: nothing checks them. A producer need not
 // say anything.
 func OnProgress(f func(done, total uint64)) AttachOption {
@@ -77,7 +70,7 @@ func OnProgress(f func(done, total uint64)) AttachOption {
 
 // quiet drops the application's functions, for a lease that it need not hear of.
 func (o *attachOptions) quiet() {
-	o.connected, o.received, o.progress = func(sock.Peer) {}, func(Offer, []*os.File) {}, func(_, _ uint64) {}
+	o.connected, o.received, o.progress = func(sock.Peer) {}, func(OfferInfo, []*os.File) {}, func(_, _ uint64) {}
 }
 
 // WithReservation maps the memory at the beginning of r. The caller keeps r, and closes it
@@ -117,8 +110,8 @@ func WithNewerThan(generation uint64) AttachOption {
 
 // WithWait makes Attach wait for newer memory where [WithNewerThan] alone would fail with
 // [ErrStale]. The producer keeps the consumer waiting while the name stands for older
-// memory, as for an offer that it expects ([Server.Expect]). The wait is bounded by the
-// time of a step ([ErrTimeout]), which [Server.Working] renews. When the older offer ends
+// memory, as for a pending offer without memory. The wait is bounded by the
+// time of a step ([ErrTimeout]), which [Offer.ReportProgress] renews. When the older offer ends
 // and no other is expected, the producer refuses ([RefusedName]). With a producer that is
 // older than this, Attach fails with ErrStale. Without WithNewerThan, WithWait does nothing.
 func WithWait() AttachOption {

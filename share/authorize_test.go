@@ -28,11 +28,11 @@ var errSecret = errors.New("the secret is 4711")
 // A doorkeeper admits consumers that do not ask to write, and remembers which peers asked.
 type doorkeeper struct {
 	mu    sync.Mutex
-	asked []Offer
+	asked []OfferInfo
 	peers []sock.Peer
 }
 
-func (d *doorkeeper) authorize(p sock.Peer, o Offer) error {
+func (d *doorkeeper) authorize(p sock.Peer, o OfferInfo) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked, d.peers = append(d.asked, o), append(d.peers, p)
@@ -44,10 +44,10 @@ func (d *doorkeeper) authorize(p sock.Peer, o Offer) error {
 	return nil
 }
 
-func (d *doorkeeper) all() []Offer {
+func (d *doorkeeper) all() []OfferInfo {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return append([]Offer(nil), d.asked...)
+	return append([]OfferInfo(nil), d.asked...)
 }
 
 // A consumer that the application refuses learns that and nothing else, whenever it
@@ -69,12 +69,12 @@ func TestAuthorize(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var door doorkeeper
-			var p *Prepared
+			var p *preparedOffer
 			var s *served
 			var good, bad *sock.Conn
 			srv := listen(t, WithAuthorize(door.authorize))
 			if c.expected {
-				srv.Expect("data")
+				expect(srv, "data")
 				good, bad = early(t, srv, reads), early(t, srv, writes)
 				require.Empty(t, door.all(), "there is nothing to ask about")
 			}
@@ -89,7 +89,7 @@ func TestAuthorize(t *testing.T) {
 			requireDenied(t, s, bad)
 			if c.prepared {
 				s.await(t, Sent, 1)
-				s.start(t, "data", p.Offer)
+				s.start(t, "data", p.offer)
 			}
 			requireOffered(t, good, c.prepared)
 			for _, o := range door.all() {
@@ -134,7 +134,7 @@ func requireOffered(t *testing.T, conn *sock.Conn, pending bool) {
 func TestAuthorizeRefusesAttach(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	say := make(chan error, 1)
-	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return <-say }))
+	srv := listen(t, WithAuthorize(func(sock.Peer, OfferInfo) error { return <-say }))
 	s := put(t, srv, newBuffer(t, ctx, 1))
 	var no *RefusalError
 	for i, err := range []error{errSecret, sock.ErrPeerLost, ErrTimeout, ErrVersion, wire.Refuse{Code: RefusedBusy, Text: "x"}, context.Canceled} {
@@ -156,7 +156,7 @@ func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	questions, goOn := make(chan string, 3), make(chan struct{})
-	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
+	srv := listen(t, WithAuthorize(func(_ sock.Peer, o OfferInfo) error {
 		questions <- string(o.Data)
 		if string(o.Data) == "first" {
 			<-goOn
@@ -195,7 +195,7 @@ func TestLegacyIsAuthorized(t *testing.T) {
 		access cu.Access
 	}
 	questions := make(chan question, 1)
-	srv := listen(t, WithAuthorize(func(_ sock.Peer, o Offer) error {
+	srv := listen(t, WithAuthorize(func(_ sock.Peer, o OfferInfo) error {
 		questions <- question{o.Legacy.Handle, o.Access}
 		clear(o.Legacy.Handle[:])
 		return nil
@@ -208,7 +208,7 @@ func TestLegacyIsAuthorized(t *testing.T) {
 		require.Equal(t, m.handle.Handle, o.Legacy.Handle)
 		require.Equal(t, question{m.handle.Handle, ReadWrite}, <-questions)
 		require.Equal(t, ReadWrite, s.await(t, Connected, i+1).Access)
-		require.Equal(t, ReadWrite, srv.Leases("data")[0].Access())
+		require.Equal(t, ReadWrite, leasesAs(srv, "data")[0].Access())
 		require.NoError(t, conn.Close())
 		s.await(t, Ended, i+1)
 	}
@@ -224,7 +224,7 @@ func TestAuthorizeName(t *testing.T) {
 		}
 		return nil
 	}))
-	srv.Expect("data")
+	expect(srv, "data")
 	only := wants(dev)
 	only.Name = ""
 	conn := early(t, srv, only)
@@ -278,7 +278,7 @@ func TestSlowApplicationCostsTheConsumerNothing(t *testing.T) {
 	})
 	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return srv.Offer(ctx, "data", buf, ReadOnly, slow, timeoutFrom(Connected, 1, brief), WithVerdict(), WithLeases(1))
+		return offerFor(ctx, srv, "data", buf, ReadOnly, slow, timeoutFrom(Connected, 1, brief), WithVerdict(), WithLeases(1))
 	})
 	conn := asked(t, srv, wants(dev))
 	heard(t, conn)
@@ -298,7 +298,7 @@ func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
 	srv := listen(t, PeerOption(func(o *serve.PeerOptions) {
 		o.Process = func(*sock.Conn) (*sock.Process, error) { return sock.ProcessOf(file) }
 	}))
-	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), ReadWrite, WithFence(soon(t), Fenced))
+	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), ReadWrite, WithFence(Fenced, time.Minute))
 	conn := dialed(t, srv)
 	require.Eventually(t, func() bool { return watched(srv) == 1 }, 10*time.Second, time.Millisecond)
 	c.kill()
@@ -326,7 +326,7 @@ func TestOnLeaseEndsAnotherLease(t *testing.T) {
 	newer := newBuffer(t, ctx, 2)
 	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return srv.Replace(ctx, "data", newer, ReadOnly, OnLease(func(*Lease) {
+		return replaceFor(ctx, srv, "data", newer, ReadOnly, OnLease(func(*Lease) {
 			held.Revoke("")
 			<-held.Done()
 		}))
@@ -347,7 +347,7 @@ func TestOfferWhileTheServerCloses(t *testing.T) {
 		for n := range 8 {
 			work.Go(func() {
 				begun.Add(1)
-				err := srv.Offer(soon(t), strconv.Itoa(n), buf, ReadOnly, WithSynchronized())
+				err := offerFor(soon(t), srv, strconv.Itoa(n), buf, ReadOnly, WithSynchronized())
 				assert.ErrorIs(t, err, ErrClosed)
 			})
 		}

@@ -142,7 +142,7 @@ func childConsumer() error {
 		return err
 	}
 	att, err := attachAny(context.Background(), os.Getenv(pathEnv), "data", dev, WithAccess(ReadWrite),
-		OnReceived(func(Offer, []*os.File) {
+		OnReceived(func(OfferInfo, []*os.File) {
 			if do == "stop when received" {
 				untilInputEnds("received")
 			}
@@ -201,7 +201,7 @@ func childProducer() error {
 		return err
 	}
 	offer := func(served context.Context, srv *Server) error {
-		return srv.Offer(served, "data", buf, ReadWrite)
+		return offerFor(served, srv, "data", buf, ReadWrite)
 	}
 	return errors.Join(serveUntilInputEnds(offer), buf.Close(), ctx.Close())
 }
@@ -215,7 +215,7 @@ func TestFault2and3_ProducerKilled(t *testing.T) {
 			path := socketPath(t)
 			c := start(t, "producer", path, "3145728")
 			c.says(t, "listening")
-			att := ok(Attach(soon(t), path, "data", dev, OnReceived(func(Offer, []*os.File) {
+			att := ok(Attach(soon(t), path, "data", dev, OnReceived(func(OfferInfo, []*os.File) {
 				if when == "received" {
 					c.kill()
 				}

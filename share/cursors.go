@@ -28,12 +28,12 @@ const cursorSeals = descriptor.Size
 // ([RefusedUnsupported]). The other side may write the memory at any time: copy first, then
 // check.
 func WithCursors(size uint64, begin func(l *Lease, f *os.File) error) OfferOption {
-	return func(o *serve.Terms) {
+	return offerOption(func(o *serve.Terms) {
 		o.Cursors = &serve.CursorTerms{Size: size}
 		if begin != nil {
 			o.Cursors.Begin = func(l *serve.Lease, f *os.File) error { return begin((*Lease)(l), f) }
 		}
-	}
+	})
 }
 
 // check returns what is wrong with the option, or nil; a nil option is fine.

@@ -2,10 +2,10 @@
 // they offer. It joins packages vmm and sock: descriptors of memory travel over
 // a Unix socket, and the connection is the lease.
 //
-//	srv, err := share.Listen(path)                            // 0600, in a directory of yours
-//	err = srv.Offer(ctx, "weights", buf, share.ReadOnly)      // serves until ctx is done
+//	srv, err := share.Listen(path)                       // 0600, in a directory of yours
+//	offer, err := srv.Offer("weights", buf)              // read-only, until it is closed
 //
-//	att, err := share.Attach(ctx, path, "weights", dev)       // in another process
+//	att, err := share.Attach(ctx, path, "weights", dev)  // in another process
 //	defer att.Close()
 //	use(att.Ptr())
 //
@@ -14,13 +14,13 @@
 // exported only once. [Server.Offer] waits for the work on the memory's device before it
 // serves the first consumer, so consumers see finished data.
 //
-// For the fastest handoff, both sides work beforehand. The producer calls
-// [Server.Prepare] while it still makes the data. A consumer that attaches maps the
-// memory at once and waits for the data, until [Prepared.Offer] says that it is there.
+// For the fastest handoff, both sides work beforehand. The producer makes a pending offer
+// ([WithPending]) while it still makes the data. A consumer that attaches maps the memory
+// at once and waits for the data, until [Offer.Publish] says that it is there.
 //
 // # Versions
 //
-// [Server.Replace] offers other memory under the same name; at every instant the name
+// [Offer.Supersede] offers other memory under the same name; at every instant the name
 // stands for one of the two. Consumers keep the version that they have, and
 // [Attachment.Superseded] tells them that there is another. [Follow] ranges over the
 // versions, waits for a producer that is not there, and can map each version at the same
@@ -54,8 +54,8 @@
 //
 // # Legacy handles
 //
-// A [Legacy] offers memory of cuMemAlloc, with [Server.OfferLegacy], to programs that
-// cannot take descriptors. [Attach] takes it if [WithHandle] allows it;
+// A [Legacy] is memory of cuMemAlloc that is offered to programs that cannot take
+// descriptors. [Attach] takes it if [WithHandle] allows it;
 // [Attachment.Ptr] and [Attachment.Size] say where it is. Every consumer can write it, and
 // it is gone when its owner frees it: [Legacy] says how leases help.
 //

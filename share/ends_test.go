@@ -85,7 +85,7 @@ func TestShutdownForASuccessor(t *testing.T) {
 	require.Empty(t, late, "it waits")
 	second := ok(Listen(path, WithInherited(files)))(t)
 	defer func() { require.NoError(t, second.Close()); _, _ = os.Remove(path), os.Remove(path+".lock") }()
-	second.Expect("data")
+	expect(second, "data")
 	s := put(t, second, buf)
 	require.NoError(t, <-late)
 	s.await(t, Mapped, 2)

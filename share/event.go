@@ -11,30 +11,25 @@ import (
 // EventKind says what an [Event] tells.
 type EventKind = serve.EventKind
 
-// The kinds of events. An offer begins with Offered. A lease goes through
-// Connected, Sent, Mapped, any number of Progress, Verdict if the consumer reports,
-// and Ended; a lease that fails skips what did not happen. If the offer was prepared,
-// leases may get as far as Sent, and end, before Offered. PeerRefused may come at any
-// time.
+// The kinds of events. A lease goes through Connected, Sent, Mapped, any number of Progress,
+// Verdict if the consumer reports, and Ended; a lease that fails skips what did not happen.
 const (
-	Offered     = serve.Offered     // the memory is exported; after this event consumers get it
-	Connected   = serve.Connected   // a consumer was admitted
-	Sent        = serve.Sent        // the consumer was sent the descriptors
-	Mapped      = serve.Mapped      // the consumer has mapped the memory
-	Progress    = serve.Progress    // the consumer is at work
-	Verdict     = serve.Verdict     // the consumer reported; Err is nil or a *VerdictError
-	Ended       = serve.Ended       // the lease is over; Err says why, and is nil if the consumer left in order
-	PeerRefused = serve.PeerRefused // a peer was turned away; it has no lease
+	Connected = serve.Connected // a consumer was admitted
+	Sent      = serve.Sent      // the consumer was sent the descriptors
+	Mapped    = serve.Mapped    // the consumer has mapped the memory
+	Progress  = serve.Progress  // the consumer is at work
+	Verdict   = serve.Verdict   // the consumer reported; Err is nil or a *VerdictError
+	Ended     = serve.Ended     // the lease is over; Err says why, and is nil if the consumer left in order
 )
 
 // An Event is something that happened to an offer.
 type Event struct {
 	Kind   EventKind
-	Lease  int           // number of the lease within the offer, from 1; 0 where there is none
+	Lease  int           // number of the lease within the offer, from 1
 	Peer   sock.Peer     // the consumer
 	Access cu.Access     // [Lease.Access]
 	Since  time.Duration // since the lease began
 	Done   uint64        // for Progress: bytes, or whatever the consumer counts
 	Total  uint64        // for Progress
-	Err    error         // for Verdict, Ended and PeerRefused: what was wrong, or nil
+	Err    error         // for Verdict and Ended: what was wrong, or nil
 }

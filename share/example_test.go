@@ -44,15 +44,9 @@ func Example() {
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
 
-	srv.Expect("weights") // consumers that come early wait
-	offering, stop := context.WithCancel(context.Background())
-	consumed := make(chan error, 1)
-	go func() {
-		consumed <- consume(srv.Path(), dev)
-		stop()
-	}()
-	err := srv.Offer(offering, "weights", buf, share.ReadOnly) // serves until offering is done
-	must(0, errors.Join(err, <-consumed, srv.Close(), buf.Close(), ctx.Close()))
+	must(srv.Offer("weights", buf)) // until the server is closed
+	err := consume(srv.Path(), dev)
+	must(0, errors.Join(err, srv.Close(), buf.Close(), ctx.Close()))
 	// Output:
 	// weights: 3 numbers, [3.5 1.25 -2]
 }
@@ -78,20 +72,19 @@ func consume(path string, dev *cu.Device) error {
 
 // A consumer maps the memory while its data is still being written, and attaches
 // when it is there: what is left of the handoff then is one record and its answer.
-func ExampleServer_Prepare() {
+func ExampleWithPending() {
 	dev := device()
 	ctx, buf := must(dev.PrimaryContext()), must(vmm.New(dev, 12))
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
 
-	offer := must(srv.Prepare("weights", buf, share.ReadOnly, share.WithLeases(1)))
-	defer offer.Close() // does nothing after Offer
+	offer := must(srv.Offer("weights", buf, share.WithPending()))
 	consumed := make(chan error, 1)
 	go func() { consumed <- consume(srv.Path(), dev) }() // maps, and waits for the data
 
 	fmt.Println("the producer writes")
 	must(0, cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2}))
-	must(0, offer.Offer(context.Background()))
+	must(0, offer.Publish(context.Background()))
 	must(0, errors.Join(<-consumed, srv.Close(), buf.Close(), ctx.Close()))
 	// Output:
 	// the producer writes
@@ -106,72 +99,55 @@ func ExampleLease_Revoke() {
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
 
-	leases := make(chan *share.Lease, 1)
-	ctx, stop := context.WithCancel(context.Background())
-	offered := make(chan error)
-	srv.Expect("cache") // consumers that come early wait
-	go func() {
-		offered <- srv.Offer(ctx, "cache", buf, share.ReadOnly, share.OnLease(func(l *share.Lease) { leases <- l }))
-	}()
-
-	att := must(share.Attach(ctx, srv.Path(), "cache", dev)) // mostly in another process
-	l := <-leases
+	offer := must(srv.Offer("cache", buf))
+	att := must(share.Attach(context.Background(), srv.Path(), "cache", dev)) // mostly in another process
+	l := offer.Leases()[0]
 	fmt.Printf("consumer %d has %s access\n", l.Number(), l.Access())
-	l.Revoke("")
+	l.Revoke("another one needs the room")
 
 	<-att.Done()
 	fmt.Println("the consumer's lease is over:", att.Err())
 	fmt.Printf("what it has mapped it keeps: %d bytes\n", att.Buffer().Size())
 	<-l.Done()
 	fmt.Printf("consumer %d is gone: %v\n", l.Number(), l.Err())
-	stop()
-	must(0, errors.Join(att.Close(), <-offered, srv.Close(), buf.Close()))
+	must(0, errors.Join(att.Close(), srv.Close(), buf.Close()))
 	// Output:
 	// consumer 1 has read-only access
-	// the consumer's lease is over: share: revoked by the producer
+	// the consumer's lease is over: share: revoked by the producer: another one needs the room
 	// what it has mapped it keeps: 4096 bytes
-	// consumer 1 is gone: share: revoked by the producer
+	// consumer 1 is gone: share: revoked by the producer: another one needs the room
 }
 
 // A producer puts up a second version while a consumer has the first. The consumer is
 // told, attaches again, and lets go of the first, which is its producer's again then.
-func ExampleServer_Replace() {
-	dev := must(must(cu.Open(cu.WithResolver(soft.Resolver))).Device(0))
+func ExampleOffer_Supersede() {
+	dev := device()
+	ctx := context.Background()
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
-	ctx, stop := context.WithCancel(context.Background())
-	srv.Expect("weights")
-	offer := func(size uint64) (ended chan error) {
-		ended = make(chan error, 1)
-		buf := must(vmm.New(dev, size))
-		go func() { // until another version has come and nobody has this one any more
-			ended <- errors.Join(srv.Replace(ctx, "weights", buf, share.ReadOnly), buf.Close())
-		}()
-		return ended
-	}
+	first, second := must(vmm.New(dev, 1000)), must(vmm.New(dev, 2000))
 
-	first := offer(1000)
+	offer := must(srv.Offer("weights", first))
 	att := must(share.Attach(ctx, srv.Path(), "weights", dev)) // mostly in another process
 	fmt.Printf("the consumer has %d bytes\n", att.Size())
-	second := offer(2000)
+	must(offer.Supersede(second))
 	select {
 	case <-att.Superseded():
 	case <-att.Done(): // its producer has gone
 	}
 	next := must(share.Attach(ctx, srv.Path(), "weights", dev))
 	fmt.Printf("the consumer has %d bytes\n", next.Size())
-	must(0, errors.Join(att.Close(), next.Close(), <-first))
-	fmt.Println("the first version is free again")
+	must(0, errors.Join(att.Close(), next.Close()))
+	<-offer.Done() // nobody has the first version any more
+	must(0, errors.Join(offer.Err(), first.Close()))
 
 	for _, o := range must(share.List(ctx, srv.Path())) {
 		fmt.Printf("%s: %d bytes, %s\n", o.Name, o.Size, o.Access)
 	}
-	stop()
-	must(0, errors.Join(<-second, srv.Close()))
+	must(0, errors.Join(srv.Close(), second.Close()))
 	// Output:
 	// the consumer has 1000 bytes
 	// the consumer has 2000 bytes
-	// the first version is free again
 	// weights: 2000 bytes, read-only
 }
 
@@ -183,16 +159,11 @@ func ExampleCounter() {
 	must(0, cu.Fill(ctx, control.Ptr(), uint8(0), control.Size()))
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
-	srv.Expect("control")
 	alive, gone := context.WithCancelCause(context.Background()) // as long as the peer
 	onLease := share.OnLease(func(l *share.Lease) {
 		go func() { <-l.Done(); gone(l.Err()) }()
 	})
-	offered := make(chan error, 1)
-	offering, stop := context.WithCancel(context.Background())
-	go func() {
-		offered <- srv.Offer(offering, "control", control, share.ReadWrite, share.WithSynchronized(), onLease)
-	}()
+	must(srv.Offer("control", control, share.WithAccess(share.ReadWrite), share.WithSynchronized(), onLease))
 	other := exec.Command("/proc/self/exe")
 	other.Env = append(os.Environ(), peerEnv+"="+srv.Path())
 	must(0, other.Start())
@@ -206,8 +177,7 @@ func ExampleCounter() {
 	_, err = counter.Value()
 	fmt.Println("nor on the counter:", errors.Is(err, cu.ErrGivenUp))
 	_ = other.Wait()
-	stop()
-	must(0, errors.Join(counter.Close(), s.Close(), <-offered, srv.Close(), control.Close(), ctx.Close()))
+	must(0, errors.Join(counter.Close(), s.Close(), srv.Close(), control.Close(), ctx.Close()))
 	// Output:
 	// step 1: <nil>
 	// step 2 was given up: true because the peer was lost: true

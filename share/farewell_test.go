@@ -264,7 +264,7 @@ func childFreer() error {
 				fmt.Println("kept")
 			}
 		}()
-		return srv.Offer(context.Background(), "data", buf, ReadWrite) // for ever
+		return offerFor(context.Background(), srv, "data", buf, ReadWrite) // for ever
 	})
 }
 
@@ -294,7 +294,7 @@ func TestFault9_ProducerFreesWhileAConsumerMaps(t *testing.T) {
 			}
 			spy.onStep(frees)
 			att := ok(Attach(soon(t), path, "data", dev,
-				OnReceived(func(Offer, []*os.File) { frees("received") })))(t)
+				OnReceived(func(OfferInfo, []*os.File) { frees("received") })))(t)
 			frees("attached")
 			require.ErrorIs(t, awaitDone(t, att), want)
 			requireNoise(t, ctx, att.Buffer(), 1)

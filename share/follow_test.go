@@ -89,7 +89,7 @@ func TestFollow(t *testing.T) {
 
 	time.Sleep(20 * time.Millisecond) // for some tries
 	srv := ok(Listen(path))(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	first := put(t, srv, filled(t, ctx, 1))
 	a := awaitSeen(t, found, 1)
 	require.Equal(t, room.Ptr(), a.Ptr())
@@ -101,7 +101,7 @@ func TestFollow(t *testing.T) {
 	require.Equal(t, room.Ptr(), b.Ptr())
 	require.NoError(t, first.end(t), "the first has let go")
 	second.await(t, Mapped, 1)
-	srv.Leases("data")[0].Revoke("") // is not asked for again behind the body's back
+	leasesAs(srv, "data")[0].Revoke("") // is not asked for again behind the body's back
 	require.ErrorIs(t, awaitCause(t, b.Context()), ErrRevoked)
 	b = awaitSeen(t, found, 2)
 
@@ -110,7 +110,7 @@ func TestFollow(t *testing.T) {
 	require.ErrorIs(t, second.end(t), ErrClosed)
 	srv = ok(Listen(path))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
-	srv.Expect("data")
+	expect(srv, "data")
 	put(t, srv, filled(t, ctx, 3))
 	c := awaitSeen(t, found, 3)
 	require.Equal(t, room.Ptr(), c.Ptr())
@@ -122,7 +122,7 @@ func TestFollow(t *testing.T) {
 // A body that lets go early is given what is newer, and nothing twice.
 func TestFollowGivesNothingTwice(t *testing.T) {
 	_, ctx, srv := listening(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	put(t, srv, filled(t, ctx, 1))
 	found, cancel := followed(t, ctx, srv.Path())
 	require.NoError(t, awaitSeen(t, found, 1).Close())
@@ -142,7 +142,7 @@ func TestFollowEnds(t *testing.T) {
 	room := ok(vmm.Reserve(dev.Driver(), g))(t)
 	defer func() { require.NoError(t, room.Close()) }()
 	srv := listen(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	serveAs(t, srv, "data", newBuffer(t, ctx, 2*g), ReadOnly)
 	for want, opt := range map[error]AttachOption{ErrRefused: WithAccess(ReadWrite), vmm.ErrCapacity: WithReservation(room)} {
 		pairs := 0
@@ -199,7 +199,7 @@ func (b *bereft) successor(t *testing.T) *Server {
 	t.Helper()
 	srv := ok(Listen(b.path))(t)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
-	srv.Expect("data")
+	expect(srv, "data")
 	return srv
 }
 
@@ -416,7 +416,7 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 // Follow waits for an offer that is expected, and says so.
 func TestFollowSaysThatItWaitsForAnExpectedOffer(t *testing.T) {
 	_, ctx, srv := listening(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	reasons := make(chan error, 10)
 	found, cancel := followed(t, ctx, srv.Path(), OnWait(func(err error) { reasons <- err }))
 	require.ErrorIs(t, <-reasons, errNoAnswer)
@@ -430,7 +430,7 @@ func TestFollowSaysThatItWaitsForAnExpectedOffer(t *testing.T) {
 // given that again. What it has goes on, until the loop ends.
 func TestFollowWithOverlap(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	first := put(t, srv, filled(t, ctx, 1))
 	found, cancel := followed(t, ctx, srv.Path(), WithOverlap())
 	one := awaitSeen(t, found, 1)
@@ -451,7 +451,7 @@ func TestFollowWithOverlap(t *testing.T) {
 	require.NoError(t, one.Close())
 	require.NoError(t, first.end(t))
 	require.NoError(t, second.end(t))
-	srv.Leases("data")[0].Revoke("")
+	leasesAs(srv, "data")[0].Revoke("")
 	require.ErrorIs(t, awaitCause(t, three.Context()), ErrRevoked)
 	again := awaitSeen(t, found, 3)
 	require.NotZero(t, three.Ptr(), "it is the body's")

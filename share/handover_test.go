@@ -67,7 +67,7 @@ func TestSuccessorTakesOver(t *testing.T) {
 	late := attached(t, v2, "data", dev)
 	require.Equal(t, old.Offer().Descriptor, late.Offer().Descriptor)
 	require.NoError(t, <-early)
-	require.Len(t, v1.Leases("data"), 2)
+	require.Len(t, leasesAs(v1, "data"), 2)
 
 	require.NoError(t, old.Err())
 	require.NoError(t, v1.Remove())
@@ -112,9 +112,9 @@ func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
 		require.Empty(t, given)
 	}))
 	require.NoError(t, <-given)
-	require.Len(t, v1.Leases("data"), 1)
+	require.Len(t, leasesAs(v1, "data"), 1)
 
-	v2.Expect("data")
+	expect(v2, "data")
 	silent := dialed(t, v2)
 	limit, cancel := context.WithCancel(soon(t))
 	_, given = handingOver(t, limit, v2)
@@ -185,8 +185,8 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 
 	require.ErrorIs(t, awaitDone(t, old), ErrRestarting)
 	next := ok(old.Resume(soon(t)))(t)
-	require.Len(t, v2.Leases("data"), 1)
-	require.Equal(t, v2.Leases("data")[0].Peer(), next.Offer().Producer)
+	require.Len(t, leasesAs(v2, "data"), 1)
+	require.Equal(t, leasesAs(v2, "data")[0].Peer(), next.Offer().Producer)
 	requireNoise(t, ctx, next.Buffer(), 1)
 	require.NoError(t, next.Close())
 	s.stop(t)
@@ -204,7 +204,7 @@ func childSuccessor() error {
 		return err
 	}
 	offer := func(served context.Context, srv *Server) error {
-		return srv.Offer(served, "data", att.Buffer(), ReadWrite)
+		return offerFor(served, srv, "data", att.Buffer(), ReadWrite)
 	}
 	return errors.Join(serveUntilInputEnds(offer), att.Close(), ctx.Close())
 }
@@ -260,13 +260,13 @@ func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 	v1, v2 := listen(t), listen(t)
 	put(t, v1, newBuffer(t, ctx, 1))
 	plain := attached(t, v1, "data", dev)
-	require.ErrorIs(t, v2.Offer(soon(t), "data", plain.Buffer(), ReadOnly), vmm.ErrNotShareable)
+	require.ErrorIs(t, offerFor(soon(t), v2, "data", plain.Buffer(), ReadOnly), vmm.ErrNotShareable)
 
 	readOnly := attached(t, v1, "data", dev, WithReoffer())
-	err := v2.Offer(soon(t), "data", readOnly.Buffer(), ReadWrite)
+	err := offerFor(soon(t), v2, "data", readOnly.Buffer(), ReadWrite)
 	require.ErrorIs(t, err, vmm.ErrNotShareable)
 	require.ErrorContains(t, err, "read-only")
-	require.ErrorIs(t, errOf(v2.Prepare("data", readOnly.Buffer(), ReadWrite)), vmm.ErrNotShareable)
+	require.ErrorIs(t, errOf(prepare(v2, "data", readOnly.Buffer(), ReadWrite)), vmm.ErrNotShareable)
 	serveAs(t, v2, "data", readOnly.Buffer(), ReadOnly).stop(t)
 }
 
@@ -289,7 +289,7 @@ func TestAttachmentThatIsOfferedOnIsNotClosed(t *testing.T) {
 	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
 	require.ErrorIs(t, from.Close(), ErrInUse)
 	require.NoError(t, from.Err())
-	require.Len(t, v1.Leases("data"), 1)
+	require.Len(t, leasesAs(v1, "data"), 1)
 	s.stop(t)
 	require.NoError(t, from.Close())
 	require.Equal(t, []error{nil}, lease)

@@ -50,7 +50,7 @@ func goodbyes(d time.Duration) PeerOption { return func(o *serve.PeerOptions) { 
 // not bound the answer of a consumer that had to wait for the offer. It comes after the options
 // that watch the offer.
 func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
-	return func(o *serve.Terms) {
+	return offerOption(func(o *serve.Terms) {
 		onEvent, onLease := o.OnEvent, o.OnLease
 		leases := make(chan *serve.Lease, 1)
 		o.OnLease = func(l *serve.Lease) {
@@ -66,7 +66,7 @@ func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 			}
 			onEvent(e)
 		}
-	}
+	})
 }
 
 // letGoIn makes the nth lease wait no longer than d for a consumer that has to close legacy memory.
@@ -82,7 +82,7 @@ func goodbyeIn(n int, d time.Duration) OfferOption {
 
 // withLease changes the nth lease before anything is sent.
 func withLease(n int, change func(*serve.Lease)) OfferOption {
-	return func(o *serve.Terms) {
+	return offerOption(func(o *serve.Terms) {
 		onLease := o.OnLease
 		o.OnLease = func(l *serve.Lease) {
 			if l.Number() == n {
@@ -90,7 +90,7 @@ func withLease(n int, change func(*serve.Lease)) OfferOption {
 			}
 			onLease(l)
 		}
-	}
+	})
 }
 
 // withRate bounds the records a second that are taken of the peer; 0 is no bound.

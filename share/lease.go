@@ -9,7 +9,7 @@ import (
 )
 
 // A Lease is one consumer's hold on an offer, which its producer can watch and take
-// back. It begins when the consumer is admitted ([OnLease], [Server.Leases]) and ends
+// back. It begins when the consumer is admitted ([OnLease], [Offer.Leases]) and ends
 // with the connection; it need not be closed. It is safe for concurrent use. The zero
 // Lease has ended.
 type Lease serve.Lease

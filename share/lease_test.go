@@ -37,7 +37,7 @@ func next(t testing.TB, c <-chan *Lease) *Lease {
 // requireLive checks that the lease is there and has not ended.
 func requireLive(t testing.TB, srv *Server, l *Lease) {
 	t.Helper()
-	require.True(t, slices.Contains(srv.Leases("data"), l))
+	require.True(t, slices.Contains(leasesAs(srv, "data"), l))
 	require.NoError(t, l.Err())
 	require.False(t, serve.IsClosed(l.Done()))
 }
@@ -47,7 +47,7 @@ func awaitEnd(t testing.TB, srv *Server, l *Lease) error {
 	t.Helper()
 	select {
 	case <-l.Done():
-		require.False(t, slices.Contains(srv.Leases("data"), l))
+		require.False(t, slices.Contains(leasesAs(srv, "data"), l))
 		return l.Err()
 	case <-soon(t).Done():
 		require.FailNow(t, "the lease does not end")
@@ -111,7 +111,7 @@ func TestLeaseIsDone(t *testing.T) {
 			}
 			s.cancel()
 			require.ErrorIs(t, s.end(t), c.offer)
-			require.Empty(t, srv.Leases("data"))
+			require.Empty(t, leasesAs(srv, "data"))
 		})
 	}
 }
@@ -136,7 +136,7 @@ func TestFault5and6_LeaseOfAKilledConsumer(t *testing.T) {
 			onLease, begun := leases()
 			p, s := prepared(t, srv, "data", buf, ReadWrite, onLease, WithVerdict())
 			if !c.pending {
-				s.start(t, "data", p.Offer)
+				s.start(t, "data", p.offer)
 			}
 			child := start(t, "consumer", srv.Path(), c.do)
 			l := next(t, begun)
@@ -157,15 +157,15 @@ func TestFault5and6_LeaseOfAKilledConsumer(t *testing.T) {
 // A consumer whose lease is revoked is told; it costs the others nothing, and the offer goes on.
 func TestRevoke(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	require.Empty(t, srv.Leases("data"))
+	expect(srv, "data")
+	require.Empty(t, leasesAs(srv, "data"))
 	onLease, begun := leases()
 	s := put(t, srv, newBuffer(t, ctx, 1), onLease)
 	conn := asked(t, srv, wants(dev))
 	mine := next(t, begun)
 	other := attached(t, srv, "data", dev)
 	theirs := next(t, begun)
-	require.True(t, slices.Equal([]*Lease{mine, theirs}, srv.Leases("data")))
+	require.True(t, slices.Equal([]*Lease{mine, theirs}, leasesAs(srv, "data")))
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	s.await(t, Mapped, 1)
 
@@ -174,7 +174,7 @@ func TestRevoke(t *testing.T) {
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, awaitEnd(t, srv, mine), ErrRevoked)
 	require.NotErrorIs(t, mine.Err(), context.Canceled)
-	require.True(t, slices.Equal([]*Lease{theirs}, srv.Leases("data")))
+	require.True(t, slices.Equal([]*Lease{theirs}, leasesAs(srv, "data")))
 	requireLive(t, srv, theirs)
 	require.NoError(t, other.Err())
 	require.NoError(t, other.Progress(soon(t), 1, 2))
@@ -189,7 +189,7 @@ func TestRevokeBeforeAnythingIsSent(t *testing.T) {
 	for name, isEarly := range map[string]bool{"early": true, "late, before the data": false} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
-			srv.Expect("data")
+			expect(srv, "data")
 			var conn *sock.Conn
 			if isEarly {
 				conn = early(t, srv, wants(dev))
@@ -206,7 +206,7 @@ func TestRevokeBeforeAnythingIsSent(t *testing.T) {
 			require.NoError(t, conn.Close())
 			require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
 			require.Empty(t, s.of(Sent))
-			s.start(t, "data", p.Offer)
+			s.start(t, "data", p.offer)
 			requireServed(t, srv, ctx)
 		})
 	}
@@ -225,7 +225,7 @@ func TestRevokeWhileTheDataIsPublished(t *testing.T) {
 		require.IsType(t, wire.Offer{}, heard(t, conn))
 		l := next(t, begun)
 		go l.Revoke("")
-		s.start(t, "data", p.Offer)
+		s.start(t, "data", p.offer)
 		m := heard(t, conn)
 		if _, ok := m.(wire.Publish); ok {
 			m = heard(t, conn)
@@ -325,7 +325,7 @@ func TestOfferEndsWithItsLeases(t *testing.T) {
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrRevoked)
 
-	s.start(t, "data", p.Offer)
+	s.start(t, "data", p.offer)
 	first, second := attached(t, srv, "", dev), attached(t, srv, "", dev)
 	var no *RefusalError
 	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
@@ -344,7 +344,7 @@ func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	nobody := serveAs(t, srv, "nobody comes", buf, ReadOnly, WithIdleTimeout(20*time.Millisecond))
 	require.ErrorIs(t, nobody.end(t), ErrNoConsumer)
-	srv.Expect("data")
+	expect(srv, "data")
 	conn := early(t, srv, wants(dev)) // the offer begins with it
 	s := put(t, srv, buf, WithIdleTimeout(brief))
 	require.IsType(t, wire.Offer{}, heard(t, conn))
@@ -371,7 +371,7 @@ func TestServerCloseEndsItsOffers(t *testing.T) {
 	require.ErrorIs(t, b.end(t), ErrClosed)
 	require.NoError(t, srv.Close())
 	require.NoError(t, (*Server)(nil).Close())
-	require.ErrorIs(t, srv.Offer(soon(t), "c", buf, ReadOnly), ErrClosed)
+	require.ErrorIs(t, offerFor(soon(t), srv, "c", buf, ReadOnly), ErrClosed)
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "a", dev)), sock.ErrNoListener)
 }
 

@@ -17,7 +17,7 @@ import (
 // its other end. An attachment of [Follow] may have several, one after the other.
 type leaseConn struct {
 	transport *serve.Transport
-	offer     Offer
+	offer     OfferInfo
 	fence     *serve.PeerFence
 	says      wire.Process // what the producer says of its process
 	keeps     bool         // this side keeps the connection, after the end, until it has closed the memory

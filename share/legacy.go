@@ -42,7 +42,10 @@ const legacyUnit = 2 << 20
 // after the owner has freed the memory, and does not tell the owner which consumers have
 // it open. Leases do that here. A consumer closes the memory before its connection; Close
 // refuses while there are leases; and Attach succeeds only when the producer has confirmed
-// that the opened memory is the offered one.
+// that the opened memory is the offered one. When the offer ends, it waits as long as for any
+// step ([WithTimeout]) until consumers have closed the memory, so that it can be freed; else its
+// error is a [*StillOpenError], also for those whose leases were revoked before. Programs that do
+// not use this package open the whole allocation.
 type Legacy struct {
 	ctx    *cu.Context
 	mem    *cu.Memory // nil if somebody else frees it
@@ -160,7 +163,7 @@ func (m *Legacy) Device() *cu.Device {
 }
 
 // Close frees what NewLegacy allocated (cuMemFree). After LegacyAt it frees nothing. While
-// the memory is offered or prepared, Close fails with an [*InUseError] that names the
+// the memory is offered, Close fails with an [*InUseError] that names the
 // consumers with a lease: end the offer first, which tells them. Close may be called again
 // and on nil.
 //
@@ -190,36 +193,6 @@ func (m *Legacy) inUse() error {
 		}
 	}
 	return e
-}
-
-// OfferLegacy is [Server.Offer] for legacy memory, which consumers can always write. It
-// waits for the work in the memory's context, which need not be the primary one. When
-// the offer ends, OfferLegacy waits as long as for any step ([WithTimeout]) until
-// consumers have closed the memory, so that it can be freed. Programs that do not use this
-// package open the whole allocation.
-//
-// Errors: those of Offer; [ErrClosed] for closed memory; [ErrMemoryGone]; a
-// [*StillOpenError] that names the consumers that did not close the memory in time, also
-// those whose leases were revoked before.
-func (s *Server) OfferLegacy(ctx context.Context, name string, m *Legacy, opts ...OfferOption) error {
-	terms, err := newOfferOptions(opts)
-	if err != nil {
-		return err
-	}
-	return s.server().Offer(ctx, name, legacySource{s, m}, ReadWrite, terms)
-}
-
-// PrepareLegacy is [Server.Prepare] for legacy memory, which consumers open while the
-// producer makes its data.
-//
-// Errors: those of Prepare; [ErrClosed] for closed memory; [ErrMemoryGone].
-func (s *Server) PrepareLegacy(name string, m *Legacy, opts ...OfferOption) (*Prepared, error) {
-	terms, err := newOfferOptions(opts)
-	if err != nil {
-		return nil, err
-	}
-	p, err := s.server().Prepare(name, legacySource{s, m}, ReadWrite, terms)
-	return (*Prepared)(p), err
 }
 
 // legacySource is legacy memory, which is gone when its owner frees it.

@@ -40,7 +40,7 @@ func serveLegacy(t testing.TB, srv *Server, m *Legacy, opts ...OfferOption) *ser
 	t.Helper()
 	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return srv.OfferLegacy(ctx, "data", m, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+		return offerLegacyFor(ctx, srv, "data", m, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	})
 	return s
 }
@@ -69,7 +69,7 @@ func childLegacyProducer() error {
 	if err := cu.CopyToDevice(ctx, m.Ptr(), noise(size, 1)); err != nil {
 		return err
 	}
-	offer := func(served context.Context, srv *Server) error { return srv.OfferLegacy(served, "data", m) }
+	offer := func(served context.Context, srv *Server) error { return offerLegacyFor(served, srv, "data", m) }
 	return errors.Join(serveUntilInputEnds(offer), m.Close(), ctx.Close())
 }
 
@@ -108,12 +108,12 @@ func TestLegacyHandoff(t *testing.T) {
 			require.EqualValues(t, size, m.Size())
 			srv := listen(t)
 			s := newServed(srv)
-			p := ok(srv.PrepareLegacy("data", m, OnEvent(s.see), WithVerdict(), WithLeases(1), WithData([]byte("its own"))))(t)
+			p := ok(prepareLegacy(srv, "data", m, OnEvent(s.see), WithVerdict(), WithLeases(1), WithData([]byte("its own"))))(t)
 			require.ErrorIs(t, m.Close(), ErrInUse)
 			c := start(t, "consumer", srv.Path(), "")
 			s.await(t, Sent, 1)
 			require.NoError(t, cu.CopyToDevice(ctx, m.Ptr(), noise(size, 1)))
-			require.NoError(t, p.Offer(soon(t)))
+			require.NoError(t, p.offer(soon(t)))
 			c.end(t)
 			require.NoError(t, s.await(t, Ended, 1).Err)
 			require.EqualValues(t, c.cmd.Process.Pid, s.await(t, Mapped, 1).Peer.PID)
@@ -130,7 +130,7 @@ func TestFault10_LegacyAttachment(t *testing.T) {
 	c := start(t, "legacy producer", path, "12345")
 	c.says(t, "listening")
 	att := ok(attachAny(soon(t), path, "data", dev,
-		OnReceived(func(o Offer, files []*os.File) {
+		OnReceived(func(o OfferInfo, files []*os.File) {
 			require.Equal(t, HandleLegacy, o.Handle())
 			require.Empty(t, files)
 		})))(t)
@@ -258,7 +258,7 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 			s.cancel()
 			require.ErrorIs(t, s.end(t), c.offer)
 			require.NoError(t, m.Close())
-			require.ErrorIs(t, srv.OfferLegacy(soon(t), "data", m), ErrClosed)
+			require.ErrorIs(t, offerLegacyFor(soon(t), srv, "data", m), ErrClosed)
 		})
 	}
 }
@@ -287,6 +287,6 @@ func TestFault13_LegacyMemoryIsFreed(t *testing.T) {
 	require.Error(t, c.cmd.Wait(), "it does not attach")
 	s.await(t, Ended, 3)
 	s.stop(t)
-	require.ErrorIs(t, srv.OfferLegacy(soon(t), "again", m), ErrMemoryGone)
+	require.ErrorIs(t, offerLegacyFor(soon(t), srv, "again", m), ErrMemoryGone)
 	require.NoError(t, m.Close())
 }

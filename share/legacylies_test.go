@@ -160,7 +160,7 @@ func TestLegacyProducerKilled(t *testing.T) {
 			}
 			spy.at("open", func() { kill("opened") })
 			att, err := attachAny(soon(t), path, "data", dev,
-				OnReceived(func(Offer, []*os.File) { kill("received") }))
+				OnReceived(func(OfferInfo, []*os.File) { kill("received") }))
 			switch when {
 			case "received", "opened":
 				require.ErrorIs(t, err, sock.ErrPeerLost)
@@ -204,9 +204,9 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 		s := newServed(srv)
 		onLease, begun := leases()
 		opts := append([]OfferOption{onLease}, c.opts...)
-		p := ok(srv.PrepareLegacy("data", m, append(opts, letGoIn(1, brief))...))(t)
+		p := ok(prepareLegacy(srv, "data", m, append(opts, letGoIn(1, brief))...))(t)
 		if c.end != nil {
-			s.start(t, "data", p.Offer)
+			s.start(t, "data", p.offer)
 		}
 		child := start(t, "consumer", srv.Path(), c.do)
 		l := next(t, begun)

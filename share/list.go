@@ -25,11 +25,11 @@ type Listing struct {
 	Size       uint64     // size of the offered memory, in bytes
 	Generation uint64     // see [vmm.Descriptor]
 	DataSize   uint64     // bytes of application data
-	Pending    bool       // the data is not there yet: see [Server.Prepare]
+	Pending    bool       // the data is not there yet: see [WithPending]
 }
 
 // List asks the producer that listens at path what it offers. It returns the offers as of
-// one instant, sorted by name, with those that are prepared, but without those that are only
+// one instant, sorted by name, with those that are pending, but without those that are only
 // expected. If the producer uses [WithAuthorize], offers that this process may not read are
 // left out. List attaches to nothing and needs no driver. It takes no longer than one step
 // ([WithTimeout]).

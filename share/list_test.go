@@ -28,13 +28,13 @@ func listedBy(t testing.TB, srv *Server) []Listing {
 // A list says of each offer what Attach would find, in the order of their names.
 func TestList(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	srv.Expect("expected")
+	expect(srv, "expected")
 	require.Empty(t, listedBy(t, srv))
 
 	buf, m := newBuffer(t, ctx, 5), newLegacy(t, ctx, 4096)
 	serveAs(t, srv, "weights", buf, ReadOnly, WithData([]byte("sixteen bytes...")))
 	s := newServed(srv)
-	s.start(t, "old", func(ctx context.Context) error { return srv.OfferLegacy(ctx, "old", m) })
+	s.start(t, "old", func(ctx context.Context) error { return offerLegacyFor(ctx, srv, "old", m) })
 	p, _ := prepared(t, srv, "made", buf, ReadWrite)
 	d := buf.Describe()
 	want := []Listing{
@@ -48,7 +48,7 @@ func TestList(t *testing.T) {
 	require.Equal(t, want[2:], listedBy(t, srv))
 	next := newBuffer(t, ctx, 6)
 	r := newServed(srv)
-	r.start(t, "weights", func(ctx context.Context) error { return srv.Replace(ctx, "weights", next, ReadOnly) })
+	r.start(t, "weights", func(ctx context.Context) error { return replaceFor(ctx, srv, "weights", next, ReadOnly) })
 	require.Eventually(t, func() bool { all := listedBy(t, srv); return len(all) == 1 && all[0].Size == 6 }, 10*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 }
@@ -83,7 +83,7 @@ func addOffers(t *testing.T, srv *Server, names ...string) {
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
 	memory := vmm.Descriptor{Kind: cutest.Kind(), Size: 1, Granularity: 4096, ChunkSize: 4096, Chunks: 1, Generation: 1}
 	for _, name := range names {
-		_ = ok(srv.OfferFiles(name, memory, []*os.File{f}, ReadOnly))(t)
+		_ = ok(offerFiles(srv, name, memory, []*os.File{f}, ReadOnly))(t)
 	}
 }
 
@@ -92,7 +92,7 @@ func addOffers(t *testing.T, srv *Server, names ...string) {
 func TestListNamesWhatThePeerMayHave(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	door := doorkeeper{}
-	srv := listen(t, WithAuthorize(func(p sock.Peer, o Offer) error {
+	srv := listen(t, WithAuthorize(func(p sock.Peer, o OfferInfo) error {
 		if o.Name == "secret" {
 			return errSecret
 		}
@@ -118,7 +118,7 @@ func TestListNamesWhatThePeerMayHave(t *testing.T) {
 // is older than lists, or the reason is on this side.
 func TestListIsRefused(t *testing.T) {
 	srv := listen(t, WithConnections(1))
-	srv.Expect("data")
+	expect(srv, "data")
 	conn := dialed(t, srv)
 	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
 	for path, code := range map[string]RefusalCode{
@@ -212,7 +212,7 @@ func TestListThatIsNotRead(t *testing.T) {
 	conn := dialed(t, srv)
 	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.List{})))
 	for len(s.of(PeerRefused)) == 0 {
-		require.Empty(t, srv.Leases("data")) // it has the server's lock
+		require.Empty(t, leasesAs(srv, "data")) // it has the server's lock
 		require.IsType(t, wire.Listed{}, heard(t, conn))
 		time.Sleep(brief / 100)
 	}

@@ -8,8 +8,7 @@ import (
 )
 
 // Listen makes a socket at path and listens. The directory must exist and be safe. The
-// server answers consumers from the first [Server.Expect], [Server.Prepare] or
-// [Server.Offer] on. The errors are those of [sock.Listen], and one for an invalid option.
+// server answers consumers from the first [Server.Offer] on. The errors are those of [sock.Listen], and one for an invalid option.
 func Listen(path string, opts ...ListenOption) (*Server, error) {
 	o, err := newListenOptions(opts)
 	if err != nil {
@@ -21,7 +20,7 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 // TakeOver is [Listen] at a socket that the server at the other end of from hands over
 // ([Server.HandOver]). Load, or attach to, what you will offer before you call it, so that
 // consumers need not wait. The server accepts them from the first offer on: with several
-// names, call [Server.Expect] for all of them first.
+// names, make pending offers without memory of all of them first.
 //
 // The errors are those of [sock.TakeOver]; after an error the predecessor goes on as before.
 func TakeOver(ctx context.Context, from *sock.Conn, path string, opts ...ListenOption) (*Server, error) {

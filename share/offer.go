@@ -1,141 +1,132 @@
 package share
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"os"
+	"slices"
 
-	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/serve"
-	"github.com/gpufd/gpufd/internal/wire"
-	"github.com/gpufd/gpufd/sock"
-	"github.com/gpufd/gpufd/vmm"
 )
 
-// Version is the version of the wire format that this package speaks.
-const Version = wire.Version
-
-// MaxData is how many bytes of application data an offer may carry.
-const MaxData = serve.MaxData
-
-// A HandleType says by what kind of handle offered memory is opened.
-type HandleType = wire.HandleType
-
-// The types of handles.
-const (
-	HandleFD     = wire.HandleFD     // file descriptors: virtual memory, of package vmm
-	HandleLegacy = wire.HandleLegacy // 64 bytes of legacy IPC, see [Legacy]
-)
-
-// A LegacyHandle is the handle of an offer without descriptors.
-type LegacyHandle = wire.LegacyHandle
-
-// An Offer is what a producer says of the memory that it offers.
+// An Offer is memory that a server offers under a name. Its maker owns it, and ends it with Close
+// or by closing the server. It is safe for concurrent use. The zero Offer is over.
 type Offer struct {
-	Name       string
-	Descriptor vmm.Descriptor
-	Access     cu.Access // the most that may be asked for
-	Data       []byte    // the application's own; see [WithAuthorize] for where it is nil
-	Producer   sock.Peer
-
-	// AwaitsRelease: before it uses the memory again, the producer waits until consumers
-	// that may write have released it or died ([WithFence]). Such a consumer should close
-	// the attachment as soon as it is [Attachment.Superseded] or Done.
-	AwaitsRelease bool
-
-	// Legacy is the handle of legacy memory, or nil if descriptors came. If it is set, the
-	// Descriptor's ChunkSize is the size of the whole allocation, and its granularity is 0.
-	Legacy *LegacyHandle
+	server *Server
+	core   *serve.Offering
 }
 
-// Handle returns the type of handle that opens the memory.
-func (o Offer) Handle() HandleType {
-	if o.Legacy != nil {
-		return HandleLegacy
+// Offer offers memory under a name, read-only unless [WithAccess] says more. It returns at once:
+// consumers that ask for the name get the memory, or wait for it, until the offer is over. That is
+// when it is closed, or an option ends it, or another one has superseded it and its last consumer
+// has left ([Offer.Done]).
+//
+// Before it serves the first consumer, the offer waits for the work that is queued in the primary
+// contexts of the devices that can use a buffer ([vmm.Buffer.Users]), or in the context of legacy
+// memory, unless [WithSynchronized]. It offers a buffer as it is now: to offer what it grows by
+// later, supersede the offer by the same buffer, which has a larger generation then. The caller
+// keeps the memory, which cannot be closed before the offer is done ([ErrInUse]). Memory of another
+// process can be offered on, with at most the access that it was attached with: see [WithReoffer].
+//
+// If the data is not there yet, the offer is pending ([WithPending]): its maker does the slow part
+// beforehand, and [Offer.Publish] is the rest. Consumers that ask meanwhile are sent the
+// descriptors, map the memory and wait for its data. Without memory (nil) the offer is pending,
+// too: consumers wait until [Offer.Provide] has given it some. They wait until their own time for
+// a step is over, which [Offer.ReportProgress] renews. One that does not attach through this
+// library could look at unfinished data.
+//
+// Errors: [ErrNameTaken]; [ErrClosed]; [ErrInUse] for pending memory that consumers of an earlier
+// offer may still write ([WithFence]); those of [vmm.Buffer.Lend]; [ErrMemoryGone]; an invalid
+// option, or a description of memory that no consumer would take. What goes wrong later is
+// [Offer.Err].
+func (s *Server) Offer(name string, src Source, opts ...OfferOption) (*Offer, error) {
+	terms, err := newOfferOptions(opts)
+	if err != nil {
+		return nil, err
 	}
-	return HandleFD
+	return s.offer(name, src, terms)
 }
 
-func cloneHandle(h *LegacyHandle) *LegacyHandle {
-	if h == nil {
+func (s *Server) offer(name string, src Source, terms *serve.Terms) (*Offer, error) {
+	source, err := s.source(src)
+	if err != nil {
+		return nil, err
+	}
+	core, err := s.server().Offer(name, source, terms)
+	if err != nil {
+		return nil, err
+	}
+	return &Offer{s, core}, nil
+}
+
+// offering returns what serves, or nil for the zero Offer.
+func (o *Offer) offering() *serve.Offering {
+	if o == nil {
 		return nil
 	}
-	return new(*h)
+	return o.core
 }
 
-// offerOf returns what this process would offer.
-func offerOf(r wire.Offer, access cu.Access) Offer {
-	return Offer{
-		Name: r.Name, Descriptor: r.Memory, Access: access, Data: bytes.Clone(r.Data), Legacy: cloneHandle(r.Legacy),
-		Producer: sock.Peer{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()), PID: int32(os.Getpid())},
+// Supersede offers other memory in the place of this. Once that is ready, it takes the name: from
+// one instant on consumers that ask for it get the new memory, and none is refused for lack of an
+// offer. Earlier leases go on. Their consumers are told ([Attachment.Superseded]), and may stay:
+// until the last of them has left, this offer is not done, and its memory must not be written for
+// the next version. [WithGrace] of this offer bounds that, and so does Close.
+//
+// [WithAuthorize] decides about each offer anew. The errors are those of [Server.Offer]; if the
+// name belongs to another pending offer, whose descriptors consumers have, the error is
+// [ErrNameTaken]. After an error this offer goes on. It need not be the one that has the name now.
+func (o *Offer) Supersede(src Source, opts ...OfferOption) (*Offer, error) {
+	if o.offering() == nil {
+		return nil, ErrClosed
 	}
+	terms, err := newOfferOptions(append(slices.Clip(opts), offerOption(func(t *serve.Terms) { t.Replaces = true })))
+	if err != nil {
+		return nil, err
+	}
+	return o.server.offer(o.core.Record.Name, src, terms)
 }
 
-// Offer offers buf under name and serves consumers. access is the most that a consumer
-// may ask for. Offer returns when ctx is done, which is no error; when an option ends it;
-// or when another offer has taken its name ([Server.Replace]) and its last consumer has
-// left.
-//
-// Offer offers buf as it is now. To offer what it grows by later, offer it again: that
-// offer has a larger generation ([vmm.Descriptor]). Before it serves the first consumer,
-// Offer waits for the work that is queued in the primary contexts of the devices that can use
-// the memory ([vmm.Buffer.Users]), unless [WithSynchronized]. The caller keeps buf, which
-// cannot be closed before Offer returns ([vmm.ErrInUse]). Offer keeps no descriptors when it
-// returns.
-//
-// Memory of another process can be offered on, with at most the access that it was
-// attached with: see [WithReoffer].
-//
-// When the offer ends, consumers that are still attached are told ([ErrRevoked]) and
-// disconnected; they keep what they have mapped.
-//
-// Errors: what ended ctx during the wait for work; [ErrNoConsumer]; [ErrNameTaken];
-// those of [vmm.Buffer.Lend]; a socket that fails; an invalid option.
-func (s *Server) Offer(ctx context.Context, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
-	terms, err := newOfferOptions(opts)
+// Provide gives a pending offer that was made without memory its memory. It exports that
+// (cuMemExportToShareableHandle, 600 to 900 µs for a buffer of one chunk), and sends the descriptors
+// to the consumers that wait or come from now on. The errors are those of [Server.Offer]; the offer
+// is over then.
+func (o *Offer) Provide(src Source) error {
+	if o.offering() == nil {
+		return ErrClosed
+	}
+	source, err := o.server.source(src)
 	if err != nil {
 		return err
 	}
-	return s.server().Offer(ctx, name, bufferSource{s, buf}, access, terms)
-}
-
-// bufferSource is virtual memory, which lives as long as its descriptors.
-type bufferSource struct {
-	server *Server
-	buf    *vmm.Buffer
-}
-
-func (b bufferSource) Lend(o *serve.Offering) (serve.Loan, error) {
-	if b.buf == nil {
-		return serve.Loan{}, errors.New("share: no buffer to offer (nil)")
+	if source == nil {
+		return errNoSource
 	}
-	l, err := b.buf.Lend()
-	if err != nil {
-		return serve.Loan{}, err
-	}
-	if most := l.Access; o.Record.Access > most {
-		_ = l.Close()
-		return serve.Loan{}, fmt.Errorf("%w for %s: it is another process' and was attached %s", vmm.ErrNotShareable, o.Record.Access, most)
-	}
-	return serve.Loan{Memory: l.Descriptor, Files: l.Files, End: func() { _ = l.Close() }}, nil
+	return o.core.Provide(source)
 }
 
-func (b bufferSource) Synchronize(ctx context.Context) error {
-	return synchronize(ctx, b.buf)
-}
+// Publish says that the data of a pending offer is there. It waits for work on the memory first, as
+// [Server.Offer] says, until ctx ends: then the offer stays pending. After another error it is over.
+func (o *Offer) Publish(ctx context.Context) error { return o.offering().Publish(ctx) }
 
-// synchronize waits for the work of all devices that can use buf.
-func synchronize(ctx context.Context, buf *vmm.Buffer) error {
-	for _, dev := range buf.Users() {
-		if err := dev.Synchronize(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// ReportProgress tells the consumers that wait for the data that done of total bytes are ready, and
+// renews their time ([OnProgress]). Call it a few times a second at most.
+func (o *Offer) ReportProgress(done, total uint64) { o.offering().ReportProgress(done, total) }
 
-func (b bufferSource) Process() wire.ProcessFlags { return b.server.knownFlags(b.buf.Device()) }
-func (b bufferSource) Identity() any              { return b.buf }
-func (bufferSource) Vouch() error                 { return nil }
+// Leases returns the leases that have not ended, in the order of their numbers, even after another
+// offer has taken the name.
+func (o *Offer) Leases() []*Lease { return leasesOf(o.offering().Leases()) }
+
+// Done returns a channel that is closed when the offer is over, its leases have ended, and the
+// memory is not lent any more.
+func (o *Offer) Done() <-chan struct{} { return o.offering().Done() }
+
+// Err returns nil before Done, and then why the offer is over: nil if it was closed, its consumers
+// have left, or another one has superseded it; [ErrNoConsumer]; [ErrClosed] if the server was
+// closed; what has failed, such as the wait for work, the socket, or the fence of [WithFence]
+// (a [*FenceError]); or a [*StillOpenError].
+func (o *Offer) Err() error { return o.offering().Err() }
+
+// Close ends the offer. Consumers that are still attached are told ([ErrWithdrawn], or
+// [ErrSuperseded]) and disconnected; they keep what they have mapped. Close waits for the leases to
+// end, and for the fence of [WithFence], so functions of [OnEvent] and [OnLease] must not call it.
+// It may be called again and on nil. The only errors are a [*StillOpenError] and a [*FenceError].
+func (o *Offer) Close() error { return o.offering().Close() }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,18 +30,14 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	var kinds []string
 	for _, e := range s.of(0) {
 		kinds = append(kinds, e.Kind.String())
-		if e.Kind == Offered {
-			require.Zero(t, e.Lease)
-			continue
-		}
 		require.Equal(t, 1, e.Lease)
 		require.Equal(t, pid(), e.Peer.PID)
 		require.Equal(t, ReadWrite, e.Access)
 		require.NoError(t, e.Err)
 	}
-	require.Equal(t, "Offered Connected Sent Mapped Progress Verdict Ended", strings.Join(kinds, " "))
+	require.Equal(t, "Connected Sent Mapped Progress Verdict Ended", strings.Join(kinds, " "))
 	require.Equal(t, []uint64{3, 9}, []uint64{s.of(Progress)[0].Done, s.of(Progress)[0].Total})
-	require.Equal(t, "EventKind(0) PeerRefused EventKind(9)", EventKind(0).String()+" "+PeerRefused.String()+" "+EventKind(9).String())
+	require.Equal(t, "EventKind(0) Ended EventKind(7)", EventKind(0).String()+" "+Ended.String()+" "+EventKind(7).String())
 }
 
 // FAULTS 59: several at once. Each lease has a number of its own.
@@ -88,7 +83,7 @@ func TestOffersAreToldApartByName(t *testing.T) {
 	for _, name := range []string{"", "A", "b", "a "} {
 		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), name, dev)), ErrRefused, "%q", name)
 	}
-	require.ErrorIs(t, srv.Offer(soon(t), "a", b, ReadOnly), ErrNameTaken)
+	require.ErrorIs(t, offerFor(soon(t), srv, "a", b, ReadOnly), ErrNameTaken)
 }
 
 // Wrong arguments never reach a peer.
@@ -97,52 +92,27 @@ func TestOfferChecksItsArguments(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	bg := soon(t)
 	for _, name := range []string{strings.Repeat("n", 256), "a\nb", "\x1b[2J", "\xff"} {
-		require.Error(t, srv.Offer(bg, name, buf, ReadOnly), "%q", name)
+		require.Error(t, offerFor(bg, srv, name, buf, ReadOnly), "%q", name)
 		require.ErrorContains(t, errOf(Attach(bg, srv.Path(), name, ctx.Device())), "name", "%q", name)
 	}
-	require.Error(t, srv.Offer(bg, "", buf, ReadOnly))
+	require.Error(t, offerFor(bg, srv, "", buf, ReadOnly))
 	for _, a := range []cu.Access{cu.NoAccess, 2, 4, ^cu.Access(0)} {
-		require.Error(t, srv.Offer(bg, "x", buf, a))
+		require.Error(t, offerFor(bg, srv, "x", buf, a))
 		require.NotErrorIs(t, errOf(Attach(bg, srv.Path(), "x", ctx.Device(), WithAccess(a))), ErrRefused)
 	}
-	require.ErrorContains(t, srv.Offer(bg, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
+	require.ErrorContains(t, offerFor(bg, srv, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
 	require.Zero(t, offers(srv))
 
 	closed := ok(vmm.New(ctx.Device(), 1))(t)
 	require.NoError(t, closed.Close())
-	require.ErrorIs(t, srv.Offer(bg, "x", closed, ReadOnly), cu.ErrClosed)
+	require.ErrorIs(t, offerFor(bg, srv, "x", closed, ReadOnly), cu.ErrClosed)
 
 	over, cancel := context.WithCancel(bg)
 	cancel()
-	require.NoError(t, srv.Offer(over, "x", buf, ReadOnly, WithData(make([]byte, wire.MaxData))))
+	require.NoError(t, offerFor(over, srv, "x", buf, ReadOnly, WithData(make([]byte, wire.MaxData))))
 }
 
 func pid() int32 { return int32(os.Getpid()) }
-
-// Once an offer has ended its observer hears of nothing any more, not even of an event that
-// another offer's observer heard of first.
-func TestObserverHearsNothingAfterTheEnd(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	buf := newBuffer(t, ctx, 1)
-	for range 20 { // whichever hears first
-		srv := listen(t)
-		var ended, late atomic.Bool
-		first := serveAs(t, srv, "first", buf, ReadOnly, OnEvent(func(e Event) { late.CompareAndSwap(false, ended.Load()) }))
-		heard := make(chan struct{})
-		serveAs(t, srv, "second", buf, ReadOnly, OnEvent(func(e Event) {
-			if e.Kind == PeerRefused {
-				first.cancel()
-				first.result <- <-first.result
-				ended.Store(true)
-				close(heard)
-			}
-		}))
-		require.NoError(t, dialed(t, srv).Close())
-		<-heard
-		require.NoError(t, srv.Close())
-		require.False(t, late.Load())
-	}
-}
 
 // finished is what every byte is once the data is finished.
 const finished = 7
@@ -233,10 +203,10 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 			if c.lies {
 				opts = append(opts, WithSynchronized())
 			}
-			offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadOnly, opts...) }
-			srv.Expect("data")
+			offer := func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, ReadOnly, opts...) }
+			expect(srv, "data")
 			if c.prepared {
-				offer = ok(srv.Prepare("data", buf, ReadOnly, opts...))(t).Offer
+				offer = ok(prepare(srv, "data", buf, ReadOnly, opts...))(t).offer
 			}
 			reader := start(t, "reader", srv.Path(), "")
 			if c.prepared {
@@ -247,7 +217,7 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 			go func() { s.result <- offer(soon(t)) }()
 			if !c.lies {
 				<-briefly(t).Done() // it would have the data by now
-				require.Empty(t, s.of(Offered))
+				require.False(t, offered(srv, "data"))
 				require.NoError(t, h.letGo())
 			}
 			require.NoError(t, s.end(t))
@@ -272,14 +242,14 @@ func childWriter() error {
 	if err != nil {
 		return err
 	}
-	srv.Expect("data")
-	offer := func(ctx context.Context) error { return srv.Offer(ctx, "data", buf, ReadWrite) }
+	expect(srv, "data")
+	offer := func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, ReadWrite) }
 	if os.Getenv(doEnv) == "prepared" {
-		p, err := srv.Prepare("data", buf, ReadWrite)
+		p, err := prepare(srv, "data", buf, ReadWrite)
 		if err != nil {
 			return err
 		}
-		offer = p.Offer
+		offer = p.offer
 	}
 	if _, err := hold(ctx, buf); err != nil {
 		return err

@@ -1,7 +1,6 @@
 package share
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -68,9 +67,9 @@ func WithMode(mode os.FileMode) ListenOption {
 // offer is what the peer would get, with the access that it asks for (always [ReadWrite]
 // for legacy memory). Its Data is nil if there are more than 4 KiB, and whole otherwise.
 //
-// f is called once for each consumer and offer, also for prepared offers, before the
+// f is called once for each consumer and offer, also for pending offers, before the
 // consumer is sent anything of it. For a consumer that waits, f is called when the offer is
-// there; until then the consumer learns only of progress ([Server.Working]). If the offer is
+// there; until then the consumer learns only of progress ([Offer.ReportProgress]). If the offer is
 // replaced before f has admitted the consumer, f is called again with the new one. For a consumer that
 // waits for newer memory ([WithWait]), f is called with the known memory before the wait,
 // and with the newer one after it: so a peer that is not admitted cannot find out the
@@ -80,17 +79,17 @@ func WithMode(mode os.FileMode) ListenOption {
 // each, with Access 0.
 //
 // An error of f refuses the peer ([RefusedPolicy]). The peer does not see the error; the
-// functions of [OnEvent] do ([PeerRefused]).
+// function of [OnRefused] does.
 //
 // f runs on goroutines of the server, for several peers at once, and delays no other
 // peer. It may call the server, but must not close it: Close waits for f. The peer waits
 // no longer than its own timeout.
-func WithAuthorize(f func(peer sock.Peer, offer Offer) error) ListenOption {
+func WithAuthorize(f func(peer sock.Peer, offer OfferInfo) error) ListenOption {
 	return listenOption(func(o *serve.Options) {
 		o.Decides, o.Allow = true, nil
 		if f != nil {
 			o.Allow = func(peer sock.Peer, record wire.Offer, access cu.Access) error {
-				return f(peer, offerOf(record, access))
+				return f(peer, infoOf(record, access))
 			}
 		}
 	})
@@ -111,6 +110,12 @@ func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
 // with [ReadOnly]. f is called as the function of [WithAuthorize] is.
 func WithAuthorizeName(f func(peer sock.Peer, name string, access cu.Access) error) ListenOption {
 	return listenOption(func(o *serve.Options) { o.AllowName = f })
+}
+
+// OnRefused calls f once for each peer that is turned away and gets no lease, on goroutines of the
+// server, several at once. f must not close the server.
+func OnRefused(f func(peer sock.Peer, err error)) ListenOption {
+	return listenOption(func(o *serve.Options) { o.OnRefused = f })
 }
 
 // WithInherited makes Listen go on with a socket that [Server.Files] returned; see
@@ -155,66 +160,88 @@ const (
 	ReadWrite = cu.ReadWrite
 )
 
-// An OfferOption changes what [Server.Offer] and [Server.Prepare] do.
-type OfferOption func(*serve.Terms)
+// An OfferOption changes what [Server.Offer] does.
+type OfferOption interface{ offer(*serve.Terms) }
+
+type offerOption func(*serve.Terms)
+
+func (f offerOption) offer(o *serve.Terms) { f(o) }
+
+// An AccessOption is a kind of access: [Server.Offer] and [Attach] take it.
+type AccessOption cu.Access
+
+func (a AccessOption) offer(o *serve.Terms)    { o.Access = cu.Access(a) }
+func (a AccessOption) attach(o *attachOptions) { o.access = cu.Access(a) }
+
+// WithAccess sets the most that consumers of an offer may ask for, or what the device may do with
+// the memory that is attached; the offer has to allow that. The default is [ReadOnly]. Legacy
+// memory is always [ReadWrite]: see [Attachment.Access] and [WithHandle].
+func WithAccess(a cu.Access) AccessOption { return AccessOption(a) }
+
+// WithPending says that the data is not there yet: [Offer.Publish] does when it is.
+func WithPending() OfferOption { return offerOption(func(o *serve.Terms) { o.Pending = true }) }
 
 // WithData adds up to [MaxData] bytes of the application's own to the offer. They are
 // copied. More than 4 KiB are copied, once for all consumers, to a file of memory that
 // nobody can change (memfd_create(2), F_ADD_SEALS) and that lasts until the offer ends; a
 // consumer that is too old to take such a file is refused ([RefusedUnsupported]).
-func WithData(b []byte) OfferOption { return func(o *serve.Terms) { o.Data = b } }
+func WithData(b []byte) OfferOption { return offerOption(func(o *serve.Terms) { o.Data = b }) }
 
-// WithLeases admits n consumers in all, and makes Offer return when the last of
+// WithLeases admits n consumers in all, and ends the offer when the last of
 // them has gone. The default, 0, is no bound.
-func WithLeases(n int) OfferOption { return func(o *serve.Terms) { o.Leases = n } }
+func WithLeases(n int) OfferOption { return offerOption(func(o *serve.Terms) { o.Leases = n }) }
 
-// WithIdleTimeout makes Offer return [ErrNoConsumer] after d without a consumer. The
+// WithIdleTimeout ends the offer after d without a consumer ([ErrNoConsumer]). The
 // default, 0, is no bound.
-func WithIdleTimeout(d time.Duration) OfferOption { return func(o *serve.Terms) { o.Idle = d } }
+func WithIdleTimeout(d time.Duration) OfferOption {
+	return offerOption(func(o *serve.Terms) { o.Idle = d })
+}
 
 // WithVerdict demands that every consumer reports what it found
 // ([Attachment.Report]), and shows that it is at work ([Attachment.Progress]). Without
 // this a consumer that has mapped the memory may be silent for as long as it likes.
-func WithVerdict() OfferOption { return func(o *serve.Terms) { o.Verdict = true } }
+func WithVerdict() OfferOption { return offerOption(func(o *serve.Terms) { o.Verdict = true }) }
 
 // WithSynchronized says that the caller has waited for the work on the memory,
 // with [cu.Device.Synchronize] or otherwise. So Offer does not wait, which saves
 // driver calls of some microseconds each.
-func WithSynchronized() OfferOption { return func(o *serve.Terms) { o.Synchronized = true } }
+func WithSynchronized() OfferOption {
+	return offerOption(func(o *serve.Terms) { o.Synchronized = true })
+}
 
 // WithGrace bounds how long leases go on after another offer has replaced this one
-// ([Server.Replace]): after d the remaining ones are revoked ([ErrRevoked]). The default, 0,
-// is no bound: they go on until their consumers leave, or the context of this offer is done.
-func WithGrace(d time.Duration) OfferOption { return func(o *serve.Terms) { o.Grace = d } }
+// ([Offer.Supersede]): after d the remaining ones end ([ErrSuperseded]). The default, 0,
+// is no bound: they go on until their consumers leave, or this offer is closed.
+func WithGrace(d time.Duration) OfferOption { return offerOption(func(o *serve.Terms) { o.Grace = d }) }
 
-// OnEvent calls f for each [Event] of the offer, on the goroutine of Offer and on those of
+// OnEvent calls f for each [Event] of the offer, on the goroutine of Publish and on those of
 // the server, several at once. f should be quick: other consumers may wait for
 // it. It may call the server, but must neither close it nor wait for the offer's end.
 // After that end, f is not called any more.
 func OnEvent(f func(Event)) OfferOption {
-	return func(o *serve.Terms) {
+	return offerOption(func(o *serve.Terms) {
 		if o.OnEvent = nil; f != nil {
 			o.OnEvent = func(e serve.Event) { f(Event(e)) }
 		}
-	}
+	})
 }
 
 // OnLease calls f with each lease when it begins, before the consumer is sent anything
 // and before [OnEvent] tells of it. f can keep the lease, to watch it and to take it back.
 // It is called like the function of OnEvent, and should not wait for the lease's end.
 func OnLease(f func(*Lease)) OfferOption {
-	return func(o *serve.Terms) {
+	return offerOption(func(o *serve.Terms) {
 		if o.OnLease = nil; f != nil {
 			o.OnLease = func(l *serve.Lease) { f((*Lease)(l)) }
 		}
-	}
+	})
 }
 
 func newOfferOptions(opts []OfferOption) (*serve.Terms, error) {
-	o := &serve.Terms{OnEvent: func(serve.Event) {}, OnLease: func(*serve.Lease) {}}
-	for _, f := range opts {
-		if f != nil {
-			f(o)
+	o := &serve.Terms{Access: ReadOnly, OnEvent: func(serve.Event) {}, OnLease: func(*serve.Lease) {}}
+	for _, opt := range opts {
+		if opt != nil {
+			opt.offer(o)
 		}
 	}
 	switch {
@@ -222,8 +249,6 @@ func newOfferOptions(opts []OfferOption) (*serve.Terms, error) {
 		return nil, errors.New("share: OnEvent or OnLease without a function (nil)")
 	case len(o.Data) > MaxData:
 		return nil, fmt.Errorf("share: %d bytes of application data; %d are allowed", len(o.Data), MaxData)
-	case o.Stands && (o.Leases != 0 || o.Idle != 0 || o.Grace != 0):
-		return nil, errStanding
 	case o.Leases < 0:
 		return nil, fmt.Errorf("share: WithLeases(%d): want 0, which is no bound, or more", o.Leases)
 	case o.Idle < 0:
@@ -234,34 +259,30 @@ func newOfferOptions(opts []OfferOption) (*serve.Terms, error) {
 	return o, errors.Join(checkFence(o.Fence), checkCursors(o.Cursors))
 }
 
-// WithFence makes Offer return only when no consumer writes the memory any more; until
-// then its buffer cannot be closed. Offer waits for each consumer whose lease let it write
-// to be fenced as wanted. [Fenced] requires the death of its process. For [Released] its
-// word is enough ([Attachment.Close], [Attachment.Release]): consumers are told that the
-// producer waits for them ([Offer.AwaitsRelease]), and an offer that ends keeps the
-// connections of those that may write until they have released the memory.
+// WithFence makes the offer be done only when no consumer writes the memory any more; until then its
+// buffer cannot be closed. It waits for each consumer whose lease let it write to be fenced as wanted,
+// no longer than within. [Fenced] requires the death of its process. For [Released] its word is enough
+// ([Attachment.Close], [Attachment.Release]): consumers are told that the producer waits for them
+// ([OfferInfo.AwaitsRelease]), and an offer that ends keeps the connections of those that may write
+// until they have released the memory.
 //
-// An Offer or Replace of the same memory by the same server, which may have grown, waits for
-// that, too, if the first offer has ended or other memory has its name. If it may still be
-// written in the end, both fail with the same error. [Server.Prepare] and [Server.OfferFiles]
-// do not wait, and fail with [ErrInUse].
+// An offer of the same memory by the same server, which may have grown, waits for that, too, if the
+// first offer has ended or other memory has its name. If it may still be written in the end, both fail
+// with the same error. A pending offer does not wait, and fails with [ErrInUse].
 //
-// ctx and [Server.Close] bound the wait. Then Offer returns a [*FenceError], which names
-// the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
-// Offer does not wait for consumers with read-only leases: see docs/security.md.
-func WithFence(ctx context.Context, want Fence) OfferOption {
-	return func(o *serve.Terms) { o.Fence = &serve.FenceTerms{Ctx: ctx, Want: want} }
+// If the wait is not over in time, or the server is closed, the error is a [*FenceError], which names
+// the consumers that may still write, and matches [ErrNoFence] where no wait could tell. Nobody waits
+// for consumers with read-only leases: see docs/security.md.
+func WithFence(want Fence, within time.Duration) OfferOption {
+	return offerOption(func(o *serve.Terms) { o.Fence = &serve.FenceTerms{Want: want, Within: within} })
 }
 
 func checkFence(f *serve.FenceTerms) error {
 	switch {
 	case f == nil:
 		return nil
-	case f.Ctx == nil:
-		return errors.New("share: WithFence without a context (nil)")
+	case f.Within <= 0:
+		return fmt.Errorf("share: WithFence(%s): want more than 0", f.Within)
 	}
 	return serve.CheckFence(f.Want)
 }
-
-// errStanding refuses the options of offers that end by themselves.
-var errStanding = errors.New("share: WithLeases, WithIdleTimeout and WithGrace end an offer, and that of OfferFiles lasts until Close")

@@ -142,18 +142,18 @@ func childPoisonedProducer() error {
 	serving, stop := context.WithCancel(context.Background())
 	defer stop()
 	seen, do := newServed(srv), os.Getenv(doEnv)
-	offer := func() error { return srv.Offer(serving, "data", buf, ReadOnly, OnEvent(seen.see)) }
+	offer := func() error { return offerFor(serving, srv, "data", buf, ReadOnly, OnEvent(seen.see)) }
 	come := func() bool { return len(seen.of(Mapped)) > 0 }
 	switch do {
 	case "expected":
-		srv.Expect("data")
+		expect(srv, "data")
 		come = func() bool { return len(waiting(srv)) > 0 }
 	case "prepared":
-		p, err := srv.Prepare("data", buf, ReadOnly, OnEvent(seen.see))
+		p, err := prepare(srv, "data", buf, ReadOnly, OnEvent(seen.see))
 		if err != nil {
 			return err
 		}
-		offer = func() error { return p.Offer(serving) }
+		offer = func() error { return p.offer(serving) }
 		come = func() bool { return len(seen.of(Sent)) > 0 }
 	default:
 		go func() { seen.result <- offer() }()

@@ -25,7 +25,7 @@ func TestPreparedOffer(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 5)
 	srv := listen(t, goodbyes(brief))
-	srv.Expect("data")
+	expect(srv, "data")
 	waited := early(t, srv, wants(dev))
 	p, s := prepared(t, srv, "data", buf, ReadWrite, WithSynchronized(), WithData([]byte("x")))
 	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
@@ -38,7 +38,7 @@ func TestPreparedOffer(t *testing.T) {
 		require.Equal(t, "x", string(m.Data))
 	}
 
-	s.start(t, "data", p.Offer)
+	s.start(t, "data", p.offer)
 	for i, conn := range conns {
 		require.Equal(t, wire.Publish(isMapped(buf)), heard(t, conn))
 		require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
@@ -47,7 +47,7 @@ func TestPreparedOffer(t *testing.T) {
 	require.False(t, heard(t, asked(t, srv, wants(dev))).(wire.Offer).Pending, "the data is there")
 	require.Equal(t, calls, spy.count(""), "the driver was called")
 	require.NoError(t, p.Close(), "it does not end the offer")
-	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
+	require.ErrorIs(t, p.offer(soon(t)), ErrClosed)
 	requireServed(t, srv, ctx)
 	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
 	s.stop(t)
@@ -81,11 +81,11 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 		result <- att
 	}()
 	<-ready
-	srv.Working("data", 1, 2) // is no data
+	working(srv, "data", 1, 2) // is no data
 	<-briefly(t).Done()
 	require.Empty(t, result, "attached to data that is not there")
 	require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(buf.Size(), 7)))
-	s.start(t, "data", p.Offer)
+	s.start(t, "data", p.offer)
 	att := <-result
 	requireNoise(t, ctx, att.Buffer(), 7)
 	require.Equal(t, table, att.Offer().Data)
@@ -100,15 +100,15 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, c := range map[string]struct {
-		end     func(*Server, *Prepared, context.CancelFunc) error // once the memory is mapped
-		timeout time.Duration                                      // from then on
+		end     func(*Server, *preparedOffer, context.CancelFunc) error // once the memory is mapped
+		timeout time.Duration                                           // from then on
 		want    error
 		says    string // the consumer
 	}{
-		"given up":      {func(_ *Server, p *Prepared, _ context.CancelFunc) error { return p.Close() }, DefaultTimeout, ErrWithdrawn, ""},
-		"server closed": {func(s *Server, _ *Prepared, _ context.CancelFunc) error { return s.Close() }, DefaultTimeout, ErrWithdrawn, ""},
-		"never":         {func(*Server, *Prepared, context.CancelFunc) error { return nil }, brief, ErrTimeout, "took too long"},
-		"canceled":      {func(_ *Server, _ *Prepared, cancel context.CancelFunc) error { cancel(); return nil }, DefaultTimeout, context.Canceled, "canceled"},
+		"given up":      {func(_ *Server, p *preparedOffer, _ context.CancelFunc) error { return p.Close() }, DefaultTimeout, ErrWithdrawn, ""},
+		"server closed": {func(s *Server, _ *preparedOffer, _ context.CancelFunc) error { return s.Close() }, DefaultTimeout, ErrWithdrawn, ""},
+		"never":         {func(*Server, *preparedOffer, context.CancelFunc) error { return nil }, brief, ErrTimeout, "took too long"},
+		"canceled":      {func(_ *Server, _ *preparedOffer, cancel context.CancelFunc) error { cancel(); return nil }, DefaultTimeout, context.Canceled, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
@@ -152,11 +152,11 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 			err := s.await(t, Ended, 1).Err
 			require.ErrorIs(t, err, c.want)
 			require.NotErrorIs(t, err, ErrNoVerdict)
-			require.Eventually(t, func() bool { return len(srv.Leases("data")) == 0 }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(leasesAs(srv, "data")) == 0 }, 10*time.Second, time.Millisecond)
 
 			next := asked(t, srv, wants(dev)) // the only place is free again
 			require.True(t, heard(t, next).(wire.Offer).Pending)
-			s.start(t, "data", p.Offer)
+			s.start(t, "data", p.offer)
 			require.Equal(t, wire.Publish(isMapped(buf)), heard(t, next))
 			require.NoError(t, next.Close())
 			require.NoError(t, s.end(t))
@@ -194,10 +194,10 @@ func TestLiesAboutTheData(t *testing.T) {
 }
 
 // prepared is an offer that is prepared, and what is told of it; start starts it.
-func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*Prepared, *served) {
+func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*preparedOffer, *served) {
 	t.Helper()
 	s := newServed(srv)
-	p := ok(srv.Prepare(name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...))(t)
+	p := ok(prepare(srv, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...))(t)
 	t.Cleanup(func() { _ = p.Close() }) // the buffer's Close would be refused
 	return p, s
 }
@@ -208,10 +208,10 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	exportOnce(t, buf)
 	open := cutest.Descriptors()
-	p := ok(srv.Prepare("data", buf, ReadOnly))(t)
+	p := ok(prepare(srv, "data", buf, ReadOnly))(t)
 	require.Equal(t, open, cutest.Descriptors(), "it holds none of its own")
 	require.NoError(t, p.Close())
-	p = ok(srv.Prepare("data", buf, ReadOnly))(t)
+	p = ok(prepare(srv, "data", buf, ReadOnly))(t)
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)
 	require.NoError(t, p.Close())
@@ -219,36 +219,36 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
 
-	srv.Expect("data") // somebody else's by now
+	expect(srv, "data") // somebody else's by now
 	early(t, srv, wants(dev))
 	require.NoError(t, p.Close())
-	require.ErrorIs(t, p.Offer(soon(t)), ErrClosed)
+	require.ErrorIs(t, p.offer(soon(t)), ErrClosed)
 	require.Len(t, waiting(srv), 1)
 }
 
 func TestPrepareFails(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv, fresh := listen(t), newBuffer(t, ctx, 1)
-	require.Error(t, errOf(srv.Prepare("data", fresh, ReadOnly, WithData(make([]byte, MaxData+1)))))
+	require.Error(t, errOf(prepare(srv, "data", fresh, ReadOnly, WithData(make([]byte, MaxData+1)))))
 	require.False(t, stands(srv, "data"))
-	srv.Expect("data")
+	expect(srv, "data")
 	conn := early(t, srv, wants(dev))
 	full := spy.Fail(exports, cu.ErrOutOfMemory)
-	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), cu.ErrOutOfMemory)
+	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, ReadOnly)), cu.ErrOutOfMemory)
 	full.Stop()
 	requireRefusal(t, conn, RefusedName, "nothing to offer")
 	require.NoError(t, conn.Close())
 
 	first, s := prepared(t, srv, "data", fresh, ReadOnly)
-	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), ErrNameTaken)
-	require.ErrorIs(t, srv.Offer(soon(t), "data", fresh, ReadOnly), ErrNameTaken)
-	s.start(t, "data", first.Offer)
-	require.ErrorIs(t, errOf(srv.Prepare("data", fresh, ReadOnly)), ErrNameTaken)
+	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, ReadOnly)), ErrNameTaken)
+	require.ErrorIs(t, offerFor(soon(t), srv, "data", fresh, ReadOnly), ErrNameTaken)
+	s.start(t, "data", first.offer)
+	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, ReadOnly)), ErrNameTaken)
 
-	late := ok(srv.Prepare("late", fresh, ReadOnly))(t)
+	late := ok(prepare(srv, "late", fresh, ReadOnly))(t)
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, s.end(t), ErrClosed)
-	require.ErrorIs(t, late.Offer(soon(t)), ErrClosed)
+	require.ErrorIs(t, late.offer(soon(t)), ErrClosed)
 	require.False(t, stands(srv, "late"))
-	require.ErrorIs(t, errOf(srv.Prepare("later", fresh, ReadOnly)), ErrClosed)
+	require.ErrorIs(t, errOf(prepare(srv, "later", fresh, ReadOnly)), ErrClosed)
 }

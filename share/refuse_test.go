@@ -160,12 +160,12 @@ func TestFault31_BadAnswers(t *testing.T) {
 			return asked(t, srv, wants(dev)), s
 		},
 		"after it has waited for one": func(srv *Server) (*sock.Conn, *served) {
-			srv.Expect("data")
+			expect(srv, "data")
 			conn := early(t, srv, wants(dev))
 			return conn, put(t, srv, buf)
 		},
 		"while it waits for one": func(srv *Server) (*sock.Conn, *served) {
-			srv.Expect("data")
+			expect(srv, "data")
 			return early(t, srv, wants(dev)), nil
 		},
 	} {
@@ -221,7 +221,7 @@ func badAnswers(kind cu.Kind) map[string]answer {
 // an expected offer has a place, too.
 func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
 	dev, ctx, srv := listening(t, WithConnections(2))
-	srv.Expect("more")
+	expect(srv, "more")
 	want := wants(dev)
 	want.Name = "more"
 	early(t, srv, want)

@@ -26,7 +26,7 @@ func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *s
 	t.Helper()
 	before, s := offeringOf(srv), newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return srv.Replace(ctx, "data", buf, ReadWrite, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+		return replaceFor(ctx, srv, "data", buf, ReadWrite, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	})
 	if before != 0 {
 		require.Eventually(t, func() bool { return offeringOf(srv) != before }, 10*time.Second, 100*time.Microsecond)
@@ -72,7 +72,7 @@ func TestReplace(t *testing.T) {
 		require.EqualValues(t, 2, att.Size())
 		require.False(t, serve.IsClosed(att.Superseded()))
 	}
-	require.Len(t, srv.Leases("data"), 2, "those of the new one")
+	require.Len(t, leasesAs(srv, "data"), 2, "those of the new one")
 	awaitSuperseded(t, before)
 	requireNoise(t, ctx, before.Buffer(), 1)
 	require.NoError(t, before.Progress(soon(t), 1, 2), "its lease goes on")
@@ -94,7 +94,7 @@ func TestSupersededConsumerThatDoesNotRead(t *testing.T) {
 		conn := asked(t, srv, wants(dev))
 		old.await(t, Sent, 1)
 		n := 0
-		for l := srv.Leases("data")[0]; l.Notify(briefly(t), nil) == nil; n++ {
+		for l := leasesAs(srv, "data")[0]; l.Notify(briefly(t), nil) == nil; n++ {
 		}
 		replace(t, srv, next)
 		require.EqualValues(t, 2, attached(t, srv, "data", dev).Size())
@@ -161,7 +161,7 @@ func TestThousandReplacements(t *testing.T) {
 		versions = 100
 	}
 	_, ctx, srv := listening(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	over, stop := context.WithCancel(context.Background()) // of the consumers
 	serving, end := context.WithCancel(context.Background())
 	var consumers, offers sync.WaitGroup
@@ -192,7 +192,7 @@ func TestThousandReplacements(t *testing.T) {
 		require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint32(v+1), size/4))
 		taken := make(chan struct{})
 		offers.Go(func() {
-			err := srv.Replace(serving, "data", buf, ReadOnly, OnLease(func(l *Lease) {
+			err := replaceFor(serving, srv, "data", buf, ReadOnly, OnLease(func(l *Lease) {
 				if l.Number() == 1 {
 					close(taken)
 				}
@@ -297,8 +297,8 @@ func TestWaitForNewer(t *testing.T) {
 	want.After = 1<<64 - 1
 	conn := asked(t, srv, want)
 	awaitBehind(t, srv, 2)
-	srv.Expect("data")
-	srv.Working("data", 1, 2)
+	expect(srv, "data")
+	working(srv, "data", 1, 2)
 	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conn))
 	require.NoError(t, attached(t, srv, "data", dev).Close())
 	newer := WithNewerThan(old.Describe().Generation)
@@ -316,7 +316,7 @@ func TestWaitForNewer(t *testing.T) {
 // If it had to wait for some and not for others, it would find out which generation there is.
 func TestConsumerThatIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithAuthorize(func(sock.Peer, Offer) error { return errSecret }))
+	srv := listen(t, WithAuthorize(func(sock.Peer, OfferInfo) error { return errSecret }))
 	buf := filled(t, ctx, 1)
 	put(t, srv, buf)
 	p, _ := prepared(t, srv, "prepared", buf, ReadOnly)
@@ -410,7 +410,7 @@ func TestReplaceLegacy(t *testing.T) {
 	old := put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
 	s := newServed(srv)
-	s.start(t, "data", func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "data", m, OnEvent(s.see)) })
+	s.start(t, "data", func(ctx context.Context) error { return replaceLegacyFor(ctx, srv, "data", m, OnEvent(s.see)) })
 	awaitSuperseded(t, att)
 	require.NoError(t, att.Close())
 	require.NoError(t, old.end(t))
@@ -432,7 +432,7 @@ func TestReplaceThatFails(t *testing.T) {
 	old := put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
 	for _, call := range []string{exports, "cuCtxSynchronize"} {
-		err := spy.during(call, func() error { return srv.Replace(soon(t), "data", next, ReadOnly) })
+		err := spy.during(call, func() error { return replaceFor(soon(t), srv, "data", next, ReadOnly) })
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
 		old.goesOn(t)
 		require.False(t, serve.IsClosed(att.Superseded()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -54,7 +55,7 @@ func TestResume(t *testing.T) {
 		require.NoError(t, att.Close(), "and takes nothing with it")
 
 		s.await(t, Mapped, 1)
-		l := srv.Leases("data")[0]
+		l := leasesAs(srv, "data")[0]
 		require.Equal(t, ReadWrite, l.Access())
 		require.NoError(t, l.Notify(soon(t), []byte("hello")))
 		require.Equal(t, "hello", string(<-next.Notices()))
@@ -81,7 +82,7 @@ func TestResumeOfPreparedMemory(t *testing.T) {
 	require.Equal(t, want.Resume, o.Resume)
 	require.Zero(t, o.FDs)
 	require.True(t, o.Pending)
-	s.start(t, "data", p.Offer)
+	s.start(t, "data", p.offer)
 	require.Equal(t, wire.Publish(isMapped(buf)), heard(t, conn))
 	require.NoError(t, conn.Close())
 }
@@ -173,23 +174,23 @@ func TestSupersede(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	srv.Start()
 	memory, files := kept(t, ctx, 1, 1)
-	old := ok(srv.OfferFiles("data", memory, files, ReadWrite))(t)
+	old := ok(offerFiles(srv, "data", memory, files, ReadWrite))(t)
 	att := attached(t, srv, "data", dev)
-	old.Supersede(77)
+	old.core.Supersede(77)
 	<-att.Superseded()
-	<-old.Replaced()
-	old.Supersede(78)
+	<-old.core.Replaced()
+	old.core.Supersede(78)
 	require.ErrorIs(t, errOf(Attach(t.Context(), srv.Path(), "data", dev)), ErrRefused)
 	require.Len(t, old.Leases(), 1)
 	memory, files = kept(t, ctx, 1, 2)
-	next := ok(srv.OfferFiles("data", memory, files, ReadWrite))(t)
+	next := ok(offerFiles(srv, "data", memory, files, ReadWrite))(t)
 	requireNoise(t, ctx, attached(t, srv, "data", dev).Buffer(), 2)
 	require.NoError(t, att.Err())
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, old.Close())
 	require.ErrorIs(t, awaitDone(t, att), ErrSuperseded)
 	require.NoError(t, next.Close())
-	(*Standing)(nil).Supersede(1)
+	require.ErrorIs(t, errOf((*Offer)(nil).Supersede(nil)), ErrClosed)
 }
 
 // Memory outlives the process that made it, in a process that has its descriptors and makes no
@@ -200,14 +201,14 @@ func TestOfferFiles(t *testing.T) {
 	chunk := granularity(t, dev)
 	memory, files := kept(t, ctx, 3*chunk+1, 1, vmm.WithChunkSize(chunk))
 	calls := s.count("")
-	first := ok(srv.OfferFiles("data", memory, files, ReadWrite, WithData([]byte("table"))))(t)
+	first := ok(offerFiles(srv, "data", memory, files, ReadWrite, WithData([]byte("table"))))(t)
 	require.Equal(t, calls, s.count(""), "the driver was called")
 	att := attached(t, srv, "data", dev)
 	require.Equal(t, "table", string(att.Offer().Data))
 
 	memory, files = kept(t, ctx, 100, 2)
-	second := ok(srv.OfferFiles("data", memory, files, ReadWrite, WithFence(soon(t), Released)))(t)
-	<-first.Replaced()
+	second := ok(offerFiles(srv, "data", memory, files, ReadWrite, WithFence(Released, time.Minute)))(t)
+	<-first.core.Replaced()
 	awaitSuperseded(t, att)
 	require.Len(t, first.Leases(), 1, "a lease goes on")
 	writer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
@@ -238,25 +239,22 @@ func TestOfferFilesWrong(t *testing.T) {
 	} {
 		wrong := memory
 		change(&wrong)
-		require.ErrorContains(t, errOf(srv.OfferFiles("data", wrong, files, ReadOnly)), says)
+		require.ErrorContains(t, errOf(offerFiles(srv, "data", wrong, files, ReadOnly)), says)
 	}
-	require.ErrorContains(t, errOf(srv.OfferResumed("data", vmm.Descriptor{Chunks: 2}, files, ReadOnly)), "descriptors for memory of 2 chunks")
+	require.ErrorContains(t, errOf(offerResumed(srv, "data", vmm.Descriptor{Chunks: 2}, files, ReadOnly)), "descriptors for memory of 2 chunks")
 	require.Zero(t, offers(srv))
 	require.False(t, stands(srv, "data"))
-	for _, opt := range []OfferOption{WithLeases(1), WithIdleTimeout(1), WithGrace(1)} {
-		require.ErrorIs(t, errOf(srv.OfferFiles("data", memory, files, ReadOnly, opt)), errStanding)
-	}
-	require.Error(t, errOf(srv.OfferFiles("data", memory, []*os.File{nil}, ReadOnly)))
-	require.ErrorIs(t, errOf((*Server)(nil).OfferFiles("data", memory, files, ReadOnly)), ErrClosed)
-	p := ok(srv.Prepare("data", newBuffer(t, ctx, 1), ReadOnly))(t)
-	require.ErrorIs(t, errOf(srv.OfferFiles("data", memory, files, ReadOnly)), ErrNameTaken)
+	require.Error(t, errOf(offerFiles(srv, "data", memory, []*os.File{nil}, ReadOnly)))
+	require.ErrorIs(t, errOf((*Server)(nil).Offer("data", Descriptors{memory, files})), ErrClosed)
+	p := ok(prepare(srv, "data", newBuffer(t, ctx, 1), ReadOnly))(t)
+	require.ErrorIs(t, errOf(offerFiles(srv, "data", memory, files, ReadOnly)), ErrNameTaken)
 	require.NoError(t, p.Close())
 
-	s, err := srv.OfferFiles("data", memory, files, ReadOnly)
+	s, err := offerFiles(srv, "data", memory, files, ReadOnly)
 	require.NoError(t, err, "the files are still open")
 	require.NoError(t, srv.Close())
 	require.NoError(t, s.Close(), "after its server")
-	require.ErrorIs(t, errOf(srv.OfferFiles("data", memory, files, ReadOnly)), ErrClosed)
+	require.ErrorIs(t, errOf(offerFiles(srv, "data", memory, files, ReadOnly)), ErrClosed)
 }
 
 // An offer that fails because there is no descriptor for its data leaves the caller's
@@ -267,11 +265,11 @@ func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
 	var all unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &all))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: all.Max}))
-	_, err := srv.OfferFiles("data", memory, files, ReadOnly, WithData(noise(5000, 2)))
+	_, err := offerFiles(srv, "data", memory, files, ReadOnly, WithData(noise(5000, 2)))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &all))
 	require.ErrorIs(t, err, unix.EMFILE)
 
-	s := ok(srv.OfferFiles("data", memory, files, ReadOnly, WithData(noise(5000, 2))))(t)
+	s := ok(offerFiles(srv, "data", memory, files, ReadOnly, WithData(noise(5000, 2))))(t)
 	att := attached(t, srv, "data", dev)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, s.Close())
@@ -292,10 +290,10 @@ func TestOfferResumed(t *testing.T) {
 	second := again(t, att)
 	one, files, err := buf.Export()
 	require.NoError(t, err)
-	beside := ok(second.OfferResumed("data", one, files, ReadOnly))(t)
+	beside := ok(offerResumed(second, "data", one, files, ReadOnly))(t)
 	early := ok(late.Resume(soon(t)))(t) // before another has the name
 	two, files := kept(t, ctx, 100, 2)
-	now := ok(second.OfferFiles("data", two, files, ReadOnly))(t)
+	now := ok(offerFiles(second, "data", two, files, ReadOnly))(t)
 	awaitSuperseded(t, early)
 	next := ok(att.Resume(soon(t)))(t)
 	awaitSuperseded(t, next)

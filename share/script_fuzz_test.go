@@ -70,9 +70,9 @@ func FuzzServer(f *testing.F) {
 	serveAs(f, srv, "checked", buf, ReadWrite, WithVerdict())
 	plain := newLegacy(f, ctx, 4096)
 	s := newServed(srv)
-	s.start(f, "legacy", func(ctx context.Context) error { return srv.OfferLegacy(ctx, "legacy", plain, WithVerdict()) })
+	s.start(f, "legacy", func(ctx context.Context) error { return offerLegacyFor(ctx, srv, "legacy", plain, WithVerdict()) })
 	prepared(f, srv, "prepared", buf, ReadOnly)
-	srv.Expect("expected")
+	expect(srv, "expected")
 	says, files := consumerSays(dev.Driver().Kind(), buf.Describe(), plain.Generation()), odds(f)
 
 	for _, seed := range [][]byte{

@@ -32,7 +32,7 @@ func (s *Server) Path() string { return s.server().Path() }
 // nobody listens; see [sock.Listener.Files].
 func (s *Server) Files() ([]*os.File, error) { return s.server().Files() }
 
-// Start makes the server answer consumers even before the first Offer, Prepare or Expect: it
+// Start makes the server answer consumers even before the first Offer: it
 // refuses them. Without Start they wait.
 func (s *Server) Start() { s.server().Start() }
 
@@ -41,8 +41,7 @@ func (s *Server) Start() { s.server().Start() }
 func (s *Server) Reclaim() { s.server().Reclaim() }
 
 // Close ends all offers and connections, waits for them, and removes the socket, unless
-// that was handed over. The caller still has to close each [Prepared], which keeps its
-// memory until then. Close may be called again and on nil. It waits for functions of
+// that was handed over. Close may be called again and on nil. It waits for functions of
 // [OnEvent], which must not call it.
 func (s *Server) Close() error { return s.server().Close() }
 
@@ -63,17 +62,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 // to end without Close. After Close it does nothing.
 func (s *Server) Remove() error { return s.server().Remove() }
 
-// Expect makes consumers that ask for name wait until it is offered; otherwise they
-// would be refused. They wait until their own time for a step is over, which
-// [Server.Working] renews. An Offer of that name ends the wait, even if it fails, unless
-// another one is being made. While there is an offer of that name, consumers get that
-// one; those that come after its end wait. Nobody waits for a name that no offer can
-// have, such as "". On a closed server Expect does nothing.
-func (s *Server) Expect(name string) { s.server().Expect(name) }
-
-// Working tells the consumers that wait for name that done of total bytes are ready.
-func (s *Server) Working(name string, done, total uint64) { s.server().Working(name, done, total) }
-
 // HandOver gives the server's socket to the process at the other end of to, which calls
 // [TakeOver]. No consumer is refused meanwhile, and there is always a server. This server
 // goes on to serve its leases, and the consumers that have connected before, until the
@@ -84,7 +72,7 @@ func (s *Server) Working(name string, done, total uint64) { s.server().Working(n
 // has told, waits for an expected offer or for newer memory ([WithWait]), or was refused. So
 // the function of OnLease must not wait for it. If ctx is done first, HandOver returns nil if
 // the successor has the socket by then. To end without taking a lease back, wait for the
-// leases that there are now ([Server.Leases], [Lease.Done]): there will be no others.
+// leases that there are now ([Offer.Leases], [Lease.Done]): there will be no others.
 //
 // A successor that offers the same memory attaches to it first, [WithReoffer]; its lease
 // goes on like the others. Consumers do not notice the handover. When their offer here ends
@@ -96,8 +84,3 @@ func (s *Server) Working(name string, done, total uint64) { s.server().Working(n
 func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
 	return s.server().HandOver(ctx, to)
 }
-
-// Leases returns the leases of the offer or prepared offer of that name that have not
-// ended, in the order of their numbers. It does not return the remaining leases of an offer
-// that has ended or was replaced.
-func (s *Server) Leases(name string) []*Lease { return leasesOf(s.server().Leases(name)) }

@@ -31,8 +31,13 @@ type served struct {
 
 func listen(t testing.TB, opts ...ListenOption) *Server {
 	t.Helper()
-	srv := ok(Listen(socketPath(t), opts...))(t)
-	t.Cleanup(func() { require.NoError(t, srv.Close()) })
+	log := &refusalLog{}
+	srv := ok(Listen(socketPath(t), append(opts, OnRefused(log.see))...))(t)
+	refusalLogs.Store(srv, log)
+	t.Cleanup(func() {
+		require.NoError(t, srv.Close())
+		refusalLogs.Delete(srv)
+	})
 	return srv
 }
 
@@ -46,13 +51,17 @@ func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.
 	t.Helper()
 	s := newServed(srv)
 	s.start(t, name, func(ctx context.Context) error {
-		return srv.Offer(ctx, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+		return offerFor(ctx, srv, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
 	})
 	return s
 }
 
 func newServed(srv *Server) *served {
-	return &served{Server: srv, result: make(chan error, 1), moved: make(chan struct{}, 1)}
+	s := &served{Server: srv, result: make(chan error, 1), moved: make(chan struct{}, 1)}
+	if log, has := refusalLogs.Load(srv); has {
+		log.(*refusalLog).tell(s)
+	}
+	return s
 }
 
 // start runs offer until t ends or cancel is called.

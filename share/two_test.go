@@ -97,7 +97,7 @@ func TestFollowFromAnotherDevice(t *testing.T) {
 	room := ok(vmm.Reserve(there.Device().Driver(), granularity(t, here.Device())))(t)
 	defer func() { require.NoError(t, room.Close()) }()
 	srv := listen(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	stream, out := newStream(t, there), newBuffer(t, there, 4)
 	buffers := []*vmm.Buffer{filled(t, here, 0), filled(t, here, 0)}
 	var exec *cu.GraphExec
@@ -143,7 +143,9 @@ func TestWorkOfAnotherDeviceIsWaitedFor(t *testing.T) {
 	gate, s := newGate(t, there), newStream(t, there)
 	gate.hold(t, s)
 	require.NoError(t, cu.FillAsync(s, att.Ptr(), uint8(1), 64))
-	require.ErrorIs(t, listen(t).Offer(briefly(t), "more", att.Buffer(), ReadOnly), context.DeadlineExceeded)
+	more := ok(listen(t).Offer("more", att.Buffer(), WithPending()))(t)
+	require.ErrorIs(t, more.Publish(briefly(t)), context.DeadlineExceeded)
+	require.NoError(t, more.Close())
 	require.ErrorIs(t, att.Release(briefly(t)), context.DeadlineExceeded)
 	require.NoError(t, att.Err())
 	require.NotZero(t, att.Ptr())

@@ -52,10 +52,10 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	for _, name := range []string{"data", ""} {
 		srv := listen(t)
-		srv.Expect("data")
-		srv.Expect("data")
-		srv.Working("data", 1, 4)
-		srv.Working("other", 2, 4)
+		expect(srv, "data")
+		expect(srv, "data")
+		working(srv, "data", 1, 4)
+		working(srv, "other", 2, 4)
 		want := wants(dev)
 		want.Name = name
 		conn := asked(t, srv, want)
@@ -76,8 +76,8 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 // before the data.
 func TestOnProgress(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	srv.Expect("data")
-	srv.Working("data", 1, 4)
+	expect(srv, "data")
+	working(srv, "data", 1, 4)
 	heard, attached := make(chan [2]uint64, 10), make(chan error, 1)
 	go func() {
 		att, err := Attach(soon(t), srv.Path(), "data", dev, OnProgress(func(done, total uint64) { heard <- [2]uint64{done, total} }))
@@ -89,11 +89,11 @@ func TestOnProgress(t *testing.T) {
 	require.Equal(t, [2]uint64{1, 4}, <-heard)
 	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly)
 	require.Eventually(t, func() bool {
-		srv.Working("data", 3, 4)
+		working(srv, "data", 3, 4)
 		return len(heard) > 0
 	}, 30*time.Second, broker.ProgressPause/10)
 	require.Equal(t, [2]uint64{3, 4}, <-heard)
-	s.start(t, "data", p.Offer)
+	s.start(t, "data", p.offer)
 	require.NoError(t, <-attached)
 	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))), "OnProgress without a function")
 }
@@ -101,22 +101,22 @@ func TestOnProgress(t *testing.T) {
 // FAULTS 64: closing ends the wait.
 func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 	dev, _, srv := listening(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	conn := early(t, srv, wants(dev))
 	closed := make(chan error, 1)
 	go func() { closed <- srv.Close() }()
 	requireRefusal(t, conn, RefusedName, "closed")
 	require.NoError(t, conn.Close())
 	require.NoError(t, <-closed)
-	srv.Expect("late") // nothing comes of it
-	srv.Working("late", 1, 2)
+	expect(srv, "late") // nothing comes of it
+	working(srv, "late", 1, 2)
 }
 
 // FAULTS 60: a producer that tells of progress waits for nobody, and nobody waits for a consumer
 // that does not read.
 func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	dev, _, srv := listening(t)
-	srv.Expect("data")
+	expect(srv, "data")
 	early(t, srv, wants(dev))
 	clog(t, srv, waiting(srv)[0])
 	conn := early(t, srv, wants(dev))
@@ -124,7 +124,7 @@ func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	go func() {
 		defer close(done)
 		for i := range uint64(1000) {
-			srv.Working("data", i, 1000)
+			working(srv, "data", i, 1000)
 		}
 	}()
 	select {
@@ -141,7 +141,7 @@ func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	dev, _, srv := listening(t)
 	buf := manyRecords(t, dev)
-	srv.Expect("data")
+	expect(srv, "data")
 	late := early(t, srv, wants(dev))
 	n := clog(t, srv, waiting(srv)[0])
 	heard(t, late) // room for the first record of the offer, and no more
@@ -199,7 +199,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 	}, func(t *testing.T, name string, c caseOf) {
 		buf := manyRecords(t, dev)
 		srv := listen(t)
-		srv.Expect("data")
+		expect(srv, "data")
 		conn := early(t, srv, wants(dev))
 		clog(t, srv, waiting(srv)[0])
 		heard(t, conn)
@@ -232,7 +232,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	dev, ctx, srv := listening(t, WithTimeout(brief))
 	conn := asked(t, srv, wants(dev)) // which is there when the server begins to wait for it
-	srv.Expect("data")
+	expect(srv, "data")
 	awaitWaiting(t, srv, 1)
 	outlast(t) // as long as it likes, before
 	require.Len(t, waiting(srv), 1)
@@ -247,13 +247,13 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 // A consumer that waits for the only offer is told the name of the one that fails.
 func TestOnlyOfferThatFails(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	srv.Expect("weights")
+	expect(srv, "weights")
 	want := wants(dev)
 	want.Name = ""
 	conn := early(t, srv, want)
 	over := newBuffer(t, ctx, 1)
 	require.NoError(t, over.Close())
-	require.Error(t, srv.Offer(soon(t), "weights", over, ReadOnly))
+	require.Error(t, offerFor(soon(t), srv, "weights", over, ReadOnly))
 	require.Equal(t, wire.Refuse{Code: RefusedName, Text: `there is no offer "weights" here`}, heard(t, conn))
 	require.NoError(t, conn.Close())
 }

@@ -39,7 +39,7 @@ func (h *handover) observe(e share.Event) {
 	case share.Mapped:
 		h.took = now.Sub(h.start)
 		h.settle(nil)
-	case share.Ended, share.PeerRefused:
+	case share.Ended:
 		if h.took == 0 {
 			h.settle(errors.Join(errors.New("the consumer was lost before it had the memory"), e.Err))
 		}

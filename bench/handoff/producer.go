@@ -91,10 +91,12 @@ func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 	defer cancel()
 	p.offers++
 	h := newHandover(offerName(p.offers))
-	p.srv.Expect(h.name)
-	_, err := p.consumer.Ask(ctx, "connect %d", p.offers)
-	if err == nil {
-		err = p.make(ctx, h, args[0])
+	offer, err := p.expect(h)
+	if err != nil {
+		return rival.Answer{}, err
+	}
+	if _, err = p.consumer.Ask(ctx, "connect %d", p.offers); err == nil {
+		err = p.make(ctx, h, offer, args[0])
 	}
 	if err != nil {
 		_, cancelled := p.consumer.Ask(ctx, "cancel")
@@ -103,18 +105,23 @@ func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 	return h.answer(), nil
 }
 
+// expect makes the consumer wait for the memory.
+func (p *producer) expect(h *handover) (*share.Offer, error) {
+	return p.srv.Offer(h.name, nil, share.WithLeases(1), share.WithVerdict(), share.OnEvent(h.observe), share.WithSynchronized())
+}
+
 // make makes a buffer and hands it to the consumer, which has asked for it.
-func (p *producer) make(ctx context.Context, h *handover, size uint64) error {
+func (p *producer) make(ctx context.Context, h *handover, offer *share.Offer, size uint64) error {
 	buf, err := vmm.New(p.dev, size, vmm.WithChunkSize(size))
 	if err != nil {
 		return err
 	}
-	return errors.Join(p.hand(ctx, h, buf), buf.Close())
+	return errors.Join(p.hand(ctx, h, offer, buf), buf.Close())
 }
 
 // hand offers buf. The goroutine that waits for the consumer is asleep by the time
 // that counts.
-func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer) error {
+func (p *producer) hand(ctx context.Context, h *handover, offer *share.Offer, buf *vmm.Buffer) error {
 	offering, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	finished := make(chan error, 1)
@@ -128,7 +135,7 @@ func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer) error
 		}
 		finished <- err
 	}()
-	err := p.offer(offering, h, buf)
+	err := p.offer(offering, h, offer, buf)
 	if err != nil {
 		stop(err)
 	}
@@ -138,17 +145,21 @@ func (p *producer) hand(ctx context.Context, h *handover, buf *vmm.Buffer) error
 	return err
 }
 
-// offer prepares the offer, writes the data, and returns when the consumer has left.
-func (p *producer) offer(ctx context.Context, h *handover, buf *vmm.Buffer) error {
-	prepared, err := p.srv.Prepare(h.name, buf, share.ReadOnly, share.WithLeases(1), share.WithVerdict(), share.OnEvent(h.observe), share.WithSynchronized())
-	if err != nil {
+// offer offers the memory, writes the data, and returns when the consumer has left.
+func (p *producer) offer(ctx context.Context, h *handover, offer *share.Offer, buf *vmm.Buffer) error {
+	if err := offer.Provide(buf); err != nil {
 		return err
 	}
 	if err := p.write(buf); err != nil {
-		return errors.Join(err, prepared.Close())
+		return errors.Join(err, offer.Close())
 	}
 	h.ready()
-	return prepared.Offer(ctx)
+	if err := offer.Publish(ctx); err != nil {
+		return errors.Join(err, offer.Close())
+	}
+	defer context.AfterFunc(ctx, func() { _ = offer.Close() })()
+	<-offer.Done()
+	return offer.Err()
 }
 
 // write fills the buffer, writes the salt at both ends, and waits until it is

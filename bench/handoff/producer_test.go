@@ -91,25 +91,27 @@ func TestHandoffsThatFail(t *testing.T) {
 	p, _ := spied(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience/2)
 	defer cancel()
-	begin := func() *handover {
+	begin := func() (*handover, *share.Offer) {
 		p.offers++
 		h := newHandover(offerName(p.offers))
-		p.srv.Expect(h.name)
-		return h
+		offer, err := p.expect(h)
+		require.NoError(t, err)
+		return h, offer
 	}
-	h, gone := begin(), make(chan struct{})
+	h, offer := begin()
+	gone := make(chan struct{})
 	go func() { // this consumer is refused
 		defer close(gone)
 		_, err := share.Attach(ctx, p.srv.Path(), h.name, p.dev, share.WithAccess(share.ReadWrite))
 		assert.Error(t, err)
 	}()
-	require.ErrorContains(t, p.make(ctx, h, 2<<20), "was asked for")
+	require.ErrorContains(t, p.make(ctx, h, offer, 2<<20), "was asked for")
 	<-gone
-	h = begin()
+	h, offer = begin()
 	_, err := p.consumer.Ask(ctx, "connect %d", p.offers)
 	require.NoError(t, err)
 	p.offers++ // so that another salt is written
-	require.ErrorContains(t, p.make(ctx, h, 2<<20), "at offset 0")
+	require.ErrorContains(t, p.make(ctx, h, offer, 2<<20), "at offset 0")
 	_, err = p.consumer.Ask(ctx, "cancel")
 	require.NoError(t, err, "it has finished")
 	_, err = p.consumer.Ask(ctx, "finish")

@@ -158,7 +158,7 @@ func produce(ctx context.Context, drv *cu.Driver, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	standing, err := srv.OfferFiles(name, memory, files, cu.ReadOnly)
+	standing, err := srv.Offer(name, share.Descriptors{Memory: memory, Files: files})
 	if err != nil {
 		return errors.Join(err, sock.CloseFiles(files))
 	}

@@ -278,11 +278,11 @@ func Offer(ctx context.Context, drv *cu.Driver, path string, c Config, ready fun
 	if err != nil {
 		return errors.Join(err, sock.CloseFiles(files))
 	}
-	standing, err := srv.OfferFiles(OfferName, memory, files, cu.ReadOnly, share.WithData(data))
+	offer, err := srv.Offer(OfferName, share.Descriptors{Memory: memory, Files: files}, share.WithData(data))
 	if err != nil {
 		return errors.Join(err, sock.CloseFiles(files), srv.Close())
 	}
 	ready()
 	<-ctx.Done()
-	return errors.Join(standing.Close(), srv.Close())
+	return errors.Join(offer.Close(), srv.Close())
 }

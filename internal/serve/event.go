@@ -11,25 +11,20 @@ import (
 // EventKind says what an [Event] tells.
 type EventKind int
 
-// The kinds of events. An offer begins with Offered. A lease goes through
-// Connected, Sent, Mapped, any number of Progress, Verdict if the consumer reports,
-// and Ended; a lease that fails skips what did not happen. If the offer was prepared,
-// leases may get as far as Sent, and end, before Offered. PeerRefused may come at any
-// time.
+// The kinds of events. A lease goes through Connected, Sent, Mapped, any number of Progress, Verdict if
+// the consumer reports, and Ended; a lease that fails skips what did not happen.
 const (
-	Offered     EventKind = iota + 1 // the memory is exported; after this event consumers get it
-	Connected                        // a consumer was admitted
-	Sent                             // the consumer was sent the descriptors
-	Mapped                           // the consumer has mapped the memory
-	Progress                         // the consumer is at work
-	Verdict                          // the consumer reported; Err is nil or a *VerdictError
-	Ended                            // the lease is over; Err says why, and is nil if the consumer left in order
-	PeerRefused                      // a peer was turned away; it has no lease
+	Connected EventKind = iota + 1 // a consumer was admitted
+	Sent                           // the consumer was sent the descriptors
+	Mapped                         // the consumer has mapped the memory
+	Progress                       // the consumer is at work
+	Verdict                        // the consumer reported; Err is nil or a *VerdictError
+	Ended                          // the lease is over; Err says why, and is nil if the consumer left in order
 )
 
 // String returns the kind's name.
 func (k EventKind) String() string {
-	names := [...]string{"Offered", "Connected", "Sent", "Mapped", "Progress", "Verdict", "Ended", "PeerRefused"}
+	names := [...]string{"Connected", "Sent", "Mapped", "Progress", "Verdict", "Ended"}
 	if k < 1 || int(k) > len(names) {
 		return fmt.Sprintf("EventKind(%d)", int(k))
 	}
@@ -39,11 +34,11 @@ func (k EventKind) String() string {
 // An Event is something that happened to an offer.
 type Event struct {
 	Kind   EventKind
-	Lease  int           // number of the lease within the offer, from 1; 0 where there is none
+	Lease  int           // number of the lease within the offer, from 1
 	Peer   sock.Peer     // the consumer
 	Access gpumem.Access // [Lease.Access]
 	Since  time.Duration // since the lease began
 	Done   uint64        // for Progress: bytes, or whatever the consumer counts
 	Total  uint64        // for Progress
-	Err    error         // for Verdict, Ended and PeerRefused: what was wrong, or nil
+	Err    error         // for Verdict and Ended: what was wrong, or nil
 }

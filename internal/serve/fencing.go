@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
@@ -34,9 +35,10 @@ func (f *FenceTerms) terms() broker.Fence {
 // says.
 func (o *Offering) awaitFinished() {
 	if f := o.opts.Fence; f != nil {
+		defer time.AfterFunc(f.Within, func() { o.unfence(fmt.Errorf("not within %s: %w", f.Within, context.DeadlineExceeded)) }).Stop()
 		select {
 		case <-o.finished:
-		case <-f.Ctx.Done():
+		case <-o.fence.Done():
 			o.server.bring(broker.GiveUp{Offer: o.id}, nil)
 		}
 	}
@@ -49,7 +51,7 @@ func (o *Offering) fenceError(a broker.Finished) error {
 	if len(a.Unsure.List) == 0 {
 		return nil
 	}
-	err := plain.ContextErr(f.Ctx)
+	err := plain.ContextErr(o.fence)
 	if a.Doubt != "" {
 		why := o.unknown
 		if why == nil || why.Error() != a.Doubt {
@@ -104,7 +106,7 @@ func (o *Offering) awaitEarlier(ctx context.Context, wait bool) error {
 	case <-o.over:
 		return o.cause
 	case <-ctx.Done():
-		return nil
+		return plain.ContextErr(ctx)
 	}
 	return o.inUse
 }
@@ -114,13 +116,13 @@ func (o *Offering) awaitEarlier(ctx context.Context, wait bool) error {
 func (l *Lease) isAskedToRelease(reason error) bool {
 	o := l.offering
 	return IsEnded(reason) && o.Record.Process.Flags&wire.ProcessWaits != 0 && l.session.want.Process.Told &&
-		l.event.Access == gpumem.ReadWrite && l.whole && o.server.ctx.Err() == nil && o.opts.Fence.Ctx.Err() == nil
+		l.event.Access == gpumem.ReadWrite && l.whole && o.server.ctx.Err() == nil && o.fence.Err() == nil
 }
 
-// closeWhenReleased says last, and waits until the consumer has gone, or until the context
-// of WithFence or the server ends.
+// closeWhenReleased says last, and waits until the consumer has gone, or until fences are
+// waited for no longer.
 func (l *Lease) closeWhenReleased(last wire.Message) {
-	ctx, cancel := context.WithCancel(l.offering.opts.Fence.Ctx)
+	ctx, cancel := context.WithCancel(l.offering.fence)
 	defer cancel()
 	defer context.AfterFunc(l.offering.server.ctx, cancel)()
 	_ = l.transport.closeBy(ctx, last)

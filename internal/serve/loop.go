@@ -3,7 +3,6 @@ package serve
 import (
 	"errors"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/internal/broker"
@@ -17,7 +16,7 @@ func (s *Server) bring(e broker.Event, by *session) {
 	s.mu.Lock()
 	work := s.step(e)
 	s.mu.Unlock()
-	calls := false // the application's functions run on the goroutines of Offer, Prepare and connections
+	calls := false // the application's functions run on the goroutines of Provide, Publish and connections
 	switch e.(type) {
 	case broker.Publish, broker.Prepare:
 		calls = true
@@ -34,18 +33,9 @@ func performAll(work []*session) {
 	}
 }
 
-// step applies an event, and before that the end of offers whose contexts have just ended. It runs
-// with mu held, and returns the sessions whose outboxes the caller has to perform.
+// step applies an event. It runs with mu held, and returns the sessions whose outboxes the caller has to
+// perform.
 func (s *Server) step(e broker.Event) (work []*session) {
-	for _, o := range slices.Clone(s.callers) {
-		if o.caller.Err() != nil {
-			work = s.stepOne(broker.Withdraw{Offer: o.id, Restarting: s.successor}, work)
-		}
-	}
-	return s.stepOne(e, work)
-}
-
-func (s *Server) stepOne(e broker.Event, work []*session) []*session {
 	defer s.forgetFinished()
 	for _, a := range s.broker.Step(time.Now(), e) {
 		x := s.sessions[a.To()]

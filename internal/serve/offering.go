@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,21 +12,25 @@ import (
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
-// An Offering is an offer from its making to its end. It goes through these states;
-// only a prepared offer has the second:
+// An Offering is an offer from its making to its end. It goes through these states:
 //
 //	claimed    its name is taken; consumers wait for it
-//	prepared   consumers are sent the descriptors, and wait for its data
+//	prepared   if it is pending: consumers are sent the descriptors, and wait for its data
 //	published  consumers are sent the descriptors, and its data is there
 //	replaced   another has its name; its leases go on
-//	over       its context is done; its leases end
+//	over       it is withdrawn, or has nothing more to do; its leases end
+//	done       its memory is given back
 type Offering struct {
 	server *Server
 	opts   *Terms
-	source Source
+
+	making sync.Mutex // held by Provide and Publish
+	source Source     // or nil, before Provide
+	made   bool       // the memory is lent
 
 	Record  wire.Offer // what consumers are told, but for the descriptors in a record
 	loan    Loan
@@ -36,112 +41,189 @@ type Offering struct {
 	id       broker.OfferID
 	ctx      context.Context // until it is over
 	cancel   context.CancelCauseFunc
+	fence    context.Context // until fences are waited for no longer
+	unfence  context.CancelCauseFunc
 	memory   broker.MemoryID
 	work     sync.WaitGroup // leases, and calls of onEvent
 	replaced chan struct{}  // closed when another has its name
 	finished chan struct{}  // closed when leases and fences are over; then the next two stay
 	open     error          // consumers may have legacy memory open
 	unsure   error          // consumers may still write; see WithFence
+	done     chan struct{}  // closed when the memory is given back
 
 	// Under server.mu:
-	caller  context.Context // Offer's, once it is published
-	unknown error           // why the first lease's process of unknown end is unknown, or nil
-	taken   bool            // it cannot have its name
-	begun   chan struct{}   // closed when the wait for earlier offers is over; then the next stays
-	inUse   error           // consumers of an earlier offer may still write the memory
-	over    chan struct{}   // closed when it is over; then the next two stay
-	cause   error           // why it is over
-	failure error           // what Offer returns for that, or nil
-	timer   *time.Timer     // of the broker, or nil
-	onOver  func()          // called then; or nil
+	published bool
+	unknown   error         // why the first lease's process of unknown end is unknown, or nil
+	taken     bool          // it cannot have its name
+	begun     chan struct{} // closed when the wait for earlier offers is over; then the next stays
+	inUse     error         // consumers of an earlier offer may still write the memory
+	over      chan struct{} // closed when it is over; then the next two stay
+	cause     error         // why it is over
+	failure   error         // what the application did not ask for, or nil
+	timer     *time.Timer   // of the broker, or nil
 }
 
-// newOffering makes an offering, which borrows the memory from now on. Consumers that ask
-// for it wait.
-func (s *Server) newOffering(name string, memory Source, access gpumem.Access, terms *Terms) (*Offering, error) {
+// Offer takes a name. Consumers that ask for it wait, until the memory is provided and published, which
+// Offer does as soon as it can unless the offer is pending. Without memory it is pending.
+func (s *Server) Offer(name string, source Source, terms *Terms) (*Offering, error) {
 	if s.isZero() {
 		return nil, ErrClosed
 	}
-	err := errors.Join(wire.CheckName(name), wire.CheckAccess(access))
-	if err != nil {
+	if err := errors.Join(wire.CheckName(name), wire.CheckAccess(terms.Access)); err != nil {
 		return nil, err
 	}
-	o := &Offering{server: s, opts: terms, source: memory, over: make(chan struct{}), replaced: make(chan struct{}), finished: make(chan struct{})}
-	o.Record.Name, o.Record.Access = name, access
+	terms.Pending = terms.Pending || source == nil
+	o := &Offering{server: s, opts: terms, over: make(chan struct{}), replaced: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{})}
+	o.Record.Name, o.Record.Access = name, terms.Access
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
+	o.fence, o.unfence = context.WithCancelCause(context.Background())
 	if err := o.claim(); err != nil {
 		o.cancel(err)
+		o.unfence(err)
 		return nil, err
 	}
-	if o.loan, err = memory.Lend(o); err != nil {
-		o.withdraw(err)
-		return nil, err
+	if source == nil {
+		terms.Data = bytes.Clone(terms.Data)
+		return o, nil
 	}
-	if err := o.setData(terms.Data); err != nil {
+	err := o.Provide(source)
+	if err == nil && !terms.Pending {
+		err = o.publishSoon()
+	}
+	if err != nil {
+		o.making.Lock()
+		o.made = false
+		o.making.Unlock()
 		return nil, join(err, o.end(err))
 	}
-	terms.Data = nil // the caller's
-	if c := terms.Cursors; c != nil {
-		o.Record.CursorSize = c.Size
-	}
-	o.Record.Memory, o.Record.Legacy = o.loan.Memory, o.loan.Handle
-	o.Record.Process = wire.Process{Told: true, Flags: memory.Process() | o.opts.Fence.flags()}
-	o.records = o.parcels(o.Record)
-	s.bring(broker.Describe{Offer: o.id, Record: o.Record, Memory: o.memoryID()}, nil)
 	return o, nil
 }
 
-// Offer offers memory until ctx is done or the terms end it.
-func (s *Server) Offer(ctx context.Context, name string, memory Source, access gpumem.Access, terms *Terms) error {
-	o, err := s.newOffering(name, memory, access, terms)
-	if err != nil {
+// Provide gives a pending offer its memory, which is borrowed from now on. Consumers are sent the
+// descriptors. After an error the offer is over.
+func (o *Offering) Provide(source Source) error {
+	if o.isZero() {
+		return ErrClosed
+	}
+	o.making.Lock()
+	defer o.making.Unlock()
+	switch {
+	case IsClosed(o.over):
+		return o.ended()
+	case o.source != nil:
+		return errors.New("share: the offer has its memory")
+	}
+	o.source = source
+	err := o.provide()
+	if o.made = err == nil; !o.made {
+		o.withdraw(err, nil)
+	}
+	return err
+}
+
+func (o *Offering) provide() (err error) {
+	if o.loan, err = o.source.Lend(o); err != nil {
 		return err
 	}
-	return o.serve(ctx)
+	if err := o.setData(o.opts.Data); err != nil {
+		return err
+	}
+	o.opts.Data = nil // the caller's
+	if c := o.opts.Cursors; c != nil {
+		o.Record.CursorSize = c.Size
+	}
+	if o.Record.Memory, o.Record.Legacy = o.loan.Memory, o.loan.Handle; o.Record.Legacy != nil {
+		o.Record.Access = gpumem.ReadWrite // nothing can keep consumers from writing
+	}
+	o.Record.Process = wire.Process{Told: true, Flags: o.source.Process() | o.opts.Fence.flags()}
+	o.records = o.parcels(o.Record)
+	o.server.bring(broker.Describe{Offer: o.id, Record: o.Record, Memory: o.memoryID()}, nil)
+	if !o.opts.Pending {
+		return nil
+	}
+	if err := o.awaitEarlier(context.Background(), false); err != nil {
+		return err
+	}
+	m := o.Record
+	m.Pending = true
+	o.early = o.parcels(m)
+	o.server.bring(broker.Prepare{Offer: o.id}, nil)
+	return o.refused()
 }
 
-// serve publishes the offering and serves consumers until ctx is done or an option ends
-// it. It always ends the offering. Work that can wait comes after the first consumers
-// were sent their descriptors.
-func (o *Offering) serve(ctx context.Context) error {
-	if err := o.server.enter(); err != nil {
-		return join(err, o.end(err))
+// Publish says that the data of a pending offer is there, after a wait for work on the memory.
+// If ctx ends first, the offer stays pending.
+func (o *Offering) Publish(ctx context.Context) error {
+	if err := plain.ContextErr(ctx); err != nil {
+		return err
 	}
-	defer o.server.work.Done()
-	if ctx.Err() != nil { // over before it began, which is no error
-		return o.end(context.Cause(ctx))
+	if o.isZero() {
+		return ErrClosed
 	}
+	o.making.Lock()
+	defer o.making.Unlock()
+	switch {
+	case IsClosed(o.over):
+		return o.ended()
+	case o.source == nil:
+		return errors.New("share: the offer has no memory yet: provide it first")
+	case o.published:
+		return errors.New("share: the offer is published")
+	}
+	err := o.publish(ctx)
+	if err != nil && plain.ContextErr(ctx) == nil {
+		o.withdraw(err, err)
+	}
+	return err
+}
+
+// publish waits for what has to be over before the memory is offered, and offers it.
+func (o *Offering) publish(ctx context.Context) error {
 	if err := o.awaitEarlier(ctx, true); err != nil {
-		return join(err, o.end(err))
+		return err
 	}
 	if err := o.synchronize(ctx); err != nil {
-		return join(err, o.end(err))
+		return err
 	}
-	if ctx.Err() != nil { // over meanwhile
-		return o.end(context.Cause(ctx))
+	if err := plain.ContextErr(ctx); err != nil {
+		return err
 	}
-	if err := o.publish(ctx); err != nil {
-		return join(err, o.end(err))
-	}
-	defer context.AfterFunc(ctx, func() { o.withdraw(ErrWithdrawn) })()
-	<-o.over
-	return join(o.failure, o.end(ErrWithdrawn))
+	return o.publishNow()
 }
 
-// publish publishes the offering: from now on consumers get it.
-func (o *Offering) publish(ctx context.Context) error {
-	o.opts.OnEvent(Event{Kind: Offered})
+// atOnce is how long Offer waits for work on the memory. A device that is idle takes microseconds.
+const atOnce = 10 * time.Millisecond
+
+// publishSoon publishes the offering: at once, or when there is no work on the memory any more and nobody
+// may write it on account of an earlier offer.
+func (o *Offering) publishSoon() error {
+	ctx, cancel := context.WithTimeout(o.ctx, atOnce)
+	defer cancel()
+	err := o.Publish(ctx)
+	if err == nil || ctx.Err() == nil || o.ctx.Err() != nil {
+		return err
+	}
+	s := o.server
+	if err := s.enter(); err != nil {
+		return err
+	}
+	go func() {
+		defer s.work.Done()
+		_ = o.Publish(o.ctx) // Err says why it fails
+	}()
+	return nil
+}
+
+// publishNow publishes the offering: from now on consumers get it.
+func (o *Offering) publishNow() error {
 	s := o.server
 	s.bring(broker.Publish{Offer: o.id}, nil)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err := o.refused(); err != nil {
 		return err
 	}
-	o.caller = ctx
-	if ctx.Done() != nil && !IsClosed(o.over) {
-		s.callers = append(s.callers, o)
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.published = true
 	return nil
 }
 
@@ -161,34 +243,36 @@ func (o *Offering) synchronize(ctx context.Context) error {
 	if o.opts.Synchronized {
 		return nil
 	}
-	defer context.AfterFunc(ctx, func() { o.cancel(context.Cause(ctx)) })()
-	if err := o.source.Synchronize(o.ctx); err != nil {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(o.ctx, func() { cancel(context.Cause(o.ctx)) })()
+	if err := o.source.Synchronize(ctx); err != nil {
 		return fmt.Errorf("waiting for work on %s before offering it: %w", o.Record.Name, err)
 	}
 	return nil
 }
 
-// withdraw ends the offering with the broker, unless it is over: its name is free, and its leases end.
-func (o *Offering) withdraw(cause error) {
+// withdraw ends the offering with the broker, unless it is over: its name is free, and its leases end. failure
+// is what the application did not ask for, or nil.
+func (o *Offering) withdraw(cause, failure error) {
 	s := o.server
 	s.mu.Lock()
 	if !IsClosed(o.over) {
-		o.cause = cause
+		o.cause, o.failure = cause, failure
 	}
 	restarting := s.successor
 	s.mu.Unlock()
 	s.bring(broker.Withdraw{Offer: o.id, Restarting: restarting}, nil)
 }
 
-// noteOver notes that the offering is over, and why. It runs with the server's mu held.
+// noteOver notes that the offering is over, and why, and gives the memory back when nobody has it any
+// more. It runs with the server's mu held.
 func (o *Offering) noteOver(idle bool) {
 	s := o.server
 	switch {
 	case s.ctx.Err() != nil:
 		o.cause = context.Cause(s.ctx)
 		o.failure = o.cause
-	case o.caller != nil && o.caller.Err() != nil:
-		o.cause = context.Cause(o.caller)
 	case o.cause == nil:
 		o.cause = ErrWithdrawn
 	}
@@ -197,13 +281,27 @@ func (o *Offering) noteOver(idle bool) {
 	}
 	o.cancel(o.cause)
 	close(o.over)
-	if o.onOver != nil {
-		o.onOver()
-	}
 	if o.timer != nil {
 		o.timer.Stop()
 	}
-	s.callers = slices.DeleteFunc(s.callers, func(x *Offering) bool { return x == o })
+	s.work.Go(o.giveBack)
+}
+
+// giveBack gives the memory back when nobody has it any more.
+func (o *Offering) giveBack() {
+	defer close(o.done)
+	o.making.Lock() // Provide may be borrowing it
+	defer o.making.Unlock()
+	o.work.Wait()
+	o.awaitFinished()
+	o.unfence(ErrClosed)
+	switch l := o.loan; {
+	case !o.made && l.Abort != nil:
+		l.Abort()
+	case l.End != nil:
+		l.End()
+	}
+	_ = o.data.Close()
 }
 
 // noteBegun notes whether consumers of an earlier offer of the memory may still write it.
@@ -252,12 +350,66 @@ func (o *Offering) tickAt(at time.Time) {
 // end ends the offering, and tells the consumers that are still attached. The error names
 // those that may have legacy memory open, or may still write.
 func (o *Offering) end(cause error) error {
-	o.withdraw(cause)
-	o.work.Wait()
-	o.awaitFinished()
-	o.loan.End()
-	_ = o.data.Close()
+	o.withdraw(cause, nil)
+	<-o.done
 	return join(o.open, o.unsure)
+}
+
+// isZero reports whether o is nil or zero: it is over.
+func (o *Offering) isZero() bool { return o == nil || o.server == nil }
+
+// Close ends the offer.
+func (o *Offering) Close() error {
+	if o.isZero() {
+		return nil
+	}
+	return o.end(ErrWithdrawn)
+}
+
+// Done returns a channel that is closed when the offer is over, nobody has the memory any more and it
+// is given back.
+func (o *Offering) Done() <-chan struct{} {
+	if o.isZero() {
+		return Closed
+	}
+	return o.done
+}
+
+// Err returns why the offer is over, after Done: nil if its application has ended it.
+func (o *Offering) Err() error {
+	switch {
+	case o.isZero():
+		return ErrClosed
+	case !IsClosed(o.done):
+		return nil
+	}
+	return join(o.failure, join(o.open, o.unsure))
+}
+
+// Replaced returns a channel that is closed when other memory has the offer's place.
+func (o *Offering) Replaced() <-chan struct{} {
+	if o.isZero() {
+		return Closed
+	}
+	return o.replaced
+}
+
+// Supersede tells the consumers that memory of that generation is offered in the place of this, under another
+// name (Attachment.Superseded).
+func (o *Offering) Supersede(generation uint64) {
+	if !o.isZero() {
+		o.server.bring(broker.Supersede{Offer: o.id, By: generation}, nil)
+	}
+}
+
+// Retire ends an offer for those that resume after its last lease.
+func (o *Offering) Retire() { o.server.bring(broker.Retire{Offer: o.id}, nil) }
+
+// ReportProgress tells the consumers that wait for the offer's name that done of total bytes are ready.
+func (o *Offering) ReportProgress(done, total uint64) {
+	if !o.isZero() {
+		o.server.bring(broker.Work{Name: o.Record.Name, Done: done, Total: total}, nil)
+	}
 }
 
 // ended returns why the offering is over, or nil.
@@ -270,6 +422,9 @@ func (o *Offering) ended() error {
 
 // Leases returns those that have not ended, in the order of their numbers.
 func (o *Offering) Leases() (all []*Lease) {
+	if o.isZero() {
+		return nil
+	}
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
 	for _, id := range o.server.broker.Leases(o.id) {
@@ -284,20 +439,6 @@ func (o *Offering) gives(want wire.Attach) gpumem.Access {
 		return gpumem.ReadWrite // nothing can keep it from writing
 	}
 	return want.Access
-}
-
-// inform calls onEvent, unless the offer has ended. The end of an offer waits for such calls.
-func (o *Offering) inform(e Event) {
-	o.server.mu.Lock()
-	over := IsClosed(o.over)
-	if !over {
-		o.work.Add(1)
-	}
-	o.server.mu.Unlock()
-	if !over {
-		defer o.work.Done()
-		o.opts.OnEvent(e)
-	}
 }
 
 // join is errors.Join, but returns err itself if there is nothing to add.

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 
 	"github.com/gpufd/gpufd/internal/broker"
@@ -33,7 +31,6 @@ type Server struct {
 	number    uint64 // the last id
 	offerings map[broker.OfferID]*Offering
 	sessions  map[broker.SessionID]*session
-	callers   []*Offering                 // those whose Offer's context may end
 	fencing   []*Offering                 // those WithFence that have not finished
 	finished  []broker.OfferID            // by this step
 	watched   map[broker.ProcessID]*Watch // for offers that wait for their ends
@@ -85,7 +82,7 @@ func (s *Server) Files() ([]*os.File, error) {
 	return s.listener.Files()
 }
 
-// Start makes the server answer consumers even before the first Offer, Prepare or Expect.
+// Start makes the server answer consumers even before the first Offer.
 func (s *Server) Start() {
 	if s.isZero() {
 		return
@@ -179,7 +176,7 @@ func (s *Server) serve() {
 				talk()
 			}
 		case errors.As(err, &refused):
-			s.tell(Event{Kind: PeerRefused, Peer: refused.Peer, Err: err})
+			s.tell(refused.Peer, err)
 		case errors.Is(err, sock.ErrHandedOver):
 			return
 		default:
@@ -198,7 +195,7 @@ func (s *Server) take(conn *sock.Conn) (talk func()) {
 	if full != "" {
 		no := wire.Refuse{Code: wire.RefusedBusy, Text: full}
 		_ = t.Close(no, 0)
-		s.tell(Event{Kind: PeerRefused, Peer: conn.Peer(), Err: no})
+		s.tell(conn.Peer(), no)
 		return nil
 	}
 	s.work.Add(1)
@@ -220,20 +217,14 @@ func (s *Server) take(conn *sock.Conn) (talk func()) {
 	}
 }
 
-// tell tells all offers, and who asked for it, of a peer that gets no lease.
-func (s *Server) tell(e Event) {
+// tell tells of a peer that gets no lease.
+func (s *Server) tell(peer sock.Peer, err error) {
 	if s.opts.OnRefused != nil {
-		s.opts.OnRefused(e.Peer, e.Err)
-	}
-	s.mu.Lock()
-	all := slices.Collect(maps.Values(s.offerings))
-	s.mu.Unlock()
-	for _, o := range all {
-		o.inform(e)
+		s.opts.OnRefused(peer, err)
 	}
 }
 
-// Leases returns the leases of the offer or prepared offer of that name that have not ended, in the order of
+// Leases returns the leases of the offer of that name that have not ended, in the order of
 // their numbers.
 func (s *Server) Leases(name string) []*Lease {
 	if s.isZero() {

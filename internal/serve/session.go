@@ -282,7 +282,7 @@ func (x *session) turnAway(err error) {
 	case errors.Is(err, errSilent):
 		last = wire.Refuse{Code: wire.RefusedName, Text: "the producer has ended, and you had not said what you want"}
 	}
-	x.server.tell(Event{Kind: PeerRefused, Peer: x.transport.Conn.Peer(), Err: err})
+	x.server.tell(x.transport.Conn.Peer(), err)
 	if denied.error != nil || !IsGone(err) && !errors.Is(err, ErrVerdict) {
 		_ = x.transport.Close(last, x.transport.Farewell())
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/wire"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // A Source is memory that can be offered: a buffer, legacy memory or descriptors.
@@ -26,28 +27,37 @@ type Loan struct {
 	Handle *wire.LegacyHandle // or nil, where there are
 	Files  []*os.File         // one per chunk, the buffer's
 	End    func()
+	Abort  func() // in the place of End for an offer that could not be made; nil is End
 }
 
-// filesSource is memory that this process holds by its descriptors alone.
-type filesSource struct {
-	memory gpumem.Descriptor
-	files  []*os.File
+// Files is memory that this process holds by its descriptors alone. They are the offer's once it is made.
+type Files struct {
+	Memory gpumem.Descriptor
+	Files  []*os.File
 }
 
-func (f filesSource) Lend(*Offering) (Loan, error) {
-	if len(f.files) != f.memory.Chunks || slices.Contains(f.files, nil) {
-		return Loan{}, fmt.Errorf("share: %d descriptors for memory of %d chunks: want one for each", len(f.files), f.memory.Chunks)
+// Lend checks that the descriptors are the memory's, as far as that can be seen.
+func (f Files) Lend(*Offering) (Loan, error) {
+	if len(f.Files) != f.Memory.Chunks || slices.Contains(f.Files, nil) {
+		return Loan{}, fmt.Errorf("share: %d descriptors for memory of %d chunks: want one for each", len(f.Files), f.Memory.Chunks)
 	}
-	if err := f.memory.Plausible(); err != nil {
+	if err := f.Memory.Plausible(); err != nil {
 		return Loan{}, fmt.Errorf("share: no consumer would take this memory: %w", err)
 	}
-	if f.memory.Generation == 0 {
+	if f.Memory.Generation == 0 {
 		return Loan{}, errors.New("share: memory of generation 0: every buffer has one that is larger")
 	}
-	return Loan{Memory: f.memory, Files: f.files, End: func() {}}, nil
+	return Loan{Memory: f.Memory, Files: f.Files, End: func() { sock.DropFiles(f.Files) }, Abort: func() {}}, nil
 }
 
-func (filesSource) Synchronize(context.Context) error { return nil }
-func (filesSource) Process() wire.ProcessFlags        { return 0 } // without a driver there is no work
-func (filesSource) Identity() any                     { return nil }
-func (filesSource) Vouch() error                      { return nil }
+// Synchronize does nothing: without a driver there is no work.
+func (Files) Synchronize(context.Context) error { return nil }
+
+// Process returns 0.
+func (Files) Process() wire.ProcessFlags { return 0 }
+
+// Identity returns nil.
+func (Files) Identity() any { return nil }
+
+// Vouch returns nil.
+func (Files) Vouch() error { return nil }

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"os"
 	"time"
 
@@ -50,13 +49,14 @@ const MaxData = 64 << 20
 
 // Terms are those of an offer.
 type Terms struct {
+	Access       gpumem.Access // the most that a consumer may ask for
+	Pending      bool          // its data is not there yet: Publish says when it is
 	Data         []byte        // the application's own
 	Leases       int           // after how many leases it ends, or 0
 	Idle         time.Duration // after how long without a lease it ends, or 0
 	Verdict      bool          // each consumer owes one
 	Synchronized bool          // there is no work on the memory to wait for
 	Replaces     bool          // it takes its name from the offer that has it
-	Stands       bool          // it lasts until it is closed, and does not end when it is replaced and left
 	Resumed      bool          // it is for consumers that have its memory, and does not have its name
 	Grace        time.Duration // how long leases go on after it is replaced, or 0
 	Fence        *FenceTerms
@@ -65,10 +65,10 @@ type Terms struct {
 	OnLease      func(*Lease)
 }
 
-// FenceTerms are what an offer waits for in the end; nil waits for nothing.
+// FenceTerms are what an offer waits for in the end, and how long at most; nil waits for nothing.
 type FenceTerms struct {
-	Ctx  context.Context
-	Want Fence
+	Want   Fence
+	Within time.Duration
 }
 
 // CursorTerms is memory that each lease has of its own.

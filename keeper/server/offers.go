@@ -18,7 +18,7 @@ type offer struct {
 	as       string // that readers ask for
 	version  uint64
 	part     state.Part
-	standing *serve.Standing
+	standing *serve.Offering
 }
 
 // reconcile makes the offers match the state. It is part of a change, and runs with mu held. It
@@ -86,8 +86,8 @@ func (s *Server) stand(name, as string, v *state.Version, p *state.Part, resumed
 	}
 	var err error
 	o := &offer{name: name, as: as, version: v.N, part: *p}
-	o.standing, err = s.readers.OfferFiles(as, p.Memory, m.files, gpumem.ReadWrite, &serve.Terms{
-		Data: m.data, Resumed: resumed,
+	o.standing, err = s.readers.Offer(as, serve.Files{Memory: p.Memory, Files: m.files}, &serve.Terms{
+		Access: gpumem.ReadWrite, Data: m.data, Replaces: true, Resumed: resumed,
 		OnLease: func(l *serve.Lease) { s.holders.began(o, l) }, OnEvent: s.hear,
 	})
 	if err != nil {

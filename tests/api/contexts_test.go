@@ -48,7 +48,6 @@ func TestMain(m *testing.M) {
 
 // others take a context and do not belong into the table.
 var others = map[string]string{
-	"share.WithFence":             "an option, of which the offer's end makes use",
 	"share.Attachment.AwaitFence": "with a context that has ended it only checks, and says so",
 	"share.Lease.AwaitFence":      "the same",
 	"channel.Reader.AwaitFence":   "the same",
@@ -58,8 +57,7 @@ var others = map[string]string{
 type call func(ctx context.Context) error
 
 // TestEndedContextsAreLookedAtFirst makes every exported call that takes a context, with one that has
-// ended. All of them would succeed, wait or fail for another reason. Each returns the context's error,
-// or nil if it is an offer, whose end that is.
+// ended. All of them would succeed, wait or fail for another reason. Each returns the context's error.
 func TestEndedContextsAreLookedAtFirst(t *testing.T) {
 	why := errors.New("why")
 	ended, cancel := context.WithCancelCause(context.Background())
@@ -71,10 +69,6 @@ func TestEndedContextsAreLookedAtFirst(t *testing.T) {
 			go func() { result <- table[name](ended) }()
 			select {
 			case err := <-result:
-				if strings.Contains(name, "Offer") || strings.Contains(name, "Replace") {
-					require.NoError(t, err)
-					return
-				}
 				require.ErrorIs(t, err, context.Canceled)
 				require.ErrorIs(t, err, why)
 			case <-time.After(time.Minute):
@@ -203,12 +197,8 @@ func calls(t *testing.T) map[string]call {
 	require.NoError(t, err)
 	closing(srv)
 	leases := make(chan *share.Lease, 8)
-	offers, end := context.WithCancel(bg)
-	t.Cleanup(end)
-	srv.Expect("w")
-	go func() {
-		_ = srv.Offer(offers, "w", buf, share.ReadOnly, share.OnLease(func(l *share.Lease) { leases <- l }))
-	}()
+	_, err = srv.Offer("w", buf, share.OnLease(func(l *share.Lease) { leases <- l }))
+	require.NoError(t, err)
 	attach := func() *share.Attachment {
 		att, err := share.Attach(bg, srv.Path(), "w", dev)
 		require.NoError(t, err)
@@ -223,11 +213,8 @@ func calls(t *testing.T) map[string]call {
 	counter, err := share.NewCounter(c, buf, 0)
 	require.NoError(t, err)
 	closing(counter)
-	prepared, err := srv.Prepare("prepared", buf, share.ReadOnly)
+	pending, err := srv.Offer("pending", buf, share.WithPending())
 	require.NoError(t, err)
-	legacy, err := share.NewLegacy(c, 4096)
-	require.NoError(t, err)
-	closing(legacy)
 
 	// A channel with a frame.
 	w, err := channel.NewWriter(c, srv, "cam", 4, 64)
@@ -269,21 +256,17 @@ func calls(t *testing.T) map[string]call {
 			}
 			return last
 		},
-		"share.Server.Offer":         func(ctx context.Context) error { return srv.Offer(ctx, "new", buf, share.ReadOnly) },
-		"share.Server.Replace":       func(ctx context.Context) error { return srv.Replace(ctx, "w", buf, share.ReadOnly) },
-		"share.Server.OfferLegacy":   func(ctx context.Context) error { return srv.OfferLegacy(ctx, "legacy", legacy) },
-		"share.Server.ReplaceLegacy": func(ctx context.Context) error { return srv.ReplaceLegacy(ctx, "w", legacy) },
-		"share.Prepared.Offer":       prepared.Offer,
-		"share.Server.Shutdown":      func(ctx context.Context) error { return srv.Shutdown(ctx) },
-		"share.Server.HandOver":      func(ctx context.Context) error { return srv.HandOver(ctx, far) },
-		"share.Lease.Notify":         func(ctx context.Context) error { return lease.Notify(ctx, []byte("x")) },
-		"share.Attachment.Notify":    func(ctx context.Context) error { return att.Notify(ctx, []byte("x")) },
-		"share.Attachment.Progress":  func(ctx context.Context) error { return att.Progress(ctx, 1, 2) },
-		"share.Attachment.Report":    func(ctx context.Context) error { return att.Report(ctx, nil) },
-		"share.Attachment.Release":   att.Release,
-		"share.Attachment.Resume":    func(ctx context.Context) error { return result(over.Resume(ctx)) },
-		"share.Counter.Wait":         func(ctx context.Context) error { return result(counter.Wait(ctx, stream, 0)) },
-		"share.Counter.Await":        func(ctx context.Context) error { return counter.Await(ctx, 0) },
+		"share.Offer.Publish":       pending.Publish,
+		"share.Server.Shutdown":     func(ctx context.Context) error { return srv.Shutdown(ctx) },
+		"share.Server.HandOver":     func(ctx context.Context) error { return srv.HandOver(ctx, far) },
+		"share.Lease.Notify":        func(ctx context.Context) error { return lease.Notify(ctx, []byte("x")) },
+		"share.Attachment.Notify":   func(ctx context.Context) error { return att.Notify(ctx, []byte("x")) },
+		"share.Attachment.Progress": func(ctx context.Context) error { return att.Progress(ctx, 1, 2) },
+		"share.Attachment.Report":   func(ctx context.Context) error { return att.Report(ctx, nil) },
+		"share.Attachment.Release":  att.Release,
+		"share.Attachment.Resume":   func(ctx context.Context) error { return result(over.Resume(ctx)) },
+		"share.Counter.Wait":        func(ctx context.Context) error { return result(counter.Wait(ctx, stream, 0)) },
+		"share.Counter.Await":       func(ctx context.Context) error { return counter.Await(ctx, 0) },
 
 		"channel.Open": func(ctx context.Context) error { return result(channel.Open(ctx, srv.Path(), "cam", c)) },
 		"channel.Follow": func(ctx context.Context) (last error) {

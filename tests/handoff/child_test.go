@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 			return nil
 		},
 		childReceived: func() error {
-			return hold(share.OnReceived(func(share.Offer, []*os.File) { stay() }))
+			return hold(share.OnReceived(func(share.OfferInfo, []*os.File) { stay() }))
 		},
 		childMapped: func() error { return hold() },
 		childHoards: hoard,

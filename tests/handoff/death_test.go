@@ -52,7 +52,7 @@ func TestFault2_ProducerDiesAfterSending(t *testing.T) {
 	s := programs.NewScene(t)
 	const size = 5*programs.MiB + 3
 	producer := s.Serving("-size", programs.Decimal(size), "-chunk", "2MiB")
-	att := ok(s.Attach(share.OnReceived(func(share.Offer, []*os.File) { s.Kill(producer) })))(t)
+	att := ok(s.Attach(share.OnReceived(func(share.OfferInfo, []*os.File) { s.Kill(producer) })))(t)
 	requireOrphaned(t, att)
 	programs.RequirePattern(t, att.Buffer().Device(), att.Buffer().Ptr(), size)
 	require.NoError(t, att.Close())

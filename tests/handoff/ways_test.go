@@ -154,22 +154,15 @@ func offer(s *programs.Scene, buf *vmm.Buffer, meta pattern.Meta) (ends <-chan e
 	s.T.Helper()
 	srv, err := share.Listen(s.Socket)
 	require.NoError(s.T, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended, done := make(chan error, 10), make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = srv.Offer(ctx, cli.OfferName, buf, share.ReadOnly, share.WithData(meta.Encode()), share.WithVerdict(),
-			share.OnEvent(func(e share.Event) {
-				if e.Kind == share.Ended {
-					ended <- e.Err
-				}
-			}))
-	}()
-	return ended, func() {
-		cancel()
-		<-done
-		require.NoError(s.T, srv.Close())
-	}
+	ended := make(chan error, 10)
+	_, err = srv.Offer(cli.OfferName, buf, share.WithData(meta.Encode()), share.WithVerdict(),
+		share.OnEvent(func(e share.Event) {
+			if e.Kind == share.Ended {
+				ended <- e.Err
+			}
+		}))
+	require.NoError(s.T, err)
+	return ended, func() { require.NoError(s.T, srv.Close()) }
 }
 
 // TestFault66_CheckThatIsNotLaunched: a kernel that never runs finds nothing

@@ -9,7 +9,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpufd/gpufd/tests/internal/programs"
 
@@ -97,25 +96,9 @@ func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ..
 	ctx := cutest.Context(t, cutest.Device(t))
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), size))
 	require.NoError(t, ctx.Synchronize(t.Context()))
-	over, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	stands := make(chan struct{})
-	opts = append(opts, share.OnEvent(func(e share.Event) {
-		if e.Kind == share.Offered {
-			close(stands)
-		}
-	}))
-	go func() { done <- srv.Offer(over, name, buf, share.ReadWrite, opts...) }()
-	t.Cleanup(func() {
-		cancel()
-		require.NoError(t, <-done)
-		require.NoError(t, buf.Close())
-	})
-	select {
-	case <-stands:
-	case <-time.After(programs.Patience):
-		t.Fatalf("%s is not offered", name)
-	}
+	offer := ok(srv.Offer(name, buf, append(opts, share.WithAccess(share.ReadWrite), share.WithPending())...))(t)
+	require.NoError(t, offer.Publish(t.Context()))
+	t.Cleanup(func() { require.NoError(t, errors.Join(offer.Close(), buf.Close())) })
 	return buf
 }
 

@@ -110,7 +110,7 @@ var plants = map[string]func(*stage, *vmm.Buffer, share.Event){
 }
 
 // isPeer reports whether an event is the first of a peer's.
-func isPeer(e share.Event) bool { return e.Kind == share.Connected || e.Kind == share.PeerRefused }
+func isPeer(e share.Event) bool { return e.Kind == share.Connected || e.Kind == peerRefused }
 
 // run returns what went wrong.
 func (x siege) run(t *testing.T) (complaints []string) {

@@ -19,32 +19,28 @@ func serve(do task) error {
 	st := testenv.Got(openStage())
 	buf := testenv.Got(st.newBuffer())
 	testenv.Must(st.fill(buf, offerSize, do.Salt))
-	srv := testenv.Got(share.Listen(do.Socket, share.WithTimeout(do.Timeout)))
 	var counts tally
 	plant := plants[do.What]
-	there := make(chan struct{})
+	srv := testenv.Got(share.Listen(do.Socket, share.WithTimeout(do.Timeout), share.OnRefused(func(peer sock.Peer, err error) {
+		e := share.Event{Kind: peerRefused, Peer: peer, Err: err}
+		counts.note(e)
+		if plant != nil {
+			plant(st, buf, e)
+		}
+	})))
 	observe := func(e share.Event) {
 		counts.note(e)
-		if e.Kind == share.Offered {
-			close(there)
-		}
 		if plant != nil {
 			plant(st, buf, e)
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Offer(ctx, cli.OfferName, buf, share.ReadOnly, offered(do.Salt, observe)...) }()
-	select {
-	case <-there:
-	case err := <-ended:
-		cancel()
-		return err
-	}
+	offer := testenv.Got(srv.Offer(cli.OfferName, buf, offered(do.Salt, observe)...))
 	err := obey(func(context.Context) error { return nil }, counts.all)
-	cancel()
-	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
+	return errors.Join(err, offer.Close(), srv.Close(), buf.Close(), st.close())
 }
+
+// peerRefused is the kind of events of OnRefused.
+const peerRefused share.EventKind = 100
 
 // offered are the options of a child's offer.
 func offered(salt uint32, observe func(share.Event)) []share.OfferOption {
@@ -156,7 +152,7 @@ func (st *stage) consumeHalf(do task) error {
 	}
 	att := testenv.Got(share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev,
 		share.OnConnected(func(sock.Peer) { at(dieConnected) }),
-		share.OnReceived(func(share.Offer, []*os.File) {
+		share.OnReceived(func(share.OfferInfo, []*os.File) {
 			at(dieReceived)
 			if do.What == dieImporting {
 				time.AfterFunc(time.Duration(do.Count%4)*50*time.Microsecond, die)
@@ -188,17 +184,17 @@ func produceAndDie(do task) error {
 	if do.What == dieListening {
 		die()
 	}
-	srv.Expect(cli.OfferName)
+	offer := testenv.Got(srv.Offer(cli.OfferName, nil, offered(do.Salt, func(e share.Event) {
+		if e.Kind.String() == do.What && e.Lease >= do.Count {
+			die()
+		}
+	})...))
 	if do.What == dieExpecting {
 		time.AfterFunc(do.After, die)
 		select {}
 	}
 	buf := testenv.Got(st.newBuffer())
-	prepared := testenv.Got(srv.Prepare(cli.OfferName, buf, share.ReadOnly, offered(do.Salt, func(e share.Event) {
-		if e.Kind.String() == do.What && e.Lease >= do.Count {
-			die()
-		}
-	})...))
+	testenv.Must(offer.Provide(buf))
 	if do.What == dieFilling {
 		time.AfterFunc(do.After, die)
 		for {
@@ -206,10 +202,7 @@ func produceAndDie(do task) error {
 		}
 	}
 	testenv.Must(st.fill(buf, offerSize, do.Salt))
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- prepared.Offer(ctx) }()
+	testenv.Must(offer.Publish(context.Background()))
 	err := obey(func(context.Context) error { return nil }, func() map[string]int { return nil })
-	cancel()
-	return errors.Join(err, <-ended, srv.Close(), buf.Close(), st.close())
+	return errors.Join(err, offer.Close(), srv.Close(), buf.Close(), st.close())
 }

@@ -34,22 +34,11 @@ func succeedProducer(do task) error {
 	if err != nil {
 		return err
 	}
-	offered := make(chan error, 1)
-	go func() {
-		data := strconv.AppendInt(nil, int64(os.Getpid()), 10)
-		offered <- srv.Offer(context.Background(), cli.OfferName, buf, share.ReadOnly, share.WithData(data),
-			share.OnEvent(func(e share.Event) {
-				if e.Kind == share.Offered {
-					fmt.Println("serving")
-				}
-			}))
-	}()
-	err = handOverTo(do, successor, srv)
-	err = errors.Join(err, srv.Close())
-	if oerr := <-offered; !errors.Is(oerr, share.ErrClosed) {
-		err = errors.Join(err, oerr)
-	}
-	return errors.Join(err, successor.Close(), closeMemory(), st.close())
+	data := strconv.AppendInt(nil, int64(os.Getpid()), 10)
+	offer := testenv.Got(srv.Offer(cli.OfferName, buf, share.WithData(data)))
+	fmt.Println("serving")
+	err = handOverTo(do, successor, srv, offer)
+	return errors.Join(err, srv.Close(), successor.Close(), closeMemory(), st.close())
 }
 
 // successorSocket is where successor number n listens for the next.
@@ -81,7 +70,7 @@ func (st *stage) succeed(do task) (*share.Server, *vmm.Buffer, func() error, err
 
 // handOverTo hands the server over to the next successor, and waits until nobody else has a lease
 // of it. Without an successor it ends with the input.
-func handOverTo(do task, successor *sock.Listener, srv *share.Server) error {
+func handOverTo(do task, successor *sock.Listener, srv *share.Server, offer *share.Offer) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	orders := readOrders()
@@ -99,7 +88,7 @@ func handOverTo(do task, successor *sock.Listener, srv *share.Server) error {
 	if err := srv.HandOver(limit, next); err != nil {
 		return err
 	}
-	for _, l := range srv.Leases(cli.OfferName) {
+	for _, l := range offer.Leases() {
 		if l.Peer() != next.Peer() {
 			<-l.Done()
 		}

@@ -67,13 +67,12 @@ func lostToGrace(att *share.Attachment) bool {
 
 // A swapper offers one version after the other in a few buffers.
 type swapper struct {
-	t      *testing.T
-	st     *stage
-	srv    *share.Server
-	ctx    context.Context // of the offers
-	free   chan *vmm.Buffer
-	offers sync.WaitGroup
-	salt   uint32
+	t       *testing.T
+	st      *stage
+	current *share.Offer
+	free    chan *vmm.Buffer
+	offers  sync.WaitGroup
+	salt    uint32
 }
 
 // swapSize is how many bytes a version has.
@@ -85,18 +84,17 @@ func newSwapper(t *testing.T, s *programs.Scene, buffers int) *swapper {
 	dev := cutest.Device(t)
 	srv, err := share.Listen(s.Socket)
 	require.NoError(t, err)
-	srv.Expect(cli.OfferName)
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &swapper{t: t, st: &stage{dev: dev, ctx: cutest.Context(t, dev)}, srv: srv, ctx: ctx, free: make(chan *vmm.Buffer, buffers)}
+	first, err := srv.Offer(cli.OfferName, nil) // those who come early wait
+	require.NoError(t, err)
+	w := &swapper{t: t, st: &stage{dev: dev, ctx: cutest.Context(t, dev)}, current: first, free: make(chan *vmm.Buffer, buffers)}
 	for range buffers {
 		buf, err := vmm.New(dev, swapSize)
 		require.NoError(t, err)
 		w.free <- buf
 	}
 	t.Cleanup(func() {
-		cancel()
-		w.offers.Wait()
 		require.NoError(t, srv.Close())
+		w.offers.Wait()
 		for range buffers {
 			require.NoError(t, (<-w.free).Close())
 		}
@@ -123,8 +121,12 @@ func (w *swapper) swap(opts ...share.OfferOption) {
 			close(taken)
 		}
 	}))
+	offer, err := w.current.Supersede(buf, opts...)
+	require.NoError(w.t, err)
+	w.current = offer
 	w.offers.Go(func() {
-		if err := w.srv.Replace(w.ctx, cli.OfferName, buf, share.ReadOnly, opts...); err != nil {
+		<-offer.Done()
+		if err := offer.Err(); err != nil && !errors.Is(err, share.ErrClosed) {
 			w.t.Error(err)
 		}
 		w.free <- buf
@@ -171,5 +173,5 @@ func TestFault80_SwapUnderConsumers(t *testing.T) {
 		require.Positive(t, v.Counts[countHandoffs], "follower %s", name)
 		require.NoError(t, dismiss(f))
 	}
-	programs.Eventually(t, func() bool { return len(w.srv.Leases(cli.OfferName)) == 0 }, "there are leases still")
+	programs.Eventually(t, func() bool { return len(w.current.Leases()) == 0 }, "there are leases still")
 }

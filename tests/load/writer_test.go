@@ -81,12 +81,12 @@ func (st *stage) judge(srv *share.Server, n int) error {
 	}
 	limit, cancel := context.WithTimeout(context.Background(), programs.Patience)
 	defer cancel()
-	leases, handedBack := make(chan *share.Lease, 1), make(chan error, 1)
-	srv.Expect(cli.OfferName)
-	go func() {
-		handedBack <- srv.Offer(limit, cli.OfferName, buf, share.ReadWrite, share.WithLeases(1),
-			share.WithFence(limit, share.Fenced), share.OnLease(func(l *share.Lease) { leases <- l }))
-	}()
+	leases := make(chan *share.Lease, 1)
+	offer, err := srv.Offer(cli.OfferName, buf, share.WithAccess(share.ReadWrite), share.WithLeases(1),
+		share.WithFence(share.Fenced, programs.Patience), share.OnLease(func(l *share.Lease) { leases <- l }))
+	if err != nil {
+		return errors.Join(err, buf.Close())
+	}
 	fmt.Println("offered", n)
 	for first := st.word(buf); st.word(buf) == first && limit.Err() == nil; {
 	}
@@ -94,7 +94,8 @@ func (st *stage) judge(srv *share.Server, n int) error {
 	l := <-leases
 	<-l.Done()
 	late := st.moves(buf, l.Fenced())
-	err = <-handedBack
+	<-offer.Done()
+	err = offer.Err()
 	pause, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer stop()
 	after := st.moves(buf, pause.Done())

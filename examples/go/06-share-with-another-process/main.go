@@ -49,15 +49,14 @@ func produce(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 	defer lesson.Close(&err, srv)
 	fmt.Println("producer: offers 4 numbers")
-	consumer := exec.CommandContext(wait, os.Args[0], srv.Path())
-	consumer.Stdout, consumer.Stderr = os.Stdout, os.Stderr
-	if err := consumer.Start(); err != nil {
+	var lease *share.Lease // ends with the consumer's verdict: a bad one, or none, is its error
+	offer, err := srv.Offer("weights", buf, share.WithVerdict(), share.OnLease(func(l *share.Lease) { lease = l }))
+	if err != nil {
 		return err
 	}
-	var lease *share.Lease // ends with the consumer's verdict: a bad one, or none, is its error
-	err = srv.Offer(wait, "weights", buf, share.ReadOnly, share.WithLeases(1), share.WithVerdict(),
-		share.OnLease(func(l *share.Lease) { lease = l }))
-	if err = errors.Join(err, lease.Err(), consumer.Wait()); err == nil {
+	consumer := exec.CommandContext(wait, os.Args[0], srv.Path())
+	consumer.Stdout, consumer.Stderr = os.Stdout, os.Stderr
+	if err = errors.Join(consumer.Run(), offer.Close(), lease.Err()); err == nil {
 		fmt.Println("producer: the consumer has gone, and found them good")
 	}
 	return err

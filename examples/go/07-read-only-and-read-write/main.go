@@ -61,13 +61,12 @@ func attach(buf *vmm.Buffer, offer, want cu.Access, use func(cu.DevicePtr) error
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	offered := make(chan error, 1)
-	go func() { offered <- srv.Offer(ctx, "numbers", buf, offer) }()
-	att, err := share.Attach(ctx, srv.Path(), "numbers", buf.Device(), share.WithAccess(want))
+	if _, err := srv.Offer("numbers", buf, share.WithAccess(offer)); err != nil {
+		return errors.Join(err, srv.Close())
+	}
+	att, err := share.Attach(context.Background(), srv.Path(), "numbers", buf.Device(), share.WithAccess(want))
 	if err == nil {
 		err = errors.Join(use(att.Ptr()), att.Close())
 	}
-	stop() // the offer ends
-	return errors.Join(err, <-offered, srv.Close())
+	return errors.Join(err, srv.Close()) // which ends the offer
 }

@@ -51,10 +51,11 @@ func main() {
 const patience = 10 * time.Second
 
 type daemon struct {
-	dev    *cu.Device
-	ctx    *cu.Context
-	srv    *share.Server
-	offers sync.WaitGroup
+	dev     *cu.Device
+	ctx     *cu.Context
+	srv     *share.Server
+	current *share.Offer
+	offers  sync.WaitGroup
 }
 
 // run executes the commands it reads, until the end or an upgrade. A failed one changes nothing.
@@ -81,22 +82,30 @@ func (d *daemon) load(text string) error {
 	if err != nil {
 		return errors.Join(err, buf.Close())
 	}
-	d.offer(buf, buf)
-	return nil
+	return d.offer(buf, buf)
 }
 
 // offer offers buf instead of what there was, and closes owner when no consumer of this process uses it.
-func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer, greet ...share.OfferOption) {
-	begun, now := context.WithCancel(context.Background())
+func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer, opts ...share.OfferOption) error {
+	opts = append(opts, share.WithGrace(patience))
+	var next *share.Offer
+	var err error
+	if d.current == nil {
+		next, err = d.srv.Offer("weights", buf, opts...)
+	} else {
+		next, err = d.current.Supersede(buf, opts...)
+	}
+	if err != nil {
+		return errors.Join(err, owner.Close())
+	}
+	d.current = next
 	d.offers.Go(func() {
-		defer now()
-		opts := append(greet, share.WithGrace(patience), share.OnEvent(func(share.Event) { now() }))
-		err := d.srv.Replace(context.Background(), "weights", buf, share.ReadOnly, opts...)
-		if err = errors.Join(err, owner.Close()); !errors.Is(err, share.ErrClosed) && err != nil {
+		<-next.Done()
+		if err := errors.Join(next.Err(), owner.Close()); err != nil && !errors.Is(err, share.ErrClosed) {
 			log.Print(err)
 		}
 	})
-	<-begun.Done()
+	return nil
 }
 
 // handOver starts a successor, and gives it the socket when it has the memory.
@@ -144,6 +153,5 @@ func (d *daemon) takeOver(socket string) error {
 		return errors.Join(err, att.Close())
 	}
 	greet := func(l *share.Lease) { _ = l.Notify(context.Background(), []byte("upgraded")) }
-	d.offer(att.Buffer(), att, share.OnLease(greet))
-	return nil
+	return d.offer(att.Buffer(), att, share.OnLease(greet))
 }

@@ -226,7 +226,7 @@ func (c *consumer) sayAccess() {
 
 // received prints what has come. Then the consumer waits for the producer, whose data may not be
 // there yet.
-func (c *consumer) received(o share.Offer, files []*os.File) {
+func (c *consumer) received(o share.OfferInfo, files []*os.File) {
 	c.over()
 	defer c.waitingForData("waiting for the producer's data")
 	c.app.Step("receive", time.Since(c.started))

@@ -73,7 +73,8 @@ func (p *producer) run(ctx context.Context) (err error) {
 		title = "=== CUDA IPC Producer ==="
 	}
 	p.app.Say("start", app.Fields{"program": "producer", "handle": p.handle}, "%s", title)
-	srv, err := p.listen()
+	w := newWatcher(p.app, p.isLegacy())
+	srv, err := p.listen(w)
 	if err != nil {
 		return err
 	}
@@ -85,14 +86,26 @@ func (p *producer) run(ctx context.Context) (err error) {
 	defer func() {
 		err = p.app.Cleanup(err, shut, p.kernels.Close, p.buf.Close, p.legacy.Close, p.ctx.Close)
 	}()
-	srv.Expect(cli.OfferName) // early consumers wait and see our progress
-	if err := p.prepare(ctx, srv); err != nil {
+	offer, err := p.expect(srv, w) // early consumers wait and see our progress
+	if err != nil {
 		return err
 	}
-	if err := p.fill(ctx, srv); err != nil {
+	if err := p.prepare(ctx, offer); err != nil {
 		return err
 	}
-	return p.serve(ctx, srv)
+	if err := p.fill(ctx, offer); err != nil {
+		return err
+	}
+	return p.serve(ctx, offer, w)
+}
+
+// expect makes consumers wait for the memory.
+func (p *producer) expect(srv *share.Server, w *watcher) (*share.Offer, error) {
+	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.OnEvent(w.see), share.WithLeases(p.consumers), share.WithAccess(app.Access(p.access))}
+	if p.consumers > 0 {
+		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
+	}
+	return srv.Offer(cli.OfferName, nil, opts...)
 }
 
 // check checks what flag parsing cannot.
@@ -111,11 +124,11 @@ func (p *producer) check() error {
 }
 
 // listen makes the socket, to which the admitted users can connect.
-func (p *producer) listen() (*share.Server, error) {
+func (p *producer) listen(w *watcher) (*share.Server, error) {
 	srv, err := cli.Listen(p.socket, func() (*share.Server, error) {
 		return share.Listen(p.socket, share.WithTimeout(p.app.Timeout),
 			share.WithPolicy(p.allowed.Policy()), share.WithMode(p.allowed.Mode()),
-			share.WithConnections(p.connections), share.WithConnectionsPerPeer(p.perPeer))
+			share.WithConnections(p.connections), share.WithConnectionsPerPeer(p.perPeer), share.OnRefused(w.refused.see))
 	})
 	switch {
 	case errors.Is(err, sock.ErrInUse):
@@ -134,7 +147,7 @@ func (p *producer) listen() (*share.Server, error) {
 }
 
 // prepare makes the buffer.
-func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
+func (p *producer) prepare(ctx context.Context, offer *share.Offer) (err error) {
 	if p.dev, err = p.app.Device(p.device); err != nil {
 		return err
 	}
@@ -162,7 +175,7 @@ func (p *producer) prepare(ctx context.Context, srv *share.Server) (err error) {
 		return fmt.Errorf("%w; wait for it with --wait", err)
 	case vmm.WouldWait(err):
 		p.app.Say("wait", app.Fields{"longest_us": p.wait.Microseconds()}, "Waiting for device memory, for %s at most", p.wait)
-		err = p.app.Timed("wait", func() error { return p.awaitBuffer(ctx, srv) })
+		err = p.app.Timed("wait", func() error { return p.awaitBuffer(ctx, offer) })
 	}
 	if err == nil {
 		p.app.SayCreated(p.buf)
@@ -177,26 +190,26 @@ func (p *producer) enter() (err error) {
 }
 
 // awaitBuffer makes the buffer when there is memory for it.
-func (p *producer) awaitBuffer(ctx context.Context, srv *share.Server) (err error) {
+func (p *producer) awaitBuffer(ctx context.Context, offer *share.Offer) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
 	defer p.app.Waiting()()
 	defer p.app.Busy(func() string { return fmt.Sprintf("waiting for %s of device memory", cli.Human(uint64(p.size))) })()
-	defer p.sayWorking(srv)()
+	defer p.sayWorking(offer)()
 	p.buf, err = vmm.NewWait(ctx, p.dev, uint64(p.size), vmm.WithChunkSize(uint64(p.chunk)))
 	return err
 }
 
 // sayWorking tells early consumers now and then that this side is at work, until stop is
 // called.
-func (p *producer) sayWorking(srv *share.Server) (stop func()) {
+func (p *producer) sayWorking(offer *share.Offer) (stop func()) {
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for {
-			srv.Working(cli.OfferName, 0, uint64(p.size))
+			offer.ReportProgress(0, uint64(p.size))
 			select {
 			case <-tick.C:
 			case <-stopped:
@@ -243,11 +256,11 @@ func (p *producer) announceSize(granularity uint64) error {
 }
 
 // fill writes the pattern to the device, a piece at a time.
-func (p *producer) fill(ctx context.Context, srv *share.Server) error {
+func (p *producer) fill(ctx context.Context, offer *share.Offer) error {
 	p.app.SayWay("fill", "filling", p.kernels)
 	progress := func(done uint64) error {
 		p.app.Progress("filling", done, uint64(p.size))
-		srv.Working(cli.OfferName, done, uint64(p.size))
+		offer.ReportProgress(done, uint64(p.size))
 		return nil
 	}
 	err := p.app.Timed("fill", func() error {
@@ -306,19 +319,14 @@ func (p *producer) sayWaiting() {
 	p.app.Note("  at %s %s", p.socket, whom)
 }
 
-// serve offers the buffer and follows the consumers. An error of one of them does not
+// serve offers the memory and follows the consumers. An error of one of them does not
 // affect the others; the producer returns it in the end.
-func (p *producer) serve(ctx context.Context, srv *share.Server) error {
-	w := newWatcher(p.app, p.isLegacy(), p.sayWaiting)
+func (p *producer) serve(ctx context.Context, offer *share.Offer, w *watcher) error {
 	defer w.served()
-	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.OnEvent(w.see), share.WithLeases(p.consumers)}
-	if p.consumers > 0 {
-		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
-	}
 	err := p.app.Timed("serve", func() error {
 		if p.isLegacy() {
 			defer p.sayClosingAtEnd(ctx, w)()
-			return srv.OfferLegacy(ctx, cli.OfferName, p.legacy, opts...)
+			return p.offer(ctx, offer, w, p.legacy)
 		}
 		loan, err := p.buf.Lend() // the offer lends the same files
 		if err != nil {
@@ -326,11 +334,26 @@ func (p *producer) serve(ctx context.Context, srv *share.Server) error {
 		}
 		p.app.SayExported(loan.Files, p.buf.Mapped())
 		_ = loan.Close() // it does not fail
-		return srv.Offer(ctx, cli.OfferName, p.buf, app.Access(p.access), opts...)
+		return p.offer(ctx, offer, w, p.buf)
 	})
 	p.app.Result["consumers"] = w.outcome()
 	if errors.Is(context.Cause(ctx), app.ErrInterrupted) {
 		p.app.Say("interrupted", nil, "Interrupted while serving")
 	}
 	return errors.Join(w.err(), err)
+}
+
+// offer offers the memory until its consumers have left, or ctx ends.
+func (p *producer) offer(ctx context.Context, offer *share.Offer, w *watcher, memory share.Source) error {
+	if err := offer.Provide(memory); err != nil {
+		return err
+	}
+	w.serving()
+	p.sayWaiting()
+	if err := offer.Publish(ctx); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { _ = offer.Close() })()
+	<-offer.Done()
+	return offer.Err()
 }

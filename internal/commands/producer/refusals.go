@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/commands/app"
-	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // refusalPause is how long refusals are counted by kind instead of printed.
@@ -38,39 +38,39 @@ type refusal struct {
 }
 
 // see prints or counts a refusal.
-func (r *refusals) see(e share.Event, who app.Fields) {
+func (r *refusals) see(peer sock.Peer, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	kind := kindOf(e)
+	kind := kindOf(peer, err)
 	switch known := r.kinds[kind]; {
 	case known != nil:
 		known.more++
 	case len(r.kinds) == maxKinds:
 		r.others++
 	default:
-		r.begin(kind, e)
-		who["error"] = e.Err.Error()
-		r.app.Say("refused", who, "  turned a peer away: %v", e.Err)
+		r.begin(kind, peer, err)
+		who := app.Fields{"uid": peer.UID, "pid": peer.PID, "error": err.Error()}
+		r.app.Say("refused", who, "  turned a peer away: %v", err)
 	}
 }
 
 // kindOf tells refusals apart by user and reason, whatever pid the reason names.
-func kindOf(e share.Event) string {
+func kindOf(peer sock.Peer, err error) string {
 	reason := strings.Map(func(c rune) rune {
 		if '0' <= c && c <= '9' {
 			return -1
 		}
 		return c
-	}, e.Err.Error())
-	return fmt.Sprint(e.Peer.UID, " ", reason)
+	}, err.Error())
+	return fmt.Sprint(peer.UID, " ", reason)
 }
 
 // begin counts a kind, until the pause is over. It runs with mu held.
-func (r *refusals) begin(kind string, e share.Event) {
+func (r *refusals) begin(kind string, peer sock.Peer, err error) {
 	if r.kinds == nil {
 		r.kinds, r.pause = map[string]*refusal{}, r.after(refusalPause, r.close)
 	}
-	r.kinds[kind] = &refusal{uid: e.Peer.UID, err: e.Err}
+	r.kinds[kind] = &refusal{uid: peer.UID, err: err}
 }
 
 // close ends the pause, if there is one: it says how many more there were.

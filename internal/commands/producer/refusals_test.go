@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/internal/commands/app"
-	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -24,7 +23,7 @@ type refuser struct {
 
 // refuse turns a peer away.
 func (r *refuser) refuse(uid uint32, pid int, reason string) {
-	r.see(share.Event{Peer: sock.Peer{UID: uid}, Err: fmt.Errorf("pid %d: %w", pid, errors.New(reason))}, app.Fields{"uid": uid})
+	r.see(sock.Peer{UID: uid}, fmt.Errorf("pid %d: %w", pid, errors.New(reason)))
 }
 
 // over ends the last pause that began.
@@ -106,7 +105,7 @@ func TestRefusalsOfManyKinds(t *testing.T) {
 
 // The object of -json says what was counted.
 func TestRefusalsInJSON(t *testing.T) {
-	require.Regexp(t, `^{"event":"refused","error":"pid 3: no","uid":7}
+	require.Regexp(t, `^{"event":"refused","error":"pid 3: no","pid":0,"uid":7}
 {"event":"refused","error":"pid 3: no","more":1,"uid":7}
 {"event":"result",[^\n]*}\n$`, refused(t, func(r *refuser) {
 		r.refuse(7, 3, "no")

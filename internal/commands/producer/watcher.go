@@ -16,7 +16,6 @@ import (
 type watcher struct {
 	app     *app.App
 	legacy  bool
-	waiting func() // says that the producer waits for consumers
 	refused refusals
 
 	mu       sync.Mutex
@@ -27,8 +26,8 @@ type watcher struct {
 	worst    error // the one with the lowest exit code
 }
 
-func newWatcher(app *app.App, legacy bool, waiting func()) *watcher {
-	return &watcher{app: app, legacy: legacy, waiting: waiting, refused: refusals{app: app, after: time.AfterFunc}, over: func() {}}
+func newWatcher(app *app.App, legacy bool) *watcher {
+	return &watcher{app: app, legacy: legacy, refused: refusals{app: app, after: time.AfterFunc}, over: func() {}}
 }
 
 // serving says that the producer waits for consumers, until served is called.
@@ -50,9 +49,6 @@ func (w *watcher) served() {
 func (w *watcher) see(e share.Event) {
 	who := app.Fields{"consumer": e.Lease, "uid": e.Peer.UID, "pid": e.Peer.PID, "us": float64(e.Since.Nanoseconds()) / 1e3}
 	switch e.Kind {
-	case share.Offered:
-		w.serving()
-		w.waiting()
 	case share.Connected:
 		w.connected() // before it is sent anything
 		w.app.Say("connected", who, "Consumer connected")
@@ -71,8 +67,6 @@ func (w *watcher) see(e share.Event) {
 		w.verdict(e, who)
 	case share.Ended:
 		w.ended(e, who)
-	case share.PeerRefused:
-		w.refused.see(e, who)
 	}
 }
 

@@ -7,15 +7,6 @@ import (
 	"github.com/gpufd/gpufd/internal/broker"
 )
 
-// Expect makes consumers that ask for name wait until it is offered.
-func (s *Server) Expect(name string) {
-	if s.isZero() {
-		return
-	}
-	s.bring(broker.Expect{Name: name}, nil)
-	s.Start()
-}
-
 // claim takes the name, if it can be had. Consumers that ask for it wait from now on.
 func (o *Offering) claim() error {
 	s, t := o.server, o.opts
@@ -23,9 +14,9 @@ func (o *Offering) claim() error {
 	o.id = broker.OfferID(s.newID())
 	s.offerings[o.id] = o
 	work := s.step(broker.Claim{Offer: o.id, Terms: broker.Terms{
-		Record: o.Record, Leases: t.Leases, Idle: t.Idle, Grace: t.Grace, Replaces: t.Replaces, Resumes: t.Resumed, Stands: t.Stands, Fence: t.Fence.terms(),
+		Record: o.Record, Leases: t.Leases, Idle: t.Idle, Grace: t.Grace, Replaces: t.Replaces, Resumes: t.Resumed, Fence: t.Fence.terms(),
 	}})
-	err := o.refused()
+	err := o.whyRefused()
 	if o.taken {
 		delete(s.offerings, o.id)
 	}
@@ -38,8 +29,15 @@ func (o *Offering) claim() error {
 	return nil
 }
 
-// refused returns why the offering cannot have its name, or nil. It runs with the server's mu held.
+// refused returns why the offering cannot have its name, or nil.
 func (o *Offering) refused() error {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	return o.whyRefused()
+}
+
+// whyRefused is refused, with the server's mu held.
+func (o *Offering) whyRefused() error {
 	switch s := o.server; {
 	case s.ctx.Err() != nil:
 		return context.Cause(s.ctx)
@@ -47,12 +45,4 @@ func (o *Offering) refused() error {
 		return fmt.Errorf("%w: %q", ErrNameTaken, o.Record.Name)
 	}
 	return nil
-}
-
-// Working tells the consumers that wait for name that done of total bytes are ready.
-func (s *Server) Working(name string, done, total uint64) {
-	if s.isZero() {
-		return
-	}
-	s.bring(broker.Work{Name: name, Done: done, Total: total}, nil)
 }
