@@ -160,8 +160,12 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 //
 //fault:rows 82
 func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
-	for want, closed := range map[Fence]bool{Released: true, Fenced: false} {
-		t.Run(want.String(), func(t *testing.T) {
+	for name, c := range map[string]struct {
+		want   Fence
+		closed bool
+	}{"Released": {Released, false}, "Released, closed": {Released, true}, "Fenced": {Fenced, false}} {
+		want, closed := c.want, c.closed
+		t.Run(name, func(t *testing.T) {
 			_, ctx, srv := listening(t)
 			buf := newBuffer(t, ctx, 1)
 			within := time.Hour

@@ -28,8 +28,8 @@ type Offer struct {
 //
 // If the data is not there yet, the offer is pending ([WithPending]): its maker does the slow part
 // beforehand, and [Offer.Publish] is the rest. Consumers that ask meanwhile are sent the
-// descriptors, map the memory and wait for its data. Without memory (nil) the offer is pending,
-// too: consumers wait until [Offer.Provide] has given it some. They wait until their own time for
+// descriptors, map the memory and wait for its data. A pending offer may begin without memory (a nil
+// Source): consumers wait until [Offer.Provide] has given it some. They wait until their own time for
 // a step is over, which [Offer.ReportProgress] renews. One that does not attach through this
 // library could look at unfinished data.
 //
@@ -73,7 +73,8 @@ func (o *Offer) offering() *serve.Offering {
 //
 // [WithAuthorize] decides about each offer anew. The errors are those of [Server.Offer]; if the
 // name belongs to another pending offer, whose descriptors consumers have, the error is
-// [ErrNameTaken]. After an error this offer goes on. It need not be the one that has the name now.
+// [ErrNameTaken]. After an error this offer goes on. It need not be the one that has the name now. Of two
+// offers that are not pending, the later one has the name in the end, whichever is ready first.
 func (o *Offer) Supersede(src Source, opts ...OfferOption) (*Offer, error) {
 	if o.offering() == nil {
 		return nil, ErrClosed
@@ -98,13 +99,15 @@ func (o *Offer) Provide(src Source) error {
 		return err
 	}
 	if source == nil {
-		return errNoSource
+		return serve.ErrNoSource
 	}
 	return o.core.Provide(source)
 }
 
-// Publish says that the data of a pending offer is there. It waits for work on the memory first, as
-// [Server.Offer] says, until ctx ends: then the offer stays pending. After another error it is over.
+// Publish says that the data of a pending offer is there: when it returns nil, consumers have it. It waits
+// for work on the memory first, as [Server.Offer] says, until ctx ends: then the offer stays pending, and
+// Publish can be called again. After another failure the offer is over. If it was over before, the error says
+// why ([ErrWithdrawn], [ErrClosed]).
 func (o *Offer) Publish(ctx context.Context) error { return o.offering().Publish(ctx) }
 
 // ReportProgress tells the consumers that wait for the data that done of total bytes are ready, and

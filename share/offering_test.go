@@ -65,7 +65,7 @@ var expected, making sync.Map // named → *Offer
 
 // expect makes consumers of a name wait, until an offer is made of it or has failed.
 func expect(srv *Server, name string) {
-	o, err := srv.Offer(name, nil, replacing)
+	o, err := srv.Offer(name, nil, replacing, WithPending())
 	if err != nil {
 		return
 	}

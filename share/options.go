@@ -227,7 +227,8 @@ func OnEvent(f func(Event)) OfferOption {
 }
 
 // OnLease calls f with each lease when it begins, before the consumer is sent anything
-// and before [OnEvent] tells of it. f can keep the lease, to watch it and to take it back.
+// and before [OnEvent] tells of it, perhaps before [Server.Offer] has returned. f can keep the lease, to
+// watch it and to take it back.
 // It is called like the function of OnEvent, and should not wait for the lease's end.
 func OnLease(f func(*Lease)) OfferOption {
 	return offerOption(func(o *serve.Terms) {

@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 
@@ -30,9 +29,6 @@ type Descriptors struct {
 // Size returns the size of the memory, in bytes.
 func (d Descriptors) Size() uint64 { return d.Memory.Size }
 
-// errNoSource says that there is no memory to offer.
-var errNoSource = errors.New("share: no memory to offer (nil)")
-
 // source returns what serves src, or nil for nil.
 func (s *Server) source(src Source) (serve.Source, error) {
 	switch src := src.(type) {
@@ -56,7 +52,7 @@ type bufferSource struct {
 
 func (b bufferSource) Lend(o *serve.Offering) (serve.Loan, error) {
 	if b.buf == nil {
-		return serve.Loan{}, errNoSource
+		return serve.Loan{}, serve.ErrNoSource
 	}
 	l, err := b.buf.Lend()
 	if err != nil {

@@ -107,7 +107,7 @@ func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 
 // expect makes the consumer wait for the memory.
 func (p *producer) expect(h *handover) (*share.Offer, error) {
-	return p.srv.Offer(h.name, nil, share.WithLeases(1), share.WithVerdict(), share.OnEvent(h.observe), share.WithSynchronized())
+	return p.srv.Offer(h.name, nil, share.WithPending(), share.WithLeases(1), share.WithVerdict(), share.OnEvent(h.observe), share.WithSynchronized())
 }
 
 // make makes a buffer and hands it to the consumer, which has asked for it.

@@ -50,10 +50,9 @@ type name struct {
 	current  *offer     // published, or nil
 	prepared *offer     // its descriptors are there, or nil
 	beside   []*offer   // published, for sessions that resume
-	expected bool       // sessions wait, where there is no current offer
-	makers   int        // offers that are being made: when the last has failed, nothing is expected
+	makers   int        // offers that are being made: sessions wait for them, where there is no current offer
 	queue    []*session // in the order of their coming
-	done     uint64     // how far the expected offer is
+	done     uint64     // how far the next offer is
 	total    uint64
 }
 
@@ -69,14 +68,8 @@ func (b *Broker) at(text string) *name {
 
 // tidy drops the entry of a name that stands for nothing.
 func (b *Broker) tidy(text string) {
-	if n := b.names[text]; n != nil && n.current == nil && len(n.beside) == 0 && !n.expected {
+	if n := b.names[text]; n != nil && n.current == nil && len(n.beside) == 0 && n.makers == 0 {
 		delete(b.names, text)
-	}
-}
-
-func (e Expect) apply(b *Broker) {
-	if !b.closed && wire.CheckName(e.Name) == nil {
-		b.at(e.Name).expected = true
 	}
 }
 
@@ -85,7 +78,7 @@ const ProgressPause = 250 * time.Millisecond
 
 func (e Work) apply(b *Broker) {
 	n := b.names[e.Name]
-	if n == nil || !n.expected {
+	if n == nil || n.makers == 0 {
 		return
 	}
 	n.done, n.total = e.Done, e.Total

@@ -38,8 +38,7 @@ type Terms struct {
 	Leases      int           // consumers that it admits in all; 0 is no bound
 	Idle, Grace time.Duration // without a lease; after it was replaced; 0 is no bound
 	Replaces    bool          // takes its name from the offer that has it
-	Resumes     bool          // is for consumers that have mapped its memory, and does not have its name; it stands
-	Stands      bool          // ends only by Withdraw: without Leases, Idle and Grace
+	Resumes     bool          // is for consumers that have mapped its memory, and does not have its name; ends only by Retire or Withdraw
 }
 
 // An Event is something that happened. Step applies it.
@@ -47,9 +46,6 @@ type Event interface{ apply(b *Broker) }
 
 // Events of names and offers.
 type (
-	// Expect makes sessions that ask for a name wait for an offer of it.
-	Expect struct{ Name string }
-
 	// Work says how far the offer of a name is: sessions that wait for it are told.
 	Work struct {
 		Name        string
@@ -80,8 +76,12 @@ type (
 	// answers it, or Publish, if the name is another's by now; then Withdraw the offer.
 	Prepare struct{ Offer OfferID }
 
-	// Publish says that an offer's data is there.
-	Publish struct{ Offer OfferID }
+	// Publish says that an offer's data is there. InOrder: where a later offer has the name already,
+	// this one is superseded at once.
+	Publish struct {
+		Offer   OfferID
+		InOrder bool
+	}
 
 	// Supersede takes an offer's name away, because memory of that generation, of another
 	// name, has its place. Its leases go on.

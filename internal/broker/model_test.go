@@ -37,7 +37,7 @@ func walk(seed uint64, steps int) (err error) {
 	r := rand.New(rand.NewPCG(seed, 38))
 	w := &world{
 		rand: r, broker: New(Options{Consults: r.IntN(2) == 0, Hides: r.IntN(2) == 0}), now: time.Unix(1000, 0),
-		offers: map[OfferID]*worldOffer{}, sessions: map[SessionID]*worldSession{}, expected: map[string]bool{}, alive: map[ProcessID]bool{},
+		offers: map[OfferID]*worldOffer{}, sessions: map[SessionID]*worldSession{}, alive: map[ProcessID]bool{},
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -59,7 +59,6 @@ type world struct {
 	id       uint64
 	offers   map[OfferID]*worldOffer
 	sessions map[SessionID]*worldSession
-	expected map[string]bool // by Expect, until an offer of the name was published or has failed
 	alive    map[ProcessID]bool
 	closed   bool
 	trace    []string
@@ -69,7 +68,7 @@ type worldOffer struct {
 	id                                              OfferID
 	terms                                           Terms
 	prepared, published, replaced, over, superseded bool
-	begins, begun, gaveUp, finished                 bool
+	begins, begun, gaveUp, finished, stands         bool
 	blockers                                        []*worldOffer
 	newer                                           uint64
 	numbers, ended, given                           int // leases: the last number, those that count, those that go on or count
@@ -137,11 +136,7 @@ func (w *world) step() {
 	w.now = w.now.Add([]time.Duration{0, ProgressPause / 2, time.Second, 2 * time.Second}[w.rand.IntN(4)])
 	making := func(o *worldOffer) bool { return !o.over && !o.published }
 	switch w.rand.IntN(22) {
-	case 0:
-		n := w.name()
-		w.expected[n] = true
-		w.bring(Expect{n})
-	case 1:
+	case 0, 1:
 		w.bring(Work{w.name(), uint64(w.rand.IntN(10)), 10})
 	case 2, 3:
 		w.claim()
@@ -165,7 +160,7 @@ func (w *world) step() {
 			w.bring(Supersede{o.id, o.newer})
 		}
 		if o := pick(w, w.offers, func(o *worldOffer) bool { return o.published && !o.over && (o.terms.Resumes || o.replaced) }); o != nil && w.rand.IntN(3) == 0 {
-			o.terms.Stands, o.replaced = false, true
+			o.stands, o.replaced = false, true
 			w.bring(Retire{o.id})
 		}
 	case 10:
@@ -255,8 +250,8 @@ func (w *world) claim() {
 	t.Record.Memory.Generation = w.id
 	t.Fence = Fence(w.rand.IntN(3))
 	t.Replaces, t.Resumes = w.rand.IntN(2) == 0, w.rand.IntN(5) == 0
-	t.Stands = t.Resumes || w.rand.IntN(4) == 0
-	if !t.Stands {
+	o.stands = t.Resumes
+	if !t.Resumes && w.rand.IntN(4) > 0 {
 		t.Leases = w.rand.IntN(3)
 		t.Idle, t.Grace = time.Duration(w.rand.IntN(2))*5*time.Second, time.Duration(w.rand.IntN(2))*3*time.Second
 	}
@@ -305,17 +300,23 @@ func (w *world) begin(o *worldOffer, wait bool) {
 
 func (w *world) publish(o *worldOffer) {
 	free := o.terms.Resumes || w.free(o)
-	before := w.holder(o.terms.Record.Name)
-	if free {
+	before, inOrder := w.holder(o.terms.Record.Name), w.rand.IntN(2) == 0
+	switch {
+	case !free:
+	case o.terms.Resumes:
 		o.published = true
-		if !o.terms.Resumes {
-			w.expected[o.terms.Record.Name] = w.makers(o.terms.Record.Name) > 0
-			if before != nil && before != o {
-				before.replaced = true
-			}
+	case inOrder && before != nil && before.published && before.id > o.id:
+		o.replaced = true
+		w.bring(Publish{o.id, inOrder})
+		w.check(o.over && !before.replaced, "offer %d is late, and takes the name of %d", o.id, before.id)
+		return
+	default:
+		o.published = true
+		if before != nil && before != o {
+			before.replaced = true
 		}
 	}
-	w.bring(Publish{o.id})
+	w.bring(Publish{o.id, inOrder})
 }
 
 // makers counts the offers of a name that are being made.
@@ -555,12 +556,6 @@ func (w *world) seeOffer(a Action) {
 	case Over:
 		o := w.offers[a.Offer]
 		w.check(!o.over, "offer %d is over twice", o.id)
-		if !o.published && !o.terms.Resumes {
-			o.over = true
-			if w.makers(o.terms.Record.Name) == 0 {
-				w.expected[o.terms.Record.Name] = false
-			}
-		}
 		o.over, o.begins, o.why = true, false, w.reasonOf(o)
 		w.check(a.Reason == o.why, "offer %d ends %v, and not %v", o.id, a.Reason, o.why)
 	case Finished:
@@ -600,7 +595,7 @@ func (w *world) look() {
 		switch {
 		case o.over && !o.finished:
 			w.check(active > 0 || len(o.writers) > 0 && !o.gaveUp, "offer %d is over, and does not finish", o.id)
-		case o.over || o.terms.Stands || !o.published:
+		case o.over || o.stands || !o.published:
 		case o.terms.Leases > 0:
 			w.check(o.ended < o.terms.Leases, "offer %d has had all its leases, and goes on", o.id)
 			fallthrough
@@ -623,7 +618,7 @@ func (w *world) lookWaiting(s *worldSession) {
 	}
 	o := w.holder(name)
 	if o == nil {
-		w.check(w.expected[name] || w.makers(name) > 0, "session %d waits for nothing", s.id)
+		w.check(w.makers(name) > 0, "session %d waits for nothing", s.id)
 		return
 	}
 	w.check(s.want.After >= o.terms.Record.Memory.Generation, "session %d waits, and offer %d is there", s.id, o.id)
@@ -652,26 +647,16 @@ func (w *world) end() {
 		w.check(o.finished, "offer %d does not finish", o.id)
 	}
 	b := w.broker
-	w.check(len(b.names)+len(b.offers)+len(b.sessions)+len(b.process)+len(b.memory) == 0 || len(b.names) > 0 && onlyExpected(b), "something is left: %+v", b)
-}
-
-// onlyExpected reports whether what is left are names that were expected, and nothing else.
-func onlyExpected(b *Broker) bool {
-	for _, n := range b.names {
-		if n.current != nil || n.prepared != nil || len(n.beside) > 0 || n.makers > 0 || len(n.queue) > 0 {
-			return false
-		}
-	}
-	return len(b.offers)+len(b.sessions)+len(b.process)+len(b.memory) == 0
+	w.check(len(b.names)+len(b.offers)+len(b.sessions)+len(b.process)+len(b.memory) == 0, "something is left: %+v", b)
 }
 
 // An event of what has ended, or never was, does nothing.
 func TestEventsOfNothing(t *testing.T) {
 	b := New(Options{})
 	for _, e := range []Event{
-		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Retire{1}, Withdraw{1, false}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2}, Expect{"a\nb"},
+		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Retire{1}, Withdraw{1, false}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2},
 	} {
 		require.Empty(t, b.Step(time.Now(), e), "%T", e)
 	}
-	require.Equal(t, []Action{Taken{Offer: 1}}, b.Step(time.Now(), Publish{1}))
+	require.Equal(t, []Action{Taken{Offer: 1}}, b.Step(time.Now(), Publish{1, false}))
 }

@@ -16,6 +16,7 @@ import (
 type offer struct {
 	id        OfferID
 	terms     Terms
+	stands    bool // ends only by Retire or Withdraw
 	claimed   bool // counts among the makers of its name
 	described bool
 	published bool
@@ -47,8 +48,7 @@ func (o *offer) isOf(generation uint64) bool {
 }
 
 func (e Claim) apply(b *Broker) {
-	o := &offer{id: e.Offer, terms: e.Terms}
-	o.terms.Stands = o.terms.Stands || o.terms.Resumes
+	o := &offer{id: e.Offer, terms: e.Terms, stands: e.Terms.Resumes}
 	switch {
 	case b.closed:
 		b.do(Taken{Offer: o.id, Closed: true})
@@ -59,7 +59,7 @@ func (e Claim) apply(b *Broker) {
 		return
 	default:
 		n := b.at(o.name())
-		n.expected, o.claimed = true, true
+		o.claimed = true
 		n.makers++
 	}
 	b.offers[o.id] = o
@@ -111,8 +111,13 @@ func (e Publish) apply(b *Broker) {
 		b.do(Taken{e.Offer, b.closed})
 		return
 	}
-	o.published = true
 	n := b.at(o.name())
+	if e.InOrder && !o.terms.Resumes && n.current != nil && n.current.id > o.id {
+		o.replaced = true
+		b.end(o, o.endReason(false), false)
+		return
+	}
+	o.published = true
 	if o.terms.Resumes {
 		n.beside = append(n.beside, o)
 		return
@@ -142,7 +147,7 @@ func (e Publish) apply(b *Broker) {
 func (b *Broker) doneMaking(o *offer, n *name) {
 	o.claimed = false
 	if n.makers--; n.makers == 0 {
-		n.expected, n.done, n.total = false, 0, 0
+		n.done, n.total = 0, 0
 	}
 }
 
@@ -193,7 +198,7 @@ func (e Supersede) apply(b *Broker) {
 
 func (e Retire) apply(b *Broker) {
 	if o := b.offers[e.Offer]; o != nil && (o.terms.Resumes || o.replaced) {
-		o.terms.Stands, o.replaced = false, true
+		o.stands, o.replaced = false, true
 		b.endIfDone(o)
 	}
 }
@@ -244,7 +249,7 @@ func (b *Broker) unname(o *offer) {
 	if o.claimed {
 		b.doneMaking(o, n)
 	}
-	if !n.expected {
+	if n.makers == 0 {
 		for _, s := range slices.Clone(n.queue) {
 			text := o.name()
 			if b.opts.Hides {
@@ -269,7 +274,7 @@ func (b *Broker) endIfDone(o *offer) {
 	switch {
 	case o.over:
 		b.finish(o)
-	case t.Stands || !o.published:
+	case o.stands || !o.published:
 	case t.Leases > 0 && o.ended >= t.Leases, o.replaced && active == 0:
 		b.end(o, o.endReason(false), false)
 	default:

@@ -18,9 +18,10 @@ type plant struct{ file, old, with string }
 
 var plants = map[string]plant{
 	"waiters are forgotten":              {"offer.go", "before, waiting := n.current, n.queue", "before, waiting := n.current, n.queue; if FAULT { waiting = nil }"},
-	"a failed offer keeps its queue":     {"offer.go", "if !n.expected {\n", "if !n.expected && !FAULT {\n"},
-	"one failed maker ends the wait":     {"offer.go", "n.makers--; n.makers == 0", "n.makers--; n.makers == 0 || FAULT"},
+	"a failed offer keeps its queue":     {"offer.go", "if n.makers == 0 {\n", "if n.makers == 0 && !FAULT {\n"},
+	"one failed maker ends the wait":     {"offer.go", "if o.claimed {\n\t\tb.doneMaking(o, n)\n", "if o.claimed {\n\t\tb.doneMaking(o, n)\n\t\tif FAULT {\n\t\t\tn.makers = 0\n\t\t}\n"},
 	"a name is taken twice":              {"offer.go", "(n.current != nil && !o.terms.Replaces ||", "(n.current != nil && !o.terms.Replaces && !FAULT ||"},
+	"an earlier offer takes the name":    {"offer.go", "n.current.id > o.id {", "n.current.id > o.id && !FAULT {"},
 	"a prepared name is taken":           {"offer.go", "n.prepared != nil && n.prepared != o)", "n.prepared != nil && n.prepared != o && !FAULT)"},
 	"the data is not announced":          {"offer.go", "if s.state == stateGranted {\n\t\t\ts.state = stateServed", "if s.state == stateGranted && !FAULT {\n\t\t\ts.state = stateServed"},
 	"replaced consumers hear nothing":    {"offer.go", "b.tellNewer(o, by)\n\tif o.terms.Grace > 0 {", "if !FAULT { b.tellNewer(o, by) }\n\tif o.terms.Grace > 0 {"},
@@ -34,7 +35,7 @@ var plants = map[string]plant{
 	"an end leaves what was prepared":    {"offer.go", "if n.prepared == o {", "if n.prepared == o && !FAULT {"},
 	"an end leaves offers beside":        {"offer.go", "n.beside = without(n.beside, o)", "if !FAULT { n.beside = without(n.beside, o) }"},
 	"the limit of leases does not end":   {"offer.go", "case t.Leases > 0 && o.ended >= t.Leases,", "case t.Leases > 0 && o.ended >= t.Leases && !FAULT,"},
-	"a retired offer goes on":            {"offer.go", "o.terms.Stands, o.replaced = false, true", "o.terms.Stands, o.replaced = FAULT, true"},
+	"a retired offer goes on":            {"offer.go", "o.stands, o.replaced = false, true", "o.stands, o.replaced = FAULT, true"},
 	"a replaced offer goes on":           {"offer.go", "o.replaced && active == 0:", "o.replaced && active == 0 && !FAULT:"},
 	"no timer of grace":                  {"offer.go", "b.do(Timer{o.id, o.graceAt})", "if !FAULT { b.do(Timer{o.id, o.graceAt}) }"},
 	"no timer of idleness":               {"offer.go", "if o.terms.Idle > 0 && o.places", "if o.terms.Idle > 0 && !FAULT && o.places"},

@@ -87,7 +87,7 @@ func (b *Broker) attend(s *session, allowed *offer) {
 		b.wait(s, o.name())
 	case o != nil:
 		b.grant(s, o)
-	case n != nil && n.expected:
+	case n != nil && n.makers > 0:
 		s.state, s.waitsFor = stateQueued, text
 		n.queue = append(n.queue, s)
 		b.wait(s, text)
@@ -99,7 +99,7 @@ func (b *Broker) attend(s *session, allowed *offer) {
 // wait lets a session wait for the next offer of a name.
 func (b *Broker) wait(s *session, text string) {
 	b.do(Wait{s.id})
-	if n := b.names[text]; n != nil && n.expected {
+	if n := b.names[text]; n != nil && n.makers > 0 {
 		b.report(s, n)
 	}
 }
@@ -131,7 +131,7 @@ func (b *Broker) nameFor(s *session) string {
 		if n.current != nil {
 			published = append(published, text)
 		}
-		if n.expected {
+		if n.makers > 0 {
 			expected = append(expected, text)
 		}
 	}

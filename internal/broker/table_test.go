@@ -33,7 +33,7 @@ type tableStep struct {
 	Then  []map[string]any
 }
 
-var events = types(Expect{}, Work{}, Claim{}, Describe{}, AwaitWriters{}, Prepare{}, Publish{}, Supersede{}, Retire{}, Withdraw{}, GiveUp{}, Tick{}, Close{},
+var events = types(Work{}, Claim{}, Describe{}, AwaitWriters{}, Prepare{}, Publish{}, Supersede{}, Retire{}, Withdraw{}, GiveUp{}, Tick{}, Close{},
 	Ask{}, Answer{}, Map{}, Revoke{}, Leave{}, Gone{}, Die{}, Lose{})
 
 func types(all ...Event) map[string]reflect.Type {

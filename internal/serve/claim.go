@@ -7,7 +7,7 @@ import (
 	"github.com/gpufd/gpufd/internal/broker"
 )
 
-// claim takes the name, if it can be had. Consumers that ask for it wait from now on.
+// claim takes the name, if it can be had. Consumers that ask for it wait from now on. It acquires the offering.
 func (o *Offering) claim() error {
 	s, t := o.server, o.opts
 	s.mu.Lock()
@@ -20,6 +20,8 @@ func (o *Offering) claim() error {
 	if o.taken {
 		delete(s.offerings, o.id)
 	}
+	o.making = true
+	o.work.Add(1)
 	s.mu.Unlock()
 	performAll(work)
 	if err != nil {
@@ -29,16 +31,11 @@ func (o *Offering) claim() error {
 	return nil
 }
 
-// refused returns why the offering cannot have its name, or nil.
-func (o *Offering) refused() error {
-	o.server.mu.Lock()
-	defer o.server.mu.Unlock()
-	return o.whyRefused()
-}
-
-// whyRefused is refused, with the server's mu held.
+// whyRefused returns why the offering cannot have its name, or nil. It runs with the server's mu held.
 func (o *Offering) whyRefused() error {
 	switch s := o.server; {
+	case IsClosed(o.over):
+		return o.cause
 	case s.ctx.Err() != nil:
 		return context.Cause(s.ctx)
 	case o.taken:

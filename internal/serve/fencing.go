@@ -31,16 +31,22 @@ func (f *FenceTerms) terms() broker.Fence {
 	return broker.Fenced
 }
 
+// boundFence bounds the waits for fences, from now on, until the returned function is called.
+func (o *Offering) boundFence() (stop func() bool) {
+	f := o.opts.Fence
+	if f == nil {
+		return func() bool { return true }
+	}
+	return time.AfterFunc(f.Within, func() { o.unfence(fmt.Errorf("not within %s: %w", f.Within, context.DeadlineExceeded)) }).Stop
+}
+
 // awaitFinished waits until the offer's leases have ended and its fences have passed, as WithFence
 // says.
 func (o *Offering) awaitFinished() {
-	if f := o.opts.Fence; f != nil {
-		defer time.AfterFunc(f.Within, func() { o.unfence(fmt.Errorf("not within %s: %w", f.Within, context.DeadlineExceeded)) }).Stop()
-		select {
-		case <-o.finished:
-		case <-o.fence.Done():
-			o.server.bring(broker.GiveUp{Offer: o.id}, nil)
-		}
+	select {
+	case <-o.finished:
+	case <-o.fence.Done():
+		o.server.bring(broker.GiveUp{Offer: o.id}, nil)
 	}
 	<-o.finished
 }
@@ -92,15 +98,20 @@ func (o *Offering) isOfSameMemory(x *Offering) bool {
 // awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.
 // If it must not wait, it fails instead.
 func (o *Offering) awaitEarlier(ctx context.Context, wait bool) error {
-	begun := make(chan struct{})
-	o.server.mu.Lock()
-	none := len(o.server.fencing) == 0
-	o.begun, o.inUse = begun, nil
-	o.server.mu.Unlock()
-	if none { // the time until the first consumer has the memory counts
+	s := o.server
+	s.mu.Lock()
+	var work []*session
+	none := len(s.fencing) == 0 // the time until the first consumer has the memory counts
+	if !none && o.inUse == nil {
+		o.begun = make(chan struct{})
+		work = s.step(broker.AwaitWriters{Offer: o.id, Wait: wait})
+	}
+	begun := o.begun
+	s.mu.Unlock()
+	performAll(work)
+	if none {
 		return nil
 	}
-	o.server.bring(broker.AwaitWriters{Offer: o.id, Wait: wait}, nil)
 	select {
 	case <-begun:
 	case <-o.over:

@@ -105,6 +105,17 @@ func takeAndLeave(ctx context.Context, from *sock.Conn, path string) error {
 	return errors.Join(err, sock.CloseFiles(files), l.Close())
 }
 
+// enter counts work among what Close waits for.
+func (s *Server) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	s.work.Add(1)
+	return nil
+}
+
 // awaitAttached waits until each consumer that has a lease has mapped the memory, or ctx is done.
 func (s *Server) awaitAttached(ctx context.Context) {
 	s.mu.Lock()
@@ -123,10 +134,22 @@ func (s *Server) awaitAttached(ctx context.Context) {
 	}
 }
 
-// noteAttached notes that a consumer with a lease has mapped the memory, or has gone.
-func (s *Server) noteAttached() {
+// noteAttaching notes that the consumer was told that the data is there, and has not mapped the memory yet.
+// It runs with the server's mu held.
+func (l *Lease) noteAttaching() {
+	l.attaching = true
+	l.offering.server.attaching++
+}
+
+// noteAttached notes that the consumer has mapped the memory, or has gone.
+func (l *Lease) noteAttached() {
+	s := l.offering.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !l.attaching {
+		return
+	}
+	l.attaching = false
 	if s.attaching--; s.attaching == 0 && s.attached != nil {
 		close(s.attached)
 		s.attached = nil

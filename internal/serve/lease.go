@@ -32,6 +32,8 @@ type Lease struct {
 	mapped bool // the consumer has mapped the memory
 	failed bool // the consumer could not attach: it has nothing mapped
 
+	attaching bool // counts among those that Settle waits for; under server.mu
+
 	cursors *os.File // memory of this lease alone, or nil
 	refused error    // why the application turns the consumer away, or nil
 
@@ -53,7 +55,6 @@ func newLease(o *Offering, x *session, number int) *Lease {
 		x.watch.leased.Store(true)
 	}
 	o.work.Add(1)
-	o.server.attaching++
 	return l
 }
 
@@ -192,7 +193,7 @@ func (l *Lease) sendOffer(pending bool, send sendFunc) error {
 func (l *Lease) confirm(send sendFunc) error {
 	if !l.told {
 		l.told = true
-		l.offering.server.noteAttached()
+		l.noteAttached()
 		l.tell(Mapped, nil)
 	}
 	r := l.offering.Record

@@ -75,9 +75,7 @@ func (l *Lease) end(reason error) {
 	open := l.sayLast(reason)
 	l.reason = join(reason, open)
 	l.fence.Released = l.transport.Left || l.hasNothing()
-	if !l.told {
-		s.noteAttached()
-	}
+	l.noteAttached()
 	s.mu.Lock()
 	work := s.step(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.Released, Open: open != nil})
 	s.keepWatching(l.session)

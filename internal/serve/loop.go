@@ -16,13 +16,8 @@ func (s *Server) bring(e broker.Event, by *session) {
 	s.mu.Lock()
 	work := s.step(e)
 	s.mu.Unlock()
-	calls := false // the application's functions run on the goroutines of Provide, Publish and connections
-	switch e.(type) {
-	case broker.Publish, broker.Prepare:
-		calls = true
-	}
 	for _, x := range work {
-		x.perform(x == by, x == by || calls)
+		x.perform(x == by, x == by)
 	}
 }
 
@@ -64,9 +59,13 @@ func (x *session) note(a broker.Action) bool {
 		}
 	case broker.Grant:
 		x.lease, x.served = newLease(x.server.offerings[a.Offer], x, a.Number), !a.Pending
+		if x.served {
+			x.lease.noteAttaching()
+		}
 		return false
 	case broker.Complete:
 		x.served = true
+		x.lease.noteAttaching()
 		return false
 	default:
 		return false
@@ -87,7 +86,7 @@ func (s *Server) apply(a broker.Action) {
 	case broker.Timer:
 		s.offerings[a.Offer].tickAt(a.At)
 	case broker.Over:
-		s.offerings[a.Offer].noteOver(a.Idle)
+		s.offerings[a.Offer].noteOver(a)
 	case broker.WritersDone:
 		s.offerings[a.Offer].noteBegun(a, s.offerings[a.By])
 	case broker.Finished:

@@ -28,9 +28,8 @@ type Offering struct {
 	server *Server
 	opts   *Terms
 
-	making sync.Mutex // held by Provide and Publish
-	source Source     // or nil, before Provide
-	made   bool       // the memory is lent
+	source Source // or nil, before Provide
+	made   bool   // the descriptors are the offer's, and not the caller's
 
 	Record  wire.Offer // what consumers are told, but for the descriptors in a record
 	loan    Loan
@@ -44,7 +43,7 @@ type Offering struct {
 	fence    context.Context // until fences are waited for no longer
 	unfence  context.CancelCauseFunc
 	memory   broker.MemoryID
-	work     sync.WaitGroup // leases, and calls of onEvent
+	work     sync.WaitGroup // leases, calls of OnEvent, and Provide or Publish
 	replaced chan struct{}  // closed when another has its name
 	finished chan struct{}  // closed when leases and fences are over; then the next two stay
 	open     error          // consumers may have legacy memory open
@@ -52,6 +51,7 @@ type Offering struct {
 	done     chan struct{}  // closed when the memory is given back
 
 	// Under server.mu:
+	making    bool // Provide or Publish is at work
 	published bool
 	unknown   error         // why the first lease's process of unknown end is unknown, or nil
 	taken     bool          // it cannot have its name
@@ -64,7 +64,7 @@ type Offering struct {
 }
 
 // Offer takes a name. Consumers that ask for it wait, until the memory is provided and published, which
-// Offer does as soon as it can unless the offer is pending. Without memory it is pending.
+// Offer does as soon as it can unless the offer is pending. A pending offer may be without memory.
 func (s *Server) Offer(name string, source Source, terms *Terms) (*Offering, error) {
 	if s.isZero() {
 		return nil, ErrClosed
@@ -72,7 +72,9 @@ func (s *Server) Offer(name string, source Source, terms *Terms) (*Offering, err
 	if err := errors.Join(wire.CheckName(name), wire.CheckAccess(terms.Access)); err != nil {
 		return nil, err
 	}
-	terms.Pending = terms.Pending || source == nil
+	if source == nil && !terms.Pending {
+		return nil, ErrNoSource
+	}
 	o := &Offering{server: s, opts: terms, over: make(chan struct{}), replaced: make(chan struct{}), finished: make(chan struct{}), done: make(chan struct{})}
 	o.Record.Name, o.Record.Access = name, terms.Access
 	o.ctx, o.cancel = context.WithCancelCause(s.ctx)
@@ -84,39 +86,73 @@ func (s *Server) Offer(name string, source Source, terms *Terms) (*Offering, err
 	}
 	if source == nil {
 		terms.Data = bytes.Clone(terms.Data)
+		o.made = true
+		o.release()
 		return o, nil
 	}
-	err := o.Provide(source)
+	o.source = source
+	err := o.provide()
 	if err == nil && !terms.Pending {
-		err = o.publishSoon()
+		return o.publishSoon()
 	}
+	return o.settle(err)
+}
+
+// settle ends the making of an offer: with an error the descriptors stay the caller's, and nobody has them.
+func (o *Offering) settle(err error) (*Offering, error) {
+	o.made = err == nil
+	o.release()
 	if err != nil {
-		o.making.Lock()
-		o.made = false
-		o.making.Unlock()
 		return nil, join(err, o.end(err))
 	}
 	return o, nil
 }
 
-// Provide gives a pending offer its memory, which is borrowed from now on. Consumers are sent the
-// descriptors. After an error the offer is over.
-func (o *Offering) Provide(source Source) error {
+// acquire begins to provide or publish a pending offer, which others may not do meanwhile. Its end waits for
+// release. The application's functions, which run in between, may call the offer: so it is no lock.
+func (o *Offering) acquire() error {
 	if o.isZero() {
 		return ErrClosed
 	}
-	o.making.Lock()
-	defer o.making.Unlock()
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
 	switch {
 	case IsClosed(o.over):
-		return o.ended()
-	case o.source != nil:
+		return o.cause
+	case !o.opts.Pending:
+		return errors.New("share: the offer is not pending: it is published as soon as it can be")
+	case o.published:
+		return errors.New("share: the offer is published")
+	case o.making:
+		return errors.New("share: another call provides or publishes the offer just now")
+	}
+	o.making = true
+	o.work.Add(1)
+	return nil
+}
+
+// release undoes acquire.
+func (o *Offering) release() {
+	o.server.mu.Lock()
+	o.making = false
+	o.server.mu.Unlock()
+	o.work.Done()
+}
+
+// Provide gives a pending offer its memory, which is borrowed from now on. Consumers are sent the
+// descriptors. After an error the offer is over.
+func (o *Offering) Provide(source Source) error {
+	if err := o.acquire(); err != nil {
+		return err
+	}
+	defer o.release()
+	if o.source != nil {
 		return errors.New("share: the offer has its memory")
 	}
 	o.source = source
 	err := o.provide()
 	if o.made = err == nil; !o.made {
-		o.withdraw(err, nil)
+		o.withdraw(err, err)
 	}
 	return err
 }
@@ -147,8 +183,7 @@ func (o *Offering) provide() (err error) {
 	m := o.Record
 	m.Pending = true
 	o.early = o.parcels(m)
-	o.server.bring(broker.Prepare{Offer: o.id}, nil)
-	return o.refused()
+	return o.advance(broker.Prepare{Offer: o.id})
 }
 
 // Publish says that the data of a pending offer is there, after a wait for work on the memory.
@@ -157,18 +192,12 @@ func (o *Offering) Publish(ctx context.Context) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
-	if o.isZero() {
-		return ErrClosed
+	if err := o.acquire(); err != nil {
+		return err
 	}
-	o.making.Lock()
-	defer o.making.Unlock()
-	switch {
-	case IsClosed(o.over):
-		return o.ended()
-	case o.source == nil:
+	defer o.release()
+	if o.source == nil {
 		return errors.New("share: the offer has no memory yet: provide it first")
-	case o.published:
-		return errors.New("share: the offer is published")
 	}
 	err := o.publish(ctx)
 	if err != nil && plain.ContextErr(ctx) == nil {
@@ -185,10 +214,7 @@ func (o *Offering) publish(ctx context.Context) error {
 	if err := o.synchronize(ctx); err != nil {
 		return err
 	}
-	if err := plain.ContextErr(ctx); err != nil {
-		return err
-	}
-	return o.publishNow()
+	return o.advance(broker.Publish{Offer: o.id, InOrder: !o.opts.Pending})
 }
 
 // atOnce is how long Offer waits for work on the memory. A device that is idle takes microseconds.
@@ -196,46 +222,41 @@ const atOnce = 10 * time.Millisecond
 
 // publishSoon publishes the offering: at once, or when there is no work on the memory any more and nobody
 // may write it on account of an earlier offer.
-func (o *Offering) publishSoon() error {
+func (o *Offering) publishSoon() (*Offering, error) {
 	ctx, cancel := context.WithTimeout(o.ctx, atOnce)
 	defer cancel()
-	err := o.Publish(ctx)
+	err := o.publish(ctx)
 	if err == nil || ctx.Err() == nil || o.ctx.Err() != nil {
-		return err
+		return o.settle(err)
 	}
-	s := o.server
-	if err := s.enter(); err != nil {
-		return err
-	}
+	o.made = true
 	go func() {
-		defer s.work.Done()
-		_ = o.Publish(o.ctx) // Err says why it fails
+		defer o.release()
+		if err := o.publish(o.ctx); err != nil {
+			o.withdraw(err, err)
+		}
 	}()
-	return nil
+	return o, nil
 }
 
-// publishNow publishes the offering: from now on consumers get it.
-func (o *Offering) publishNow() error {
+// advance brings Prepare or Publish, and returns why the offering cannot be prepared or published.
+func (o *Offering) advance(e broker.Event) error {
 	s := o.server
-	s.bring(broker.Publish{Offer: o.id}, nil)
-	if err := o.refused(); err != nil {
-		return err
-	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	o.published = true
-	return nil
-}
-
-// enter counts an offer among what Close waits for.
-func (s *Server) enter() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ctx.Err() != nil {
-		return context.Cause(s.ctx)
+	err := o.whyRefused()
+	var work []*session
+	if err == nil {
+		work = s.step(e)
+		err = o.whyRefused() // before a consumer is through with it
 	}
-	s.work.Add(1)
-	return nil
+	if _, is := e.(broker.Publish); is && err == nil {
+		o.published = true
+	}
+	s.mu.Unlock()
+	for _, x := range work {
+		x.perform(false, true)
+	}
+	return err
 }
 
 // synchronize waits for work on the memory, unless the caller has.
@@ -257,26 +278,29 @@ func (o *Offering) synchronize(ctx context.Context) error {
 func (o *Offering) withdraw(cause, failure error) {
 	s := o.server
 	s.mu.Lock()
-	if !IsClosed(o.over) {
+	if o.cause == nil {
 		o.cause, o.failure = cause, failure
 	}
-	restarting := s.successor
+	work := s.step(broker.Withdraw{Offer: o.id, Restarting: s.successor})
 	s.mu.Unlock()
-	s.bring(broker.Withdraw{Offer: o.id, Restarting: restarting}, nil)
+	performAll(work)
 }
 
 // noteOver notes that the offering is over, and why, and gives the memory back when nobody has it any
 // more. It runs with the server's mu held.
-func (o *Offering) noteOver(idle bool) {
+func (o *Offering) noteOver(a broker.Over) {
 	s := o.server
 	switch {
 	case s.ctx.Err() != nil:
 		o.cause = context.Cause(s.ctx)
 		o.failure = o.cause
-	case o.cause == nil:
+	case o.cause != nil:
+	case a.Reason == broker.Superseded:
+		o.cause = ErrSuperseded
+	default:
 		o.cause = ErrWithdrawn
 	}
-	if idle {
+	if a.Idle {
 		o.failure = fmt.Errorf("%w: none within %s", ErrNoConsumer, o.opts.Idle)
 	}
 	o.cancel(o.cause)
@@ -290,8 +314,7 @@ func (o *Offering) noteOver(idle bool) {
 // giveBack gives the memory back when nobody has it any more.
 func (o *Offering) giveBack() {
 	defer close(o.done)
-	o.making.Lock() // Provide may be borrowing it
-	defer o.making.Unlock()
+	defer o.boundFence()()
 	o.work.Wait()
 	o.awaitFinished()
 	o.unfence(ErrClosed)

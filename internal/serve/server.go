@@ -35,7 +35,7 @@ type Server struct {
 	finished  []broker.OfferID            // by this step
 	watched   map[broker.ProcessID]*Watch // for offers that wait for their ends
 	successor bool                        // another process has, or will have, the names: leases end for a restart
-	attaching int                         // leases whose consumers have not mapped the memory yet
+	attaching int                         // leases whose consumers have not mapped the memory yet, though its data is there
 	attached  chan struct{}               // closed when there is none; nil if nobody waits for that
 }
 

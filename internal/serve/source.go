@@ -21,6 +21,9 @@ type Source interface {
 	Vouch() error                          // fails if it is not what was lent any more
 }
 
+// ErrNoSource says that there is no memory to offer.
+var ErrNoSource = errors.New("share: no memory to offer (nil); an offer whose memory comes later is pending")
+
 // A Loan is an offering's hold on its memory.
 type Loan struct {
 	Memory gpumem.Descriptor

@@ -113,7 +113,7 @@ func TestTerminalShowsHowMuchIsFilled(t *testing.T) {
 	srv, err := share.Listen(socket)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, srv.Close()) }()
-	offer, err := srv.Offer(cli.OfferName, nil)
+	offer, err := srv.Offer(cli.OfferName, nil, share.WithPending())
 	require.NoError(t, err)
 	offer.ReportProgress(1<<20, 4<<20)
 	term := newTerminal(t, 100)

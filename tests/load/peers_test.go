@@ -184,11 +184,11 @@ func produceAndDie(do task) error {
 	if do.What == dieListening {
 		die()
 	}
-	offer := testenv.Got(srv.Offer(cli.OfferName, nil, offered(do.Salt, func(e share.Event) {
+	offer := testenv.Got(srv.Offer(cli.OfferName, nil, append(offered(do.Salt, func(e share.Event) {
 		if e.Kind.String() == do.What && e.Lease >= do.Count {
 			die()
 		}
-	})...))
+	}), share.WithPending())...))
 	if do.What == dieExpecting {
 		time.AfterFunc(do.After, die)
 		select {}

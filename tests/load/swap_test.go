@@ -84,7 +84,7 @@ func newSwapper(t *testing.T, s *programs.Scene, buffers int) *swapper {
 	dev := cutest.Device(t)
 	srv, err := share.Listen(s.Socket)
 	require.NoError(t, err)
-	first, err := srv.Offer(cli.OfferName, nil) // those who come early wait
+	first, err := srv.Offer(cli.OfferName, nil, share.WithPending()) // those who come early wait
 	require.NoError(t, err)
 	w := &swapper{t: t, st: &stage{dev: dev, ctx: cutest.Context(t, dev)}, current: first, free: make(chan *vmm.Buffer, buffers)}
 	for range buffers {

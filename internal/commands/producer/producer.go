@@ -105,7 +105,7 @@ func (p *producer) expect(srv *share.Server, w *watcher) (*share.Offer, error) {
 	if p.consumers > 0 {
 		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
 	}
-	return srv.Offer(cli.OfferName, nil, opts...)
+	return srv.Offer(cli.OfferName, nil, append(opts, share.WithPending())...)
 }
 
 // check checks what flag parsing cannot.

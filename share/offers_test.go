@@ -1,0 +1,160 @@
+package share
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/internal/wire"
+	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// awaitOver waits for the end of an offer, and returns why.
+func awaitOver(t testing.TB, o *Offer) error {
+	t.Helper()
+	select {
+	case <-o.Done():
+		return o.Err()
+	case <-soon(t).Done():
+		require.FailNow(t, "the offer does not end")
+		return nil
+	}
+}
+
+// An offer without memory is one on purpose.
+func TestOfferOfNothing(t *testing.T) {
+	_, _, srv := listening(t)
+	for _, src := range []Source{nil, (*vmm.Buffer)(nil)} {
+		_, err := srv.Offer("data", src)
+		require.ErrorContains(t, err, "no memory to offer (nil)")
+	}
+	o := ok(srv.Offer("data", nil, WithPending()))(t)
+	require.ErrorContains(t, o.Publish(soon(t)), "provide it first")
+	require.ErrorContains(t, o.Provide((*vmm.Buffer)(nil)), "no memory to offer (nil)")
+	require.ErrorContains(t, awaitOver(t, o), "no memory to offer (nil)", "what failed later is in Err")
+}
+
+// Of two that supersede an offer, the one that was offered later has the name, whichever is ready first.
+func TestOffersTakeTheNameInOrder(t *testing.T) {
+	warmUp(t)
+	dev, ctx, srv := listening(t)
+	first := ok(srv.Offer("data", newBuffer(t, ctx, 1), WithSynchronized()))(t)
+	busy := newBuffer(t, ctx, 2)
+	h := holding(t, ctx, busy)
+	second := ok(first.Supersede(busy))(t)
+	third := ok(first.Supersede(newBuffer(t, ctx, 3), WithSynchronized()))(t)
+	require.NoError(t, awaitOver(t, first))
+	require.NoError(t, h.letGo())
+	require.NoError(t, awaitOver(t, second))
+	require.EqualValues(t, 3, attached(t, srv, "data", dev).Size())
+	require.NoError(t, third.Close())
+}
+
+// A Publish whose context ends leaves the offer pending, and can be called again. It waits for what may
+// write the memory, and hears of it as often as it asks.
+func TestPublishIsCalledAgain(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	before := ok(srv.Offer("before", buf, WithAccess(ReadWrite), WithFence(Released, time.Minute), WithSynchronized()))(t)
+	att := attached(t, srv, "before", dev, WithAccess(ReadWrite))
+	o := ok(srv.Offer("data", buf, WithPending()))(t)
+	ended := make(chan error, 1)
+	go func() { ended <- before.Close() }()
+	require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
+	for range 3 {
+		require.ErrorIs(t, o.Publish(briefly(t)), context.DeadlineExceeded)
+	}
+	require.NoError(t, att.Close())
+	require.NoError(t, <-ended)
+	require.NoError(t, o.Publish(soon(t)))
+	require.ErrorContains(t, o.Publish(soon(t)), "is published")
+	require.NoError(t, o.Close())
+	require.ErrorIs(t, o.Publish(soon(t)), ErrWithdrawn)
+}
+
+// A pending offer whose memory may still be written in the end says so whenever it is published.
+func TestPublishOfMemoryThatMayBeWritten(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	before := ok(srv.Offer("before", buf, WithAccess(ReadWrite), WithFence(Released, time.Second/2), WithSynchronized()))(t)
+	att := attached(t, srv, "before", dev, WithAccess(ReadWrite))
+	o := ok(srv.Offer("data", buf, WithPending()))(t)
+	var who *FenceError
+	require.ErrorAs(t, before.Close(), &who)
+	require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
+	require.NoError(t, o.Publish(soon(t)), "the earlier offer is over, and was never waited for")
+	require.NoError(t, o.Close())
+}
+
+// The application may call the offer from its functions, while it is published or prepared.
+func TestFunctionsOfAnOfferCallIt(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	var o *Offer
+	said := make(chan error, 2)
+	o = ok(srv.Offer("data", nil, WithPending(), OnLease(func(*Lease) { said <- o.Publish(soon(t)) }), OnEvent(func(e Event) {
+		if e.Kind == Sent {
+			said <- o.Provide(nil)
+		}
+	})))(t)
+	early(t, srv, wants(dev))
+	require.NoError(t, o.Provide(newBuffer(t, ctx, 1)))
+	require.Error(t, <-said)
+	require.Error(t, <-said)
+	require.NoError(t, o.Publish(soon(t)))
+	require.NoError(t, o.Close())
+}
+
+// Descriptors stay the caller's if the offer cannot be made, whatever ends it.
+func TestDescriptorsOfAnOfferThatFails(t *testing.T) {
+	_, ctx, srv := listening(t)
+	memory, files := kept(t, ctx, 5, 1)
+	defer func() { require.NoError(t, sock.CloseFiles(files)) }()
+	for name, opts := range map[string][]OfferOption{"taken": nil, "data": {WithData(make([]byte, MaxData+1))}, "closed": nil} {
+		switch name {
+		case "taken":
+			o := ok(srv.Offer("taken", nil, WithPending()))(t)
+			defer func() { require.NoError(t, o.Close()) }()
+			require.NoError(t, o.Provide(newBuffer(t, ctx, 1)))
+		case "closed":
+			srv = listen(t)
+			require.NoError(t, srv.Close())
+		}
+		_, err := srv.Offer(name, Descriptors{memory, files}, opts...)
+		require.Error(t, err, name)
+		for _, f := range files {
+			require.NoError(t, errOf(f.Stat()), name)
+		}
+	}
+}
+
+// Shutdown waits for nobody whose data is not there.
+func TestShutdownOfAPendingOffer(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	o := ok(srv.Offer("data", newBuffer(t, ctx, 1), WithPending()))(t)
+	conn := asked(t, srv, wants(dev))
+	require.True(t, heard(t, conn).(wire.Offer).Pending)
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Shutdown(context.Background()) }()
+	require.Equal(t, wire.EndRestarting, heard(t, conn).(wire.Revoke).Reason)
+	require.NoError(t, conn.Close())
+	require.NoError(t, <-ended)
+	require.ErrorIs(t, awaitOver(t, o), ErrClosed)
+}
+
+// An offer that ends while it is published has an error, or was published.
+func TestPublishAndEnd(t *testing.T) {
+	_, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	for range 200 {
+		o := ok(srv.Offer("data", buf, WithPending(), WithSynchronized()))(t)
+		ended := make(chan error, 1)
+		go func() { ended <- o.Close() }()
+		if err := o.Publish(soon(t)); err != nil {
+			require.ErrorIs(t, err, ErrWithdrawn)
+		}
+		require.NoError(t, <-ended)
+	}
+}
