@@ -89,7 +89,7 @@ func TestWriterIsReplaced(t *testing.T) {
 	r := newReader(t, ctx, srv)
 	buf := ok(vmm.New(dev, 64))(t)
 	t.Cleanup(func() { require.NoError(t, buf.Close()) })
-	replaced := ok(w.offer.Supersede(buf))(t)
+	replaced := ok(w.offer.Supersede(buf, nil))(t)
 	<-r.Attachment().Superseded()
 	put(t, ctx, w)
 	require.NoError(t, r.Release(requireFrame(t, ctx, r, 1)))

@@ -202,7 +202,7 @@ func TestFault95_NonsenseOfWhoJoins(t *testing.T) {
 	left := make(chan Gone, 2)
 	newWriter(t, ctx, srv, 4, 64, OnGone(func(g Gone) { left <- g }))
 	for _, o := range []*readerOptions{{policy: 4, join: Next}, {policy: 0, join: Next}, {policy: Block, join: 3}} {
-		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), o.attaching()...))(t)
+		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), o.attaching()))(t)
 		require.ErrorIs(t, errOf(join(soon(t), att, ctx, o)), ErrDropped)
 		require.ErrorIs(t, gone(t, left).Err, ErrCursor)
 		require.NoError(t, att.Close())
@@ -318,7 +318,7 @@ func TestFault95_HeadOfTheCursors(t *testing.T) {
 	ctx, srv := listening(t)
 	newWriter(t, ctx, srv, 4, 64)
 	for off, v := range map[int]uint64{offMagic: 1, offVersion: 2, offSlots: 5, offSlotSize: 0, offStride: 1 << 40, offFlags: 2, offGeneration: 1} {
-		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), share.WithCursorsOf(maxCursorSize)))(t)
+		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), &share.AttachOptions{MaxCursors: maxCursorSize}))(t)
 		w := ok(mapWords(att.Cursors().Fd(), 8192))(t)
 		w.store(off, v)
 		o := ok(newReaderOptions(nil))(t)

@@ -34,7 +34,7 @@ func soon(t testing.TB) context.Context {
 // listen is a server at a socket of the test's own.
 func listen(t testing.TB) *share.Server {
 	t.Helper()
-	srv := ok(share.Listen(filepath.Join(t.TempDir(), "s")))(t)
+	srv := ok(share.Listen(filepath.Join(t.TempDir(), "s"), nil))(t)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	return srv
 }
@@ -253,7 +253,7 @@ func readAll(wait context.Context, ctx *cu.Context, r *Reader, do task) error {
 // childWriter publishes frames, and stops where it is told.
 func childWriter() error {
 	do, ctx := childTask()
-	srv := testenv.Got(share.Listen(do.Path))
+	srv := testenv.Got(share.Listen(do.Path, nil))
 	var opts []WriterOption
 	if do.Streams {
 		opts = append(opts, WithStreams())

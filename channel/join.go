@@ -25,7 +25,7 @@ func Open(ctx context.Context, path, name string, c *cu.Context, opts ...ReaderO
 	if c == nil {
 		return nil, errors.New("channel: no context for a reader (nil)")
 	}
-	att, err := share.Attach(ctx, path, name, c.Device(), o.attaching()...)
+	att, err := share.Attach(ctx, path, name, c.Device(), o.attaching())
 	if err != nil {
 		return nil, err
 	}
@@ -38,8 +38,10 @@ func Open(ctx context.Context, path, name string, c *cu.Context, opts ...ReaderO
 }
 
 // attaching are the options that a reader attaches with.
-func (o *readerOptions) attaching() []share.AttachOption {
-	return append(o.attach[:len(o.attach):len(o.attach)], share.WithCursorsOf(maxCursorSize), share.WithPeerAccess())
+func (o *readerOptions) attaching() *share.AttachOptions {
+	a := o.attach
+	a.MaxCursors, a.PeerAccess = maxCursorSize, true
+	return &a
 }
 
 // Follow yields one reader for each writer that listens at path, one after the other. When a
@@ -56,7 +58,7 @@ func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...Reade
 			yield(nil, err)
 			return
 		}
-		for att, err := range share.Follow(ctx, path, name, c.Device(), o.attaching()...) {
+		for att, err := range share.Follow(ctx, path, name, c.Device(), o.attaching()) {
 			if err != nil {
 				yield(nil, err)
 				return

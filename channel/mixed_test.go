@@ -217,7 +217,7 @@ func TestFault95_SmallCursors(t *testing.T) {
 	require.NoError(t, err)
 	defer w.Close()
 	other := listen(t)
-	_, err = other.Offer("frames", w.buf, share.WithCursors(8, func(*share.Lease, *os.File) error { return nil }))
+	_, err = other.Offer("frames", w.buf, &share.OfferOptions{CursorSize: 8, OnCursors: func(*share.Lease, *os.File) error { return nil }})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		_, err = Open(soon(t), other.Path(), "frames", ctx)
@@ -307,7 +307,7 @@ func TestWriterThatLosesItsContext(t *testing.T) {
 // childLostWriter queues a frame behind work that fails.
 func childLostWriter() error {
 	do, ctx := childTask()
-	srv := testenv.Got(share.Listen(do.Path))
+	srv := testenv.Got(share.Listen(do.Path, nil))
 	w := testenv.Got(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))
 	fmt.Println("listening")
 	var t childTest

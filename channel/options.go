@@ -16,7 +16,7 @@ type writerOptions struct {
 	drop    bool
 	readers int
 	onDrop  func(Gone)
-	offer   []share.OfferOption
+	offer   share.OfferOptions
 }
 
 // WithStreams makes a channel for streams: [Writer.AcquireOn], [Writer.PublishOn],
@@ -39,10 +39,10 @@ func WithReaders(n int) WriterOption { return func(o *writerOptions) { o.readers
 // not close the writer: Close waits for f.
 func OnGone(f func(Gone)) WriterOption { return func(o *writerOptions) { o.onDrop = f } }
 
-// WithOffer passes options to the offer of the channel's memory. The writer itself sets
-// [share.WithCursors] and [share.WithSynchronized].
-func WithOffer(opts ...share.OfferOption) WriterOption {
-	return func(o *writerOptions) { o.offer = append(o.offer, opts...) }
+// WithOffer sets the options of the offer of the channel's memory. The writer itself sets
+// CursorSize, OnCursors and Synchronized.
+func WithOffer(opts share.OfferOptions) WriterOption {
+	return func(o *writerOptions) { o.offer = opts }
 }
 
 func newWriterOptions(opts []WriterOption) (*writerOptions, error) {
@@ -69,7 +69,7 @@ type ReaderOption func(*readerOptions)
 type readerOptions struct {
 	policy Policy
 	join   Join
-	attach []share.AttachOption
+	attach share.AttachOptions
 }
 
 // WithPolicy sets what happens when this reader is too slow. The default is [Block].
@@ -78,9 +78,10 @@ func WithPolicy(p Policy) ReaderOption { return func(o *readerOptions) { o.polic
 // WithJoin sets the frame that the reader begins with. The default is [Next].
 func WithJoin(j Join) ReaderOption { return func(o *readerOptions) { o.join = j } }
 
-// WithAttach passes options to [share.Attach].
-func WithAttach(opts ...share.AttachOption) ReaderOption {
-	return func(o *readerOptions) { o.attach = append(o.attach, opts...) }
+// WithAttach sets the options of [share.Attach] or [share.Follow]. The reader itself sets MaxCursors
+// and PeerAccess.
+func WithAttach(opts share.AttachOptions) ReaderOption {
+	return func(o *readerOptions) { o.attach = opts }
 }
 
 func newReaderOptions(opts []ReaderOption) (*readerOptions, error) {

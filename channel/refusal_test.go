@@ -88,7 +88,7 @@ func TestRefusals(t *testing.T) {
 	r = ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	_, err = Open(soon(t), srv.Path(), "frames", ctx)
 	require.ErrorIs(t, err, ErrPolicy, "there is room for one")
-	_, err = share.Attach(soon(t), srv.Path(), "frames", ctx.Device())
+	_, err = share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), nil)
 	require.ErrorIs(t, err, share.ErrRefused)
 	require.ErrorContains(t, err, "cursors", "a consumer that does not know of them")
 	require.NoError(t, r.Close())

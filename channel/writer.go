@@ -88,7 +88,9 @@ func NewWriter(ctx *cu.Context, srv *share.Server, name string, slots int, slotS
 	if err := w.open(ctx); err != nil {
 		return nil, err
 	}
-	w.offer, err = srv.Offer(name, w.buf, append(slices.Clone(o.offer), share.WithSynchronized(), share.WithCursors(s.cursorSize(), w.welcome))...)
+	offer := o.offer
+	offer.Synchronized, offer.CursorSize, offer.OnCursors = true, s.cursorSize(), w.welcome
+	w.offer, err = srv.Offer(name, w.buf, &offer)
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}

@@ -17,6 +17,13 @@ import (
 // those of package share do.
 type IPCHandle [64]byte
 
+// A LegacyHandle says where legacy memory is: the handle of a whole allocation, and how many bytes
+// into it the memory begins.
+type LegacyHandle struct {
+	Handle IPCHandle
+	Offset uint64
+}
+
 // String gives 128 hexadecimal digits.
 func (h IPCHandle) String() string { return hex.EncodeToString(h[:]) }
 

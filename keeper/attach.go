@@ -20,7 +20,7 @@ import (
 type Want struct {
 	Part   *int              // that part alone, such as new(1); nil is all
 	Labels map[string]string // that the version has to have
-	Access cu.Access         // share.ReadOnly if 0
+	Access cu.Access         // cu.ReadOnly if 0
 	Peers  sock.Policy       // users whose keeper it may be, beside this user
 }
 
@@ -145,10 +145,10 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int
 	}
 	access := want.Access
 	if access == 0 {
-		access = share.ReadOnly
+		access = cu.ReadOnly
 	}
 	as := OfferName(info.Name, i, len(info.Parts))
-	att, err := share.Attach(ctx, c.socket, as, devices[0], share.WithAnyDevice(), share.WithAccess(access), share.WithPolicy(want.policy(c.socket)))
+	att, err := share.Attach(ctx, c.socket, as, devices[0], &share.AttachOptions{AnyDevice: true, Access: access, Policy: want.policy(c.socket)})
 	if err != nil {
 		if errors.Is(err, vmm.ErrDescriptor) {
 			_, reportErr := c.Report(ctx, info.Name, info.Version, i, "quarantined", brief(err))

@@ -36,7 +36,7 @@ func TestPutAndAttach(t *testing.T) {
 	require.Equal(t, uint64(small), info.Bytes)
 	require.Equal(t, map[string]string{"dtype": "F16"}, info.Labels)
 	require.Equal(t, k.Digests[0], info.Parts[0].Digest)
-	require.Equal(t, share.ReadOnly, info.Holders[0].Access)
+	require.Equal(t, cu.ReadOnly, info.Holders[0].Access)
 	require.NotEmpty(t, info.Parts[0].WritableBy, "its writer lives")
 	letGoOf(t, all)
 	eventually(t, c, "llama", func(i Info) bool { return len(i.Holders) == 0 })
@@ -105,11 +105,11 @@ func TestShareReadsAKeeper(t *testing.T) {
 	_, c, dev := kept(t)
 	put(t, c, dev, "a", 1)
 	put(t, c, dev, "b", 2)
-	offers := ok(share.List(soon(t), c.socket))(t)
+	offers := ok(share.List(soon(t), c.socket, nil))(t)
 	require.Len(t, offers, 2)
 
 	seen := 0
-	for att, err := range share.Follow(soon(t), c.socket, "a", dev) {
+	for att, err := range share.Follow(soon(t), c.socket, "a", dev, nil) {
 		require.NoError(t, err)
 		seen++
 		var d Data
@@ -156,7 +156,7 @@ func TestNextVersionHasOtherParts(t *testing.T) {
 	<-first.Superseded()
 	<-other.Superseded()
 	require.NoError(t, first.Err())
-	require.ErrorIs(t, errOf(share.Attach(soon(t), c.socket, "x/0", dev)), share.ErrRefused)
+	require.ErrorIs(t, errOf(share.Attach(soon(t), c.socket, "x/0", dev, nil)), share.ErrRefused)
 	require.False(t, stat(t, c, "x").Retired[0].Gone)
 	requireBytes(t, attach(t, c, dev, "x")[0], 3)
 

@@ -24,7 +24,7 @@ func TestPutAndKeep(t *testing.T) {
 		require.Equal(t, k.Digests[i], a.Data.Digest)
 	}
 	info := eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 2 })
-	require.Equal(t, share.ReadOnly, info.Holders[0].Access)
+	require.Equal(t, cu.ReadOnly, info.Holders[0].Access)
 	letGoOf(t, k.Parts)
 	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 0 })
 }

@@ -18,7 +18,7 @@ import (
 // option says otherwise. ctx bounds attaching, not the attachment. The caller
 // owns the Attachment.
 //
-// If the producer is still making the data ([WithPending]), Attach maps the
+// If the producer is still making the data ([OfferOptions].Pending), Attach maps the
 // memory and then waits for the data. If the producer dies after that, Attach still
 // succeeds, and the lease is over; for legacy memory the producer must first have
 // confirmed that the opened memory is the offered one ([Legacy]). If a step fails,
@@ -31,7 +31,7 @@ import (
 // [ErrRate]; [ErrTooLarge]; [ErrStale]; [ErrHandle]; those of [vmm.Import], or of
 // [cu.Context.OpenIPC] and [vmm.ErrDescriptor], [vmm.ErrDevice] and [vmm.ErrKind];
 // an error for an invalid option.
-func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
+func Attach(ctx context.Context, path, name string, dev *cu.Device, opts *AttachOptions) (*Attachment, error) {
 	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
@@ -39,6 +39,13 @@ func Attach(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 	if err != nil {
 		return nil, err
 	}
+	if err := o.onlyFollows(); err != nil {
+		return nil, err
+	}
+	return o.attach(ctx, path, name, dev)
+}
+
+func (o *attachOptions) attach(ctx context.Context, path, name string, dev *cu.Device) (*Attachment, error) {
 	if dev == nil {
 		return nil, errors.New("share: no device to attach on (nil)")
 	}
@@ -97,7 +104,7 @@ func (a *attaching) lease(ctx context.Context) error {
 	if err := a.connect(ctx); err != nil {
 		return err
 	}
-	a.step = serve.NewStepper(ctx, &a.opts.Timeout)
+	a.step = serve.NewStepper(ctx, &a.opts.conn.Timeout)
 	defer func() { a.step.Cancel() }()
 	if err := a.take(ctx); err != nil {
 		return a.fail(ctx, err)
@@ -106,15 +113,15 @@ func (a *attaching) lease(ctx context.Context) error {
 }
 
 func (a *attaching) connect(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.Timeout, ErrTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, a.opts.conn.Timeout, ErrTimeout)
 	defer cancel()
-	t, err := connect(ctx, a.path, a.opts.PeerOptions)
+	t, err := connect(ctx, a.path, a.opts.conn)
 	if err != nil {
 		return err
 	}
 	a.transport = t
-	a.process, a.unwatched = a.opts.Process(t.Conn)
-	a.opts.connected(t.Conn.Peer())
+	a.process, a.unwatched = a.opts.conn.Process(t.Conn)
+	a.opts.OnConnected(t.Conn.Peer())
 	return nil
 }
 
@@ -140,7 +147,7 @@ func (a *attaching) take(ctx context.Context) error {
 	if err := a.receiveOffer(); err != nil {
 		return err
 	}
-	a.opts.received(a.described(), a.files)
+	a.opts.OnReceived(a.described(), a.files)
 	if err := a.open(); err != nil {
 		return err
 	}
@@ -166,7 +173,7 @@ func (a *attaching) take(ctx context.Context) error {
 // who attaches.
 func (a *attaching) ask(ctx context.Context) (err error) {
 	flags, _ := processFlags(a.dev)
-	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.access, Name: a.name, Capabilities: a.opts.capabilities(),
+	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.Access, Name: a.name, Capabilities: a.opts.capabilities(),
 		Process: wire.Process{Told: true, Flags: flags}, Resume: a.generation(), After: a.opts.after()})
 	if a.asked = err == nil; !a.asked {
 		return err
@@ -201,7 +208,7 @@ func (a *attaching) receiveOffer() error {
 		}
 		switch m := m.(type) {
 		case wire.Progress:
-			a.opts.progress(m.Done, m.Total)
+			a.opts.OnProgress(m.Done, m.Total)
 		case wire.Revoke:
 			return serve.RevokedError(m)
 		case wire.Offer:
@@ -282,7 +289,7 @@ func (a *attaching) hear(want wire.Message, state string) error {
 		}
 		switch m := m.(type) {
 		case wire.Progress:
-			a.opts.progress(m.Done, m.Total)
+			a.opts.OnProgress(m.Done, m.Total)
 		case wire.Revoke:
 			return serve.RevokedError(m)
 		default:

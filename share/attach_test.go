@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,7 +40,7 @@ func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	_, other := cutest.TwoDevices(t, dev.Driver())
 	srv := listen(t)
 	s := put(t, srv, newBuffer(t, ctx, 1))
-	_, err := Attach(soon(t), srv.Path(), "", other)
+	_, err := Attach(soon(t), srv.Path(), "", other, nil)
 	require.ErrorIs(t, err, vmm.ErrDevice)
 	require.ErrorContains(t, err, dev.UUID().String())
 	told := s.await(t, Ended, 1).Err
@@ -47,7 +48,7 @@ func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	require.ErrorContains(t, told, "attaching failed: ")
 
 	before := spy.count(reserves)
-	att := attached(t, srv, "", other, WithAnyDevice())
+	att := attached(t, srv, "", other, AttachOptions{AnyDevice: true})
 	require.Same(t, dev, att.Buffer().Device())
 	require.Equal(t, 1, spy.count(reserves)-before)
 }
@@ -56,21 +57,21 @@ func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 func TestAttachIsRefused(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	serveAs(t, srv, "ro", buf, ReadOnly)
-	busy := serveAs(t, srv, "busy", buf, ReadOnly, WithLeases(1))
+	serveAs(t, srv, "ro", buf, cu.ReadOnly)
+	busy := serveAs(t, srv, "busy", buf, cu.ReadOnly, OfferOptions{MaxConsumers: 1})
 	held := attached(t, srv, "busy", dev)
 	for i, c := range []struct {
-		name string
-		opt  AttachOption
-		code RefusalCode
-		text string
+		name   string
+		access cu.Access
+		code   RefusalCode
+		text   string
 	}{
-		{"no", nil, RefusedName, `there is no offer "no" here`},
-		{"", nil, RefusedName, `there is not exactly one offer here; ask for one by its name: "busy", "ro"`},
-		{"ro", WithAccess(ReadWrite), RefusedAccess, `"ro" is offered read-only, and read-write was asked for`},
-		{"busy", nil, RefusedBusy, `"busy" has all it waits for: 1 consumer`},
+		{"no", 0, RefusedName, `there is no offer "no" here`},
+		{"", 0, RefusedName, `there is not exactly one offer here; ask for one by its name: "busy", "ro"`},
+		{"ro", cu.ReadWrite, RefusedAccess, `"ro" is offered read-only, and read-write was asked for`},
+		{"busy", 0, RefusedBusy, `"busy" has all it waits for: 1 consumer`},
 	} {
-		_, err := Attach(soon(t), srv.Path(), c.name, dev, c.opt)
+		_, err := Attach(soon(t), srv.Path(), c.name, dev, &AttachOptions{Access: c.access})
 		require.ErrorIs(t, err, ErrRefused)
 		var no *RefusalError
 		require.ErrorAs(t, err, &no)
@@ -78,10 +79,9 @@ func TestAttachIsRefused(t *testing.T) {
 		require.Equal(t, c.text, no.Text)
 		require.EqualError(t, busy.await(t, PeerRefused, i+1).Err, c.code.String()+": "+c.text, "every offer's observer hears of it")
 	}
-	require.Equal(t, ReadOnly, held.Access())
+	require.Equal(t, cu.ReadOnly, held.Access())
 	require.NoError(t, held.Close())
 	require.NoError(t, busy.end(t))
-	require.ErrorIs(t, errOf(attachAny(soon(t), srv.Path(), "ro", dev, WithHandle(HandleLegacy))), ErrHandle)
 }
 
 func TestAttachWithoutAProducer(t *testing.T) {
@@ -93,7 +93,7 @@ func TestAttachWithoutAProducer(t *testing.T) {
 		"":                              sock.ErrPath,
 		dir + strings.Repeat("x", 200):  sock.ErrPath,
 	} {
-		require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev)), want, path)
+		require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev, nil)), want, path)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	s := put(t, srv, newBuffer(t, ctx, 1))
 	for range 100 {
-		att := ok(Attach(soon(t), srv.Path(), "", dev, WithTimeout(time.Minute)))(t)
+		att := ok(Attach(soon(t), srv.Path(), "", dev, &AttachOptions{Timeout: time.Minute}))(t)
 		require.NoError(t, att.Close())
 	}
 	require.NoError(t, s.await(t, Ended, 100).Err)
@@ -135,12 +135,12 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, call := range map[string]func() error{
-		"Attach":          func() error { return attachError(srv.Path(), nil) },
-		"Offer":           func() error { return offerFor(soon(t), srv, "x", nil, ReadOnly) },
-		"Offer, closed":   func() error { return offerFor(soon(t), srv, "x", &vmm.Buffer{}, ReadOnly) },
-		"Prepare":         func() error { _, err := prepare(srv, "x", (*vmm.Buffer)(nil), ReadOnly); return err },
+		"Attach":          func() error { return attachError(srv.Path(), nil, AttachOptions{}) },
+		"Offer":           func() error { return offerFor(soon(t), srv, "x", nil, cu.ReadOnly) },
+		"Offer, closed":   func() error { return offerFor(soon(t), srv, "x", &vmm.Buffer{}, cu.ReadOnly) },
+		"Prepare":         func() error { _, err := prepare(srv, "x", (*vmm.Buffer)(nil), cu.ReadOnly); return err },
 		"OfferLegacy":     func() error { return offerLegacyFor(soon(t), srv, "x", nil) },
-		"Replace":         func() error { return replaceFor(soon(t), srv, "x", nil, ReadOnly) },
+		"Replace":         func() error { return replaceFor(soon(t), srv, "x", nil, cu.ReadOnly) },
 		"ReplaceLegacy":   func() error { return replaceLegacyFor(soon(t), srv, "x", nil) },
 		"PrepareLegacy":   func() error { _, err := prepareLegacy(srv, "x", &Legacy{}); return err },
 		"NewLegacy":       func() error { _, err := NewLegacy(nil, 1); return err },
@@ -150,33 +150,33 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	} {
 		require.Error(t, call(), name)
 	}
-	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, ReadOnly, OnEvent(nil)), "OnEvent")
-	for name, opt := range map[string]AttachOption{
-		"OnReceived": OnReceived(nil), "OnConnected": OnConnected(nil), "WithHandle without": WithHandle(),
-		"WithHandle(": WithHandle(7), "WithTimeout": WithTimeout(0), "WithMaxAbsence": WithMaxAbsence(-1), "access": WithAccess(2),
+	room := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
+	for name, opts := range map[string]AttachOptions{
+		"timeout": {Timeout: -1}, "MaxAbsence": {MaxAbsence: -1}, "access": {Access: 2}, "Follow": {Overlap: true}, "OnWait": {OnWait: func(error) {}}, "Legacy": {Legacy: true, Reoffer: true},
+		"Reservation": {Overlap: true, Reservation: room},
 	} {
-		require.ErrorContains(t, attachError(srv.Path(), dev, opt), name)
+		require.ErrorContains(t, attachError(srv.Path(), dev, opts), name)
 	}
-	for name, opt := range map[string]ListenOption{
-		"WithConnections(0)": WithConnections(0), "WithConnectionsPerPeer(-1)": WithConnectionsPerPeer(-1), "WithTimeout": WithTimeout(-1), "WithAuthorize": WithAuthorize(nil),
+	require.NoError(t, room.Close())
+	for name, opts := range map[string]ListenOptions{"connections": {MaxConnections: -1}, "of a process": {MaxConnectionsPerPeer: -1}, "timeout": {Timeout: -1}} {
+		require.ErrorContains(t, errOf(Listen(socketPath(t), &opts)), name)
+	}
+	require.ErrorContains(t, errOf(List(soon(t), srv.Path(), &ListOptions{Timeout: -1})), "timeout")
+	noCursors := func(*Lease, *os.File) error { return nil }
+	for name, opts := range map[string]OfferOptions{
+		"MaxConsumers": {MaxConsumers: -1}, "IdleTimeout": {IdleTimeout: -1}, "Grace": {Grace: -1}, "application data": {Data: make([]byte, MaxData+1)},
+		"both or neither": {Fence: Released}, "FenceTimeout": {FenceTimeout: 1}, "no fence": {Fence: 3, FenceTimeout: 1},
+		"OnCursors": {CursorSize: 8}, "CursorSize": {OnCursors: noCursors}, "at most": {CursorSize: maxCursors + 1, OnCursors: noCursors},
 	} {
-		require.ErrorContains(t, errOf(Listen(socketPath(t), opt)), name)
+		require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, opts.Access, opts), name)
 	}
-	for name, opt := range map[string]OfferOption{
-		"WithLeases": WithLeases(-1), "WithIdleTimeout": WithIdleTimeout(-1), "WithGrace": WithGrace(-1), "application data": WithData(make([]byte, MaxData+1)),
-	} {
-		require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, ReadOnly, opt), name)
-	}
-	require.ErrorIs(t, errOf(TakeOver(soon(t), nil, srv.Path())), sock.ErrClosed)
+	require.ErrorIs(t, errOf(TakeOver(soon(t), nil, srv.Path(), nil)), sock.ErrClosed)
 	require.ErrorIs(t, srv.HandOver(soon(t), nil), sock.ErrClosed)
 	expect(srv, "")
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), ErrRefused, "no offer has that name, so nobody waits for it")
-	s := serveAs(t, srv, "data", buf, ReadOnly, nil, WithLeases(1))
-	require.NoError(t, attached(t, srv, "data", dev, nil, PeerOption(nil)).Close(), "options that are nil do nothing")
-	require.NoError(t, s.end(t))
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), ErrRefused, "no offer has that name, so nobody waits for it")
 }
 
-func attachError(path string, dev *cu.Device, opts ...AttachOption) error {
-	_, err := Attach(context.Background(), path, "x", dev, opts...)
+func attachError(path string, dev *cu.Device, opts AttachOptions) error {
+	_, err := Attach(context.Background(), path, "x", dev, &opts)
 	return err
 }

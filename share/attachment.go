@@ -52,11 +52,11 @@ type Attachment struct {
 }
 
 func newAttachment(from *attaching) *Attachment {
-	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, closing: from.closing, reoffer: from.opts.reoffer, done: make(chan struct{})}
+	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, closing: from.closing, reoffer: from.opts.Reoffer, done: make(chan struct{})}
 	a.open, a.stop = context.WithCancel(context.Background())
 	a.more, a.last = context.WithCancel(a.open)
 	a.life, a.cancel = context.WithCancelCause(context.Background())
-	a.writes = from.memory.Access() == ReadWrite
+	a.writes = from.memory.Access() == cu.ReadWrite
 	a.take(from)
 	go a.run()
 	return a
@@ -109,8 +109,8 @@ func (a *Attachment) Size() uint64 {
 	return a.memory.Size()
 }
 
-// Access returns what the device may do with the memory here: what [WithAccess] asked
-// for, but always [ReadWrite] for legacy memory.
+// Access returns what the device may do with the memory here: what [OfferOptions].Access asked
+// for, but always [cu.ReadWrite] for legacy memory.
 func (a *Attachment) Access() cu.Access {
 	if a.isZero() {
 		return 0
@@ -120,7 +120,7 @@ func (a *Attachment) Access() cu.Access {
 
 // Device returns the device that can use the memory at [Attachment.Ptr]. It is the one
 // that the memory is on, except for legacy memory of a device that is hidden here. With
-// [WithPeerAccess] the device that was asked for can use it, too ([vmm.Buffer.Users]).
+// [AttachOptions].PeerAccess the device that was asked for can use it, too ([vmm.Buffer.Users]).
 func (a *Attachment) Device() *cu.Device {
 	if a.isZero() {
 		return nil
@@ -129,7 +129,7 @@ func (a *Attachment) Device() *cu.Device {
 }
 
 // Buffer returns the memory, or nil for legacy memory ([Offer.Handle]), which a consumer
-// gets only if it asks for that ([WithHandle]). It belongs to the attachment and ends
+// gets only if it asks for that ([AttachOptions].Legacy). It belongs to the attachment and ends
 // with it, though not before a [Counter] in it.
 func (a *Attachment) Buffer() *vmm.Buffer {
 	if a.isZero() {
@@ -180,7 +180,7 @@ var ended = func() context.Context {
 // the name ([Offer.Supersede]). Attach again to get it. A keeper may also say that it offers
 // other memory in the place of this, under another name. This memory
 // and its lease stay, but the producer may wait for their end, and may have set a limit
-// ([WithGrace]). A producer that ends, or that is older than this, does not tell: watch Done
+// ([OfferOptions].Grace). A producer that ends, or that is older than this, does not tell: watch Done
 // as well.
 func (a *Attachment) Superseded() <-chan struct{} {
 	if a.isZero() {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/bits"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -16,161 +15,184 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
+// AttachOptions are those of [Attach] and [Follow].
+type AttachOptions struct {
+	// Access is what the device may do with the memory; 0 is [cu.ReadOnly]. The offer has to allow it.
+	// Legacy memory is always [cu.ReadWrite]: see [Attachment.Access].
+	Access cu.Access
+
+	// Policy says whose offers are taken; others fail with [sock.ErrRefused]. The zero Policy admits
+	// this process's effective user.
+	Policy sock.Policy
+
+	// Timeout bounds each step of a conversation; 0 is 5 s.
+	Timeout time.Duration
+
+	// MaxSize refuses offers of more bytes ([ErrTooLarge]), and those that would map 2 MiB more than
+	// that or beyond, by chunks that the buffer does not fill. So the rounding up to the device's
+	// granularity, which is 2 MiB, does not count. 0 is no bound.
+	MaxSize uint64
+
+	// AnyDevice maps the memory on the device that it is on, instead of failing if that is not dev.
+	// Legacy memory of a device that is hidden here is opened on dev.
+	AnyDevice bool
+
+	// PeerAccess lets dev use memory that is on another device, by peer access: copies and kernels of
+	// dev's contexts reach it at [Attachment.Ptr]. It includes AnyDevice. If dev cannot reach the
+	// memory, the error is [ErrNoPeer].
+	PeerAccess bool
+
+	// Legacy takes legacy memory, too ([Legacy]); without, it is refused ([ErrHandle]). It has no
+	// [Attachment.Buffer], can always be written, and is gone when its producer frees it. A producer
+	// sends a legacy handle only to a consumer that takes such.
+	Legacy bool
+
+	// Reservation is where the memory is mapped: at its beginning. The caller keeps it, and closes it
+	// after the attachment. If the memory is larger, the error is [vmm.ErrCapacity]. Attachments in the
+	// same reservation, one after the other, have the same address: see [Follow].
+	Reservation *vmm.Reservation
+
+	// Reoffer keeps the descriptors of the memory, so that [Attachment.Buffer] can be offered on
+	// ([vmm.WithReexport]). So a successor takes memory over from a predecessor that is about to end,
+	// without loading it again. It is the same memory, of the same generation. It can be offered with
+	// at most the access that it is attached with.
+	//
+	// The lease tells the predecessor that the memory is in use, also by the successor's consumers. So
+	// Close of such an attachment closes the memory first; while the memory is offered, Close fails
+	// with [ErrInUse] and changes nothing. The end of the lease, or a [Attachment.Report], takes
+	// nothing away from the successor's consumers: the successor decides what to tell them.
+	//
+	// Legacy memory cannot be offered on ([ErrHandle]): it ends with the process that allocated it.
+	Reoffer bool
+
+	// NewerThan takes only an offer whose memory has a larger generation ([vmm.Descriptor]); any other
+	// is [ErrStale]. Use it to attach again, after the producer has died or has grown the buffer,
+	// without taking known memory for new. The producer is told. Every generation is larger than 0. A
+	// buffer that is offered again with other data keeps its generation: use [OfferOptions].Data to
+	// tell what the data is.
+	NewerThan uint64
+
+	// Wait waits for newer memory where NewerThan alone would fail with [ErrStale]. The producer keeps
+	// the consumer waiting while the name stands for older memory, as for a pending offer without
+	// memory. The wait is bounded by the time of a step ([ErrTimeout]), which [Offer.ReportProgress]
+	// renews. When the older offer ends and no other is being made, the producer refuses
+	// ([ErrNoOffer]). With a producer that is older than this, Attach fails with ErrStale. Without
+	// NewerThan, Wait does nothing.
+	Wait bool
+
+	// MaxCursors takes memory of this lease's own ([OfferOptions].CursorSize, [Attachment.Cursors]) of
+	// up to that many bytes; more is [ErrTooLarge]. With 0 a producer that gives such memory refuses.
+	MaxCursors uint64
+
+	// OnConnected is called with the producer once the connection is made, and OnReceived once the
+	// whole offer has arrived; it must not close the files.
+	OnConnected func(sock.Peer)
+	OnReceived  func(OfferInfo, []*os.File)
+
+	// OnProgress is called when the producer says how far its offer or its data is
+	// ([Offer.ReportProgress]), a few times a second at most, on the goroutine of Attach. The numbers
+	// are bytes, as the producer gives them: nothing checks them. A producer need not say anything.
+	OnProgress func(done, total uint64)
+
+	// The rest is for [Follow] alone.
+
+	// OnWait is called when Follow has waited for a second, for a producer or for another lease, with
+	// what is in the way: the error of the last try, such as that nobody listens or that there is no
+	// such offer. It is called again when that changes. It must not close an attachment of that Follow,
+	// and with Overlap there may be several calls at once.
+	OnWait func(error)
+
+	// MaxAbsence bounds how long an attachment stays without a lease after its producer was lost or
+	// has begun to restart, until a producer offers the same memory again. Then its Context ends. 0 is
+	// no bound: what is mapped stays good.
+	MaxAbsence time.Duration
+
+	// Overlap maps each version beside the one before, instead of after it. The body takes the
+	// attachment over and returns; Follow calls it again when there is newer memory. So a server warms
+	// the new version up and checks it, swaps, and closes the old one when no request uses it any more:
+	//
+	//	for att, err := range share.Follow(ctx, path, "weights", dev, &share.AttachOptions{Overlap: true}) {
+	//		if err != nil {
+	//			return err
+	//		}
+	//		if err := check(att); err != nil {
+	//			log.Print(err, att.Close()) // refused: the server goes on with the old one
+	//			continue
+	//		}
+	//		go drain(current.Swap(att)) // closes the old one when its last request is done
+	//	}
+	//
+	// A version that the body has closed is not given again. The [Attachment.Context] of an older one
+	// goes on when it is superseded. Follow closes what the body has not closed when the loop ends, so
+	// nothing may use the memory any more then: after the loop's last pair, which is the error. A
+	// Reservation has room for one version, and cannot be used.
+	Overlap bool
+
+	peer func(*serve.PeerOptions) // tests'
+}
+
+// attachOptions are those of one attachment.
 type attachOptions struct {
-	serve.PeerOptions
-	access     cu.Access
-	anyDevice  bool
-	maxCursors uint64 // 0 takes none
-	peer       bool   // the device is to use memory of others
-	connected  func(sock.Peer)
-	received   func(OfferInfo, []*os.File)
-	progress   func(done, total uint64)
-	place      *vmm.Reservation // where the memory is mapped, or nil
-	reoffer    bool
-	newerThan  uint64
-	wait       bool          // for what is newer than that
-	handles    []HandleType  // that are taken
-	maxSize    uint64        // 0 is any
-	onWait     func(error)   // is told why Follow waits, or nil
-	overlaps   bool          // versions are mapped beside each other
-	follows    bool          // the attachment is one of Follow
-	maxAbsence time.Duration // how long that stays without a lease, or 0
-}
-
-// WithAnyDevice maps the memory on the device that it is on, instead of failing if
-// that is not dev. Legacy memory of a device that is hidden here is opened on dev.
-func WithAnyDevice() AttachOption {
-	return attachOption(func(o *attachOptions) { o.anyDevice = true })
-}
-
-// WithPeerAccess lets dev use memory that is on another device, by peer access: copies
-// and kernels of dev's contexts reach it at [Attachment.Ptr]. It includes
-// [WithAnyDevice]. If dev cannot reach the memory, Attach fails with [ErrNoPeer].
-func WithPeerAccess() AttachOption {
-	return attachOption(func(o *attachOptions) { o.anyDevice, o.peer = true, true })
-}
-
-// OnConnected calls f with the producer once the connection is made.
-func OnConnected(f func(sock.Peer)) AttachOption {
-	return attachOption(func(o *attachOptions) { o.connected = f })
-}
-
-// OnReceived calls f once the whole offer has arrived. f must not close the files.
-func OnReceived(f func(OfferInfo, []*os.File)) AttachOption {
-	return attachOption(func(o *attachOptions) { o.received = f })
-}
-
-// OnProgress calls f when the producer says how far its offer or its data is
-// ([Offer.ReportProgress]), a few times a second at most, on the goroutine of Attach. The
-// numbers are bytes, as the producer gives them: nothing checks them. A producer need not
-// say anything.
-func OnProgress(f func(done, total uint64)) AttachOption {
-	return attachOption(func(o *attachOptions) { o.progress = f })
+	AttachOptions
+	conn    serve.PeerOptions
+	follows bool // the attachment is one of Follow
 }
 
 // quiet drops the application's functions, for a lease that it need not hear of.
 func (o *attachOptions) quiet() {
-	o.connected, o.received, o.progress = func(sock.Peer) {}, func(OfferInfo, []*os.File) {}, func(_, _ uint64) {}
+	o.OnConnected, o.OnReceived, o.OnProgress = func(sock.Peer) {}, func(OfferInfo, []*os.File) {}, func(_, _ uint64) {}
 }
 
-// WithReservation maps the memory at the beginning of r. The caller keeps r, and closes it
-// after the attachment. If the memory is larger than r, Attach fails with
-// [vmm.ErrCapacity]. Attachments with the same r, one after the other, have the same
-// address: see [Follow].
-func WithReservation(r *vmm.Reservation) AttachOption {
-	return attachOption(func(o *attachOptions) { o.place = r })
-}
-
-// WithReoffer keeps the descriptors of the memory, so that [Attachment.Buffer] can be
-// offered on ([vmm.WithReexport]). So a successor takes memory over from a predecessor
-// that is about to end, without loading it again. It is the same memory, of the same
-// generation. It can be offered with at most the access that it is attached with, which
-// is [ReadOnly] by default.
-//
-// The lease tells the predecessor that the memory is in use, also by the successor's
-// consumers. So Close of such an attachment closes the memory first; while the memory is
-// offered, Close fails with [ErrInUse] and changes nothing. The end of the lease, or a
-// [Attachment.Report], takes nothing away from the successor's consumers: the successor
-// decides what to tell them.
-//
-// Legacy memory cannot be offered on ([ErrHandle]): it ends with the process that
-// allocated it.
-func WithReoffer() AttachOption {
-	return attachOption(func(o *attachOptions) { o.reoffer = true })
-}
-
-// WithNewerThan takes only an offer whose memory has a larger generation
-// ([vmm.Descriptor]); any other is [ErrStale]. Use it to attach again, after the producer
-// has died or has grown the buffer, without taking known memory for new. The producer is
-// told. Every generation is larger than 0. A buffer that is offered again with other data
-// keeps its generation: use [WithData] to tell what the data is.
-func WithNewerThan(generation uint64) AttachOption {
-	return attachOption(func(o *attachOptions) { o.newerThan = generation })
-}
-
-// WithWait makes Attach wait for newer memory where [WithNewerThan] alone would fail with
-// [ErrStale]. The producer keeps the consumer waiting while the name stands for older
-// memory, as for a pending offer without memory. The wait is bounded by the
-// time of a step ([ErrTimeout]), which [Offer.ReportProgress] renews. When the older offer ends
-// and no other is expected, the producer refuses ([RefusedName]). With a producer that is
-// older than this, Attach fails with ErrStale. Without WithNewerThan, WithWait does nothing.
-func WithWait() AttachOption {
-	return attachOption(func(o *attachOptions) { o.wait = true })
-}
-
-// WithMaxSize refuses offers of more than size bytes ([ErrTooLarge]), and those that would map
-// 2 MiB more than that or beyond, by chunks that the buffer does not fill. So the rounding up to
-// the device's granularity, which is 2 MiB, does not count. The default, 0, sets no bound.
-func WithMaxSize(size uint64) AttachOption {
-	return attachOption(func(o *attachOptions) { o.maxSize = size })
-}
-
-// WithHandle sets which types of handles Attach takes; offers of other types fail
-// ([ErrHandle]). The default is [HandleFD] alone. Memory of a [HandleLegacy] has no
-// [Attachment.Buffer], can always be written, and is gone when its producer frees it.
-// A producer sends a legacy handle only to a consumer that takes such.
-func WithHandle(types ...HandleType) AttachOption {
-	return attachOption(func(o *attachOptions) { o.handles = types })
-}
-
-func newAttachOptions(opts []AttachOption) (*attachOptions, error) {
-	o := &attachOptions{
-		PeerOptions: serve.NewPeerOptions(), access: ReadOnly,
-		handles: []HandleType{HandleFD},
+// onlyFollows returns an error for what Attach alone cannot do.
+func (o *attachOptions) onlyFollows() error {
+	if o.OnWait != nil || o.MaxAbsence != 0 || o.Overlap {
+		return errors.New("share: OnWait, MaxAbsence and Overlap are for Follow: Attach does not wait for other producers or versions")
 	}
+	return nil
+}
+
+func newAttachOptions(opts *AttachOptions) (*attachOptions, error) {
+	o := &attachOptions{conn: serve.NewPeerOptions()}
 	o.quiet()
-	for _, opt := range opts {
-		if opt != nil {
-			opt.attach(o)
-		}
+	if opts == nil {
+		opts = &AttachOptions{}
 	}
+	connected, received, progress := o.OnConnected, o.OnReceived, o.OnProgress
+	o.AttachOptions = *opts
+	if o.OnConnected == nil {
+		o.OnConnected = connected
+	}
+	if o.OnReceived == nil {
+		o.OnReceived = received
+	}
+	if o.OnProgress == nil {
+		o.OnProgress = progress
+	}
+	if o.Access == 0 {
+		o.Access = cu.ReadOnly
+	}
+	o.AnyDevice = o.AnyDevice || o.PeerAccess
 	switch {
-	case o.connected == nil || o.received == nil || o.progress == nil:
-		return nil, errors.New("share: OnConnected, OnReceived or OnProgress without a function (nil)")
-	case len(o.handles) == 0:
-		return nil, errors.New("share: WithHandle without a type takes no memory at all")
-	case slices.ContainsFunc(o.handles, func(h HandleType) bool { return h != HandleFD && h != HandleLegacy }):
-		return nil, fmt.Errorf("share: WithHandle(%v): want HandleFD, HandleLegacy or both", o.handles)
-	case o.reoffer && slices.Contains(o.handles, HandleLegacy):
-		return nil, fmt.Errorf("%w: WithReoffer and WithHandle(%v): legacy memory cannot be offered on", ErrHandle, o.handles)
-	case o.overlaps && o.place != nil:
-		return nil, errors.New("share: WithOverlap and WithReservation: two versions cannot be mapped at one address")
-	case o.maxAbsence < 0:
-		return nil, fmt.Errorf("share: WithMaxAbsence(%v): want 0, which is no bound, or more", o.maxAbsence)
+	case o.Reoffer && o.Legacy:
+		return nil, fmt.Errorf("%w: both Reoffer and Legacy: legacy memory cannot be offered on", ErrHandle)
+	case o.Overlap && o.Reservation != nil:
+		return nil, errors.New("share: both Overlap and Reservation: two versions cannot be mapped at one address")
+	case o.MaxAbsence < 0:
+		return nil, fmt.Errorf("share: a MaxAbsence of %v: want 0, which is no bound, or more", o.MaxAbsence)
 	}
-	if err := wire.CheckAccess(o.access); err != nil {
+	if err := wire.CheckAccess(o.Access); err != nil {
 		return nil, err
 	}
-	return o, checkPeer(&o.PeerOptions)
+	return o, setPeer(&o.conn, o.Timeout, o.Policy, o.peer)
 }
 
 // capabilities returns what this side tells the producer that it takes.
 func (o *attachOptions) capabilities() wire.Capabilities {
 	takes := wire.TakesData
-	if slices.Contains(o.handles, HandleLegacy) {
+	if o.Legacy {
 		takes |= wire.TakesLegacy
 	}
-	if o.maxCursors > 0 {
+	if o.MaxCursors > 0 {
 		takes |= wire.TakesCursors
 	}
 	return takes
@@ -178,10 +200,10 @@ func (o *attachOptions) capabilities() wire.Capabilities {
 
 // after returns the generation that the awaited memory must exceed, or 0.
 func (o *attachOptions) after() uint64 {
-	if !o.wait {
+	if !o.Wait {
 		return 0
 	}
-	return o.newerThan
+	return o.NewerThan
 }
 
 // suits checks that m is the offer that was asked for.
@@ -189,10 +211,10 @@ func (o *attachOptions) suits(m wire.Offer, name string) error {
 	switch generation := m.Memory.Generation; {
 	case name != "" && name != m.Name:
 		return fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, m.Name, name)
-	case !slices.Contains(o.handles, m.HandleType()):
-		return fmt.Errorf("%w: %q is offered by a %s handle, and this side takes %v", ErrHandle, m.Name, m.HandleType(), o.handles)
-	case o.newerThan != 0 && generation <= o.newerThan:
-		return fmt.Errorf("%w: %q is of generation %d, and one above %d was asked for", ErrStale, m.Name, generation, o.newerThan)
+	case m.Legacy != nil && !o.Legacy:
+		return fmt.Errorf("%w: %q is legacy memory, which this side does not take", ErrHandle, m.Name)
+	case o.NewerThan != 0 && generation <= o.NewerThan:
+		return fmt.Errorf("%w: %q is of generation %d, and one above %d was asked for", ErrStale, m.Name, generation, o.NewerThan)
 	}
 	return nil
 }
@@ -204,10 +226,10 @@ func (o *attachOptions) tooLarge(m wire.Offer) error {
 	switch {
 	case data > MaxData:
 		return fmt.Errorf("%w: %d bytes of application data; want %d at most", ErrTooLarge, data, MaxData)
-	case m.CursorSize > o.maxCursors:
-		return fmt.Errorf("%w: %d bytes of cursors; want %d at most", ErrTooLarge, m.CursorSize, o.maxCursors)
-	case o.maxSize > 0 && (d.Size > o.maxSize || !ok || size-min(size, o.maxSize) >= granule):
-		return fmt.Errorf("%w: %d bytes in %s of %d; want %d bytes at most", ErrTooLarge, d.Size, plain.Count(d.Chunks, "chunk"), d.ChunkSize, o.maxSize)
+	case m.CursorSize > o.MaxCursors:
+		return fmt.Errorf("%w: %d bytes of cursors; want %d at most", ErrTooLarge, m.CursorSize, o.MaxCursors)
+	case o.MaxSize > 0 && (d.Size > o.MaxSize || !ok || size-min(size, o.MaxSize) >= granule):
+		return fmt.Errorf("%w: %d bytes in %s of %d; want %d bytes at most", ErrTooLarge, d.Size, plain.Count(d.Chunks, "chunk"), d.ChunkSize, o.MaxSize)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ func (d *doorkeeper) authorize(p sock.Peer, o OfferInfo) error {
 	d.asked, d.peers = append(d.asked, o), append(d.peers, p)
 	d.asked[len(d.asked)-1].Data = bytes.Clone(o.Data)
 	clear(o.Data) // it is a copy: the consumer gets what was offered
-	if o.Access == ReadWrite {
+	if o.Access == cu.ReadWrite {
 		return errSecret
 	}
 	return nil
@@ -56,8 +56,8 @@ func TestAuthorize(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	reads, writes := wants(dev), wants(dev)
-	writes.Access = ReadWrite
-	data := WithData([]byte("mine"))
+	writes.Access = cu.ReadWrite
+	data := OfferOptions{Data: []byte("mine")}
 	for name, c := range map[string]struct {
 		expected bool // the consumers come before there is an offer
 		prepared bool // and they come before its data
@@ -72,14 +72,14 @@ func TestAuthorize(t *testing.T) {
 			var p *preparedOffer
 			var s *served
 			var good, bad *sock.Conn
-			srv := listen(t, WithAuthorize(door.authorize))
+			srv := listen(t, ListenOptions{Authorize: door.authorize})
 			if c.expected {
 				expect(srv, "data")
 				good, bad = early(t, srv, reads), early(t, srv, writes)
 				require.Empty(t, door.all(), "there is nothing to ask about")
 			}
 			if c.prepared {
-				p, s = prepared(t, srv, "data", buf, ReadWrite, data)
+				p, s = prepared(t, srv, "data", buf, cu.ReadWrite, data)
 			} else {
 				s = put(t, srv, buf, data)
 			}
@@ -134,17 +134,17 @@ func requireOffered(t *testing.T, conn *sock.Conn, pending bool) {
 func TestAuthorizeRefusesAttach(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	say := make(chan error, 1)
-	srv := listen(t, WithAuthorize(func(sock.Peer, OfferInfo) error { return <-say }))
+	srv := listen(t, ListenOptions{Authorize: func(sock.Peer, OfferInfo) error { return <-say }})
 	s := put(t, srv, newBuffer(t, ctx, 1))
 	var no *RefusalError
 	for i, err := range []error{errSecret, sock.ErrPeerLost, ErrTimeout, ErrVersion, wire.Refuse{Code: RefusedBusy, Text: "x"}, context.Canceled} {
 		say <- err
-		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), &no)
 		require.Equal(t, RefusedPolicy, no.Code)
 		require.EqualError(t, no, "refused by the peer (not allowed): the producer does not admit you")
 		require.ErrorIs(t, s.await(t, PeerRefused, i+1).Err, err)
 	}
-	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "no", dev)), &no)
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "no", dev, nil)), &no)
 	require.Equal(t, RefusedName, no.Code, "nobody asks about what is not there")
 	say <- nil
 	requireServed(t, srv, ctx)
@@ -156,18 +156,18 @@ func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf := newBuffer(t, ctx, 1)
 	questions, goOn := make(chan string, 3), make(chan struct{})
-	srv := listen(t, WithAuthorize(func(_ sock.Peer, o OfferInfo) error {
+	srv := listen(t, ListenOptions{Authorize: func(_ sock.Peer, o OfferInfo) error {
 		questions <- string(o.Data)
 		if string(o.Data) == "first" {
 			<-goOn
 		}
 		return nil
-	}))
-	first := put(t, srv, buf, WithData([]byte("first")))
+	}})
+	first := put(t, srv, buf, OfferOptions{Data: []byte("first")})
 	conn := asked(t, srv, wants(dev))
 	require.Equal(t, "first", <-questions)
 	first.stop(t)
-	put(t, srv, buf, WithData([]byte("second")))
+	put(t, srv, buf, OfferOptions{Data: []byte("second")})
 	requireServed(t, srv, ctx)
 	require.Equal(t, "second", <-questions, "of another consumer")
 	goOn <- struct{}{}
@@ -179,8 +179,8 @@ func TestAuthorizeIsAboutThatOffer(t *testing.T) {
 
 // The mode that others need to connect is the one asked for.
 func TestModeOfTheSocket(t *testing.T) {
-	for want, opts := range map[os.FileMode][]ListenOption{0o600: nil, 0o660: {WithMode(0o660)}, 0o666: {WithMode(0o666)}} {
-		info := ok(os.Stat(listen(t, opts...).Path()))(t)
+	for want, mode := range map[os.FileMode]os.FileMode{0o600: 0, 0o660: 0o660, 0o666: 0o666} {
+		info := ok(os.Stat(listen(t, ListenOptions{Mode: mode}).Path()))(t)
 		require.Equal(t, want, info.Mode().Perm())
 	}
 }
@@ -195,20 +195,20 @@ func TestLegacyIsAuthorized(t *testing.T) {
 		access cu.Access
 	}
 	questions := make(chan question, 1)
-	srv := listen(t, WithAuthorize(func(_ sock.Peer, o OfferInfo) error {
+	srv := listen(t, ListenOptions{Authorize: func(_ sock.Peer, o OfferInfo) error {
 		questions <- question{o.Legacy.Handle, o.Access}
 		clear(o.Legacy.Handle[:])
 		return nil
-	}))
+	}})
 	s := serveLegacy(t, srv, m)
 	for i := range 2 {
 		conn := asked(t, srv, wants(dev))
 		o := heard(t, conn).(wire.Offer)
-		require.Equal(t, ReadWrite, o.Access)
+		require.Equal(t, cu.ReadWrite, o.Access)
 		require.Equal(t, m.handle.Handle, o.Legacy.Handle)
-		require.Equal(t, question{m.handle.Handle, ReadWrite}, <-questions)
-		require.Equal(t, ReadWrite, s.await(t, Connected, i+1).Access)
-		require.Equal(t, ReadWrite, leasesAs(srv, "data")[0].Access())
+		require.Equal(t, question{m.handle.Handle, cu.ReadWrite}, <-questions)
+		require.Equal(t, cu.ReadWrite, s.await(t, Connected, i+1).Access)
+		require.Equal(t, cu.ReadWrite, leasesAs(srv, "data")[0].Access())
 		require.NoError(t, conn.Close())
 		s.await(t, Ended, i+1)
 	}
@@ -218,12 +218,12 @@ func TestLegacyIsAuthorized(t *testing.T) {
 // gets that offer if it names none and comes early.
 func TestAuthorizeName(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithAuthorizeName(func(_ sock.Peer, name string, _ cu.Access) error {
+	srv := listen(t, ListenOptions{AuthorizeName: func(_ sock.Peer, name string, _ cu.Access) error {
 		if name == "data" {
 			return errSecret
 		}
 		return nil
-	}))
+	}})
 	expect(srv, "data")
 	only := wants(dev)
 	only.Name = ""
@@ -235,7 +235,7 @@ func TestAuthorizeName(t *testing.T) {
 	require.NotContains(t, answer.Text, "data")
 	for name, want := range map[string]RefusalCode{"data": RefusedPolicy, "": RefusedName, "none": RefusedName} {
 		var no *RefusalError
-		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), name, dev)), &no, "%q", name)
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), name, dev, nil)), &no, "%q", name)
 		require.Equal(t, want, no.Code, "%q", name)
 		require.NotContains(t, no.Error(), "data")
 	}
@@ -246,12 +246,12 @@ func TestAuthorizeName(t *testing.T) {
 func TestAuthorizeNameAfterAWait(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	var over atomic.Bool
-	srv := listen(t, WithAuthorizeName(func(sock.Peer, string, cu.Access) error {
+	srv := listen(t, ListenOptions{AuthorizeName: func(sock.Peer, string, cu.Access) error {
 		if over.Load() {
 			return errSecret
 		}
 		return nil
-	}), WithParts(func(_ sock.Peer, name string) []string { return []string{name + "/0"} }))
+	}, Parts: func(_ sock.Peer, name string) []string { return []string{name + "/0"} }})
 	old := newBuffer(t, ctx, 1)
 	put(t, srv, old)
 	want := wants(dev)
@@ -268,17 +268,17 @@ func TestSlowApplicationCostsTheConsumerNothing(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	ended := make(chan error, 1)
-	slow := OnEvent(func(e Event) {
+	slow := func(e Event) {
 		switch e.Kind {
 		case Progress:
 			outlast(t)
 		case Ended:
 			ended <- e.Err
 		}
-	})
+	}
 	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return offerFor(ctx, srv, "data", buf, ReadOnly, slow, timeoutFrom(Connected, 1, brief), WithVerdict(), WithLeases(1))
+		return offerFor(ctx, srv, "data", buf, cu.ReadOnly, OfferOptions{OnEvent: slow, terms: timeoutFrom(Connected, 1, brief), Verdict: true, MaxConsumers: 1})
 	})
 	conn := asked(t, srv, wants(dev))
 	heard(t, conn)
@@ -295,16 +295,16 @@ func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
 	c := startCommand(t, exec.Command("sleep", "1000"))
 	file := os.NewFile(uintptr(ok(unix.PidfdOpen(c.cmd.Process.Pid, 0))(t)), "pidfd")
 	defer file.Close()
-	srv := listen(t, PeerOption(func(o *serve.PeerOptions) {
+	srv := listen(t, ListenOptions{peer: func(o *serve.PeerOptions) {
 		o.Process = func(*sock.Conn) (*sock.Process, error) { return sock.ProcessOf(file) }
-	}))
-	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), ReadWrite, WithFence(Fenced, time.Minute))
+	}})
+	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), cu.ReadWrite, OfferOptions{Fence: Fenced, FenceTimeout: time.Minute})
 	conn := dialed(t, srv)
 	require.Eventually(t, func() bool { return watched(srv) == 1 }, 10*time.Second, time.Millisecond)
 	c.kill()
 	require.Eventually(t, func() bool { return watched(srv) == 0 }, 10*time.Second, time.Millisecond)
 	want := wants(dev)
-	want.Access, want.Process = ReadWrite, wire.Process{Told: true}
+	want.Access, want.Process = cu.ReadWrite, wire.Process{Told: true}
 	require.NoError(t, conn.Send(soon(t), wire.Encode(want)))
 	heard(t, conn)
 	require.NoError(t, conn.Close())
@@ -318,7 +318,7 @@ func TestOnLeaseEndsAnotherLease(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	onLease, begun := leases()
 	old := newBuffer(t, ctx, 1)
-	put(t, srv, old, onLease)
+	put(t, srv, old, OfferOptions{OnLease: onLease})
 	att := attached(t, srv, "data", dev)
 	held := next(t, begun)
 	n := waitForNewer(t, srv, dev, old)
@@ -326,10 +326,10 @@ func TestOnLeaseEndsAnotherLease(t *testing.T) {
 	newer := newBuffer(t, ctx, 2)
 	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return replaceFor(ctx, srv, "data", newer, ReadOnly, OnLease(func(*Lease) {
+		return replaceFor(ctx, srv, "data", newer, cu.ReadOnly, OfferOptions{OnLease: func(*Lease) {
 			held.Revoke("")
 			<-held.Done()
-		}))
+		}})
 	})
 	n.gets(t, newer)
 	require.ErrorIs(t, awaitDone(t, att), ErrRevoked)
@@ -347,7 +347,7 @@ func TestOfferWhileTheServerCloses(t *testing.T) {
 		for n := range 8 {
 			work.Go(func() {
 				begun.Add(1)
-				err := offerFor(soon(t), srv, strconv.Itoa(n), buf, ReadOnly, WithSynchronized())
+				err := offerFor(soon(t), srv, strconv.Itoa(n), buf, cu.ReadOnly, OfferOptions{Synchronized: true})
 				assert.ErrorIs(t, err, ErrClosed)
 			})
 		}

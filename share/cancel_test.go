@@ -69,7 +69,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 	},
 	"Attach to what is prepared": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv := listen(t)
-		p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
+		p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), cu.ReadOnly, OfferOptions{Verdict: true})
 		mapped := make(chan struct{})
 		spy.at("access", func() { close(mapped) })
 		return blocking{call: attachOnce(srv.Path(), dev), ends: errWhy, close: srv.Close, closed: ErrWithdrawn,
@@ -92,7 +92,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 	},
 	"List of one who says nothing": func(t *testing.T, _ *spy, _ *cu.Device, _ *cu.Context) blocking {
 		path, blocks := silent(t)
-		call := func(ctx context.Context) error { return errOf(List(ctx, path)) }
+		call := func(ctx context.Context) error { return errOf(List(ctx, path, nil)) }
 		return blocking{call: call, blocks: blocks, ends: errWhy}
 	},
 	"Offer to one who does not answer": func(t *testing.T, _ *spy, dev *cu.Device, ctx *cu.Context) blocking {
@@ -109,7 +109,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		conn := early(t, srv, wants(dev))
 		clog(t, srv, waiting(srv)[0])
 		heard(t, conn)
-		return offering1(t, srv, buf, func() {}, large(), goodbyeIn(1, brief))
+		return offering1(t, srv, buf, func() {}, OfferOptions{Data: largeData, terms: goodbyeIn(1, brief)})
 	},
 	"Offer of memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
@@ -127,7 +127,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 	"Offer of prepared memory that is worked on": func(t *testing.T, spy *spy, dev *cu.Device, ctx *cu.Context) blocking {
 		srv, buf := listen(t), newBuffer(t, ctx, 1)
 		h := holding(t, ctx, buf)
-		p, s := prepared(t, srv, "data", buf, ReadOnly)
+		p, s := prepared(t, srv, "data", buf, cu.ReadOnly)
 		hears := hearing(t, asked(t, srv, wants(dev)))
 		require.True(t, (<-hears).(wire.Offer).Pending)
 		return blocking{call: p.offer, blocks: asks(t, spy), ends: errWhy, close: srv.Close, closed: ErrClosed,
@@ -140,9 +140,9 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 	},
 }
 
-func attachOnce(path string, dev *cu.Device, opts ...AttachOption) func(context.Context) error {
+func attachOnce(path string, dev *cu.Device, opts ...AttachOptions) func(context.Context) error {
 	return func(ctx context.Context) error {
-		att, err := Attach(ctx, path, "data", dev, opts...)
+		att, err := Attach(ctx, path, "data", dev, first(opts))
 		return errors.Join(err, att.Close())
 	}
 }
@@ -170,9 +170,9 @@ func hearing(t *testing.T, conn *sock.Conn) <-chan wire.Message {
 }
 
 // offering1 offers buf; blocks comes back when a consumer is where it should be.
-func offering1(t *testing.T, srv *Server, buf *vmm.Buffer, blocks func(), opts ...OfferOption) blocking {
+func offering1(t *testing.T, srv *Server, buf *vmm.Buffer, blocks func(), opts ...OfferOptions) blocking {
 	return blocking{
-		call: func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, ReadWrite, opts...) },
+		call: func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, cu.ReadWrite, opts...) },
 		blocks: func() {
 			require.Eventually(t, func() bool { return offered(srv, "data") }, 30*time.Second, 100*time.Microsecond)
 			blocks()
@@ -248,7 +248,7 @@ func mute(t *testing.T, dev *cu.Device, ctx *cu.Context, records int) (att *Atta
 		<-stop
 	})
 	t.Cleanup(func() { close(stop) })
-	att = ok(Attach(soon(t), path, "", dev))(t)
+	att = ok(Attach(soon(t), path, "", dev, nil))(t)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	return att, read
 }
@@ -318,7 +318,7 @@ func TestFault64_CancelAtEachStepOfAttaching(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			spy, dev, ctx := spied(t)
 			srv := listen(t)
-			p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, WithVerdict())
+			p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), cu.ReadOnly, OfferOptions{Verdict: true})
 			step, pending := strings.CutSuffix(when, ", pending")
 			if !pending {
 				s.start(t, "data", p.offer)
@@ -331,15 +331,14 @@ func TestFault64_CancelAtEachStepOfAttaching(t *testing.T) {
 			}
 			spy.onStep(at)
 			err := errOf(Attach(until, srv.Path(), "data", dev,
-				OnConnected(func(p sock.Peer) {
+				&AttachOptions{OnConnected: func(p sock.Peer) {
 					require.Equal(t, pid(), p.PID)
 					at("connected")
-				}),
-				OnReceived(func(o OfferInfo, files []*os.File) {
+				}, OnReceived: func(o OfferInfo, files []*os.File) {
 					require.Equal(t, "data", o.Name)
 					require.Len(t, files, 1)
 					at("received")
-				})))
+				}}))
 			require.ErrorIs(t, err, errWhy)
 			require.ErrorIs(t, err, context.Canceled)
 			if when == "connected" {
@@ -381,20 +380,21 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 						runtime.Gosched()
 					}
 				})
-				observer := OnEvent(func(e Event) {
+				observer := OfferOptions{OnEvent: func(e Event) {
 					expect(srv, "more") // it may call the server
 					working(srv, "more", 1, 2)
 					if e.Kind == when {
 						stop()
 					}
-				})
-				offer := func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, ReadOnly, observer) }
+				}}
+				offer := func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, cu.ReadOnly, observer) }
 				if pending { // synchronized, or else it may end in the wait for work
-					offer = ok(prepare(srv, "data", buf, ReadOnly, observer, WithSynchronized()))(t).offer
+					observer.Synchronized = true
+					offer = ok(prepare(srv, "data", buf, cu.ReadOnly, observer))(t).offer
 				}
 				consumer := make(chan error, 1)
 				go func() {
-					att, err := Attach(soon(t), srv.Path(), "data", dev)
+					att, err := Attach(soon(t), srv.Path(), "data", dev, nil)
 					if err == nil {
 						err = errors.Join(att.Progress(soon(t), 1, 2), att.Report(soon(t), nil))
 					}
@@ -419,7 +419,7 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 // Steps that are not cancelled end by themselves when the producer takes too long.
 func TestProducerThatTakesTooLong(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	require.ErrorIs(t, errOf(Attach(soon(t), fullBacklog(t), "", dev, WithTimeout(20*time.Millisecond))), ErrTimeout)
+	require.ErrorIs(t, errOf(Attach(soon(t), fullBacklog(t), "", dev, &AttachOptions{Timeout: 20 * time.Millisecond})), ErrTimeout)
 
 	att, _ := mute(t, dev, ctx, 2) // mapped, verdict
 	is := att.now.Load()
@@ -444,7 +444,7 @@ func TestUnreadVerdictIsNotReported(t *testing.T) {
 		}
 		untilReadable(conn) // the verdict is there, and stays there
 	})
-	att := ok(Attach(soon(t), path, "", dev))(t)
+	att := ok(Attach(soon(t), path, "", dev, nil))(t)
 	require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
 	require.NoError(t, att.Close())
 }

@@ -110,7 +110,7 @@ func childDevice(opts ...cu.Option) (*cu.Device, *cu.Context, error) {
 
 // serveUntilInputEnds listens where it is told and offers memory until then.
 func serveUntilInputEnds(offer func(context.Context, *Server) error) error {
-	srv, err := Listen(os.Getenv(pathEnv))
+	srv, err := Listen(os.Getenv(pathEnv), nil)
 	if err != nil {
 		return err
 	}
@@ -141,12 +141,11 @@ func childConsumer() error {
 	if err != nil {
 		return err
 	}
-	att, err := attachAny(context.Background(), os.Getenv(pathEnv), "data", dev, WithAccess(ReadWrite),
-		OnReceived(func(OfferInfo, []*os.File) {
-			if do == "stop when received" {
-				untilInputEnds("received")
-			}
-		}))
+	att, err := attachAny(context.Background(), os.Getenv(pathEnv), "data", dev, AttachOptions{Access: cu.ReadWrite, OnReceived: func(OfferInfo, []*os.File) {
+		if do == "stop when received" {
+			untilInputEnds("received")
+		}
+	}})
 	if err != nil {
 		return errors.Join(err, ctx.Close())
 	}
@@ -201,7 +200,7 @@ func childProducer() error {
 		return err
 	}
 	offer := func(served context.Context, srv *Server) error {
-		return offerFor(served, srv, "data", buf, ReadWrite)
+		return offerFor(served, srv, "data", buf, cu.ReadWrite)
 	}
 	return errors.Join(serveUntilInputEnds(offer), buf.Close(), ctx.Close())
 }
@@ -215,11 +214,11 @@ func TestFault2and3_ProducerKilled(t *testing.T) {
 			path := socketPath(t)
 			c := start(t, "producer", path, "3145728")
 			c.says(t, "listening")
-			att := ok(Attach(soon(t), path, "data", dev, OnReceived(func(OfferInfo, []*os.File) {
+			att := ok(Attach(soon(t), path, "data", dev, &AttachOptions{OnReceived: func(OfferInfo, []*os.File) {
 				if when == "received" {
 					c.kill()
 				}
-			})))(t)
+			}}))(t)
 			c.kill()
 			require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
 			require.EqualValues(t, 3145728, att.Buffer().Size())
@@ -227,8 +226,8 @@ func TestFault2and3_ProducerKilled(t *testing.T) {
 			require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
 			require.NoError(t, att.Close())
 
-			require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev)), sock.ErrNoListener)
-			srv := ok(Listen(path))(t) // FAULTS 48: what it left on disk is reclaimed
+			require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev, nil)), sock.ErrNoListener)
+			srv := ok(Listen(path, nil))(t) // FAULTS 48: what it left on disk is reclaimed
 			require.NoError(t, srv.Close())
 		})
 	}

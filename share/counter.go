@@ -28,7 +28,7 @@ const CounterStride = 128
 // writes a number there that frees all its streams (D20b), and the slot must not be used
 // again. The producer fills the buffer with zeros before it offers it, because new memory
 // may hold anything (D9); counting begins with 1. Offer it before streams wait, or with
-// [WithSynchronized]: else [Server.Offer] waits for those streams, and consumers wait for
+// [OfferOptions].Synchronized: else [Server.Offer] waits for those streams, and consumers wait for
 // the offer.
 //
 // A stream that reaches a signal or wait whose memory is gone loses all contexts of the

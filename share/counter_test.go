@@ -50,7 +50,7 @@ func childCounter() error {
 	if err != nil {
 		return err
 	}
-	att, err := Attach(context.Background(), os.Getenv(pathEnv), "control", dev, WithAccess(ReadWrite))
+	att, err := Attach(context.Background(), os.Getenv(pathEnv), "control", dev, &AttachOptions{Access: cu.ReadWrite})
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func takeTurns(t *testing.T, front []string) {
 	_, ctx := leavesNothing(t)
 	buf := control(t, ctx)
 	srv := listen(t)
-	serveAs(t, srv, "control", buf, ReadWrite)
+	serveAs(t, srv, "control", buf, cu.ReadWrite)
 	mine, theirs := counters(t, ctx, buf)
 	s := ok(ctx.NewStream())(t)
 	cmd := cutest.Child(soon(t), "counter", pathEnv+"="+srv.Path(), doEnv+"=turns")
@@ -118,7 +118,7 @@ func TestFault18_CounterOfAKilledPeer(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	buf := control(t, ctx)
 	srv := listen(t)
-	serveAs(t, srv, "control", buf, ReadWrite)
+	serveAs(t, srv, "control", buf, cu.ReadWrite)
 	mine, theirs := counters(t, ctx, buf)
 	s := ok(ctx.NewStream())(t)
 	c := start(t, "counter", srv.Path(), "nothing")

@@ -135,7 +135,7 @@ func TestFault79_AttachmentIsClosedAfterItsCounter(t *testing.T) {
 			dev, ctx := leavesNothing(t)
 			gate, s := newGate(t, ctx), newStream(t, ctx)
 			served := put(t, listen(t), control(t, ctx))
-			att := attached(t, served.Server, "data", dev, WithAccess(ReadWrite))
+			att := attached(t, served.Server, "data", dev, AttachOptions{Access: cu.ReadWrite})
 			c := newCounter(t, ctx, att.Buffer())
 			gate.hold(t, s)
 			require.NoError(t, c.Signal(s, 1))
@@ -343,7 +343,7 @@ func childLosesACounter() error {
 		return err
 	}
 	buf, err1 := vmm.New(dev, CounterStride)
-	ro, err2 := buf.NewView(ReadOnly)
+	ro, err2 := buf.NewView(cu.ReadOnly)
 	c, err3 := NewCounter(ctx, buf, 0)
 	s, err4 := ctx.NewStream()
 	if err := errors.Join(err1, err2, err3, err4); err != nil {

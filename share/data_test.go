@@ -26,7 +26,7 @@ func TestDataOfAnySize(t *testing.T) {
 	for _, size := range []uint64{0, 1, wire.MaxData, wire.MaxData + 1, 1 << 20, MaxData} {
 		data := noise(size, 3)
 		srv := listen(t)
-		serveAs(t, srv, "data", buf, ReadOnly, WithData(data))
+		serveAs(t, srv, "data", buf, cu.ReadOnly, OfferOptions{Data: data})
 		require.Equal(t, size, listedBy(t, srv)[0].DataSize)
 		att := attached(t, srv, "data", dev)
 		require.True(t, bytes.Equal(data, att.Offer().Data), "%d bytes", size)
@@ -40,7 +40,7 @@ func TestDataOfAnySize(t *testing.T) {
 func TestDataOfLegacyMemory(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	data := noise(wire.MaxData+1, 5)
-	serveLegacy(t, srv, newLegacy(t, ctx, 1), WithData(data))
+	serveLegacy(t, srv, newLegacy(t, ctx, 1), OfferOptions{Data: data})
 	want := wants(dev)
 	want.Capabilities = wire.TakesLegacy | wire.TakesData
 	for range 2 {
@@ -60,8 +60,8 @@ func TestDataOfLegacyMemory(t *testing.T) {
 // A consumer that has not said that it takes a DATA is told by name, and is sent nothing of
 // the offer.
 func TestDataIsForWhoTakesIt(t *testing.T) {
-	dev, ctx, srv := listening(t, goodbyes(brief))
-	s := put(t, srv, newBuffer(t, ctx, 1), WithData(noise(wire.MaxData+1, 1)))
+	dev, ctx, srv := listening(t, ListenOptions{peer: goodbyes(brief)})
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Data: noise(wire.MaxData+1, 1)})
 	for i, bits := range []wire.Capabilities{0, ^wire.TakesData} {
 		want := wants(dev)
 		want.Capabilities = bits
@@ -94,7 +94,7 @@ type unwanted struct {
 }
 
 // requireRefused checks that a consumer takes none of it, ends in time and keeps nothing.
-func requireRefused(t *testing.T, dev *cu.Device, cases map[string]unwanted, opts ...AttachOption) {
+func requireRefused(t *testing.T, dev *cu.Device, cases map[string]unwanted, opts ...AttachOptions) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
@@ -102,7 +102,9 @@ func requireRefused(t *testing.T, dev *cu.Device, cases map[string]unwanted, opt
 			if errors.Is(c.want, ErrTimeout) {
 				timeout = 100 * time.Millisecond
 			}
-			_, err := Attach(soon(t), impostor(t, tell(t, c.lies...)), "data", dev, append(opts, WithTimeout(timeout))...)
+			o := first(opts)
+			o.Timeout = timeout
+			_, err := Attach(soon(t), impostor(t, tell(t, c.lies...)), "data", dev, o)
 			require.ErrorIs(t, err, c.want)
 			require.ErrorContains(t, err, c.text)
 		})
@@ -156,7 +158,7 @@ func TestFault84_DataThatIsNotAsItShouldBe(t *testing.T) {
 		"progress":        {says(size), {wire.Encode(wire.Progress{}), nil}, with(good)[1]},
 		"sealed for good": with(memory(t, size, sealed|unix.F_SEAL_SEAL)),
 	} {
-		att, err := Attach(soon(t), impostor(t, tell(t, lies...)), "data", dev)
+		att, err := Attach(soon(t), impostor(t, tell(t, lies...)), "data", dev, nil)
 		require.NoError(t, err, name)
 		require.Equal(t, make([]byte, size), att.Offer().Data)
 		require.NoError(t, att.Close())
@@ -171,14 +173,14 @@ func TestCursorsAreOfOneLease(t *testing.T) {
 	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
 	srv := listen(t)
 	began := 0
-	serveAs(t, srv, "data", buf, ReadOnly, WithData(noise(5000, 3)), WithCursors(4096, func(l *Lease, f *os.File) error {
+	serveAs(t, srv, "data", buf, cu.ReadOnly, OfferOptions{Data: noise(5000, 3), CursorSize: 4096, OnCursors: func(l *Lease, f *os.File) error {
 		began++
 		require.Equal(t, began, l.Number())
 		_, err := f.WriteAt([]byte{byte(began)}, 100)
 		return err
-	}))
+	}})
 	for n := range byte(2) {
-		att := attached(t, srv, "data", dev, WithCursorsOf(4096))
+		att := attached(t, srv, "data", dev, AttachOptions{MaxCursors: 4096})
 		b := make([]byte, 4096)
 		require.NoError(t, errOf(att.Cursors().ReadAt(b, 0)))
 		require.Equal(t, n+1, b[100])
@@ -186,25 +188,22 @@ func TestCursorsAreOfOneLease(t *testing.T) {
 		require.Error(t, att.Cursors().Truncate(0))
 		require.NoError(t, att.Close())
 	}
-	_, err := Attach(soon(t), srv.Path(), "data", dev)
+	_, err := Attach(soon(t), srv.Path(), "data", dev, nil)
 	var no *RefusalError
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, RefusedUnsupported, no.Code)
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithCursorsOf(4095))), ErrTooLarge)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, &AttachOptions{MaxCursors: 4095})), ErrTooLarge)
 	require.NoError(t, srv.Close())
 }
 
 // The application may turn a consumer away when it is to have cursors.
 func TestCursorsThatAreNotGiven(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 100), WithCursors(8, func(*Lease, *os.File) error { return errors.New("no place for you") }))
-	_, err := Attach(soon(t), srv.Path(), "data", dev, WithCursorsOf(8))
+	s := put(t, srv, newBuffer(t, ctx, 100), OfferOptions{CursorSize: 8, OnCursors: func(*Lease, *os.File) error { return errors.New("no place for you") }})
+	_, err := Attach(soon(t), srv.Path(), "data", dev, &AttachOptions{MaxCursors: 8})
 	require.ErrorIs(t, err, ErrRefused)
 	require.ErrorContains(t, err, "no place for you")
 	s.await(t, Ended, 1)
-	for _, bad := range []OfferOption{WithCursors(0, func(*Lease, *os.File) error { return nil }), WithCursors(8, nil), WithCursors(MaxCursors+1, func(*Lease, *os.File) error { return nil })} {
-		require.Error(t, errOf(newOfferOptions([]OfferOption{bad})))
-	}
 }
 
 // FAULT 95: cursors that are not sealed, or not as large as the offer says, or come where none
@@ -227,5 +226,5 @@ func TestFault95_CursorsThatAreNotAsTheyShouldBe(t *testing.T) {
 		"without a word":   {[]lie{tr.say(func(o *wire.Offer) { o.DataSize = 5000 }, tr.files...), cursors}, ErrProtocol, "CURSORS where none belongs"},
 		"it does not come": {[]lie{says}, ErrTimeout, ""},
 		"more than wanted": {[]lie{tr.say(func(o *wire.Offer) { o.CursorSize = size + 1 }, tr.files...)}, ErrTooLarge, "4097"},
-	}, WithCursorsOf(size))
+	}, AttachOptions{MaxCursors: size})
 }

@@ -15,7 +15,7 @@
 // serves the first consumer, so consumers see finished data.
 //
 // For the fastest handoff, both sides work beforehand. The producer makes a pending offer
-// ([WithPending]) while it still makes the data. A consumer that attaches maps the memory
+// ([OfferOptions].Pending) while it still makes the data. A consumer that attaches maps the memory
 // at once and waits for the data, until [Offer.Publish] says that it is there.
 //
 // # Versions
@@ -29,7 +29,7 @@
 // side a few bytes.
 //
 // A successor can take memory over from a producer that is about to end, without loading
-// it again: it attaches [WithReoffer] and offers the buffer of its [Attachment]. With
+// it again: it attaches [AttachOptions].Reoffer and offers the buffer of its [Attachment]. With
 // [Server.HandOver] and [TakeOver] it gets the socket as well, and no consumer is refused.
 //
 // # Lease
@@ -43,19 +43,19 @@
 //
 // A side that leaves in order says farewell. A side that does not was killed or has failed:
 // it is lost ([LostError]). The end of a lease does not end its holder's work on the
-// device. [Lease.AwaitFence] waits for that work, and [WithFence] makes an offer do so
+// device. [Lease.AwaitFence] waits for that work, and [OfferOptions].Fence makes an offer do so
 // before it hands its memory back. [Attachment.Release] waits for this side's work, and
 // then gives the memory up.
 //
 // Every buffer that is made on a machine has a larger generation than those before it. A
-// consumer that attaches again says with [WithNewerThan] which generation it had, and so
+// consumer that attaches again says with [AttachOptions].NewerThan which generation it had, and so
 // never takes memory of an earlier run for new. A consumer that still has the memory mapped
 // takes a new lease of it with [Attachment.Resume].
 //
 // # Legacy handles
 //
 // A [Legacy] is memory of cuMemAlloc that is offered to programs that cannot take
-// descriptors. [Attach] takes it if [WithHandle] allows it;
+// descriptors. [Attach] takes it if [AttachOptions].Legacy allows it;
 // [Attachment.Ptr] and [Attachment.Size] say where it is. Every consumer can write it, and
 // it is gone when its owner frees it: [Legacy] says how leases help.
 //
@@ -76,7 +76,7 @@
 // must not write.
 //
 // Peers are known by their uid. By default both sides admit only this process's user;
-// see [WithPolicy] and [WithAuthorize]. This package bounds what a peer can make this
+// see [ListenOptions].Policy and [ListenOptions].Authorize. This package bounds what a peer can make this
 // side hold or do. docs/security.md lists the bounds, and says what a hostile peer can
 // do all the same.
 //

@@ -31,7 +31,7 @@ func TestEndsHaveReasons(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dev, ctx, srv := listening(t)
 			onLease, begun := leases()
-			s := put(t, srv, newBuffer(t, ctx, 1), onLease)
+			s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{OnLease: onLease})
 			att := attached(t, srv, "data", dev)
 			s.await(t, Mapped, 1)
 			l := next(t, begun)
@@ -62,7 +62,7 @@ func TestShutdownForASuccessor(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	path := socketPath(t)
 	buf := filled(t, ctx, 7)
-	first := ok(Listen(path))(t)
+	first := ok(Listen(path, nil))(t)
 	put(t, first, buf)
 	found, cancel := followed(t, ctx, path)
 	att := awaitSeen(t, found, 7)
@@ -75,7 +75,7 @@ func TestShutdownForASuccessor(t *testing.T) {
 
 	late := make(chan error, 1)
 	go func() {
-		att, err := Attach(soon(t), path, "data", dev)
+		att, err := Attach(soon(t), path, "data", dev, nil)
 		if err == nil {
 			err = att.Close()
 		}
@@ -83,7 +83,7 @@ func TestShutdownForASuccessor(t *testing.T) {
 	}()
 	<-briefly(t).Done()
 	require.Empty(t, late, "it waits")
-	second := ok(Listen(path, WithInherited(files)))(t)
+	second := ok(Listen(path, &ListenOptions{Inherited: files}))(t)
 	defer func() { require.NoError(t, second.Close()); _, _ = os.Remove(path), os.Remove(path+".lock") }()
 	expect(second, "data")
 	s := put(t, second, buf)

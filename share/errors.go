@@ -24,7 +24,7 @@ var (
 	ErrWithdrawn = serve.ErrWithdrawn
 	// ErrSuperseded says that the producer offers other memory in this place: see
 	// [Attachment.Superseded]. With it the context of an attachment of [Follow] ends then, and
-	// a lease ends that outlasts the grace ([WithGrace]) or the offer of its version.
+	// a lease ends that outlasts the grace ([OfferOptions].Grace) or the offer of its version.
 	ErrSuperseded = serve.ErrSuperseded
 	// ErrRevoked says that the producer took this lease back. The producer's words follow.
 	ErrRevoked = serve.ErrRevoked
@@ -39,11 +39,11 @@ var (
 	ErrNoConsumer = serve.ErrNoConsumer
 	// ErrVerdict matches every [*VerdictError].
 	ErrVerdict = serve.ErrVerdict
-	// ErrNoVerdict says that a consumer left without its verdict ([WithVerdict]).
+	// ErrNoVerdict says that a consumer left without its verdict ([OfferOptions].Verdict).
 	ErrNoVerdict = serve.ErrNoVerdict
 	// ErrNameTaken says that the server has an offer of that name already.
 	ErrNameTaken = serve.ErrNameTaken
-	// ErrStale says that the offer is not newer than [WithNewerThan] demands, or that the
+	// ErrStale says that the offer is not newer than [AttachOptions].NewerThan demands, or that the
 	// offer is of other memory than is mapped here ([Attachment.Resume]).
 	ErrStale = serve.ErrStale
 	// ErrRate says that the peer sent more records a second than are taken.
@@ -53,7 +53,7 @@ var (
 	// ErrHandle says that the memory is offered by a handle of a type that this side does
 	// not take.
 	ErrHandle = errors.New("share: the memory is offered by another type of handle")
-	// ErrNoPeer says that one device cannot use memory of another ([WithPeerAccess]).
+	// ErrNoPeer says that one device cannot use memory of another ([AttachOptions].PeerAccess).
 	ErrNoPeer = errors.New("share: no peer access")
 	// ErrClosed says that the server or attachment was closed.
 	ErrClosed = serve.ErrClosed

@@ -30,7 +30,7 @@ func device() *cu.Device { return must(must(cu.Open(cu.WithFallback(soft.Resolve
 // listen serves at a socket in a new directory, which is 0700, as it has to be.
 func listen() (srv *share.Server, dir string) {
 	dir = must(os.MkdirTemp("", "example"))
-	return must(share.Listen(filepath.Join(dir, "socket"))), dir
+	return must(share.Listen(filepath.Join(dir, "socket"), nil)), dir
 }
 
 // A producer fills device memory and offers it; a consumer, mostly another
@@ -44,7 +44,7 @@ func Example() {
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
 
-	must(srv.Offer("weights", buf)) // until the server is closed
+	must(srv.Offer("weights", buf, nil)) // until the server is closed
 	err := consume(srv.Path(), dev)
 	must(0, errors.Join(err, srv.Close(), buf.Close(), ctx.Close()))
 	// Output:
@@ -52,7 +52,7 @@ func Example() {
 }
 
 func consume(path string, dev *cu.Device) error {
-	att, err := share.Attach(context.Background(), path, "weights", dev)
+	att, err := share.Attach(context.Background(), path, "weights", dev, nil)
 	if err != nil {
 		return err
 	}
@@ -72,13 +72,13 @@ func consume(path string, dev *cu.Device) error {
 
 // A consumer maps the memory while its data is still being written, and attaches
 // when it is there: what is left of the handoff then is one record and its answer.
-func ExampleWithPending() {
+func ExampleOffer_Publish() {
 	dev := device()
 	ctx, buf := must(dev.PrimaryContext()), must(vmm.New(dev, 12))
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
 
-	offer := must(srv.Offer("weights", buf, share.WithPending()))
+	offer := must(srv.Offer("weights", buf, &share.OfferOptions{Pending: true}))
 	consumed := make(chan error, 1)
 	go func() { consumed <- consume(srv.Path(), dev) }() // maps, and waits for the data
 
@@ -99,8 +99,8 @@ func ExampleLease_Revoke() {
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
 
-	offer := must(srv.Offer("cache", buf))
-	att := must(share.Attach(context.Background(), srv.Path(), "cache", dev)) // mostly in another process
+	offer := must(srv.Offer("cache", buf, nil))
+	att := must(share.Attach(context.Background(), srv.Path(), "cache", dev, nil)) // mostly in another process
 	l := offer.Leases()[0]
 	fmt.Printf("consumer %d has %s access\n", l.Number(), l.Access())
 	l.Revoke("another one needs the room")
@@ -127,21 +127,21 @@ func ExampleOffer_Supersede() {
 	defer os.RemoveAll(dir)
 	first, second := must(vmm.New(dev, 1000)), must(vmm.New(dev, 2000))
 
-	offer := must(srv.Offer("weights", first))
-	att := must(share.Attach(ctx, srv.Path(), "weights", dev)) // mostly in another process
+	offer := must(srv.Offer("weights", first, nil))
+	att := must(share.Attach(ctx, srv.Path(), "weights", dev, nil)) // mostly in another process
 	fmt.Printf("the consumer has %d bytes\n", att.Size())
-	must(offer.Supersede(second))
+	must(offer.Supersede(second, nil))
 	select {
 	case <-att.Superseded():
 	case <-att.Done(): // its producer has gone
 	}
-	next := must(share.Attach(ctx, srv.Path(), "weights", dev))
+	next := must(share.Attach(ctx, srv.Path(), "weights", dev, nil))
 	fmt.Printf("the consumer has %d bytes\n", next.Size())
 	must(0, errors.Join(att.Close(), next.Close()))
 	<-offer.Done() // nobody has the first version any more
 	must(0, errors.Join(offer.Err(), first.Close()))
 
-	for _, o := range must(share.List(ctx, srv.Path())) {
+	for _, o := range must(share.List(ctx, srv.Path(), nil)) {
 		fmt.Printf("%s: %d bytes, %s\n", o.Name, o.Size, o.Access)
 	}
 	must(0, errors.Join(srv.Close(), second.Close()))
@@ -160,10 +160,10 @@ func ExampleCounter() {
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
 	alive, gone := context.WithCancelCause(context.Background()) // as long as the peer
-	onLease := share.OnLease(func(l *share.Lease) {
+	onLease := func(l *share.Lease) {
 		go func() { <-l.Done(); gone(l.Err()) }()
-	})
-	must(srv.Offer("control", control, share.WithAccess(share.ReadWrite), share.WithSynchronized(), onLease))
+	}
+	must(srv.Offer("control", control, &share.OfferOptions{Access: cu.ReadWrite, Synchronized: true, OnLease: onLease}))
 	other := exec.Command("/proc/self/exe")
 	other.Env = append(os.Environ(), peerEnv+"="+srv.Path())
 	must(0, other.Start())
@@ -197,7 +197,7 @@ func init() {
 func peer(path string) {
 	dev := device()
 	ctx := must(dev.PrimaryContext())
-	att := must(share.Attach(context.Background(), path, "control", dev, share.WithAccess(share.ReadWrite)))
+	att := must(share.Attach(context.Background(), path, "control", dev, &share.AttachOptions{Access: cu.ReadWrite}))
 	counter := must(share.NewCounter(ctx, att.Buffer(), 0))
 	must(0, counter.Signal(must(ctx.NewStream()), 1))
 	<-att.Done()

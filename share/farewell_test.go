@@ -29,7 +29,7 @@ func childLeaver() error {
 	if err != nil {
 		return err
 	}
-	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev, WithAccess(ReadWrite))
+	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev, &AttachOptions{Access: cu.ReadWrite})
 	if err != nil {
 		return errors.Join(err, ctx.Close())
 	}
@@ -110,7 +110,7 @@ func TestOlderConsumerIsNotLost(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	onLease, begun := leases()
-	s := put(t, srv, buf, onLease)
+	s := put(t, srv, buf, OfferOptions{OnLease: onLease})
 	for i, says := range []wire.Process{{}, {Told: true}} {
 		want := wants(dev)
 		want.Process = says
@@ -138,7 +138,7 @@ func TestBehindAFarewell(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	onLease, begun := leases()
-	s := put(t, srv, buf, onLease)
+	s := put(t, srv, buf, OfferOptions{OnLease: onLease})
 	for i, c := range []struct {
 		says     wire.Message
 		released bool
@@ -177,7 +177,7 @@ func TestBehindAFarewell(t *testing.T) {
 func TestForkedProcessKeepsTheLease(t *testing.T) {
 	_, ctx, srv := listening(t)
 	onLease, begun := leases()
-	put(t, srv, newBuffer(t, ctx, 1), onLease)
+	put(t, srv, newBuffer(t, ctx, 1), OfferOptions{OnLease: onLease})
 	c := start(t, "leaver", srv.Path(), "fork")
 	require.True(t, c.out.Scan())
 	holder := ok(strconv.Atoi(c.out.Text()))(t)
@@ -206,12 +206,12 @@ func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 		path := socketPath(t)
 		c := start(t, "producer", path, "5")
 		c.says(t, "listening")
-		att := ok(Attach(soon(t), path, "", dev))(t)
+		att := ok(Attach(soon(t), path, "", dev, nil))(t)
 		if killed {
 			c.kill()
 			require.True(t, requireLost(t, awaitDone(t, att)).Died())
 			require.ErrorIs(t, att.Err(), sock.ErrPeerLost)
-			require.NoError(t, ok(Listen(path))(t).Close())
+			require.NoError(t, ok(Listen(path, nil))(t).Close())
 		} else {
 			c.end(t)
 			require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
@@ -227,8 +227,8 @@ func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 func TestReleaseWaitsForTheWork(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	onLease, begun := leases()
-	put(t, srv, newBuffer(t, ctx, 64), onLease)
-	att := attached(t, srv, "", dev, WithAccess(ReadWrite))
+	put(t, srv, newBuffer(t, ctx, 64), OfferOptions{OnLease: onLease})
+	att := attached(t, srv, "", dev, AttachOptions{Access: cu.ReadWrite})
 	word := ok(ctx.Alloc(8))(t)
 	require.NoError(t, cu.Fill(ctx, word.Ptr(), uint32(0), 2))
 	busy := ok(ctx.NewStream())(t)
@@ -264,7 +264,7 @@ func childFreer() error {
 				fmt.Println("kept")
 			}
 		}()
-		return offerFor(context.Background(), srv, "data", buf, ReadWrite) // for ever
+		return offerFor(context.Background(), srv, "data", buf, cu.ReadWrite) // for ever
 	})
 }
 
@@ -294,12 +294,12 @@ func TestFault9_ProducerFreesWhileAConsumerMaps(t *testing.T) {
 			}
 			spy.onStep(frees)
 			att := ok(Attach(soon(t), path, "data", dev,
-				OnReceived(func(OfferInfo, []*os.File) { frees("received") })))(t)
+				&AttachOptions{OnReceived: func(OfferInfo, []*os.File) { frees("received") }}))(t)
 			frees("attached")
 			require.ErrorIs(t, awaitDone(t, att), want)
 			requireNoise(t, ctx, att.Buffer(), 1)
 			require.NoError(t, att.Close())
-			srv := ok(Listen(path))(t)
+			srv := ok(Listen(path, nil))(t)
 			require.NoError(t, srv.Close())
 		})
 	}
@@ -316,9 +316,9 @@ func TestFault12_CloseInAnyOrder(t *testing.T) {
 		ctx := ok(dev.PrimaryContext())(t)
 		buf := ok(vmm.New(dev, 1<<20))(t)
 		require.NoError(t, cu.CopyToDevice(ctx, buf.Ptr(), noise(1<<20, 1)))
-		srv := ok(Listen(socketPath(t)))(t)
+		srv := ok(Listen(socketPath(t), nil))(t)
 		s := put(t, srv, buf)
-		att := ok(Attach(soon(t), srv.Path(), "data", dev))(t)
+		att := ok(Attach(soon(t), srv.Path(), "data", dev, nil))(t)
 		s.await(t, Mapped, 1)
 		closes := map[string]func() error{"attachment": att.Close, "buffer": buf.Close, "server": srv.Close, "context": ctx.Close}
 		for i, what := range order {

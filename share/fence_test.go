@@ -17,10 +17,8 @@ import (
 )
 
 // noProcess simulates an older kernel, whose peers are in another PID namespace.
-func noProcess() PeerOption {
-	return func(o *serve.PeerOptions) {
-		o.Process = func(*sock.Conn) (*sock.Process, error) { return nil, sock.ErrNoProcess }
-	}
+func noProcess(o *serve.PeerOptions) {
+	o.Process = func(*sock.Conn) (*sock.Process, error) { return nil, sock.ErrNoProcess }
 }
 
 // requireNoFence checks that nothing will tell when the process is fenced, and that a caller who
@@ -46,21 +44,20 @@ func TestUnknownFences(t *testing.T) {
 	dev := cutest.Device(t)
 	for name, c := range map[string]struct {
 		producer, consumer *cu.Device
-		listen             []ListenOption
-		attach             []AttachOption
+		listen, attach     func(*serve.PeerOptions)
 		ofLease, ofAtt     bool // unknown
 	}{
 		"consumer under MPS":         {dev, mps, nil, nil, true, false},
 		"producer under MPS":         {mps, dev, nil, nil, false, true},
-		"older kernel of the server": {dev, dev, []ListenOption{noProcess()}, nil, true, false},
-		"older kernel of the client": {dev, dev, nil, []AttachOption{noProcess()}, false, true},
+		"older kernel of the server": {dev, dev, noProcess, nil, true, false},
+		"older kernel of the client": {dev, dev, nil, noProcess, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			srv := listen(t, c.listen...)
+			srv := listen(t, ListenOptions{peer: c.listen})
 			buf := ok(vmm.New(c.producer, 64))(t)
 			onLease, begun := leases()
-			s := put(t, srv, buf, onLease)
-			att := ok(Attach(soon(t), srv.Path(), "data", c.consumer, append(c.attach, WithAccess(ReadWrite))...))(t)
+			s := put(t, srv, buf, OfferOptions{OnLease: onLease})
+			att := ok(Attach(soon(t), srv.Path(), "data", c.consumer, &AttachOptions{Access: cu.ReadWrite, peer: c.attach}))(t)
 			l := next(t, begun)
 			if c.ofLease {
 				require.ErrorIs(t, l.AwaitFence(context.Background(), Fenced), ErrNoFence, "while the lease lives")
@@ -104,7 +101,7 @@ func TestFault82_WriterIsWaitedFor(t *testing.T) {
 		t.Run(want.String(), func(t *testing.T) {
 			_, ctx, srv := listening(t)
 			onLease, begun := leases()
-			s := put(t, srv, newBuffer(t, ctx, 1), WithFence(want, time.Minute), onLease)
+			s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Fence: want, FenceTimeout: time.Minute, OnLease: onLease})
 			closed := leaver(t, srv, "close")
 			s.await(t, Ended, 1)
 			l := next(t, begun)
@@ -139,20 +136,20 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	chunk := granularity(t, dev)
 	buf := newBuffer(t, ctx, chunk, vmm.WithChunkSize(chunk), vmm.WithCapacity(2*chunk))
-	first := put(t, srv, buf, WithFence(Released, time.Minute))
-	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	first := put(t, srv, buf, OfferOptions{Fence: Released, FenceTimeout: time.Minute})
+	att := attached(t, srv, "data", dev, AttachOptions{Access: cu.ReadWrite})
 	require.NoError(t, buf.Grow(2*chunk))
-	second := replace(t, srv, buf, WithFence(Released, time.Minute))
-	newer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	second := replace(t, srv, buf, OfferOptions{Fence: Released, FenceTimeout: time.Minute})
+	newer := attached(t, srv, "data", dev, AttachOptions{Access: cu.ReadWrite})
 	require.True(t, newer.Offer().AwaitsRelease)
 	require.Equal(t, 2*chunk, newer.Size())
 	second.cancel()
 	require.ErrorIs(t, awaitDone(t, newer), ErrWithdrawn)
 
-	require.ErrorIs(t, errOf(prepare(srv, "more", buf, ReadOnly)), ErrInUse)
+	require.ErrorIs(t, errOf(prepare(srv, "more", buf, cu.ReadOnly)), ErrInUse)
 	require.NoError(t, errors.Join(newer.Close(), att.Close()))
 	require.NoError(t, errors.Join(first.end(t), second.end(t)))
-	more := ok(prepare(srv, "more", buf, ReadOnly))(t)
+	more := ok(prepare(srv, "more", buf, cu.ReadOnly))(t)
 	require.NoError(t, more.Close())
 }
 
@@ -172,14 +169,16 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 			if !closed {
 				within = time.Second / 2
 			}
-			s := put(t, srv, buf, WithFence(want, within), goodbyeIn(1, brief))
+			s := put(t, srv, buf, OfferOptions{Fence: want, FenceTimeout: within, terms: goodbyeIn(1, brief)})
 			c := leaver(t, srv, "")
 			s.await(t, Mapped, 1)
 			c.stop(t)
 			s.cancel()
 			require.Eventually(t, func() bool { return !offered(srv, "data") }, 10*time.Second, time.Millisecond)
 			again := newServed(srv) // the same memory waits for the same fence
-			go func() { again.result <- replaceFor(soon(t), srv, "data", buf, ReadWrite, OnEvent(again.see)) }()
+			go func() {
+				again.result <- replaceFor(soon(t), srv, "data", buf, cu.ReadWrite, OfferOptions{OnEvent: again.see})
+			}()
 			again.goesOn(t)
 			require.False(t, offered(srv, "data"))
 			if closed {
@@ -205,18 +204,18 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 func TestOfferThatNeedNotWait(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, ReadOnly, WithFence(Fenced, 0)), "WithFence(0s)")
-	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, ReadOnly, WithFence(0, time.Minute)), "Fence(0)")
-	s := put(t, srv, buf, WithFence(Fenced, time.Hour))
+	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, cu.ReadOnly, OfferOptions{Fence: Fenced, FenceTimeout: 0}), "FenceTimeout of 0s")
+	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, cu.ReadOnly, OfferOptions{Fence: 0, FenceTimeout: time.Minute}), "want both or neither")
+	s := put(t, srv, buf, OfferOptions{Fence: Fenced, FenceTimeout: time.Hour})
 	att := attached(t, srv, "", dev)
 	require.ErrorContains(t, att.AwaitFence(soon(t), 7), "Fence(7)")
 	require.NoError(t, att.Close())
 	s.await(t, Ended, 1)
 	s.stop(t)
 
-	s = put(t, srv, buf, WithFence(Fenced, time.Hour))
+	s = put(t, srv, buf, OfferOptions{Fence: Fenced, FenceTimeout: time.Hour})
 	want := wants(dev)
-	want.Access = ReadWrite
+	want.Access = cu.ReadWrite
 	conn := asked(t, srv, want)
 	heard(t, conn)
 	require.NoError(t, conn.Close())
@@ -228,9 +227,9 @@ func TestOfferThatNeedNotWait(t *testing.T) {
 // A server watches as many processes as it takes connections, and each once. When it is
 // closed nothing of that is left, whoever lives.
 func TestWatchesAreBoundedAndEnd(t *testing.T) {
-	_, ctx, srv := listening(t, WithConnections(2))
+	_, ctx, srv := listening(t, ListenOptions{MaxConnections: 2})
 	onLease, begun := leases()
-	put(t, srv, newBuffer(t, ctx, 1), onLease)
+	put(t, srv, newBuffer(t, ctx, 1), OfferOptions{OnLease: onLease})
 	idle := func() bool { return connections(srv) == 0 }
 	var all []*Lease
 	for range 3 {
@@ -267,9 +266,9 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
-	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
-	srv := again(t, att, goodbyes(brief)) // nobody has to be quick
-	s := put(t, srv, buf, WithFence(Released, time.Minute))
+	att := lostAttachment(t, dev, buf, AttachOptions{Access: cu.ReadWrite})
+	srv := again(t, att, ListenOptions{peer: goodbyes(brief)}) // nobody has to be quick
+	s := put(t, srv, buf, OfferOptions{Fence: Released, FenceTimeout: time.Minute})
 	next := ok(att.Resume(soon(t)))(t)
 	s.await(t, Mapped, 1)
 	s.cancel()
@@ -285,9 +284,9 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 func TestOfferDoesNotWaitForAConsumerThatCouldNotAttach(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(Released, time.Minute))
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Fence: Released, FenceTimeout: time.Minute})
 	err := spy.during("cuMemMap", func() error {
-		return errOf(Attach(soon(t), srv.Path(), "data", dev, WithAccess(ReadWrite)))
+		return errOf(Attach(soon(t), srv.Path(), "data", dev, &AttachOptions{Access: cu.ReadWrite}))
 	})
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrVerdict)
@@ -314,9 +313,9 @@ func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			srv, buf := listen(t), newBuffer(t, ctx, 1)
 			onLease, begun := leases()
-			s := put(t, srv, buf, onLease)
+			s := put(t, srv, buf, OfferOptions{OnLease: onLease})
 			want := wants(dev)
-			want.Access, want.Process.Told = ReadWrite, true
+			want.Access, want.Process.Told = cu.ReadWrite, true
 			if c.resumes {
 				want.Resume = buf.Describe().Generation
 			}
@@ -342,9 +341,9 @@ func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
 
 // The error of an offer whose consumer cannot be waited for says why not.
 func TestOfferSaysWhyThereIsNoFence(t *testing.T) {
-	dev, ctx, srv := listening(t, noProcess())
-	s := put(t, srv, newBuffer(t, ctx, 1), WithFence(Fenced, time.Minute))
-	att := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	dev, ctx, srv := listening(t, ListenOptions{peer: noProcess})
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Fence: Fenced, FenceTimeout: time.Minute})
+	att := attached(t, srv, "data", dev, AttachOptions{Access: cu.ReadWrite})
 	s.await(t, Mapped, 1)
 	require.NoError(t, att.Close())
 	s.await(t, Ended, 1)

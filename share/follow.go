@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 // Follow is [Attach] again and again: it ranges over the memory that is offered under a
 // name, whichever process offers it, and waits where there is none.
 //
-//	for att, err := range share.Follow(ctx, path, "weights", dev) {
+//	for att, err := range share.Follow(ctx, path, "weights", dev, nil) {
 //		if err != nil {
 //			return err
 //		}
@@ -29,14 +28,14 @@ import (
 // back. Its [Attachment.Context] ends when ctx does, when the producer offers something
 // newer ([ErrSuperseded]), or when it takes the memory back ([ErrWithdrawn], [ErrRevoked]). It
 // goes on while the producer is lost or restarting ([ErrRestarting]), for as long as the body
-// likes or [WithMaxAbsence] says: what is mapped stays good.
+// likes or [AttachOptions].MaxAbsence says: what is mapped stays good.
 //
 // When a producer offers the same memory again, the attachment takes a lease of it there, as
 // [Attachment.Resume] does. Its mapping, Context, Done, Err, Superseded and Notices go on;
-// [Attachment.Offer] gives the new producer and its data. [OnConnected], [OnReceived] and
-// [OnProgress] are not called for such a lease. Until there is one, Notify, Progress and Report
+// [Attachment.Offer] gives the new producer and its data. OnConnected, OnReceived and
+// OnProgress are not called for such a lease. Until there is one, Notify, Progress and Report
 // return why the last one ended, and Fenced and AwaitFence are about its producer. The Context
-// ends with the lease if the producer waits for the memory ([WithFence]).
+// ends with the lease if the producer waits for the memory ([OfferOptions].Fence).
 //
 // The memory stays mapped until the loop's body has returned and its Context has ended, in
 // either order. Then Follow closes the attachment, so the memory must not be in use any
@@ -44,19 +43,19 @@ import (
 // memory of a larger generation. A body that breaks out of the loop does not learn whether
 // the attachment could be closed.
 //
-// The versions are mapped one after the other, or one beside the other [WithOverlap]. With
-// [WithReservation] all have the same address, so that a captured graph can be launched again.
+// The versions are mapped one after the other, or one beside the other (Overlap). In a
+// Reservation all have the same address, so that a captured graph can be launched again.
 //
 // Follow waits, with pauses that grow to half a second, until ctx ends, if the producer
 // does not listen, does not have the name, has ended or taken the offer back, has no place,
-// or took too long over a step ([Retryable]); [OnWait] tells for what it waits. The last pair of the
+// or took too long over a step ([Retryable]); OnWait tells for what it waits. The last pair of the
 // loop is an error: that of ctx, joined with the last reason to wait, or one that is not Retryable,
 // such as a producer that does not admit this process, another kind of driver or version, more
 // access than is offered, memory that cannot be mapped, an invalid option, or an attachment that
 // cannot be closed. While the name stands for memory
-// that the body does not want again, the producer says when there is newer ([WithWait]); an
+// that the body does not want again, the producer says when there is newer (Wait); an
 // older producer is asked again and again.
-func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) iter.Seq2[*Attachment, error] {
+func Follow(ctx context.Context, path, name string, dev *cu.Device, opts *AttachOptions) iter.Seq2[*Attachment, error] {
 	return func(yield func(*Attachment, error) bool) {
 		f := &following{path: path, name: name, dev: dev, opts: opts}
 		defer f.closeLent()
@@ -70,7 +69,7 @@ func Follow(ctx context.Context, path, name string, dev *cu.Device, opts ...Atta
 type following struct {
 	path, name string
 	dev        *cu.Device
-	opts       []AttachOption
+	opts       *AttachOptions
 	known      uint64 // the generation that the body does not want again, or 0
 	lent       []lent // what the body has, WithOverlap
 }
@@ -83,7 +82,7 @@ func (f *following) run(ctx context.Context, yield func(*Attachment, error) bool
 			return true, err
 		}
 		lend := f.lend
-		if att.opts.overlaps {
+		if att.opts.Overlap {
 			lend = f.overlap
 		}
 		more, err = lend(ctx, att, yield)
@@ -99,17 +98,17 @@ const (
 
 // attach attaches as soon as there is something to attach to.
 func (f *following) attach(ctx context.Context) (*Attachment, error) {
-	opts := append(slices.Clip(f.opts), attachOption(func(o *attachOptions) { o.follows = true }))
-	if f.known > 0 {
-		opts = append(opts, WithNewerThan(f.known), WithWait())
-	}
-	o, err := newAttachOptions(opts)
+	o, err := newAttachOptions(f.opts)
 	if err != nil {
 		return nil, err
 	}
+	o.follows = true
+	if f.known > 0 {
+		o.NewerThan, o.Wait = f.known, true
+	}
 	var att *Attachment
-	err = retry(ctx, o.onWait, func() (err error) {
-		att, err = Attach(ctx, f.path, f.name, f.dev, opts...)
+	err = retry(ctx, o.OnWait, func() (err error) {
+		att, err = o.attach(ctx, f.path, f.name, f.dev)
 		return err
 	})
 	return att, err
@@ -141,7 +140,7 @@ func retry(ctx context.Context, say func(error), try func() error) error {
 	}
 }
 
-// silence is how long a wait says nothing ([OnWait]).
+// silence is how long a wait says nothing ([AttachOptions].OnWait).
 const silence = time.Second
 
 // A teller tells the function of OnWait why a wait goes on, once it has lasted for a silence.
@@ -190,14 +189,6 @@ func (t *teller) stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.say = nil
-}
-
-// OnWait calls f when [Follow] has waited for a second, for a producer or for another lease, with
-// what is in the way: the error of the last try, such as that nobody listens or that there is no such
-// offer. f is called again when that changes. It must not close an attachment of that Follow, and WithOverlap
-// there may be several calls at once. [Attach] ignores this option.
-func OnWait(f func(error)) AttachOption {
-	return attachOption(func(o *attachOptions) { o.onWait = f })
 }
 
 // Retryable reports whether attaching may succeed later where it has failed with err: the producer does

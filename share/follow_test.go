@@ -32,7 +32,7 @@ type seen struct {
 
 // followed follows "data" at path until t ends or cancel is called, and says on a channel
 // what it sees. The result is the error of the last pair.
-func followed(t testing.TB, ctx *cu.Context, path string, opts ...AttachOption) (found chan seen, cancel func() error) {
+func followed(t testing.TB, ctx *cu.Context, path string, opts ...AttachOptions) (found chan seen, cancel func() error) {
 	t.Helper()
 	life, stop := context.WithCancel(t.Context())
 	found = make(chan seen)
@@ -40,7 +40,7 @@ func followed(t testing.TB, ctx *cu.Context, path string, opts ...AttachOption) 
 	go func() {
 		var last error
 		defer func() { result <- last }() // when everything is closed
-		for att, err := range Follow(life, path, "data", ctx.Device(), opts...) {
+		for att, err := range Follow(life, path, "data", ctx.Device(), first(opts)) {
 			if err != nil {
 				last = err
 				return
@@ -85,10 +85,10 @@ func TestFollow(t *testing.T) {
 	room := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
 	defer func() { require.NoError(t, room.Close()) }()
 	path := socketPath(t)
-	found, cancel := followed(t, ctx, path, WithReservation(room))
+	found, cancel := followed(t, ctx, path, AttachOptions{Reservation: room})
 
 	time.Sleep(20 * time.Millisecond) // for some tries
-	srv := ok(Listen(path))(t)
+	srv := ok(Listen(path, nil))(t)
 	expect(srv, "data")
 	first := put(t, srv, filled(t, ctx, 1))
 	a := awaitSeen(t, found, 1)
@@ -108,7 +108,7 @@ func TestFollow(t *testing.T) {
 	require.NoError(t, srv.Close())
 	require.Error(t, awaitCause(t, b.Context()))
 	require.ErrorIs(t, second.end(t), ErrClosed)
-	srv = ok(Listen(path))(t)
+	srv = ok(Listen(path, nil))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
 	expect(srv, "data")
 	put(t, srv, filled(t, ctx, 3))
@@ -143,10 +143,10 @@ func TestFollowEnds(t *testing.T) {
 	defer func() { require.NoError(t, room.Close()) }()
 	srv := listen(t)
 	expect(srv, "data")
-	serveAs(t, srv, "data", newBuffer(t, ctx, 2*g), ReadOnly)
-	for want, opt := range map[error]AttachOption{ErrRefused: WithAccess(ReadWrite), vmm.ErrCapacity: WithReservation(room)} {
+	serveAs(t, srv, "data", newBuffer(t, ctx, 2*g), cu.ReadOnly)
+	for want, opt := range map[error]AttachOptions{ErrRefused: {Access: cu.ReadWrite}, vmm.ErrCapacity: {Reservation: room}} {
 		pairs := 0
-		for att, err := range Follow(soon(t), srv.Path(), "data", dev, opt) {
+		for att, err := range Follow(soon(t), srv.Path(), "data", dev, &opt) {
 			pairs++
 			require.Nil(t, att)
 			require.ErrorIs(t, err, want)
@@ -169,13 +169,13 @@ type bereft struct {
 	v1     *child
 }
 
-func follows(t *testing.T, dev *cu.Device, ctx *cu.Context, opts ...AttachOption) *bereft {
+func follows(t *testing.T, dev *cu.Device, ctx *cu.Context, opts ...AttachOptions) *bereft {
 	t.Helper()
 	b := &bereft{path: socketPath(t)}
 	t.Cleanup(func() { _, _ = os.Remove(b.path), os.Remove(b.path+".lock") }) // the killed producer's
 	b.v1 = start(t, "producer", b.path, "4")
 	b.v1.says(t, "listening")
-	b.from = attachedAt(t, b.path, dev, WithReoffer(), WithAccess(ReadWrite))
+	b.from = attachedAt(t, b.path, dev, AttachOptions{Reoffer: true, Access: cu.ReadWrite})
 	b.found, b.cancel = followed(t, ctx, b.path, opts...)
 	b.att = (<-b.found).att
 	awaitRead(t, b.att.now.Load().transport.Conn)
@@ -197,7 +197,7 @@ func (b *bereft) loses(t *testing.T) {
 // successor is a server in the producer's place, which expects what it is to offer.
 func (b *bereft) successor(t *testing.T) *Server {
 	t.Helper()
-	srv := ok(Listen(b.path))(t)
+	srv := ok(Listen(b.path, nil))(t)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	expect(srv, "data")
 	return srv
@@ -221,7 +221,7 @@ func (b *bereft) nobodyFollows(t *testing.T) {
 func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	connected := 0
-	b := follows(t, dev, ctx, OnConnected(func(sock.Peer) { connected++ }))
+	b := follows(t, dev, ctx, AttachOptions{OnConnected: func(sock.Peer) { connected++ }})
 	at, notices, fenced, superseded := b.att.Ptr(), b.att.Notices(), b.att.Fenced(), b.att.Superseded()
 	b.loses(t)
 	require.NoError(t, b.att.Err(), "it is without a lease")
@@ -231,12 +231,12 @@ func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
 
 	v2 := b.successor(t)
 	leases := make(chan *Lease, 10)
-	s := serveAs(t, v2, "data", b.from.Buffer(), ReadOnly, OnLease(func(l *Lease) {
+	s := serveAs(t, v2, "data", b.from.Buffer(), cu.ReadOnly, OfferOptions{OnLease: func(l *Lease) {
 		if err := l.Notify(soon(t), []byte("I am the next")); err != nil {
 			t.Error(err)
 		}
 		leases <- l
-	}), WithData([]byte("v2")))
+	}, Data: []byte("v2")})
 	require.Equal(t, "I am the next", string(<-notices))
 	offer := b.att.Offer()
 	require.EqualValues(t, os.Getpid(), offer.Producer.PID)
@@ -265,7 +265,7 @@ func TestFollowIsClosedWhileItResumes(t *testing.T) {
 	for range 5 {
 		b := follows(t, dev, ctx)
 		b.loses(t)
-		s := serveAs(t, b.successor(t), "data", b.from.Buffer(), ReadOnly)
+		s := serveAs(t, b.successor(t), "data", b.from.Buffer(), cu.ReadOnly)
 		s.await(t, Mapped, 1)
 		require.NoError(t, b.att.Close())
 		require.NoError(t, s.await(t, Ended, 1).Err)
@@ -280,7 +280,7 @@ func TestFollowIsClosedWhileItResumes(t *testing.T) {
 func TestFollowIsBoundedWithoutALease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	for _, d := range []time.Duration{time.Nanosecond, brief} {
-		b := follows(t, dev, ctx, WithMaxAbsence(d))
+		b := follows(t, dev, ctx, AttachOptions{MaxAbsence: d})
 		begun := time.Now()
 		b.loses(t)
 		require.ErrorIs(t, awaitCause(t, b.att.Context()), sock.ErrPeerLost)
@@ -315,7 +315,7 @@ func TestFollowIsLeftWithoutALease(t *testing.T) {
 			b.loses(t)
 			leave(t, b.att)
 			srv := b.successor(t)
-			s := serveAs(t, srv, "data", b.from.Buffer(), ReadOnly)
+			s := serveAs(t, srv, "data", b.from.Buffer(), cu.ReadOnly)
 			awaitBehind(t, srv, 1)
 			b.nobodyFollows(t)
 			require.ErrorIs(t, b.cancel(), context.Canceled)
@@ -347,7 +347,7 @@ func TestFollowsContextEndsTheAttachments(t *testing.T) {
 	defer stop(nil)
 	why := errors.New("why")
 	var all []error
-	for att, err := range Follow(life, srv.Path(), "data", ctx.Device()) {
+	for att, err := range Follow(life, srv.Path(), "data", ctx.Device(), nil) {
 		if all = append(all, err); err != nil {
 			continue
 		}
@@ -367,7 +367,7 @@ func TestFollowTakesOtherMemoryOfASuccessor(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	b := follows(t, dev, ctx)
 	b.loses(t)
-	serveAs(t, b.successor(t), "data", filled(t, ctx, 5), ReadOnly)
+	serveAs(t, b.successor(t), "data", filled(t, ctx, 5), cu.ReadOnly)
 	require.ErrorIs(t, awaitCause(t, b.att.Context()), ErrSuperseded)
 	awaitSeen(t, b.found, 5)
 	require.ErrorIs(t, b.att.Err(), ErrSuperseded)
@@ -379,7 +379,7 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	path := socketPath(t)
 	reasons := make(chan error, 10)
-	found, cancel := followed(t, ctx, path, OnWait(func(err error) { reasons <- err }))
+	found, cancel := followed(t, ctx, path, AttachOptions{OnWait: func(err error) { reasons <- err }})
 	reason := func() error {
 		select {
 		case err := <-reasons:
@@ -392,7 +392,7 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 	begun := time.Now()
 	require.ErrorIs(t, reason(), sock.ErrNoListener)
 	require.GreaterOrEqual(t, time.Since(begun), silence)
-	srv := ok(Listen(path))(t)
+	srv := ok(Listen(path, nil))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
 	srv.Start()
 	require.ErrorContains(t, reason(), `there is no offer "data" here`)
@@ -404,12 +404,12 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 
 	life, stop := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, stop)
-	for _, err := range Follow(life, path, "data", ctx.Device()) {
+	for _, err := range Follow(life, path, "data", ctx.Device(), nil) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, sock.ErrNoListener)
 	}
-	for _, err := range Follow(t.Context(), path, "data", ctx.Device(), WithHandle()) {
-		require.ErrorContains(t, err, "WithHandle")
+	for _, err := range Follow(t.Context(), path, "data", ctx.Device(), &AttachOptions{MaxAbsence: -1}) {
+		require.ErrorContains(t, err, "MaxAbsence")
 	}
 }
 
@@ -418,7 +418,7 @@ func TestFollowSaysThatItWaitsForAnExpectedOffer(t *testing.T) {
 	_, ctx, srv := listening(t)
 	expect(srv, "data")
 	reasons := make(chan error, 10)
-	found, cancel := followed(t, ctx, srv.Path(), OnWait(func(err error) { reasons <- err }))
+	found, cancel := followed(t, ctx, srv.Path(), AttachOptions{OnWait: func(err error) { reasons <- err }})
 	require.ErrorIs(t, <-reasons, errNoAnswer)
 	put(t, srv, filled(t, ctx, 1))
 	awaitSeen(t, found, 1)
@@ -432,7 +432,7 @@ func TestFollowWithOverlap(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	expect(srv, "data")
 	first := put(t, srv, filled(t, ctx, 1))
-	found, cancel := followed(t, ctx, srv.Path(), WithOverlap())
+	found, cancel := followed(t, ctx, srv.Path(), AttachOptions{Overlap: true})
 	one := awaitSeen(t, found, 1)
 	second := replace(t, srv, filled(t, ctx, 2))
 	two := awaitSeen(t, found, 2)
@@ -463,7 +463,7 @@ func TestFollowWithOverlap(t *testing.T) {
 	life, stop := context.WithCancel(t.Context())
 	defer stop()
 	var last *Attachment
-	for att, err := range Follow(life, srv.Path(), "data", dev, WithOverlap()) {
+	for att, err := range Follow(life, srv.Path(), "data", dev, &AttachOptions{Overlap: true}) {
 		if err == nil {
 			last = att
 			stop()
@@ -474,22 +474,22 @@ func TestFollowWithOverlap(t *testing.T) {
 	}
 	require.Zero(t, last.Ptr())
 	third.stop(t)
-	for _, err := range Follow(t.Context(), srv.Path(), "data", dev, WithOverlap(), WithReservation(&vmm.Reservation{})) {
-		require.ErrorContains(t, err, "WithOverlap and WithReservation")
+	for _, err := range Follow(t.Context(), srv.Path(), "data", dev, &AttachOptions{Overlap: true, Reservation: &vmm.Reservation{}}) {
+		require.ErrorContains(t, err, "Overlap and Reservation")
 	}
 }
 
 // A version that goes on beside a newer one that was refused survives its producer's death, and is resumed.
 func TestOverlapGoesOnWithoutALease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	b := follows(t, dev, ctx, WithOverlap())
+	b := follows(t, dev, ctx, AttachOptions{Overlap: true})
 	b.loses(t)
 	require.NoError(t, b.att.Context().Err())
-	s := serveAs(t, b.successor(t), "data", b.from.Buffer(), ReadOnly)
+	s := serveAs(t, b.successor(t), "data", b.from.Buffer(), cu.ReadOnly)
 	s.await(t, Mapped, 1)
 	require.NoError(t, b.att.Context().Err())
 	b.nobodyFollows(t)
-	for range Follow(t.Context(), b.path, "data", dev, WithOverlap()) {
+	for range Follow(t.Context(), b.path, "data", dev, &AttachOptions{Overlap: true}) {
 		break // which closes it
 	}
 	s.await(t, Ended, 1)

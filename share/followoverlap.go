@@ -7,29 +7,7 @@ import (
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
-// WithOverlap makes [Follow] map each version beside the one before, instead of after it. The body
-// takes the attachment over and returns; Follow calls it again when there is newer memory. So a
-// server warms the new version up and checks it, swaps, and closes the old one when no request uses
-// it any more:
-//
-//	for att, err := range share.Follow(ctx, path, "weights", dev, share.WithOverlap()) {
-//		if err != nil {
-//			return err
-//		}
-//		if err := check(att); err != nil {
-//			log.Print(err, att.Close()) // refused: the server goes on with the old one
-//			continue
-//		}
-//		go drain(current.Swap(att)) // closes the old one when its last request is done
-//	}
-//
-// A version that the body has closed is not given again. The [Attachment.Context] of an older one
-// goes on when it is superseded. Follow closes what the body has not closed when the loop ends, so
-// nothing may use the memory any more then: after the loop's last pair, which is the error. [Attach] ignores this option; it cannot be used
-// [WithReservation], where there is room for one.
-func WithOverlap() AttachOption { return attachOption(func(o *attachOptions) { o.overlaps = true }) }
-
-// lent is an attachment that the body of Follow has, WithOverlap.
+// lent is an attachment that the body of Follow has, with Overlap.
 type lent struct {
 	*Attachment
 	unlink func() bool // from Follow's context

@@ -3,7 +3,6 @@ package share
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
@@ -14,17 +13,10 @@ import (
 // memory, from the producer's successor or from the producer when it is back. Its user does
 // not notice: Err is nil even while there is no lease.
 
-// WithMaxAbsence bounds how long an attachment of [Follow] stays without a lease after its producer
-// was lost or has begun to restart, until a producer offers the same memory again. Then its Context
-// ends. The default, 0, is no bound: what is mapped stays good. [Attach] ignores this option.
-func WithMaxAbsence(d time.Duration) AttachOption {
-	return attachOption(func(o *attachOptions) { o.maxAbsence = d })
-}
-
 // isOver reports whether no other lease can follow t, which has ended. A lease with memory
-// of its own ([WithCursors]) is the last.
+// of its own ([OfferOptions].CursorSize) is the last.
 func (a *Attachment) isOver(t *leaseConn) bool {
-	return !a.opts.follows || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) && !a.opts.overlaps ||
+	return !a.opts.follows || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) && !a.opts.Overlap ||
 		!errors.Is(t.reason, ErrRestarting) && !errors.Is(t.reason, sock.ErrPeerLost)
 }
 
@@ -35,13 +27,13 @@ func (a *Attachment) mayResume(t *leaseConn) bool { return a.open.Err() == nil &
 // stands for other memory, or if the attachment is closed.
 func (a *Attachment) another(t *leaseConn) (next *leaseConn, why error) {
 	ctx := a.more
-	if bound := a.opts.maxAbsence; bound > 0 {
+	if bound := a.opts.MaxAbsence; bound > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, bound)
 		defer cancel()
 	}
 	var from *attaching
-	err := retry(ctx, a.opts.onWait, func() error {
+	err := retry(ctx, a.opts.OnWait, func() error {
 		from = a.resuming()
 		from.opts.quiet()
 		return from.lease(ctx)

@@ -168,7 +168,7 @@ func TestConsumerIgnoresWhatItMay(t *testing.T) {
 
 // failsAt returns the error of an attachment to a producer that says d up to line i, and then
 // something bad.
-func failsAt(t *testing.T, dev *cu.Device, path string, d dialogue, i int, opts ...AttachOption) error {
+func failsAt(t *testing.T, dev *cu.Device, path string, d dialogue, i int, opts ...AttachOptions) error {
 	t.Helper()
 	att, err := attachAny(soon(t), path, "data", dev, opts...)
 	if i >= d.attached {
@@ -287,7 +287,7 @@ func TestConsumerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 			for n := 0; n < 10000 && conn.Send(soon(t), invented(ignorable)) == nil; n++ {
 			}
 		})
-		err := failsAt(t, dev, path, p.dialogue, p.line, withRate(30), attachOption(func(o *attachOptions) { o.Goodbye = brief }))
+		err := failsAt(t, dev, path, p.dialogue, p.line, AttachOptions{peer: func(o *serve.PeerOptions) { o.Rate, o.Goodbye = 30, brief }})
 		require.ErrorIs(t, err, ErrRate)
 		told := <-became
 		require.NoError(t, told.err)
@@ -304,7 +304,7 @@ func TestConsumerWaitsNoLongerForWhatItIgnores(t *testing.T) {
 	sideBySide(t, places, func(t *testing.T, _ string, p place) {
 		gone := make(chan bool, 1)
 		path, became := producing(t, p.lines[:p.line], func(conn *sock.Conn) { gone <- insist(soon(t), conn) })
-		require.ErrorIs(t, failsAt(t, dev, path, p.dialogue, p.line, WithTimeout(brief)), ErrTimeout)
+		require.ErrorIs(t, failsAt(t, dev, path, p.dialogue, p.line, AttachOptions{Timeout: brief}), ErrTimeout)
 		require.NoError(t, (<-became).err)
 		require.True(t, <-gone, "before it was let alone")
 	})
@@ -328,7 +328,7 @@ func TestRefusalByNameIsNotAnswered(t *testing.T) {
 func TestServerRefusesByName(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	s := put(t, srv, buf, WithVerdict())
+	s := put(t, srv, buf, OfferOptions{Verdict: true})
 	lines := []line{say(wants(dev)), hear(wire.Offer{}), say(isMapped(buf)), say(wire.Verdict{OK: true})}
 	for _, i := range []int{0, 2, 3} {
 		for what, strange := range strangers(lines[i].typ()) {
@@ -470,7 +470,7 @@ func TestProducerThatOnlySends(t *testing.T) {
 		<-over
 	})
 	path, _ := producing(t, []line{say(tr.Offer, tr.files...), hear(wire.Mapped{}), stop})
-	att := ok(Attach(soon(t), path, "data", dev, attachOption(func(o *attachOptions) { o.Goodbye = brief })))(t)
+	att := ok(Attach(soon(t), path, "data", dev, &AttachOptions{peer: goodbyes(brief)}))(t)
 	require.NoError(t, <-deaf)
 	require.ErrorIs(t, att.Progress(soon(t), 1, 2), sock.ErrPeerLost)
 	require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
@@ -482,7 +482,7 @@ func TestProducerThatOnlySends(t *testing.T) {
 
 // A record that a server ignores does not make it wait any longer.
 func TestServerWaitsNoLongerForWhatItIgnores(t *testing.T) {
-	_, ctx, srv := listening(t, WithTimeout(brief))
+	_, ctx, srv := listening(t, ListenOptions{Timeout: brief})
 	s := put(t, srv, newBuffer(t, ctx, 1))
 	require.True(t, insist(soon(t), dialed(t, srv)), "before it was let alone")
 	require.ErrorIs(t, s.await(t, PeerRefused, 1).Err, ErrTimeout)

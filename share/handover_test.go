@@ -33,7 +33,7 @@ func handingOver(t testing.TB, ctx context.Context, v1 *Server) (*Server, chan e
 	a, b := twoEnds(t)
 	given := make(chan error, 1)
 	go func() { given <- v1.HandOver(ctx, a) }()
-	v2 := ok(TakeOver(soon(t), b, v1.Path(), WithMode(0o666)))(t)
+	v2 := ok(TakeOver(soon(t), b, v1.Path(), &ListenOptions{Mode: 0o666}))(t)
 	t.Cleanup(func() { require.NoError(t, v2.Close()) })
 	return v2, given
 }
@@ -55,15 +55,15 @@ func TestSuccessorTakesOver(t *testing.T) {
 	v1 := listen(t)
 	s1 := put(t, v1, newBuffer(t, ctx, 1<<20))
 	old := attached(t, v1, "data", dev)
-	from := attached(t, v1, "data", dev, WithReoffer())
+	from := attached(t, v1, "data", dev, AttachOptions{Reoffer: true})
 	v2 := handedOver(t, v1)
 	require.Equal(t, v1.Path(), v2.Path())
 	early := make(chan error, 1)
 	go func() { // before there is an offer
-		att, err := Attach(soon(t), v1.Path(), "data", dev)
+		att, err := Attach(soon(t), v1.Path(), "data", dev, nil)
 		early <- errors.Join(err, att.Close())
 	}()
-	s2 := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
+	s2 := serveAs(t, v2, "data", from.Buffer(), cu.ReadOnly)
 	late := attached(t, v2, "data", dev)
 	require.Equal(t, old.Offer().Descriptor, late.Offer().Descriptor)
 	require.NoError(t, <-early)
@@ -86,10 +86,10 @@ func TestSuccessorTakesOver(t *testing.T) {
 func TestHandOverWaitsForOnLease(t *testing.T) {
 	dev, ctx, v1 := listening(t)
 	heard, wait := make(chan struct{}), make(chan struct{})
-	put(t, v1, newBuffer(t, ctx, 1), OnLease(func(*Lease) {
+	put(t, v1, newBuffer(t, ctx, 1), OfferOptions{OnLease: func(*Lease) {
 		close(heard)
 		<-wait
-	}))
+	}})
 	conn := asked(t, v1, wants(dev))
 	<-heard
 	_, given := handingOver(t, soon(t), v1)
@@ -107,10 +107,10 @@ func TestHandOverWaitsForWhoHasConnected(t *testing.T) {
 	put(t, v1, newBuffer(t, ctx, 1))
 	var v2 *Server
 	var given chan error
-	attached(t, v1, "data", dev, OnConnected(func(sock.Peer) {
+	attached(t, v1, "data", dev, AttachOptions{OnConnected: func(sock.Peer) {
 		v2, given = handingOver(t, soon(t), v1)
 		require.Empty(t, given)
-	}))
+	}})
 	require.NoError(t, <-given)
 	require.Len(t, leasesAs(v1, "data"), 1)
 
@@ -137,7 +137,7 @@ func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
 	rec := ok(b.Receive(soon(t)))(t) // nobody gets in any more
 	require.NoError(t, rec.Close())
 	go func() {
-		att, err := Attach(soon(t), v1.Path(), "data", dev)
+		att, err := Attach(soon(t), v1.Path(), "data", dev, nil)
 		waiting <- errors.Join(err, att.Close())
 	}()
 	require.NoError(t, b.Send(soon(t), []byte("no memory")))
@@ -146,7 +146,7 @@ func TestServerThatIsNotTakenOverGoesOn(t *testing.T) {
 	require.NoError(t, attached(t, v1, "data", dev).Close())
 
 	a, b = twoEnds(t)
-	require.ErrorContains(t, errOf(TakeOver(soon(t), b, v1.Path(), WithConnections(0))), "WithConnections")
+	require.ErrorContains(t, errOf(TakeOver(soon(t), b, v1.Path(), &ListenOptions{MaxConnections: -1})), "connections")
 	require.NoError(t, b.Close())
 	require.ErrorIs(t, v1.HandOver(soon(t), a), sock.ErrPeerLost)
 	require.NoError(t, v1.Close())
@@ -172,13 +172,13 @@ func TestHandOverWithWaitersAndResumes(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	put(t, v1, buf)
 	old := attached(t, v1, "data", dev)
-	from := attached(t, v1, "data", dev, WithReoffer())
+	from := attached(t, v1, "data", dev, AttachOptions{Reoffer: true})
 	waits := waitForNewer(t, v1, dev, buf)
 	awaitBehind(t, v1, 1)
 
 	v2 := handedOver(t, v1)
 	awaitBehind(t, v1, 1)
-	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
+	s := serveAs(t, v2, "data", from.Buffer(), cu.ReadOnly)
 	require.NoError(t, v1.Close())
 	require.Nil(t, <-waits.att)
 	require.True(t, Retryable(<-waits.err), "Follow asks again")
@@ -199,12 +199,12 @@ func childSuccessor() error {
 	if err != nil {
 		return err
 	}
-	att, err := Attach(context.Background(), os.Getenv(doEnv), "data", dev, WithReoffer(), WithAccess(ReadWrite))
+	att, err := Attach(context.Background(), os.Getenv(doEnv), "data", dev, &AttachOptions{Reoffer: true, Access: cu.ReadWrite})
 	if err != nil {
 		return err
 	}
 	offer := func(served context.Context, srv *Server) error {
-		return offerFor(served, srv, "data", att.Buffer(), ReadWrite)
+		return offerFor(served, srv, "data", att.Buffer(), cu.ReadWrite)
 	}
 	return errors.Join(serveUntilInputEnds(offer), att.Close(), ctx.Close())
 }
@@ -223,7 +223,7 @@ func TestMemoryIsOfferedOnFromProcessToProcess(t *testing.T) {
 
 	v2 := start(t, "successor", paths[1], paths[0])
 	v2.says(t, "listening")
-	second := attachedAt(t, paths[1], dev, WithAccess(ReadWrite))
+	second := attachedAt(t, paths[1], dev, AttachOptions{Access: cu.ReadWrite})
 	v1.end(t)
 	require.ErrorIs(t, awaitDone(t, first), ErrWithdrawn)
 	require.Equal(t, generation, second.Offer().Descriptor.Generation)
@@ -242,14 +242,14 @@ func TestMemoryIsOfferedOnFromProcessToProcess(t *testing.T) {
 		require.NoError(t, att.Close())
 	}
 	v3.end(t)
-	srv := ok(Listen(paths[1]))(t) // what the killed one left on disk is reclaimed
+	srv := ok(Listen(paths[1], nil))(t) // what the killed one left on disk is reclaimed
 	require.NoError(t, srv.Close())
 }
 
 // attachedAt attaches to "data" of another process.
-func attachedAt(t *testing.T, path string, dev *cu.Device, opts ...AttachOption) *Attachment {
+func attachedAt(t *testing.T, path string, dev *cu.Device, opts ...AttachOptions) *Attachment {
 	t.Helper()
-	att := ok(Attach(soon(t), path, "data", dev, opts...))(t)
+	att := ok(Attach(soon(t), path, "data", dev, first(opts)))(t)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	return att
 }
@@ -260,14 +260,14 @@ func TestNoMoreAccessIsOfferedOn(t *testing.T) {
 	v1, v2 := listen(t), listen(t)
 	put(t, v1, newBuffer(t, ctx, 1))
 	plain := attached(t, v1, "data", dev)
-	require.ErrorIs(t, offerFor(soon(t), v2, "data", plain.Buffer(), ReadOnly), vmm.ErrNotShareable)
+	require.ErrorIs(t, offerFor(soon(t), v2, "data", plain.Buffer(), cu.ReadOnly), vmm.ErrNotShareable)
 
-	readOnly := attached(t, v1, "data", dev, WithReoffer())
-	err := offerFor(soon(t), v2, "data", readOnly.Buffer(), ReadWrite)
+	readOnly := attached(t, v1, "data", dev, AttachOptions{Reoffer: true})
+	err := offerFor(soon(t), v2, "data", readOnly.Buffer(), cu.ReadWrite)
 	require.ErrorIs(t, err, vmm.ErrNotShareable)
 	require.ErrorContains(t, err, "read-only")
-	require.ErrorIs(t, errOf(prepare(v2, "data", readOnly.Buffer(), ReadWrite)), vmm.ErrNotShareable)
-	serveAs(t, v2, "data", readOnly.Buffer(), ReadOnly).stop(t)
+	require.ErrorIs(t, errOf(prepare(v2, "data", readOnly.Buffer(), cu.ReadWrite)), vmm.ErrNotShareable)
+	serveAs(t, v2, "data", readOnly.Buffer(), cu.ReadOnly).stop(t)
 }
 
 // While the memory is offered on, its predecessor goes on hearing that it is in use. Then Close
@@ -285,8 +285,8 @@ func TestAttachmentThatIsOfferedOnIsNotClosed(t *testing.T) {
 	ctx := leavesNothingOn(t, dev)
 	v1, v2 := listen(t), listen(t)
 	put(t, v1, newBuffer(t, ctx, 1<<20))
-	from = attached(t, v1, "data", dev, WithReoffer())
-	s := serveAs(t, v2, "data", from.Buffer(), ReadOnly)
+	from = attached(t, v1, "data", dev, AttachOptions{Reoffer: true})
+	s := serveAs(t, v2, "data", from.Buffer(), cu.ReadOnly)
 	require.ErrorIs(t, from.Close(), ErrInUse)
 	require.NoError(t, from.Err())
 	require.Len(t, leasesAs(v1, "data"), 1)
@@ -301,7 +301,7 @@ func TestLegacyMemoryIsNotOfferedOn(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	v1 := listen(t)
 	serveLegacy(t, v1, newLegacy(t, ctx, 1))
-	for want, types := range map[error][]HandleType{ErrHandle: {HandleFD, HandleLegacy}, ErrUnsupported: {HandleFD}} {
-		require.ErrorIs(t, errOf(Attach(soon(t), v1.Path(), "data", dev, WithReoffer(), WithHandle(types...))), want)
+	for want, legacy := range map[error]bool{ErrHandle: true, ErrUnsupported: false} {
+		require.ErrorIs(t, errOf(Attach(soon(t), v1.Path(), "data", dev, &AttachOptions{Reoffer: true, Legacy: legacy})), want)
 	}
 }

@@ -43,14 +43,15 @@ func briefly(t testing.TB) context.Context {
 const brief = 300 * time.Millisecond
 
 // goodbyes makes a server wait no longer than d for a peer that does not read its last record.
-func goodbyes(d time.Duration) PeerOption { return func(o *serve.PeerOptions) { o.Goodbye = d } }
+func goodbyes(d time.Duration) func(*serve.PeerOptions) {
+	return func(o *serve.PeerOptions) { o.Goodbye = d }
+}
 
 // timeoutFrom makes the nth lease wait for no step longer than d from that event of it on, which
 // is Connected or Mapped, because nobody else looks at the timeout when those are told. It does
-// not bound the answer of a consumer that had to wait for the offer. It comes after the options
-// that watch the offer.
-func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
-	return offerOption(func(o *serve.Terms) {
+// not bound the answer of a consumer that had to wait for the offer.
+func timeoutFrom(k EventKind, n int, d time.Duration) func(*serve.Terms) {
+	return func(o *serve.Terms) {
 		onEvent, onLease := o.OnEvent, o.OnLease
 		leases := make(chan *serve.Lease, 1)
 		o.OnLease = func(l *serve.Lease) {
@@ -66,23 +67,28 @@ func timeoutFrom(k EventKind, n int, d time.Duration) OfferOption {
 			}
 			onEvent(e)
 		}
-	})
+	}
+}
+
+// both changes terms twice.
+func both(a, b func(*serve.Terms)) func(*serve.Terms) {
+	return func(o *serve.Terms) { a(o); b(o) }
 }
 
 // letGoIn makes the nth lease wait no longer than d for a consumer that has to close legacy memory.
-func letGoIn(n int, d time.Duration) OfferOption {
+func letGoIn(n int, d time.Duration) func(*serve.Terms) {
 	return withLease(n, func(l *serve.Lease) { _, _, letGo := l.Times(); *letGo = d })
 }
 
 // goodbyeIn makes the nth lease wait no longer than d for a consumer that does not read its last
 // record.
-func goodbyeIn(n int, d time.Duration) OfferOption {
+func goodbyeIn(n int, d time.Duration) func(*serve.Terms) {
 	return withLease(n, func(l *serve.Lease) { _, goodbye, _ := l.Times(); *goodbye = d })
 }
 
 // withLease changes the nth lease before anything is sent.
-func withLease(n int, change func(*serve.Lease)) OfferOption {
-	return offerOption(func(o *serve.Terms) {
+func withLease(n int, change func(*serve.Lease)) func(*serve.Terms) {
+	return func(o *serve.Terms) {
 		onLease := o.OnLease
 		o.OnLease = func(l *serve.Lease) {
 			if l.Number() == n {
@@ -90,19 +96,17 @@ func withLease(n int, change func(*serve.Lease)) OfferOption {
 			}
 			onLease(l)
 		}
-	})
+	}
 }
 
 // withRate bounds the records a second that are taken of the peer; 0 is no bound.
-func withRate(perSecond int) PeerOption {
+func withRate(perSecond int) func(*serve.PeerOptions) {
 	return func(o *serve.PeerOptions) { o.Rate = perSecond }
 }
 
 // timeoutAt shortens the timeout of an Attach to d once the driver has done that step.
-func (s *spy) timeoutAt(step string, d time.Duration) AttachOption {
-	return attachOption(func(o *attachOptions) {
-		s.at(step, func() { o.Timeout = d })
-	})
+func (s *spy) timeoutAt(step string, d time.Duration) func(*serve.PeerOptions) {
+	return func(o *serve.PeerOptions) { s.at(step, func() { o.Timeout = d }) }
 }
 
 // sideBySide runs the cases of a test at once, which wait more than they work. The test sees
@@ -129,7 +133,7 @@ func leavesNothing(t testing.TB) (*cu.Device, *cu.Context) {
 }
 
 // listening is leavesNothing with a server.
-func listening(t testing.TB, opts ...ListenOption) (*cu.Device, *cu.Context, *Server) {
+func listening(t testing.TB, opts ...ListenOptions) (*cu.Device, *cu.Context, *Server) {
 	t.Helper()
 	dev, ctx := leavesNothing(t)
 	return dev, ctx, listen(t, opts...)

@@ -9,7 +9,7 @@ import (
 )
 
 // A Lease is one consumer's hold on an offer, which its producer can watch and take
-// back. It begins when the consumer is admitted ([OnLease], [Offer.Leases]) and ends
+// back. It begins when the consumer is admitted ([OfferOptions].OnLease, [Offer.Leases]) and ends
 // with the connection; it need not be closed. It is safe for concurrent use. The zero
 // Lease has ended.
 type Lease serve.Lease
@@ -34,7 +34,7 @@ func (l *Lease) Peer() sock.Peer { return l.lease().Peer() }
 // [sock.ErrNoProcess] if the process is not known.
 func (l *Lease) Process() (*sock.Process, error) { return l.lease().Process() }
 
-// Access returns the access that the consumer asked for and got; always [ReadWrite] for
+// Access returns the access that the consumer asked for and got; always [cu.ReadWrite] for
 // legacy memory.
 func (l *Lease) Access() gpumem.Access { return l.lease().Access() }
 
@@ -53,7 +53,7 @@ func (l *Lease) Err() error { return l.lease().Err() }
 // The consumer keeps its descriptors and its mappings: nobody can take them back. It is
 // asked to close legacy memory, and the lease ends when it has, or with [ErrStillOpen].
 // The consumer may attach again. If its data was there already, the lease still counts for
-// [WithLeases].
+// [OfferOptions].MaxConsumers.
 func (l *Lease) Revoke(reason string) { l.lease().Revoke(reason) }
 
 // Released reports whether the lease has ended and the consumer does not use the memory any more: it
@@ -87,8 +87,8 @@ func (l *Lease) Notices() <-chan []byte { return l.lease().Notices() }
 // died or given its verdict, took too long or broke the protocol; the lease was revoked;
 // or the offer or the server has ended. A consumer that is told to go first has a second
 // to read that. One that was sent a legacy handle has as long as for any step
-// ([WithTimeout]) to close the memory. If the offer waits until the consumer has released
-// the memory ([WithFence]), the lease lasts until it has, or until that wait is over.
+// ([ListenOptions].Timeout) to close the memory. If the offer waits until the consumer has released
+// the memory ([OfferOptions].Fence), the lease lasts until it has, or until that wait is over.
 func (l *Lease) Done() <-chan struct{} { return l.lease().Done() }
 
 // Fenced returns a channel that is closed when the consumer is fenced ([Fenced]): the lease

@@ -11,15 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 
 // leases is an OnLease whose leases come out at the channel.
-func leases() (OfferOption, <-chan *Lease) {
+func leases() (func(*Lease), <-chan *Lease) {
 	c := make(chan *Lease, 16)
-	return OnLease(func(l *Lease) { c <- l }), c
+	return func(l *Lease) { c <- l }, c
 }
 
 // next is the lease that begins next.
@@ -81,15 +82,15 @@ func TestLeaseIsDone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
 			onLease, begun := leases()
-			opts := []OfferOption{onLease, WithVerdict()}
+			opts := OfferOptions{OnLease: onLease, Verdict: true}
 			if c.end == nil {
-				opts = append(opts, timeoutFrom(Mapped, 1, brief))
+				opts.terms = timeoutFrom(Mapped, 1, brief)
 			}
-			s := put(t, srv, buf, opts...)
+			s := put(t, srv, buf, opts)
 			att := attached(t, srv, "data", dev)
 			l := next(t, begun)
 			require.Equal(t, 1, l.Number())
-			require.Equal(t, ReadOnly, l.Access())
+			require.Equal(t, cu.ReadOnly, l.Access())
 			require.Equal(t, pid(), l.Peer().PID)
 			s.await(t, Mapped, 1)
 			if c.end != nil {
@@ -134,7 +135,7 @@ func TestFault5and6_LeaseOfAKilledConsumer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, _, srv := listening(t)
 			onLease, begun := leases()
-			p, s := prepared(t, srv, "data", buf, ReadWrite, onLease, WithVerdict())
+			p, s := prepared(t, srv, "data", buf, cu.ReadWrite, OfferOptions{OnLease: onLease, Verdict: true})
 			if !c.pending {
 				s.start(t, "data", p.offer)
 			}
@@ -160,7 +161,7 @@ func TestRevoke(t *testing.T) {
 	expect(srv, "data")
 	require.Empty(t, leasesAs(srv, "data"))
 	onLease, begun := leases()
-	s := put(t, srv, newBuffer(t, ctx, 1), onLease)
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{OnLease: onLease})
 	conn := asked(t, srv, wants(dev))
 	mine := next(t, begun)
 	other := attached(t, srv, "data", dev)
@@ -194,11 +195,11 @@ func TestRevokeBeforeAnythingIsSent(t *testing.T) {
 			if isEarly {
 				conn = early(t, srv, wants(dev))
 			}
-			p, s := prepared(t, srv, "data", buf, ReadOnly, OnLease(func(l *Lease) {
+			p, s := prepared(t, srv, "data", buf, cu.ReadOnly, OfferOptions{OnLease: func(l *Lease) {
 				if l.Number() == 1 {
 					l.Revoke("")
 				}
-			}))
+			}})
 			if !isEarly {
 				conn = asked(t, srv, wants(dev))
 			}
@@ -220,7 +221,7 @@ func TestRevokeWhileTheDataIsPublished(t *testing.T) {
 	for range 50 {
 		srv := listen(t)
 		onLease, begun := leases()
-		p, s := prepared(t, srv, "data", buf, ReadOnly, onLease, WithSynchronized())
+		p, s := prepared(t, srv, "data", buf, cu.ReadOnly, OfferOptions{OnLease: onLease, Synchronized: true})
 		conn := asked(t, srv, wants(dev))
 		require.IsType(t, wire.Offer{}, heard(t, conn))
 		l := next(t, begun)
@@ -241,7 +242,7 @@ func TestRevokeWhileTheDataIsPublished(t *testing.T) {
 // Invariant 6: a verdict is an error on both sides if it is not good.
 func TestVerdictReachesTheProducer(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(2))
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Verdict: true, MaxConsumers: 2})
 	for i, text := range []string{"index 7 is wrong", "bad bytes \xff\xfe"} {
 		att := attached(t, srv, "", dev)
 		require.NoError(t, att.Report(soon(t), errors.New(text)))
@@ -260,8 +261,8 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 func TestConsumerThatOwesAVerdict(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	owing := put(t, srv, buf, WithVerdict(), timeoutFrom(Mapped, 2, brief))
-	free := serveAs(t, srv, "free", buf, ReadOnly, timeoutFrom(Mapped, 1, brief))
+	owing := put(t, srv, buf, OfferOptions{Verdict: true, terms: timeoutFrom(Mapped, 2, brief)})
+	free := serveAs(t, srv, "free", buf, cu.ReadOnly, OfferOptions{terms: timeoutFrom(Mapped, 1, brief)})
 	gone := attached(t, srv, "data", dev)
 	require.NoError(t, gone.Close())
 	err := owing.await(t, Ended, 1).Err
@@ -286,7 +287,7 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 	const patience, step, steps = 4 * time.Second, 250 * time.Millisecond, 18 // longer in all
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	s := put(t, listen(t, WithTimeout(patience)), newBuffer(t, ctx, 1), WithVerdict())
+	s := put(t, listen(t, ListenOptions{Timeout: patience}), newBuffer(t, ctx, 1), OfferOptions{Verdict: true})
 	slowly := func(show func(done uint64) error) error {
 		for i := range uint64(steps) {
 			time.Sleep(step)
@@ -303,7 +304,7 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 		_ = conn.WaitClose(soon(t))
 	})
 	slow := make(chan error, 1)
-	go func() { slow <- attachOnce(path, dev, WithTimeout(patience))(soon(t)) }()
+	go func() { slow <- attachOnce(path, dev, AttachOptions{Timeout: patience})(soon(t)) }()
 	att := attached(t, s.Server, "", dev)
 	require.NoError(t, slowly(func(n uint64) error { return att.Progress(soon(t), n, steps) }))
 	require.NoError(t, att.Report(soon(t), nil))
@@ -317,7 +318,7 @@ func TestProgressRenewsTheDeadline(t *testing.T) {
 func TestOfferEndsWithItsLeases(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	onLease, begun := leases()
-	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly, onLease, WithLeases(2))
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), cu.ReadOnly, OfferOptions{OnLease: onLease, MaxConsumers: 2})
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)
 	next(t, begun).Revoke("")
@@ -328,7 +329,7 @@ func TestOfferEndsWithItsLeases(t *testing.T) {
 	s.start(t, "data", p.offer)
 	first, second := attached(t, srv, "", dev), attached(t, srv, "", dev)
 	var no *RefusalError
-	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), &no)
 	require.Equal(t, RefusedBusy, no.Code)
 	next(t, begun).Revoke("")
 	require.ErrorIs(t, awaitDone(t, first), ErrRevoked)
@@ -342,11 +343,11 @@ func TestOfferEndsWithItsLeases(t *testing.T) {
 func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	nobody := serveAs(t, srv, "nobody comes", buf, ReadOnly, WithIdleTimeout(20*time.Millisecond))
+	nobody := serveAs(t, srv, "nobody comes", buf, cu.ReadOnly, OfferOptions{IdleTimeout: 20 * time.Millisecond})
 	require.ErrorIs(t, nobody.end(t), ErrNoConsumer)
 	expect(srv, "data")
 	conn := early(t, srv, wants(dev)) // the offer begins with it
-	s := put(t, srv, buf, WithIdleTimeout(brief))
+	s := put(t, srv, buf, OfferOptions{IdleTimeout: brief})
 	require.IsType(t, wire.Offer{}, heard(t, conn))
 	require.NoError(t, conn.Send(soon(t), wire.Encode(isMapped(buf))))
 	outlast(t) // longer than the offer waits for somebody to come
@@ -360,7 +361,7 @@ func TestIdleTimeoutCountsFromTheLastConsumer(t *testing.T) {
 func TestServerCloseEndsItsOffers(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	a, b := serveAs(t, srv, "a", buf, ReadOnly), serveAs(t, srv, "b", buf, ReadOnly)
+	a, b := serveAs(t, srv, "a", buf, cu.ReadOnly), serveAs(t, srv, "b", buf, cu.ReadOnly)
 	silent := dialed(t, srv)
 	closed := make(chan error, 1)
 	go func() { closed <- srv.Close() }()
@@ -371,8 +372,8 @@ func TestServerCloseEndsItsOffers(t *testing.T) {
 	require.ErrorIs(t, b.end(t), ErrClosed)
 	require.NoError(t, srv.Close())
 	require.NoError(t, (*Server)(nil).Close())
-	require.ErrorIs(t, offerFor(soon(t), srv, "c", buf, ReadOnly), ErrClosed)
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "a", dev)), sock.ErrNoListener)
+	require.ErrorIs(t, offerFor(soon(t), srv, "c", buf, cu.ReadOnly), ErrClosed)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "a", dev, nil)), sock.ErrNoListener)
 }
 
 func awaitNotice(t testing.TB, notices <-chan []byte) string {
@@ -391,13 +392,13 @@ func awaitNotice(t testing.TB, notices <-chan []byte) string {
 func TestNotices(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	begun := make(chan *Lease, 1)
-	put(t, srv, newBuffer(t, ctx, 1), OnLease(func(l *Lease) {
+	put(t, srv, newBuffer(t, ctx, 1), OfferOptions{OnLease: func(l *Lease) {
 		if err := l.Notify(context.Background(), []byte("early")); err != nil {
 			t.Error(err)
 		}
 		begun <- l
-	}))
-	att := attached(t, srv, "data", dev, withRate(0))
+	}})
+	att := attached(t, srv, "data", dev, AttachOptions{peer: withRate(0)})
 	l := <-begun
 	require.Equal(t, "early", awaitNotice(t, att.Notices()), "before the memory")
 	full := bytes.Repeat([]byte{0xff}, MaxNotice)

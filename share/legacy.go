@@ -43,14 +43,14 @@ const legacyUnit = 2 << 20
 // it open. Leases do that here. A consumer closes the memory before its connection; Close
 // refuses while there are leases; and Attach succeeds only when the producer has confirmed
 // that the opened memory is the offered one. When the offer ends, it waits as long as for any
-// step ([WithTimeout]) until consumers have closed the memory, so that it can be freed; else its
+// step ([ListenOptions].Timeout) until consumers have closed the memory, so that it can be freed; else its
 // error is a [*StillOpenError], also for those whose leases were revoked before. Programs that do
 // not use this package open the whole allocation.
 type Legacy struct {
 	ctx    *cu.Context
 	mem    *cu.Memory // nil if somebody else frees it
 	ptr    cu.DevicePtr
-	handle LegacyHandle
+	handle gpumem.LegacyHandle
 	desc   vmm.Descriptor
 	id     uint64 // the driver's, of the allocation
 
@@ -106,7 +106,7 @@ func LegacyAt(c *cu.Context, p cu.DevicePtr, size uint64) (*Legacy, error) {
 	if size == 0 || size > whole || offset > whole-size {
 		return nil, fmt.Errorf("%w: %d bytes at %d of an allocation of %d", vmm.ErrSize, size, offset, whole)
 	}
-	m := &Legacy{ctx: c, ptr: p, handle: LegacyHandle{Handle: h, Offset: offset}, offers: map[*serve.Offering]struct{}{}}
+	m := &Legacy{ctx: c, ptr: p, handle: gpumem.LegacyHandle{Handle: h, Offset: offset}, offers: map[*serve.Offering]struct{}{}}
 	m.desc = vmm.Descriptor{Kind: c.Device().Driver().Kind(), Device: c.Device().UUID(), Size: size, Chunks: 1, ChunkSize: whole, Generation: gpumem.NewGeneration()}
 	if m.id, err = m.allocation(); err != nil {
 		return nil, err

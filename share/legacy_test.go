@@ -21,9 +21,11 @@ import (
 
 // Nobody opens memory of the own process by a handle: of each pair, one is a child.
 
-// attachAny is Attach of memory that is opened by whatever handle, unless opts say.
-func attachAny(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOption) (*Attachment, error) {
-	return Attach(ctx, path, name, dev, append([]AttachOption{WithHandle(HandleFD, HandleLegacy)}, opts...)...)
+// attachAny is Attach of memory that is opened by whatever handle.
+func attachAny(ctx context.Context, path, name string, dev *cu.Device, opts ...AttachOptions) (*Attachment, error) {
+	o := first(opts)
+	o.Legacy = true
+	return Attach(ctx, path, name, dev, o)
 }
 
 // newLegacy is memory full of noise, closed when t ends.
@@ -36,11 +38,11 @@ func newLegacy(t testing.TB, ctx *cu.Context, size uint64) *Legacy {
 }
 
 // serveLegacy offers m as "data" until t ends or cancel is called.
-func serveLegacy(t testing.TB, srv *Server, m *Legacy, opts ...OfferOption) *served {
+func serveLegacy(t testing.TB, srv *Server, m *Legacy, opts ...OfferOptions) *served {
 	t.Helper()
 	s := newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return offerLegacyFor(ctx, srv, "data", m, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+		return offerLegacyFor(ctx, srv, "data", m, s.watching(opts))
 	})
 	return s
 }
@@ -108,7 +110,7 @@ func TestLegacyHandoff(t *testing.T) {
 			require.EqualValues(t, size, m.Size())
 			srv := listen(t)
 			s := newServed(srv)
-			p := ok(prepareLegacy(srv, "data", m, OnEvent(s.see), WithVerdict(), WithLeases(1), WithData([]byte("its own"))))(t)
+			p := ok(prepareLegacy(srv, "data", m, OfferOptions{OnEvent: s.see, Verdict: true, MaxConsumers: 1, Data: []byte("its own")}))(t)
 			require.ErrorIs(t, m.Close(), ErrInUse)
 			c := start(t, "consumer", srv.Path(), "")
 			s.await(t, Sent, 1)
@@ -130,13 +132,13 @@ func TestFault10_LegacyAttachment(t *testing.T) {
 	c := start(t, "legacy producer", path, "12345")
 	c.says(t, "listening")
 	att := ok(attachAny(soon(t), path, "data", dev,
-		OnReceived(func(o OfferInfo, files []*os.File) {
-			require.Equal(t, HandleLegacy, o.Handle())
+		AttachOptions{OnReceived: func(o OfferInfo, files []*os.File) {
+			require.NotNil(t, o.Legacy)
 			require.Empty(t, files)
-		})))(t)
+		}}))(t)
 	require.Nil(t, att.Buffer())
 	require.EqualValues(t, 12345, att.Size())
-	require.Equal(t, ReadWrite, att.Access(), "read-only was asked for and cannot be had")
+	require.Equal(t, cu.ReadWrite, att.Access(), "read-only was asked for and cannot be had")
 	require.Same(t, dev, att.Device())
 	require.EqualValues(t, legacyUnit, att.Offer().Descriptor.ChunkSize)
 
@@ -146,7 +148,7 @@ func TestFault10_LegacyAttachment(t *testing.T) {
 	require.NoError(t, att.Close(), "which does not count twice")
 	requireNoiseAt(t, ctx, again.Ptr(), again.Size(), 1)
 
-	att = ok(attachAny(soon(t), path, "", dev, WithAccess(ReadWrite), WithHandle(HandleLegacy)))(t)
+	att = ok(attachAny(soon(t), path, "", dev, AttachOptions{Access: cu.ReadWrite, Legacy: true}))(t)
 	require.NoError(t, att.Report(soon(t), nil))
 	require.Contains(t, spy.owed(), "1 opened", "closed before it was reported")
 	require.NoError(t, att.Close())
@@ -169,7 +171,7 @@ func TestLegacyAtAPart(t *testing.T) {
 	require.NoError(t, cu.CopyToDevice(ctx, mem.Ptr().Add(offset), noise(size, 1)))
 	m := ok(LegacyAt(ctx, mem.Ptr().Add(offset), size))(t)
 	srv := listen(t)
-	s := serveLegacy(t, srv, m, WithVerdict(), WithLeases(1))
+	s := serveLegacy(t, srv, m, OfferOptions{Verdict: true, MaxConsumers: 1})
 	start(t, "consumer", srv.Path(), "").end(t)
 	require.NoError(t, s.end(t))
 	require.NoError(t, m.Close())
@@ -226,7 +228,7 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 			_, ctx, srv := listening(t)
 			m := newLegacy(t, ctx, 1<<20)
 			onLease, begun := leases()
-			s := serveLegacy(t, srv, m, onLease, WithVerdict())
+			s := serveLegacy(t, srv, m, OfferOptions{OnLease: onLease, Verdict: true})
 			require.ErrorContains(t, m.Close(), "end the offer")
 			child := start(t, "consumer", srv.Path(), c.do)
 			l := next(t, begun)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -27,7 +28,7 @@ func legacyTruth(t testing.TB, dev *cu.Device) (wire.Offer, *child) {
 	require.NoError(t, h.UnmarshalText(c.out.Bytes()))
 	return wire.Offer{
 		Memory: vmm.Descriptor{Kind: dev.Driver().Kind(), Device: dev.UUID(), Size: 1 << 20, Chunks: 1, ChunkSize: legacyUnit, Generation: 77},
-		Access: ReadWrite, Name: "data", Legacy: &LegacyHandle{Handle: h},
+		Access: cu.ReadWrite, Name: "data", Legacy: &gpumem.LegacyHandle{Handle: h},
 	}, c
 }
 
@@ -40,7 +41,7 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 	pending := tr
 	pending.Pending = true
 	yes, publish := wire.Confirm{Generation: 77}, wire.Publish{Generation: 77}
-	attach := func(t *testing.T, offer wire.Message, more []wire.Message, opts ...AttachOption) (*Attachment, error) {
+	attach := func(t *testing.T, offer wire.Message, more []wire.Message, opts ...AttachOptions) (*Attachment, error) {
 		done := make(chan struct{})
 		att, err := attachAny(soon(t), impostor(t, func(conn *sock.Conn) {
 			defer close(done)
@@ -82,7 +83,7 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 			require.ErrorIs(t, errOf(attach(t, c.offer, c.more)), c.want)
 		})
 	}
-	require.ErrorIs(t, errOf(attach(t, tr, nil, WithTimeout(100*time.Millisecond))), ErrTimeout)
+	require.ErrorIs(t, errOf(attach(t, tr, nil, AttachOptions{Timeout: 100 * time.Millisecond})), ErrTimeout)
 	t.Run("honest", func(t *testing.T) {
 		att := ok(attach(t, tr, []wire.Message{yes}))(t)
 		requireNoiseAt(t, ctx, att.Ptr(), 1<<20, 1)
@@ -104,7 +105,7 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 func TestLegacyLies(t *testing.T) {
 	dev, _ := leavesNothing(t)
 	tr, _ := legacyTruth(t, dev)
-	attach := func(t *testing.T, record []byte, opts ...AttachOption) error {
+	attach := func(t *testing.T, record []byte, opts ...AttachOptions) error {
 		return errOf(attachAny(soon(t), impostor(t, tell(t, lie{record, nil})), "data", dev, opts...))
 	}
 	change := func(f func(o *wire.Offer)) []byte {
@@ -135,11 +136,11 @@ func TestLegacyLies(t *testing.T) {
 			require.NotErrorIs(t, err, sock.ErrPeerLost)
 		})
 	}
-	err := attach(t, change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1; o.Legacy.Handle = cu.IPCHandle{} }), WithAnyDevice())
+	err := attach(t, change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1; o.Legacy.Handle = cu.IPCHandle{} }), AttachOptions{AnyDevice: true})
 	require.ErrorIs(t, err, cu.ErrInvalidValue)
 	require.ErrorContains(t, err, "not visible to this process")
-	require.ErrorIs(t, attach(t, wire.Encode(tr), WithMaxSize(1)), ErrTooLarge)
-	require.ErrorIs(t, attach(t, wire.Encode(tr), WithHandle(HandleFD)), ErrHandle)
+	require.ErrorIs(t, attach(t, wire.Encode(tr), AttachOptions{MaxSize: 1}), ErrTooLarge)
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, lie{wire.Encode(tr), nil})), "data", dev, nil)), ErrHandle)
 }
 
 // FAULTS 2, 3, of legacy memory: before the memory is confirmed nobody is attached to
@@ -160,7 +161,7 @@ func TestLegacyProducerKilled(t *testing.T) {
 			}
 			spy.at("open", func() { kill("opened") })
 			att, err := attachAny(soon(t), path, "data", dev,
-				OnReceived(func(OfferInfo, []*os.File) { kill("received") }))
+				AttachOptions{OnReceived: func(OfferInfo, []*os.File) { kill("received") }})
 			switch when {
 			case "received", "opened":
 				require.ErrorIs(t, err, sock.ErrPeerLost)
@@ -172,7 +173,7 @@ func TestLegacyProducerKilled(t *testing.T) {
 				require.ErrorIs(t, att.Report(soon(t), nil), sock.ErrPeerLost)
 				require.NoError(t, att.Close())
 			}
-			srv, err := Listen(path) // what it left on disk is reclaimed
+			srv, err := Listen(path, nil) // what it left on disk is reclaimed
 			require.NoError(t, err)
 			require.NoError(t, srv.Close())
 		})
@@ -184,27 +185,29 @@ func TestLegacyProducerKilled(t *testing.T) {
 func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 	type caseOf struct {
 		do, line string
-		opts     []OfferOption
+		silent   bool
 		end      func(*served, *Lease) // nil is that the prepared offer is given up
 		want     error
 	}
 	nothing := func(*served, *Lease) {}
 	revoke := func(_ *served, l *Lease) { l.Revoke("") }
-	silence := []OfferOption{WithVerdict(), timeoutFrom(Mapped, 1, brief)}
 	_, ctx := leavesNothing(t)
 	sideBySide(t, map[string]caseOf{
-		"revoked":               {"stop when revoked", "mapped", nil, revoke, ErrRevoked},
-		"revoked when opened":   {"stop when opened", "opened", nil, revoke, ErrRevoked},
-		"silent with verdict":   {"stop when mapped", "mapped", silence, nothing, ErrTimeout},
-		"the offer ends":        {"stop when mapped", "mapped", nil, func(s *served, _ *Lease) { s.cancel() }, ErrWithdrawn},
-		"the offer is given up": {"stop when opened", "opened", nil, nil, ErrWithdrawn},
+		"revoked":               {"stop when revoked", "mapped", false, revoke, ErrRevoked},
+		"revoked when opened":   {"stop when opened", "opened", false, revoke, ErrRevoked},
+		"silent with verdict":   {"stop when mapped", "mapped", true, nothing, ErrTimeout},
+		"the offer ends":        {"stop when mapped", "mapped", false, func(s *served, _ *Lease) { s.cancel() }, ErrWithdrawn},
+		"the offer is given up": {"stop when opened", "opened", false, nil, ErrWithdrawn},
 	}, func(t *testing.T, _ string, c caseOf) {
 		m := newLegacy(t, ctx, 1<<20)
 		srv := listen(t)
 		s := newServed(srv)
 		onLease, begun := leases()
-		opts := append([]OfferOption{onLease}, c.opts...)
-		p := ok(prepareLegacy(srv, "data", m, append(opts, letGoIn(1, brief))...))(t)
+		opts := OfferOptions{OnLease: onLease, Verdict: c.silent, terms: letGoIn(1, brief)}
+		if c.silent {
+			opts.terms = both(opts.terms, timeoutFrom(Mapped, 1, brief))
+		}
+		p := ok(prepareLegacy(srv, "data", m, opts))(t)
 		if c.end != nil {
 			s.start(t, "data", p.offer)
 		}
@@ -235,7 +238,7 @@ func TestFault9_LegacyMemoryThatStaysOpen(t *testing.T) {
 func askedLegacy(t *testing.T, srv *Server, dev *cu.Device) *sock.Conn {
 	t.Helper()
 	conn := dialed(t, srv)
-	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: cu.ReadWrite, Name: "data", Capabilities: wire.TakesLegacy})))
 	return conn
 }
 
@@ -277,7 +280,7 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 		}
 		srv := listen(t)
 		onLease, begun := leases()
-		s := serveLegacy(t, srv, m, onLease, letGoIn(1, timeout))
+		s := serveLegacy(t, srv, m, OfferOptions{OnLease: onLease, terms: letGoIn(1, timeout)})
 		conn := rawLegacy(t, srv, m, dev)
 		l := next(t, begun)
 		began := time.Now()

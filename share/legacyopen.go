@@ -39,7 +39,7 @@ func (a *attaching) open() (err error) {
 // mapBuffer maps the memory.
 func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 	m, dev := a.offer, a.dev
-	if a.opts.anyDevice && m.Memory.Kind == dev.Driver().Kind() {
+	if a.opts.AnyDevice && m.Memory.Kind == dev.Driver().Kind() {
 		found, err := dev.Driver().DeviceByUUID(m.Memory.Device)
 		if err != nil {
 			return nil, fmt.Errorf("the memory is on a device that is not visible to this process, or is hidden from it by %s: %w", hider(m.Memory.Kind), err)
@@ -50,15 +50,15 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.opts.access > m.Access {
-		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.access, m.Access)
+	if a.opts.Access > m.Access {
+		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.Access, m.Access)
 	}
-	opts = append(opts, vmm.WithAccess(a.opts.access), vmm.WithStack(a.made))
-	if a.opts.reoffer {
+	opts = append(opts, vmm.WithAccess(a.opts.Access), vmm.WithStack(a.made))
+	if a.opts.Reoffer {
 		opts = append(opts, vmm.WithReexport())
 	}
-	if a.opts.place != nil {
-		opts = append(opts, vmm.WithLentReservation(a.opts.place))
+	if a.opts.Reservation != nil {
+		opts = append(opts, vmm.WithLentReservation(a.opts.Reservation))
 	}
 	return vmm.Import(dev, m.Memory, a.files, opts...)
 }
@@ -66,7 +66,7 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 // peers lets the device that was asked for use memory of dev, if WithPeerAccess is set and
 // dev is another device.
 func (a *attaching) peers(dev *cu.Device) ([]vmm.ImportOption, error) {
-	if !a.opts.peer || dev.UUID() == a.dev.UUID() {
+	if !a.opts.PeerAccess || dev.UUID() == a.dev.UUID() {
 		return nil, nil
 	}
 	can, err := a.dev.CanAccessPeer(dev)
@@ -94,7 +94,7 @@ type opened struct {
 
 func (m *opened) Ptr() cu.DevicePtr  { return m.ptr }
 func (m *opened) Size() uint64       { return m.size }
-func (m *opened) Access() cu.Access  { return ReadWrite }
+func (m *opened) Access() cu.Access  { return cu.ReadWrite }
 func (m *opened) Device() *cu.Device { return m.ctx.Device() }
 
 // Close may be called again.
@@ -145,7 +145,7 @@ func (a *attaching) opener(d vmm.Descriptor) (opener *cu.Device, hidden bool, er
 		return nil, false, fmt.Errorf("%w: the producer uses the %q driver and this process %q; run both with the same one", vmm.ErrKind, d.Kind, dev.Driver().Kind())
 	case d.Device == dev.UUID():
 		return dev, false, nil
-	case !a.opts.anyDevice:
+	case !a.opts.AnyDevice:
 		return nil, false, fmt.Errorf("%w: it is on %s, and device %s was asked for", vmm.ErrDevice, d.Device, dev)
 	}
 	if found, err := dev.Driver().DeviceByUUID(d.Device); err == nil {

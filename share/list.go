@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
@@ -12,43 +13,49 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// MaxListed is how many offers [List] takes.
-const MaxListed = 4096
+// maxListed is how many offers List takes.
+const maxListed = 4096
+
+// ListOptions are those of [List].
+type ListOptions struct {
+	Policy  sock.Policy   // whose lists are taken; the zero Policy takes those of this process's effective user
+	Timeout time.Duration // of the whole call; 0 is 5 s
+
+	peer func(*serve.PeerOptions) // tests'
+}
 
 // A Listing is what [List] tells of one offer.
 type Listing struct {
 	Name       string
 	Driver     cu.Kind
-	Device     cu.UUID    // that the memory is on
-	Handle     HandleType // the type of handle that opens the memory
-	Access     cu.Access  // the most that may be asked for
-	Size       uint64     // size of the offered memory, in bytes
-	Generation uint64     // see [vmm.Descriptor]
-	DataSize   uint64     // bytes of application data
-	Pending    bool       // the data is not there yet: see [WithPending]
+	Device     cu.UUID   // that the memory is on
+	Legacy     bool      // it is legacy memory ([AttachOptions].Legacy)
+	Access     cu.Access // the most that may be asked for
+	Size       uint64    // size of the offered memory, in bytes
+	Generation uint64    // see [vmm.Descriptor]
+	DataSize   uint64    // bytes of application data
+	Pending    bool      // the data is not there yet: see [OfferOptions]
 }
 
 // List asks the producer that listens at path what it offers. It returns the offers as of
 // one instant, sorted by name, with those that are pending, but without those that are only
-// expected. If the producer uses [WithAuthorize], offers that this process may not read are
-// left out. List attaches to nothing and needs no driver. It takes no longer than one step
-// ([WithTimeout]).
+// expected. If the producer has an Authorize function, offers that this process may not read are
+// left out. List attaches to nothing and needs no driver. It takes no longer than one step.
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused] for a
 // producer of another user; [ErrUnsupported] for a producer that is older than lists;
-// [ErrTooLarge] for more than [MaxListed] offers; [ErrRefused]; [ErrTimeout];
+// [ErrTooLarge] for more than 4,096 offers; [ErrRefused]; [ErrTimeout];
 // [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrProtocol]; [ErrRate]; an error for an
 // invalid option.
-func List(ctx context.Context, path string, opts ...PeerOption) ([]Listing, error) {
+func List(ctx context.Context, path string, opts *ListOptions) ([]Listing, error) {
 	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
 	o := serve.NewPeerOptions()
-	for _, f := range opts {
-		f.apply(&o)
-	}
-	if err := checkPeer(&o); err != nil {
-		return nil, err
+	if opts != nil {
+		if err := setPeer(&o, opts.Timeout, opts.Policy, opts.peer); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, ErrTimeout)
 	defer cancel()
@@ -85,15 +92,16 @@ func askList(ctx context.Context, t *serve.Transport) (all []Listing, err error)
 		if left < 0 {
 			left = l.Left + len(l.Offers) // the first record says how many there are
 		}
-		if left > MaxListed {
-			return nil, fmt.Errorf("%w: a list of %d offers; want %d at most", ErrTooLarge, left, MaxListed)
+		if left > maxListed {
+			return nil, fmt.Errorf("%w: a list of %d offers; want %d at most", ErrTooLarge, left, maxListed)
 		}
 		if err := l.Continues(left); err != nil {
 			return nil, err
 		}
 		left = l.Left
 		for _, o := range l.Offers {
-			all = append(all, Listing(o))
+			all = append(all, Listing{Name: o.Name, Driver: o.Driver, Device: o.Device, Legacy: o.Handle == wire.HandleLegacy, Access: o.Access,
+				Size: o.Size, Generation: o.Generation, DataSize: o.DataSize, Pending: o.Pending})
 		}
 	}
 	return all, nil

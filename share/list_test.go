@@ -12,8 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -22,7 +24,7 @@ import (
 // listedBy is what List says, without an error.
 func listedBy(t testing.TB, srv *Server) []Listing {
 	t.Helper()
-	return ok(List(soon(t), srv.Path()))(t)
+	return ok(List(soon(t), srv.Path(), nil))(t)
 }
 
 // A list says of each offer what Attach would find, in the order of their names.
@@ -32,15 +34,15 @@ func TestList(t *testing.T) {
 	require.Empty(t, listedBy(t, srv))
 
 	buf, m := newBuffer(t, ctx, 5), newLegacy(t, ctx, 4096)
-	serveAs(t, srv, "weights", buf, ReadOnly, WithData([]byte("sixteen bytes...")))
+	serveAs(t, srv, "weights", buf, cu.ReadOnly, OfferOptions{Data: []byte("sixteen bytes...")})
 	s := newServed(srv)
 	s.start(t, "old", func(ctx context.Context) error { return offerLegacyFor(ctx, srv, "old", m) })
-	p, _ := prepared(t, srv, "made", buf, ReadWrite)
+	p, _ := prepared(t, srv, "made", buf, cu.ReadWrite)
 	d := buf.Describe()
 	want := []Listing{
-		{Name: "made", Driver: d.Kind, Device: dev.UUID(), Handle: HandleFD, Access: ReadWrite, Size: 5, Generation: d.Generation, Pending: true},
-		{Name: "old", Driver: d.Kind, Device: dev.UUID(), Handle: HandleLegacy, Access: ReadWrite, Size: 4096, Generation: m.Generation()},
-		{Name: "weights", Driver: d.Kind, Device: dev.UUID(), Handle: HandleFD, Access: ReadOnly, Size: 5, Generation: d.Generation, DataSize: 16},
+		{Name: "made", Driver: d.Kind, Device: dev.UUID(), Access: cu.ReadWrite, Size: 5, Generation: d.Generation, Pending: true},
+		{Name: "old", Driver: d.Kind, Device: dev.UUID(), Legacy: true, Access: cu.ReadWrite, Size: 4096, Generation: m.Generation()},
+		{Name: "weights", Driver: d.Kind, Device: dev.UUID(), Access: cu.ReadOnly, Size: 5, Generation: d.Generation, DataSize: 16},
 	}
 	require.Equal(t, want, listedBy(t, srv))
 	require.NoError(t, p.Close())
@@ -48,7 +50,7 @@ func TestList(t *testing.T) {
 	require.Equal(t, want[2:], listedBy(t, srv))
 	next := newBuffer(t, ctx, 6)
 	r := newServed(srv)
-	r.start(t, "weights", func(ctx context.Context) error { return replaceFor(ctx, srv, "weights", next, ReadOnly) })
+	r.start(t, "weights", func(ctx context.Context) error { return replaceFor(ctx, srv, "weights", next, cu.ReadOnly) })
 	require.Eventually(t, func() bool { all := listedBy(t, srv); return len(all) == 1 && all[0].Size == 6 }, 10*time.Second, time.Millisecond)
 	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 }
@@ -56,8 +58,8 @@ func TestList(t *testing.T) {
 // A list of many offers comes in many records, and is bounded.
 func TestListOfManyOffers(t *testing.T) {
 	var list []wire.Listing
-	for i := range MaxListed {
-		list = append(list, wire.Listing{Name: fmt.Sprintf("%04d %0250d", i, i)[:4+i%252], Driver: cutest.Kind(), Handle: HandleFD, Access: ReadOnly, Size: 1, Generation: 1})
+	for i := range maxListed {
+		list = append(list, wire.Listing{Name: fmt.Sprintf("%04d %0250d", i, i)[:4+i%252], Driver: cutest.Kind(), Handle: wire.HandleFD, Access: cu.ReadOnly, Size: 1, Generation: 1})
 	}
 	lists := func(list []wire.Listing) (path string) {
 		var records []lie
@@ -66,12 +68,12 @@ func TestListOfManyOffers(t *testing.T) {
 		}
 		return impostor(t, tell(t, records...))
 	}
-	all := ok(List(soon(t), lists(list)))(t)
-	require.Len(t, all, MaxListed)
+	all := ok(List(soon(t), lists(list), nil))(t)
+	require.Len(t, all, maxListed)
 	for i, l := range all {
 		require.Equal(t, fmt.Sprintf("%04d", i), l.Name[:4])
 	}
-	_, err := List(soon(t), lists(append(list, list[0])))
+	_, err := List(soon(t), lists(append(list, list[0])), nil)
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorContains(t, err, "4097 offers; want 4096 at most")
 }
@@ -83,7 +85,7 @@ func addOffers(t *testing.T, srv *Server, names ...string) {
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
 	memory := vmm.Descriptor{Kind: cutest.Kind(), Size: 1, Granularity: 4096, ChunkSize: 4096, Chunks: 1, Generation: 1}
 	for _, name := range names {
-		_ = ok(offerFiles(srv, name, memory, []*os.File{f}, ReadOnly))(t)
+		_ = ok(offerFiles(srv, name, memory, []*os.File{f}, cu.ReadOnly))(t)
 	}
 }
 
@@ -92,15 +94,15 @@ func addOffers(t *testing.T, srv *Server, names ...string) {
 func TestListNamesWhatThePeerMayHave(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	door := doorkeeper{}
-	srv := listen(t, WithAuthorize(func(p sock.Peer, o OfferInfo) error {
+	srv := listen(t, ListenOptions{Authorize: func(p sock.Peer, o OfferInfo) error {
 		if o.Name == "secret" {
 			return errSecret
 		}
 		return door.authorize(p, o)
-	}))
+	}})
 	buf := newBuffer(t, ctx, 1)
 	for _, name := range []string{"secret", "b", "a"} {
-		serveAs(t, srv, name, buf, ReadWrite)
+		serveAs(t, srv, name, buf, cu.ReadWrite)
 	}
 	all := listedBy(t, srv)
 	require.Len(t, all, 2)
@@ -109,7 +111,7 @@ func TestListNamesWhatThePeerMayHave(t *testing.T) {
 	require.Zero(t, door.all()[0].Access, "a list gives none")
 
 	var no *RefusalError
-	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), &no)
 	require.Equal(t, "there is not exactly one offer here; ask for one by its name", no.Text)
 	require.Len(t, door.all(), 2, "there is no offer to be asked about")
 }
@@ -117,7 +119,7 @@ func TestListNamesWhatThePeerMayHave(t *testing.T) {
 // List says why there is no list: the producer has no place left, does not admit this process, or
 // is older than lists, or the reason is on this side.
 func TestListIsRefused(t *testing.T) {
-	srv := listen(t, WithConnections(1))
+	srv := listen(t, ListenOptions{MaxConnections: 1})
 	expect(srv, "data")
 	conn := dialed(t, srv)
 	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
@@ -126,15 +128,14 @@ func TestListIsRefused(t *testing.T) {
 		refusing(t, turnedAway): RefusedPolicy,
 		refusing(t, wire.Refuse{Code: RefusedUnsupported, Text: "records of type 12"}): RefusedUnsupported,
 	} {
-		_, err := List(soon(t), path)
+		_, err := List(soon(t), path, nil)
 		var no *RefusalError
 		require.ErrorAs(t, err, &no)
 		require.Equal(t, code, no.Code)
 		require.Equal(t, code == RefusedUnsupported, errors.Is(err, ErrUnsupported))
 	}
 	require.NoError(t, conn.Close())
-	require.ErrorIs(t, errOf(List(soon(t), filepath.Join(t.TempDir(), "s"))), sock.ErrNoListener)
-	require.ErrorContains(t, errOf(List(soon(t), srv.Path(), WithTimeout(0))), "WithTimeout")
+	require.ErrorIs(t, errOf(List(soon(t), filepath.Join(t.TempDir(), "s"), nil)), sock.ErrNoListener)
 	over, cancel := context.WithCancel(soon(t))
 	cancel()
 	require.ErrorIs(t, errOf(List(over, srv.Path(), nil)), context.Canceled)
@@ -149,14 +150,14 @@ func refusing(t *testing.T, no wire.Refuse) (path string) {
 // more of them.)
 func TestListsThatLie(t *testing.T) {
 	record := func(m wire.Message) lie { return lie{record: wire.Encode(m)} }
-	two := wire.Listed{Left: 1, Offers: []wire.Listing{{Name: "n", Access: ReadOnly}}}
+	two := wire.Listed{Left: 1, Offers: []wire.Listing{{Name: "n", Access: cu.ReadOnly}}}
 	var many []lie
-	for left := MaxListed - 1; left >= 0; left-- {
+	for left := maxListed - 1; left >= 0; left-- {
 		many = append(many, record(wire.Listed{Left: left, Offers: two.Offers}))
 	}
 	for name, c := range map[string]struct {
 		lies []lie
-		opt  PeerOption
+		peer func(*serve.PeerOptions)
 		want error
 	}{
 		"half of it":               {[]lie{record(two)}, nil, sock.ErrPeerLost},
@@ -172,7 +173,7 @@ func TestListsThatLie(t *testing.T) {
 				_ = conn.Send(soon(t), l.record)
 			}
 		})
-		all, err := List(soon(t), path, c.opt)
+		all, err := List(soon(t), path, &ListOptions{peer: c.peer})
 		require.ErrorIs(t, err, c.want, name)
 		require.True(t, err == nil || all == nil, name)
 	}
@@ -180,7 +181,7 @@ func TestListsThatLie(t *testing.T) {
 
 // A producer that lists for ever, or says nothing, has no more than the time of a step.
 func TestFault81_ListThatDoesNotEnd(t *testing.T) {
-	one := []wire.Listing{{Name: "n", Access: ReadOnly}}
+	one := []wire.Listing{{Name: "n", Access: cu.ReadOnly}}
 	for name, record := range map[string]func(left int) []byte{
 		"silent":       nil,
 		"ignorable":    func(int) []byte { return wire.Encode(wire.Unknown{Kind: 0x7f00}) },
@@ -189,12 +190,12 @@ func TestFault81_ListThatDoesNotEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			over := soon(t)
 			path := impostor(t, func(conn *sock.Conn) {
-				for left := MaxListed - 1; record != nil && conn.Send(over, record(left)) == nil; left-- {
+				for left := maxListed - 1; record != nil && conn.Send(over, record(left)) == nil; left-- {
 					time.Sleep(brief / 10)
 				}
 				_ = conn.WaitClose(over)
 			})
-			require.ErrorIs(t, errOf(List(soon(t), path, WithTimeout(brief))), ErrTimeout)
+			require.ErrorIs(t, errOf(List(soon(t), path, &ListOptions{Timeout: brief})), ErrTimeout)
 		})
 	}
 }
@@ -202,9 +203,9 @@ func TestFault81_ListThatDoesNotEnd(t *testing.T) {
 // A consumer that asks for a list and does not read it fast enough has its place for the time of a
 // step, and keeps nobody else waiting.
 func TestListThatIsNotRead(t *testing.T) {
-	_, ctx, srv := listening(t, WithTimeout(brief))
+	_, ctx, srv := listening(t, ListenOptions{Timeout: brief})
 	s := put(t, srv, newBuffer(t, ctx, 1))
-	names := make([]string, MaxListed)
+	names := make([]string, maxListed)
 	for i := range names {
 		names[i] = fmt.Sprintf("%0255d", i)
 	}
@@ -241,7 +242,7 @@ func FuzzList(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = l.Close() })
-	one := wire.Listing{Name: "weights", Access: ReadOnly, Handle: HandleFD, Size: 1, Generation: 2}
+	one := wire.Listing{Name: "weights", Access: cu.ReadOnly, Handle: wire.HandleFD, Size: 1, Generation: 2}
 	two := []wire.Listing{one, one}
 	says := []wire.Message{
 		wire.Listed{}, wire.Listed{Offers: two[:1]}, wire.Listed{Left: 1, Offers: two}, wire.Listed{Offers: two[:1]},
@@ -265,11 +266,11 @@ func FuzzList(f *testing.F) {
 		defer cancel()
 		over := make(chan error, 1)
 		go func() { over <- produce(ctx, l, &script{b, says, files}) }()
-		all, err := List(ctx, l.Path())
+		all, err := List(ctx, l.Path(), nil)
 		switch {
 		case ctx.Err() != nil:
 			t.Fatalf("List does not end: %v", err)
-		case len(all) > MaxListed, err != nil && all != nil:
+		case len(all) > maxListed, err != nil && all != nil:
 			t.Fatalf("%d offers, %v", len(all), err)
 		}
 		if err := <-over; err != nil {

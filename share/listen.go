@@ -9,8 +9,8 @@ import (
 
 // Listen makes a socket at path and listens. The directory must exist and be safe. The
 // server answers consumers from the first [Server.Offer] on. The errors are those of [sock.Listen], and one for an invalid option.
-func Listen(path string, opts ...ListenOption) (*Server, error) {
-	o, err := newListenOptions(opts)
+func Listen(path string, opts *ListenOptions) (*Server, error) {
+	o, err := opts.options()
 	if err != nil {
 		return nil, err
 	}
@@ -23,8 +23,8 @@ func Listen(path string, opts ...ListenOption) (*Server, error) {
 // names, make pending offers without memory of all of them first.
 //
 // The errors are those of [sock.TakeOver]; after an error the predecessor goes on as before.
-func TakeOver(ctx context.Context, from *sock.Conn, path string, opts ...ListenOption) (*Server, error) {
-	o, err := newListenOptions(opts)
+func TakeOver(ctx context.Context, from *sock.Conn, path string, opts *ListenOptions) (*Server, error) {
+	o, err := opts.options()
 	if err != nil {
 		return nil, err
 	}

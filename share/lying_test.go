@@ -83,7 +83,7 @@ func truthOf(t *testing.T, ctx *cu.Context) truth {
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, sock.CloseFiles(append([]*os.File{other[0], r, w}, files...))) })
-	return truth{wire.Offer{Memory: desc, Access: ReadOnly, Name: "data", FDs: 3}, files, other[0], r}
+	return truth{wire.Offer{Memory: desc, Access: cu.ReadOnly, Name: "data", FDs: 3}, files, other[0], r}
 }
 
 // say makes the record of the offer with change, and its files.
@@ -139,7 +139,7 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 		"other kind of driver":                {desc(func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
 		"fault 40: a fabric handle":           {[]lie{{flaw(tr.Offer, 18, 8), f}}, ErrUnsupported},
 		"chunks beyond the limit":             {desc(func(d *vmm.Descriptor) { d.Chunks = vmm.MaxChunks + 1 }), ErrWire},
-		"other access in the second":          {[]lie{begin, tr.say(part(2, 1, func(o *wire.Offer) { o.Access = ReadWrite }), f[2])}, ErrWire},
+		"other access in the second":          {[]lie{begin, tr.say(part(2, 1, func(o *wire.Offer) { o.Access = cu.ReadWrite }), f[2])}, ErrWire},
 		"another offer than asked for":        {[]lie{tr.say(func(o *wire.Offer) { o.Name = "other" }, f...)}, ErrProtocol},
 		"fault 31: silence":                   {nil, ErrTimeout},
 		"fault 31: silence after the first":   {[]lie{begin}, ErrTimeout},
@@ -151,7 +151,7 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 			if c.want == ErrTimeout {
 				timeout = 100 * time.Millisecond
 			}
-			err := errOf(Attach(soon(t), impostor(t, tell(t, c.lies...)), "data", dev, WithTimeout(timeout)))
+			err := errOf(Attach(soon(t), impostor(t, tell(t, c.lies...)), "data", dev, &AttachOptions{Timeout: timeout}))
 			require.ErrorIs(t, err, c.want)
 			require.NotErrorIs(t, err, sock.ErrPeerLost)
 		})
@@ -162,11 +162,11 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 				_ = conn.Send(soon(t), l.record, l.files...)
 			}
 		})
-		require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev)), sock.ErrPeerLost)
+		require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev, nil)), sock.ErrPeerLost)
 	}
 	// An offer with less access than was asked for is no lie, but the consumer does not take it.
 	path := impostor(t, tell(t, tr.say(nil, f...)))
-	require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev, WithAccess(ReadWrite))), ErrProtocol)
+	require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev, &AttachOptions{Access: cu.ReadWrite})), ErrProtocol)
 }
 
 // After the offer a producer may only show progress, revoke, or go.
@@ -201,7 +201,7 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 				if err == nil && c.want != sock.ErrPeerLost {
 					said <- lastWord(t, conn)
 				}
-			}), "data", dev)
+			}), "data", dev, nil)
 			require.NoError(t, err)
 			if <-refused {
 				require.NotEmpty(t, c.lie.files)

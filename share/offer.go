@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"slices"
 
 	"github.com/gpufd/gpufd/internal/serve"
 )
@@ -14,19 +13,19 @@ type Offer struct {
 	core   *serve.Offering
 }
 
-// Offer offers memory under a name, read-only unless [WithAccess] says more. It returns at once:
+// Offer offers memory under a name, read-only unless [OfferOptions].Access says more. It returns at once:
 // consumers that ask for the name get the memory, or wait for it, until the offer is over. That is
 // when it is closed, or an option ends it, or another one has superseded it and its last consumer
 // has left ([Offer.Done]).
 //
 // Before it serves the first consumer, the offer waits for the work that is queued in the primary
 // contexts of the devices that can use a buffer ([vmm.Buffer.Users]), or in the context of legacy
-// memory, unless [WithSynchronized]. It offers a buffer as it is now: to offer what it grows by
+// memory, unless [OfferOptions].Synchronized. It offers a buffer as it is now: to offer what it grows by
 // later, supersede the offer by the same buffer, which has a larger generation then. The caller
 // keeps the memory, which cannot be closed before the offer is done ([ErrInUse]). Memory of another
-// process can be offered on, with at most the access that it was attached with: see [WithReoffer].
+// process can be offered on, with at most the access that it was attached with: see [AttachOptions].Reoffer.
 //
-// If the data is not there yet, the offer is pending ([WithPending]): its maker does the slow part
+// If the data is not there yet, the offer is pending ([OfferOptions].Pending): its maker does the slow part
 // beforehand, and [Offer.Publish] is the rest. Consumers that ask meanwhile are sent the
 // descriptors, map the memory and wait for its data. A pending offer may begin without memory (a nil
 // Source): consumers wait until [Offer.Provide] has given it some. They wait until their own time for
@@ -34,11 +33,11 @@ type Offer struct {
 // library could look at unfinished data.
 //
 // Errors: [ErrNameTaken]; [ErrClosed]; [ErrInUse] for pending memory that consumers of an earlier
-// offer may still write ([WithFence]); those of [vmm.Buffer.Lend]; [ErrMemoryGone]; an invalid
+// offer may still write ([OfferOptions].Fence); those of [vmm.Buffer.Lend]; [ErrMemoryGone]; an invalid
 // option, or a description of memory that no consumer would take. What goes wrong later is
 // [Offer.Err].
-func (s *Server) Offer(name string, src Source, opts ...OfferOption) (*Offer, error) {
-	terms, err := newOfferOptions(opts)
+func (s *Server) Offer(name string, src Source, opts *OfferOptions) (*Offer, error) {
+	terms, err := opts.served(false)
 	if err != nil {
 		return nil, err
 	}
@@ -69,17 +68,17 @@ func (o *Offer) offering() *serve.Offering {
 // one instant on consumers that ask for it get the new memory, and none is refused for lack of an
 // offer. Earlier leases go on. Their consumers are told ([Attachment.Superseded]), and may stay:
 // until the last of them has left, this offer is not done, and its memory must not be written for
-// the next version. [WithGrace] of this offer bounds that, and so does Close.
+// the next version. [OfferOptions].Grace of this offer bounds that, and so does Close.
 //
-// [WithAuthorize] decides about each offer anew. The errors are those of [Server.Offer]; if the
+// [ListenOptions].Authorize decides about each offer anew. The errors are those of [Server.Offer]; if the
 // name belongs to another pending offer, whose descriptors consumers have, the error is
 // [ErrNameTaken]. After an error this offer goes on. It need not be the one that has the name now. Of two
 // offers that are not pending, the later one has the name in the end, whichever is ready first.
-func (o *Offer) Supersede(src Source, opts ...OfferOption) (*Offer, error) {
+func (o *Offer) Supersede(src Source, opts *OfferOptions) (*Offer, error) {
 	if o.offering() == nil {
 		return nil, ErrClosed
 	}
-	terms, err := newOfferOptions(append(slices.Clip(opts), offerOption(func(t *serve.Terms) { t.Replaces = true })))
+	terms, err := opts.served(true)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +110,7 @@ func (o *Offer) Provide(src Source) error {
 func (o *Offer) Publish(ctx context.Context) error { return o.offering().Publish(ctx) }
 
 // ReportProgress tells the consumers that wait for the data that done of total bytes are ready, and
-// renews their time ([OnProgress]). Call it a few times a second at most.
+// renews their time ([AttachOptions].OnProgress). Call it a few times a second at most.
 func (o *Offer) ReportProgress(done, total uint64) { o.offering().ReportProgress(done, total) }
 
 // Leases returns the leases that have not ended, in the order of their numbers, even after another
@@ -124,12 +123,12 @@ func (o *Offer) Done() <-chan struct{} { return o.offering().Done() }
 
 // Err returns nil before Done, and then why the offer is over: nil if it was closed, its consumers
 // have left, or another one has superseded it; [ErrNoConsumer]; [ErrClosed] if the server was
-// closed; what has failed, such as the wait for work, the socket, or the fence of [WithFence]
+// closed; what has failed, such as the wait for work, the socket, or the fence of [OfferOptions].Fence
 // (a [*FenceError]); or a [*StillOpenError].
 func (o *Offer) Err() error { return o.offering().Err() }
 
 // Close ends the offer. Consumers that are still attached are told ([ErrWithdrawn], or
 // [ErrSuperseded]) and disconnected; they keep what they have mapped. Close waits for the leases to
-// end, and for the fence of [WithFence], so functions of [OnEvent] and [OnLease] must not call it.
+// end, and for the fence of [OfferOptions].Fence, so functions of [OfferOptions].OnEvent and [OfferOptions].OnLease must not call it.
 // It may be called again and on nil. The only errors are a [*StillOpenError] and a [*FenceError].
 func (o *Offer) Close() error { return o.offering().Close() }

@@ -22,8 +22,8 @@ import (
 
 func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), WithVerdict(), WithLeases(1))
-	att := attached(t, srv, "", dev, WithAccess(ReadWrite))
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Verdict: true, MaxConsumers: 1})
+	att := attached(t, srv, "", dev, AttachOptions{Access: cu.ReadWrite})
 	require.NoError(t, att.Progress(soon(t), 3, 9))
 	require.NoError(t, att.Report(soon(t), nil))
 	require.NoError(t, s.end(t))
@@ -32,7 +32,7 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 		kinds = append(kinds, e.Kind.String())
 		require.Equal(t, 1, e.Lease)
 		require.Equal(t, pid(), e.Peer.PID)
-		require.Equal(t, ReadWrite, e.Access)
+		require.Equal(t, cu.ReadWrite, e.Access)
 		require.NoError(t, e.Err)
 	}
 	require.Equal(t, "Connected Sent Mapped Progress Verdict Ended", strings.Join(kinds, " "))
@@ -46,12 +46,12 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 func TestManyConsumersAtOnce(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	const consumers = 16
-	s := put(t, srv, newBuffer(t, ctx, 4096), WithVerdict(), WithLeases(consumers))
+	s := put(t, srv, newBuffer(t, ctx, 4096), OfferOptions{Verdict: true, MaxConsumers: consumers})
 	var wg, all sync.WaitGroup
 	all.Add(consumers)
 	for range consumers {
 		wg.Go(func() {
-			att, err := Attach(soon(t), srv.Path(), "data", dev)
+			att, err := Attach(soon(t), srv.Path(), "data", dev, nil)
 			all.Done()
 			all.Wait() // every one of them is attached now
 			got := make([]byte, 4096)
@@ -75,15 +75,15 @@ func TestManyConsumersAtOnce(t *testing.T) {
 func TestOffersAreToldApartByName(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	a, b := newBuffer(t, ctx, 1), newBuffer(t, ctx, 2)
-	serveAs(t, srv, "a", a, ReadOnly)
+	serveAs(t, srv, "a", a, cu.ReadOnly)
 	require.EqualValues(t, 1, attached(t, srv, "", dev).Buffer().Size(), "the only offer")
-	serveAs(t, srv, "Gewichte-ä-重み", b, ReadOnly)
+	serveAs(t, srv, "Gewichte-ä-重み", b, cu.ReadOnly)
 	require.EqualValues(t, 1, attached(t, srv, "a", dev).Buffer().Size())
 	require.EqualValues(t, 2, attached(t, srv, "Gewichte-ä-重み", dev).Buffer().Size())
 	for _, name := range []string{"", "A", "b", "a "} {
-		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), name, dev)), ErrRefused, "%q", name)
+		require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), name, dev, nil)), ErrRefused, "%q", name)
 	}
-	require.ErrorIs(t, offerFor(soon(t), srv, "a", b, ReadOnly), ErrNameTaken)
+	require.ErrorIs(t, offerFor(soon(t), srv, "a", b, cu.ReadOnly), ErrNameTaken)
 }
 
 // Wrong arguments never reach a peer.
@@ -92,24 +92,24 @@ func TestOfferChecksItsArguments(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	bg := soon(t)
 	for _, name := range []string{strings.Repeat("n", 256), "a\nb", "\x1b[2J", "\xff"} {
-		require.Error(t, offerFor(bg, srv, name, buf, ReadOnly), "%q", name)
-		require.ErrorContains(t, errOf(Attach(bg, srv.Path(), name, ctx.Device())), "name", "%q", name)
+		require.Error(t, offerFor(bg, srv, name, buf, cu.ReadOnly), "%q", name)
+		require.ErrorContains(t, errOf(Attach(bg, srv.Path(), name, ctx.Device(), nil)), "name", "%q", name)
 	}
-	require.Error(t, offerFor(bg, srv, "", buf, ReadOnly))
-	for _, a := range []cu.Access{cu.NoAccess, 2, 4, ^cu.Access(0)} {
+	require.Error(t, offerFor(bg, srv, "", buf, cu.ReadOnly))
+	for _, a := range []cu.Access{2, 4, ^cu.Access(0)} {
 		require.Error(t, offerFor(bg, srv, "x", buf, a))
-		require.NotErrorIs(t, errOf(Attach(bg, srv.Path(), "x", ctx.Device(), WithAccess(a))), ErrRefused)
+		require.NotErrorIs(t, errOf(Attach(bg, srv.Path(), "x", ctx.Device(), &AttachOptions{Access: a})), ErrRefused)
 	}
-	require.ErrorContains(t, offerFor(bg, srv, "x", buf, ReadOnly, WithData(make([]byte, MaxData+1))), "67108865 bytes")
+	require.ErrorContains(t, offerFor(bg, srv, "x", buf, cu.ReadOnly, OfferOptions{Data: make([]byte, MaxData+1)}), "67108865 bytes")
 	require.Zero(t, offers(srv))
 
 	closed := ok(vmm.New(ctx.Device(), 1))(t)
 	require.NoError(t, closed.Close())
-	require.ErrorIs(t, offerFor(bg, srv, "x", closed, ReadOnly), cu.ErrClosed)
+	require.ErrorIs(t, offerFor(bg, srv, "x", closed, cu.ReadOnly), cu.ErrClosed)
 
 	over, cancel := context.WithCancel(bg)
 	cancel()
-	require.NoError(t, offerFor(over, srv, "x", buf, ReadOnly, WithData(make([]byte, wire.MaxData))))
+	require.NoError(t, offerFor(over, srv, "x", buf, cu.ReadOnly, OfferOptions{Data: make([]byte, wire.MaxData)}))
 }
 
 func pid() int32 { return int32(os.Getpid()) }
@@ -171,7 +171,7 @@ func childReader() error {
 	if err != nil {
 		return err
 	}
-	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev)
+	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev, nil)
 	if err != nil {
 		return err
 	}
@@ -199,14 +199,11 @@ func TestFault68_ConsumerComesBeforeTheStreamHasFinished(t *testing.T) {
 			buf := newBuffer(t, ctx, 1<<20) // unfinished
 			h := holding(t, ctx, buf)
 			s := newServed(srv)
-			opts := []OfferOption{OnEvent(s.see), WithLeases(1), WithVerdict()}
-			if c.lies {
-				opts = append(opts, WithSynchronized())
-			}
-			offer := func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, ReadOnly, opts...) }
+			opts := OfferOptions{OnEvent: s.see, MaxConsumers: 1, Verdict: true, Synchronized: c.lies}
+			offer := func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, cu.ReadOnly, opts) }
 			expect(srv, "data")
 			if c.prepared {
-				offer = ok(prepare(srv, "data", buf, ReadOnly, opts...))(t).offer
+				offer = ok(prepare(srv, "data", buf, cu.ReadOnly, opts))(t).offer
 			}
 			reader := start(t, "reader", srv.Path(), "")
 			if c.prepared {
@@ -238,14 +235,14 @@ func childWriter() error {
 	if err != nil {
 		return err
 	}
-	srv, err := Listen(os.Getenv(pathEnv))
+	srv, err := Listen(os.Getenv(pathEnv), nil)
 	if err != nil {
 		return err
 	}
 	expect(srv, "data")
-	offer := func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, ReadWrite) }
+	offer := func(ctx context.Context) error { return offerFor(ctx, srv, "data", buf, cu.ReadWrite) }
 	if os.Getenv(doEnv) == "prepared" {
-		p, err := prepare(srv, "data", buf, ReadWrite)
+		p, err := prepare(srv, "data", buf, cu.ReadWrite)
 		if err != nil {
 			return err
 		}
@@ -267,17 +264,17 @@ func TestFault4_ProducerKilledWhileItWrites(t *testing.T) {
 			path := socketPath(t)
 			c := start(t, "writer", path, do)
 			c.says(t, "half written")
-			var opt AttachOption
+			opts := &AttachOptions{}
 			if do == "prepared" {
 				spy.at("access", c.kill)
 			} else {
-				opt = OnConnected(func(sock.Peer) { c.kill() })
+				opts.OnConnected = func(sock.Peer) { c.kill() }
 			}
-			att, err := Attach(soon(t), path, "data", dev, opt)
+			att, err := Attach(soon(t), path, "data", dev, opts)
 			require.ErrorIs(t, err, sock.ErrPeerLost)
 			require.ErrorContains(t, err, says)
 			require.Nil(t, att)
-			srv := ok(Listen(path))(t) // what it left on disk is reclaimed
+			srv := ok(Listen(path, nil))(t) // what it left on disk is reclaimed
 			require.NoError(t, srv.Close())
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -17,45 +18,25 @@ const Version = wire.Version
 // MaxData is how many bytes of application data an offer may carry.
 const MaxData = serve.MaxData
 
-// A HandleType says by what kind of handle offered memory is opened.
-type HandleType = wire.HandleType
-
-// The types of handles.
-const (
-	HandleFD     = wire.HandleFD     // file descriptors: virtual memory, of package vmm
-	HandleLegacy = wire.HandleLegacy // 64 bytes of legacy IPC, see [Legacy]
-)
-
-// A LegacyHandle is the handle of an offer without descriptors.
-type LegacyHandle = wire.LegacyHandle
-
 // An OfferInfo is what a producer says of the memory that it offers.
 type OfferInfo struct {
 	Name       string
 	Descriptor vmm.Descriptor
 	Access     cu.Access // the most that may be asked for
-	Data       []byte    // the application's own; see [WithAuthorize] for where it is nil
+	Data       []byte    // the application's own; see [ListenOptions].Authorize for where it is nil
 	Producer   sock.Peer
 
 	// AwaitsRelease: before it uses the memory again, the producer waits until consumers
-	// that may write have released it or died ([WithFence]). Such a consumer should close
+	// that may write have released it or died ([OfferOptions].Fence). Such a consumer should close
 	// the attachment as soon as it is [Attachment.Superseded] or Done.
 	AwaitsRelease bool
 
 	// Legacy is the handle of legacy memory, or nil if descriptors came. If it is set, the
 	// Descriptor's ChunkSize is the size of the whole allocation, and its granularity is 0.
-	Legacy *LegacyHandle
+	Legacy *gpumem.LegacyHandle
 }
 
-// Handle returns the type of handle that opens the memory.
-func (o OfferInfo) Handle() HandleType {
-	if o.Legacy != nil {
-		return HandleLegacy
-	}
-	return HandleFD
-}
-
-func cloneHandle(h *LegacyHandle) *LegacyHandle {
+func cloneHandle(h *gpumem.LegacyHandle) *gpumem.LegacyHandle {
 	if h == nil {
 		return nil
 	}

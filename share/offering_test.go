@@ -15,29 +15,44 @@ import (
 )
 
 // offerFor offers buf until ctx ends, and returns why the offer is over.
-func offerFor(ctx context.Context, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
-	o, err := srv.Offer(name, buf, append([]OfferOption{WithAccess(access)}, opts...)...)
+func offerFor(ctx context.Context, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOptions) error {
+	o, err := srv.Offer(name, buf, with(opts, access, nil))
 	return lasts(ctx, srv, name, o, err)
 }
 
-func offerLegacyFor(ctx context.Context, srv *Server, name string, m *Legacy, opts ...OfferOption) error {
-	o, err := srv.Offer(name, m, opts...)
+func offerLegacyFor(ctx context.Context, srv *Server, name string, m *Legacy, opts ...OfferOptions) error {
+	o, err := srv.Offer(name, m, first(opts))
 	return lasts(ctx, srv, name, o, err)
 }
 
 // replaceFor is offerFor for a name that another offer may have.
-func replaceFor(ctx context.Context, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) error {
-	o, err := srv.Offer(name, buf, append([]OfferOption{WithAccess(access), replacing}, opts...)...)
+func replaceFor(ctx context.Context, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOptions) error {
+	o, err := srv.Offer(name, buf, with(opts, access, replacing))
 	return lasts(ctx, srv, name, o, err)
 }
 
-func replaceLegacyFor(ctx context.Context, srv *Server, name string, m *Legacy, opts ...OfferOption) error {
-	o, err := srv.Offer(name, m, append([]OfferOption{replacing}, opts...)...)
+func replaceLegacyFor(ctx context.Context, srv *Server, name string, m *Legacy, opts ...OfferOptions) error {
+	o, err := srv.Offer(name, m, with(opts, 0, replacing))
 	return lasts(ctx, srv, name, o, err)
 }
 
 // replacing is what Supersede does.
-var replacing OfferOption = offerOption(func(o *serve.Terms) { o.Replaces = true })
+func replacing(o *serve.Terms) { o.Replaces = true }
+
+// with adds to options.
+func with(opts []OfferOptions, access cu.Access, terms func(*serve.Terms)) *OfferOptions {
+	o := *first(opts)
+	if o.Access == 0 {
+		o.Access = access
+	}
+	switch {
+	case o.terms == nil:
+		o.terms = terms
+	case terms != nil:
+		o.terms = both(o.terms, terms)
+	}
+	return &o
+}
 
 // lasts waits for the end of an offer, which comes with that of ctx. What was expected is there, or has failed.
 func lasts(ctx context.Context, srv *Server, name string, o *Offer, err error) error {
@@ -65,7 +80,7 @@ var expected, making sync.Map // named → *Offer
 
 // expect makes consumers of a name wait, until an offer is made of it or has failed.
 func expect(srv *Server, name string) {
-	o, err := srv.Offer(name, nil, replacing, WithPending())
+	o, err := srv.Offer(name, nil, &OfferOptions{Pending: true, terms: replacing})
 	if err != nil {
 		return
 	}
@@ -97,8 +112,10 @@ type preparedOffer struct {
 	over atomic.Bool
 }
 
-func prepare(srv *Server, name string, src Source, access cu.Access, opts ...OfferOption) (*preparedOffer, error) {
-	o, err := srv.Offer(name, src, append([]OfferOption{WithPending(), WithAccess(access)}, opts...)...)
+func prepare(srv *Server, name string, src Source, access cu.Access, opts ...OfferOptions) (*preparedOffer, error) {
+	with := with(opts, access, nil)
+	with.Pending = true
+	o, err := srv.Offer(name, src, with)
 	if err != nil {
 		unexpect(srv, name)
 		return nil, err
@@ -108,8 +125,8 @@ func prepare(srv *Server, name string, src Source, access cu.Access, opts ...Off
 	return p, nil
 }
 
-func prepareLegacy(srv *Server, name string, m *Legacy, opts ...OfferOption) (*preparedOffer, error) {
-	return prepare(srv, name, m, ReadWrite, opts...)
+func prepareLegacy(srv *Server, name string, m *Legacy, opts ...OfferOptions) (*preparedOffer, error) {
+	return prepare(srv, name, m, cu.ReadWrite, opts...)
 }
 
 // offer publishes, and waits for the end of the offer, which comes with that of ctx.
@@ -135,13 +152,13 @@ func (p *preparedOffer) Close() error {
 }
 
 // offerFiles offers descriptors in place of what has the name.
-func offerFiles(srv *Server, name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOption) (*Offer, error) {
-	return srv.Offer(name, Descriptors{memory, files}, append([]OfferOption{WithAccess(access), replacing}, opts...)...)
+func offerFiles(srv *Server, name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOptions) (*Offer, error) {
+	return srv.Offer(name, Descriptors{memory, files}, with(opts, access, replacing))
 }
 
 // offerResumed offers descriptors to consumers that have the memory mapped.
-func offerResumed(srv *Server, name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOption) (*Offer, error) {
-	return offerFiles(srv, name, memory, files, access, append(opts, offerOption(func(o *serve.Terms) { o.Resumed = true }))...)
+func offerResumed(srv *Server, name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOptions) (*Offer, error) {
+	return offerFiles(srv, name, memory, files, access, *with(opts, access, func(o *serve.Terms) { o.Resumed = true }))
 }
 
 // leasesAs returns the leases of the offer that has a name.

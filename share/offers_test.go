@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -28,10 +29,10 @@ func awaitOver(t testing.TB, o *Offer) error {
 func TestOfferOfNothing(t *testing.T) {
 	_, _, srv := listening(t)
 	for _, src := range []Source{nil, (*vmm.Buffer)(nil)} {
-		_, err := srv.Offer("data", src)
+		_, err := srv.Offer("data", src, nil)
 		require.ErrorContains(t, err, "no memory to offer (nil)")
 	}
-	o := ok(srv.Offer("data", nil, WithPending()))(t)
+	o := ok(srv.Offer("data", nil, &OfferOptions{Pending: true}))(t)
 	require.ErrorContains(t, o.Publish(soon(t)), "provide it first")
 	require.ErrorContains(t, o.Provide((*vmm.Buffer)(nil)), "no memory to offer (nil)")
 	require.ErrorContains(t, awaitOver(t, o), "no memory to offer (nil)", "what failed later is in Err")
@@ -41,11 +42,11 @@ func TestOfferOfNothing(t *testing.T) {
 func TestOffersTakeTheNameInOrder(t *testing.T) {
 	warmUp(t)
 	dev, ctx, srv := listening(t)
-	first := ok(srv.Offer("data", newBuffer(t, ctx, 1), WithSynchronized()))(t)
+	first := ok(srv.Offer("data", newBuffer(t, ctx, 1), &OfferOptions{Synchronized: true}))(t)
 	busy := newBuffer(t, ctx, 2)
 	h := holding(t, ctx, busy)
-	second := ok(first.Supersede(busy))(t)
-	third := ok(first.Supersede(newBuffer(t, ctx, 3), WithSynchronized()))(t)
+	second := ok(first.Supersede(busy, nil))(t)
+	third := ok(first.Supersede(newBuffer(t, ctx, 3), &OfferOptions{Synchronized: true}))(t)
 	require.NoError(t, awaitOver(t, first))
 	require.NoError(t, h.letGo())
 	require.NoError(t, awaitOver(t, second))
@@ -58,9 +59,9 @@ func TestOffersTakeTheNameInOrder(t *testing.T) {
 func TestPublishIsCalledAgain(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	before := ok(srv.Offer("before", buf, WithAccess(ReadWrite), WithFence(Released, time.Minute), WithSynchronized()))(t)
-	att := attached(t, srv, "before", dev, WithAccess(ReadWrite))
-	o := ok(srv.Offer("data", buf, WithPending()))(t)
+	before := ok(srv.Offer("before", buf, &OfferOptions{Access: cu.ReadWrite, Fence: Released, FenceTimeout: time.Minute, Synchronized: true}))(t)
+	att := attached(t, srv, "before", dev, AttachOptions{Access: cu.ReadWrite})
+	o := ok(srv.Offer("data", buf, &OfferOptions{Pending: true}))(t)
 	ended := make(chan error, 1)
 	go func() { ended <- before.Close() }()
 	require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
@@ -79,9 +80,9 @@ func TestPublishIsCalledAgain(t *testing.T) {
 func TestPublishOfMemoryThatMayBeWritten(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	before := ok(srv.Offer("before", buf, WithAccess(ReadWrite), WithFence(Released, time.Second/2), WithSynchronized()))(t)
-	att := attached(t, srv, "before", dev, WithAccess(ReadWrite))
-	o := ok(srv.Offer("data", buf, WithPending()))(t)
+	before := ok(srv.Offer("before", buf, &OfferOptions{Access: cu.ReadWrite, Fence: Released, FenceTimeout: time.Second / 2, Synchronized: true}))(t)
+	att := attached(t, srv, "before", dev, AttachOptions{Access: cu.ReadWrite})
+	o := ok(srv.Offer("data", buf, &OfferOptions{Pending: true}))(t)
 	var who *FenceError
 	require.ErrorAs(t, before.Close(), &who)
 	require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
@@ -94,11 +95,11 @@ func TestFunctionsOfAnOfferCallIt(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	var o *Offer
 	said := make(chan error, 2)
-	o = ok(srv.Offer("data", nil, WithPending(), OnLease(func(*Lease) { said <- o.Publish(soon(t)) }), OnEvent(func(e Event) {
+	o = ok(srv.Offer("data", nil, &OfferOptions{Pending: true, OnLease: func(*Lease) { said <- o.Publish(soon(t)) }, OnEvent: func(e Event) {
 		if e.Kind == Sent {
 			said <- o.Provide(nil)
 		}
-	})))(t)
+	}}))(t)
 	early(t, srv, wants(dev))
 	require.NoError(t, o.Provide(newBuffer(t, ctx, 1)))
 	require.Error(t, <-said)
@@ -112,17 +113,17 @@ func TestDescriptorsOfAnOfferThatFails(t *testing.T) {
 	_, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 5, 1)
 	defer func() { require.NoError(t, sock.CloseFiles(files)) }()
-	for name, opts := range map[string][]OfferOption{"taken": nil, "data": {WithData(make([]byte, MaxData+1))}, "closed": nil} {
+	for name, opts := range map[string]*OfferOptions{"taken": nil, "data": {Data: make([]byte, MaxData+1)}, "closed": nil} {
 		switch name {
 		case "taken":
-			o := ok(srv.Offer("taken", nil, WithPending()))(t)
+			o := ok(srv.Offer("taken", nil, &OfferOptions{Pending: true}))(t)
 			defer func() { require.NoError(t, o.Close()) }()
 			require.NoError(t, o.Provide(newBuffer(t, ctx, 1)))
 		case "closed":
 			srv = listen(t)
 			require.NoError(t, srv.Close())
 		}
-		_, err := srv.Offer(name, Descriptors{memory, files}, opts...)
+		_, err := srv.Offer(name, Descriptors{memory, files}, opts)
 		require.Error(t, err, name)
 		for _, f := range files {
 			require.NoError(t, errOf(f.Stat()), name)
@@ -133,7 +134,7 @@ func TestDescriptorsOfAnOfferThatFails(t *testing.T) {
 // Shutdown waits for nobody whose data is not there.
 func TestShutdownOfAPendingOffer(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	o := ok(srv.Offer("data", newBuffer(t, ctx, 1), WithPending()))(t)
+	o := ok(srv.Offer("data", newBuffer(t, ctx, 1), &OfferOptions{Pending: true}))(t)
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)
 	ended := make(chan error, 1)
@@ -149,7 +150,7 @@ func TestPublishAndEnd(t *testing.T) {
 	_, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	for range 200 {
-		o := ok(srv.Offer("data", buf, WithPending(), WithSynchronized()))(t)
+		o := ok(srv.Offer("data", buf, &OfferOptions{Pending: true, Synchronized: true}))(t)
 		ended := make(chan error, 1)
 		go func() { ended <- o.Close() }()
 		if err := o.Publish(soon(t)); err != nil {

@@ -12,278 +12,244 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// Options are named With… if they set something, and On… if they take a function to call.
-// Each can be passed only where it applies.
+// Options of which nothing is set, or that are nil, are the defaults.
 
-// A ListenOption changes what [Listen] does.
-type ListenOption interface{ listen(*serve.Options) }
+// ListenOptions are those of [Listen] and [TakeOver].
+type ListenOptions struct {
+	// Policy says which peers are admitted; others are refused ([ErrNotAdmitted]). The zero
+	// Policy admits this process's effective user.
+	Policy sock.Policy
 
-// An AttachOption changes what [Attach] does.
-type AttachOption interface{ attach(*attachOptions) }
+	// Mode is the permissions of the socket file; 0 is 0600. To connect, other users need write
+	// permission on it and search permission on its directory. See [sock.WithMode].
+	Mode os.FileMode
 
-// A PeerOption is about the other side: [Listen], [Attach] and [List] take it.
-type PeerOption func(*serve.PeerOptions)
+	// Authorize decides which of the peers that the policy admits get an offer. The offer is what
+	// the peer would get, with the access that it asks for (always [cu.ReadWrite] for legacy
+	// memory). Its Data is nil if there are more than 4 KiB, and whole otherwise.
+	//
+	// Authorize is called once for each consumer and offer, also for pending offers, before the
+	// consumer is sent anything of it. For a consumer that waits, it is called when the offer is
+	// there; until then the consumer learns only of progress ([Offer.ReportProgress]). If the offer
+	// is replaced before Authorize has admitted the consumer, it is called again with the new one.
+	// For a consumer that waits for newer memory ([AttachOptions].Wait), it is called with the known
+	// memory before the wait, and with the newer one after it: so a peer that is not admitted
+	// cannot find out the generation by asking for larger ones.
+	//
+	// A peer that asks for a list ([List]) sees the offers that Authorize admits it to: it is called
+	// for each, with Access 0.
+	//
+	// An error refuses the peer ([ErrNotAdmitted]). The peer does not see the error; OnRefused does.
+	//
+	// Authorize runs on goroutines of the server, for several peers at once, and delays no other
+	// peer. It may call the server, but must not close it: Close waits for it. The peer waits no
+	// longer than its own timeout.
+	Authorize func(peer sock.Peer, offer OfferInfo) error
 
-func (f PeerOption) listen(o *serve.Options) { f.apply(&o.PeerOptions) }
-func (f PeerOption) attach(o *attachOptions) { f.apply(&o.PeerOptions) }
+	// AuthorizeName decides first of all whether a peer may ask for a name with that access, whether
+	// it is offered or not. A peer that is not admitted is turned away at once, with the same words in
+	// both cases ([ErrNotAdmitted]), so it does not learn which names there are. A peer that names none
+	// hears that there is no such offer, if it is not admitted to the only one. A list has the offers
+	// that AuthorizeName admits to with [cu.ReadOnly]. It is called as Authorize is.
+	AuthorizeName func(peer sock.Peer, name string, access cu.Access) error
 
-func (f PeerOption) apply(o *serve.PeerOptions) {
-	if f != nil {
-		f(o)
-	}
+	// Parts is called when a peer asks for a name that is not offered. If the name stands for memory
+	// that is offered in parts, Parts returns the names of those that the peer may have. Then the peer
+	// is refused with them ([RefusalError]), and [Follow] does not wait. It runs on the goroutine of
+	// the connection.
+	Parts func(peer sock.Peer, name string) []string
+
+	// OnRefused is called once for each peer that is turned away and gets no lease, on goroutines of
+	// the server, several at once. It must not close the server.
+	OnRefused func(peer sock.Peer, err error)
+
+	// Inherited is a socket that [Server.Files] returned, to go on with; see [sock.WithInherited].
+	Inherited []*os.File
+
+	// MaxConnections bounds the connections that are served at once; 0 is 1,024. Further ones are
+	// refused ([ErrBusy]). Consumers that wait for an offer count.
+	MaxConnections int
+
+	// MaxConnectionsPerPeer bounds the connections of one process; 0 is 256. Processes without a pid
+	// here, because they are in other PID namespaces, count as one process for each user.
+	MaxConnectionsPerPeer int
+
+	// Timeout bounds each step of a conversation; 0 is 5 s.
+	Timeout time.Duration
+
+	peer func(*serve.PeerOptions) // tests'
 }
 
-type listenOption func(*serve.Options)
+func (o *ListenOptions) options() (*serve.Options, error) {
+	all := serve.NewOptions()
+	if o == nil {
+		return all, nil
+	}
+	if o.MaxConnections < 0 || o.MaxConnectionsPerPeer < 0 {
+		return nil, fmt.Errorf("share: %d connections, %d of a process: want 0, which is the default, or more", o.MaxConnections, o.MaxConnectionsPerPeer)
+	}
+	if o.MaxConnections > 0 {
+		all.Connections = o.MaxConnections
+	}
+	if o.MaxConnectionsPerPeer > 0 {
+		all.PerPeer = o.MaxConnectionsPerPeer
+	}
+	if o.Mode != 0 {
+		all.Sock = append(all.Sock, sock.WithMode(o.Mode))
+	}
+	if o.Inherited != nil {
+		all.Sock = append(all.Sock, sock.WithInherited(o.Inherited))
+	}
+	if o.Authorize != nil {
+		all.Allow = func(peer sock.Peer, record wire.Offer, access cu.Access) error {
+			return o.Authorize(peer, infoOf(record, access))
+		}
+	}
+	all.AllowName, all.Parts, all.OnRefused = o.AuthorizeName, o.Parts, o.OnRefused
+	return all, setPeer(&all.PeerOptions, o.Timeout, o.Policy, o.peer)
+}
 
-func (f listenOption) listen(o *serve.Options) { f(o) }
-
-type attachOption func(*attachOptions)
-
-func (f attachOption) attach(o *attachOptions) { f(o) }
-
-// WithTimeout bounds each step of a conversation. The default is [DefaultTimeout].
-func WithTimeout(d time.Duration) PeerOption { return func(o *serve.PeerOptions) { o.Timeout = d } }
-
-// WithPolicy sets which peers a producer admits (others get [RefusedPolicy]), or whose
-// offers a consumer takes (others fail with [sock.ErrRefused]). The default is this
-// process's effective user; see [sock.Policy].
-func WithPolicy(p sock.Policy) PeerOption { return func(o *serve.PeerOptions) { o.Policy = p } }
-
-func checkPeer(o *serve.PeerOptions) error {
-	if o.Timeout <= 0 {
-		return fmt.Errorf("share: WithTimeout(%s): want more than 0", o.Timeout)
+// setPeer sets what is about the other side.
+func setPeer(o *serve.PeerOptions, timeout time.Duration, policy sock.Policy, test func(*serve.PeerOptions)) error {
+	if timeout < 0 {
+		return fmt.Errorf("share: a timeout of %s: want 0, which is %s, or more", timeout, serve.DefaultTimeout)
+	}
+	if timeout > 0 {
+		o.Timeout = timeout
+	}
+	if o.Policy = policy; test != nil {
+		test(o)
 	}
 	return nil
 }
 
-// WithMode sets the permissions of the socket file, 0600 by default; see
-// [sock.WithMode]. To connect, other users need write permission on it and search
-// permission on its directory.
-func WithMode(mode os.FileMode) ListenOption {
-	return listenOption(func(o *serve.Options) { o.Sock = append(o.Sock, sock.WithMode(mode)) })
+// OfferOptions are those of [Server.Offer] and [Offer.Supersede].
+type OfferOptions struct {
+	// Access is the most that consumers may ask for; 0 is [cu.ReadOnly]. Legacy memory is always
+	// [cu.ReadWrite]: see [Attachment.Access].
+	Access cu.Access
+
+	// Pending: the data is not there yet. [Offer.Publish] says when it is.
+	Pending bool
+
+	// Data is up to [MaxData] bytes of the application's own, which are copied. More than 4 KiB are
+	// copied, once for all consumers, to a file of memory that nobody can change (memfd_create(2),
+	// F_ADD_SEALS) and that lasts until the offer ends; a consumer that is too old to take such a
+	// file is refused ([ErrUnsupported]).
+	Data []byte
+
+	// MaxConsumers is how many consumers are admitted in all: the offer ends when the last of them
+	// has gone. 0 is no bound.
+	MaxConsumers int
+
+	// IdleTimeout ends the offer after that long without a consumer ([ErrNoConsumer]). 0 is no bound.
+	IdleTimeout time.Duration
+
+	// Grace bounds how long leases go on after another offer has taken the name ([Offer.Supersede]):
+	// then the remaining ones end ([ErrSuperseded]). 0 is no bound: they go on until their consumers
+	// leave, or this offer is closed.
+	Grace time.Duration
+
+	// Verdict demands that every consumer reports what it found ([Attachment.Report]), and shows that
+	// it is at work ([Attachment.Progress]). Without, a consumer that has mapped the memory may be
+	// silent for as long as it likes.
+	Verdict bool
+
+	// Synchronized: the caller has waited for the work on the memory, with [cu.Device.Synchronize] or
+	// otherwise. So Offer does not wait, which saves driver calls of some microseconds each.
+	Synchronized bool
+
+	// Fence makes the offer be done only when no consumer writes the memory any more; until then its
+	// buffer cannot be closed. It waits for each consumer whose lease let it write to be fenced as
+	// wanted, no longer than FenceTimeout. [Fenced] requires the death of its process. For [Released]
+	// its word is enough ([Attachment.Close], [Attachment.Release]): consumers are told that the
+	// producer waits for them ([OfferInfo].AwaitsRelease), and an offer that ends keeps the connections
+	// of those that may write until they have released the memory.
+	//
+	// An offer of the same memory by the same server, which may have grown, waits for that, too, if the
+	// first offer has ended or other memory has its name. If it may still be written in the end, both
+	// fail with the same error. A pending offer does not wait, and fails with [ErrInUse].
+	//
+	// If the wait is not over in time, or the server is closed, the error is a [*FenceError], which
+	// names the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
+	// Nobody waits for consumers with read-only leases: see docs/security.md.
+	Fence        Fence
+	FenceTimeout time.Duration // goes with Fence
+
+	// CursorSize gives each lease that many bytes of host memory of its own, which the consumer and
+	// this process write and nobody else has: a file of zeros of fixed size (memfd_create(2)), of 16 MiB
+	// at most. Before it sends the consumer anything, the server calls OnCursors with the file, on the
+	// goroutine of the connection, which maps the file and takes care of the lease. The server owns the
+	// file and closes it when the lease has ended. If OnCursors fails, the consumer is refused
+	// ([ErrBusy]) with the text of the error.
+	//
+	// A consumer that does not take such memory ([AttachOptions].MaxCursors) is refused
+	// ([ErrUnsupported]). The other side may write the memory at any time: copy first, then check.
+	CursorSize uint64
+	OnCursors  func(l *Lease, f *os.File) error // goes with CursorSize
+
+	// OnEvent is called for each [Event] of the offer, on the goroutine of Publish and on those of the
+	// server, several at once. It should be quick: other consumers may wait for it. It may call the
+	// server, but must neither close it nor wait for the offer's end. After that end it is not called
+	// any more.
+	OnEvent func(Event)
+
+	// OnLease is called with each lease when it begins, before the consumer is sent anything and
+	// before OnEvent tells of it, perhaps before [Server.Offer] has returned. It can keep the lease, to
+	// watch it and to take it back. It is called like OnEvent, and should not wait for the lease's end.
+	OnLease func(*Lease)
+
+	terms func(*serve.Terms) // tests'
 }
 
-// WithAuthorize makes f decide which of the peers that the policy admits get an offer. The
-// offer is what the peer would get, with the access that it asks for (always [ReadWrite]
-// for legacy memory). Its Data is nil if there are more than 4 KiB, and whole otherwise.
-//
-// f is called once for each consumer and offer, also for pending offers, before the
-// consumer is sent anything of it. For a consumer that waits, f is called when the offer is
-// there; until then the consumer learns only of progress ([Offer.ReportProgress]). If the offer is
-// replaced before f has admitted the consumer, f is called again with the new one. For a consumer that
-// waits for newer memory ([WithWait]), f is called with the known memory before the wait,
-// and with the newer one after it: so a peer that is not admitted cannot find out the
-// generation by asking for larger ones.
-//
-// A peer that asks for a list ([List]) sees the offers that f admits it to: f is called for
-// each, with Access 0.
-//
-// An error of f refuses the peer ([RefusedPolicy]). The peer does not see the error; the
-// function of [OnRefused] does.
-//
-// f runs on goroutines of the server, for several peers at once, and delays no other
-// peer. It may call the server, but must not close it: Close waits for f. The peer waits
-// no longer than its own timeout.
-func WithAuthorize(f func(peer sock.Peer, offer OfferInfo) error) ListenOption {
-	return listenOption(func(o *serve.Options) {
-		o.Decides, o.Allow = true, nil
-		if f != nil {
-			o.Allow = func(peer sock.Peer, record wire.Offer, access cu.Access) error {
-				return f(peer, infoOf(record, access))
-			}
-		}
-	})
-}
-
-// WithParts calls f when a peer asks for a name that is not offered. If the name stands for memory
-// that is offered in parts, f returns the names of those that the peer may have. Then the peer is
-// refused with them ([RefusedParts]), and [Follow] does not wait. f runs on the goroutine of
-// the connection.
-func WithParts(f func(peer sock.Peer, name string) []string) ListenOption {
-	return listenOption(func(o *serve.Options) { o.Parts = f })
-}
-
-// WithAuthorizeName asks f first of all whether a peer may ask for a name with that access, whether it
-// is offered or not. A peer that f does not admit is turned away at once, with the same words in both
-// cases ([RefusedPolicy]), so it does not learn which names there are. A peer that names none hears that
-// there is no such offer, if f does not admit it to the only one. A list has the offers that f admits to
-// with [ReadOnly]. f is called as the function of [WithAuthorize] is.
-func WithAuthorizeName(f func(peer sock.Peer, name string, access cu.Access) error) ListenOption {
-	return listenOption(func(o *serve.Options) { o.AllowName = f })
-}
-
-// OnRefused calls f once for each peer that is turned away and gets no lease, on goroutines of the
-// server, several at once. f must not close the server.
-func OnRefused(f func(peer sock.Peer, err error)) ListenOption {
-	return listenOption(func(o *serve.Options) { o.OnRefused = f })
-}
-
-// WithInherited makes Listen go on with a socket that [Server.Files] returned; see
-// [sock.WithInherited].
-func WithInherited(files []*os.File) ListenOption {
-	return listenOption(func(o *serve.Options) { o.Sock = append(o.Sock, sock.WithInherited(files)) })
-}
-
-// WithConnections bounds the connections that are served at once, 1,024 by
-// default; further ones are refused ([RefusedBusy]). Consumers that wait for an
-// offer count.
-func WithConnections(n int) ListenOption {
-	return listenOption(func(o *serve.Options) { o.Connections = n })
-}
-
-// WithConnectionsPerPeer bounds the connections of one process that are served at once,
-// 256 by default; further ones are refused ([RefusedBusy]). Processes without a pid here,
-// because they are in other PID namespaces, count as one process for each user.
-func WithConnectionsPerPeer(n int) ListenOption {
-	return listenOption(func(o *serve.Options) { o.PerPeer = n })
-}
-
-func newListenOptions(opts []ListenOption) (*serve.Options, error) {
-	o := serve.NewOptions()
-	for _, opt := range opts {
-		if opt != nil {
-			opt.listen(o)
-		}
+// served returns what serves the offer.
+func (o *OfferOptions) served(replaces bool) (*serve.Terms, error) {
+	if o == nil {
+		o = &OfferOptions{}
 	}
-	if o.Decides && o.Allow == nil {
-		return nil, errors.New("share: WithAuthorize without a function (nil): nobody would decide who gets an offer")
+	if err := o.check(); err != nil {
+		return nil, err
 	}
-	if o.Connections < 1 || o.PerPeer < 1 {
-		return nil, fmt.Errorf("share: WithConnections(%d), WithConnectionsPerPeer(%d): want 1 or more", o.Connections, o.PerPeer)
+	t := &serve.Terms{
+		Access: o.Access, Pending: o.Pending, Data: o.Data, Leases: o.MaxConsumers, Idle: o.IdleTimeout, Grace: o.Grace,
+		Verdict: o.Verdict, Synchronized: o.Synchronized, Replaces: replaces,
+		OnEvent: func(serve.Event) {}, OnLease: func(*serve.Lease) {},
 	}
-	return o, checkPeer(&o.PeerOptions)
-}
-
-// ReadOnly and ReadWrite are the kinds of access that a consumer may ask for.
-const (
-	ReadOnly  = cu.ReadOnly
-	ReadWrite = cu.ReadWrite
-)
-
-// An OfferOption changes what [Server.Offer] does.
-type OfferOption interface{ offer(*serve.Terms) }
-
-type offerOption func(*serve.Terms)
-
-func (f offerOption) offer(o *serve.Terms) { f(o) }
-
-// An AccessOption is a kind of access: [Server.Offer] and [Attach] take it.
-type AccessOption cu.Access
-
-func (a AccessOption) offer(o *serve.Terms)    { o.Access = cu.Access(a) }
-func (a AccessOption) attach(o *attachOptions) { o.access = cu.Access(a) }
-
-// WithAccess sets the most that consumers of an offer may ask for, or what the device may do with
-// the memory that is attached; the offer has to allow that. The default is [ReadOnly]. Legacy
-// memory is always [ReadWrite]: see [Attachment.Access] and [WithHandle].
-func WithAccess(a cu.Access) AccessOption { return AccessOption(a) }
-
-// WithPending says that the data is not there yet: [Offer.Publish] does when it is.
-func WithPending() OfferOption { return offerOption(func(o *serve.Terms) { o.Pending = true }) }
-
-// WithData adds up to [MaxData] bytes of the application's own to the offer. They are
-// copied. More than 4 KiB are copied, once for all consumers, to a file of memory that
-// nobody can change (memfd_create(2), F_ADD_SEALS) and that lasts until the offer ends; a
-// consumer that is too old to take such a file is refused ([RefusedUnsupported]).
-func WithData(b []byte) OfferOption { return offerOption(func(o *serve.Terms) { o.Data = b }) }
-
-// WithLeases admits n consumers in all, and ends the offer when the last of
-// them has gone. The default, 0, is no bound.
-func WithLeases(n int) OfferOption { return offerOption(func(o *serve.Terms) { o.Leases = n }) }
-
-// WithIdleTimeout ends the offer after d without a consumer ([ErrNoConsumer]). The
-// default, 0, is no bound.
-func WithIdleTimeout(d time.Duration) OfferOption {
-	return offerOption(func(o *serve.Terms) { o.Idle = d })
-}
-
-// WithVerdict demands that every consumer reports what it found
-// ([Attachment.Report]), and shows that it is at work ([Attachment.Progress]). Without
-// this a consumer that has mapped the memory may be silent for as long as it likes.
-func WithVerdict() OfferOption { return offerOption(func(o *serve.Terms) { o.Verdict = true }) }
-
-// WithSynchronized says that the caller has waited for the work on the memory,
-// with [cu.Device.Synchronize] or otherwise. So Offer does not wait, which saves
-// driver calls of some microseconds each.
-func WithSynchronized() OfferOption {
-	return offerOption(func(o *serve.Terms) { o.Synchronized = true })
-}
-
-// WithGrace bounds how long leases go on after another offer has replaced this one
-// ([Offer.Supersede]): after d the remaining ones end ([ErrSuperseded]). The default, 0,
-// is no bound: they go on until their consumers leave, or this offer is closed.
-func WithGrace(d time.Duration) OfferOption { return offerOption(func(o *serve.Terms) { o.Grace = d }) }
-
-// OnEvent calls f for each [Event] of the offer, on the goroutine of Publish and on those of
-// the server, several at once. f should be quick: other consumers may wait for
-// it. It may call the server, but must neither close it nor wait for the offer's end.
-// After that end, f is not called any more.
-func OnEvent(f func(Event)) OfferOption {
-	return offerOption(func(o *serve.Terms) {
-		if o.OnEvent = nil; f != nil {
-			o.OnEvent = func(e serve.Event) { f(Event(e)) }
-		}
-	})
-}
-
-// OnLease calls f with each lease when it begins, before the consumer is sent anything
-// and before [OnEvent] tells of it, perhaps before [Server.Offer] has returned. f can keep the lease, to
-// watch it and to take it back.
-// It is called like the function of OnEvent, and should not wait for the lease's end.
-func OnLease(f func(*Lease)) OfferOption {
-	return offerOption(func(o *serve.Terms) {
-		if o.OnLease = nil; f != nil {
-			o.OnLease = func(l *serve.Lease) { f((*Lease)(l)) }
-		}
-	})
-}
-
-func newOfferOptions(opts []OfferOption) (*serve.Terms, error) {
-	o := &serve.Terms{Access: ReadOnly, OnEvent: func(serve.Event) {}, OnLease: func(*serve.Lease) {}}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.offer(o)
-		}
+	if t.Access == 0 {
+		t.Access = cu.ReadOnly
 	}
+	if o.Fence != 0 {
+		t.Fence = &serve.FenceTerms{Want: o.Fence, Within: o.FenceTimeout}
+	}
+	if o.CursorSize > 0 {
+		t.Cursors = &serve.CursorTerms{Size: o.CursorSize, Begin: func(l *serve.Lease, f *os.File) error { return o.OnCursors((*Lease)(l), f) }}
+	}
+	if o.OnEvent != nil {
+		t.OnEvent = func(e serve.Event) { o.OnEvent(Event(e)) }
+	}
+	if o.OnLease != nil {
+		t.OnLease = func(l *serve.Lease) { o.OnLease((*Lease)(l)) }
+	}
+	if o.terms != nil {
+		o.terms(t)
+	}
+	return t, nil
+}
+
+func (o *OfferOptions) check() error {
 	switch {
-	case o.OnEvent == nil || o.OnLease == nil:
-		return nil, errors.New("share: OnEvent or OnLease without a function (nil)")
 	case len(o.Data) > MaxData:
-		return nil, fmt.Errorf("share: %d bytes of application data; %d are allowed", len(o.Data), MaxData)
-	case o.Leases < 0:
-		return nil, fmt.Errorf("share: WithLeases(%d): want 0, which is no bound, or more", o.Leases)
-	case o.Idle < 0:
-		return nil, fmt.Errorf("share: WithIdleTimeout(%s): want 0, which is no bound, or more", o.Idle)
-	case o.Grace < 0:
-		return nil, fmt.Errorf("share: WithGrace(%s): want 0, which is no bound, or more", o.Grace)
+		return fmt.Errorf("share: %d bytes of application data; %d are allowed", len(o.Data), MaxData)
+	case o.MaxConsumers < 0, o.IdleTimeout < 0, o.Grace < 0:
+		return fmt.Errorf("share: MaxConsumers %d, IdleTimeout %s, Grace %s: want 0, which is no bound, or more", o.MaxConsumers, o.IdleTimeout, o.Grace)
+	case (o.Fence != 0) != (o.FenceTimeout > 0):
+		return fmt.Errorf("share: a FenceTimeout of %s for the Fence %v: want both or neither", o.FenceTimeout, o.Fence)
+	case o.CursorSize > maxCursors:
+		return fmt.Errorf("share: a CursorSize of %d: want %d bytes at most", o.CursorSize, maxCursors)
+	case (o.CursorSize > 0) != (o.OnCursors != nil):
+		return errors.New("share: want both CursorSize and OnCursors, or neither")
+	case o.Fence != 0:
+		return serve.CheckFence(o.Fence)
 	}
-	return o, errors.Join(checkFence(o.Fence), checkCursors(o.Cursors))
-}
-
-// WithFence makes the offer be done only when no consumer writes the memory any more; until then its
-// buffer cannot be closed. It waits for each consumer whose lease let it write to be fenced as wanted,
-// no longer than within. [Fenced] requires the death of its process. For [Released] its word is enough
-// ([Attachment.Close], [Attachment.Release]): consumers are told that the producer waits for them
-// ([OfferInfo.AwaitsRelease]), and an offer that ends keeps the connections of those that may write
-// until they have released the memory.
-//
-// An offer of the same memory by the same server, which may have grown, waits for that, too, if the
-// first offer has ended or other memory has its name. If it may still be written in the end, both fail
-// with the same error. A pending offer does not wait, and fails with [ErrInUse].
-//
-// If the wait is not over in time, or the server is closed, the error is a [*FenceError], which names
-// the consumers that may still write, and matches [ErrNoFence] where no wait could tell. Nobody waits
-// for consumers with read-only leases: see docs/security.md.
-func WithFence(want Fence, within time.Duration) OfferOption {
-	return offerOption(func(o *serve.Terms) { o.Fence = &serve.FenceTerms{Want: want, Within: within} })
-}
-
-func checkFence(f *serve.FenceTerms) error {
-	switch {
-	case f == nil:
-		return nil
-	case f.Within <= 0:
-		return fmt.Errorf("share: WithFence(%s): want more than 0", f.Within)
-	}
-	return serve.CheckFence(f.Want)
+	return nil
 }

@@ -49,7 +49,7 @@ func childPoisonedConsumer() error {
 	if err != nil {
 		return err
 	}
-	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev)
+	att, err := Attach(context.Background(), os.Getenv(pathEnv), "data", dev, nil)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func TestFault47_PoisonedConsumer(t *testing.T) {
 		t.Run(do, func(t *testing.T) {
 			dev, ctx, srv := listening(t)
 			buf := newBuffer(t, ctx, 3<<20)
-			s := put(t, srv, buf, WithVerdict())
+			s := put(t, srv, buf, OfferOptions{Verdict: true})
 			neighbour := start(t, "consumer", srv.Path(), "stop when mapped")
 			neighbour.says(t, "mapped")
 			here := attached(t, srv, "data", dev)
@@ -131,25 +131,25 @@ func childPoisonedProducer() error {
 	if err != nil {
 		return err
 	}
-	ro, err := buf.NewView(ReadOnly)
+	ro, err := buf.NewView(cu.ReadOnly)
 	if err != nil {
 		return err
 	}
-	srv, err := Listen(os.Getenv(pathEnv))
+	srv, err := Listen(os.Getenv(pathEnv), nil)
 	if err != nil {
 		return err
 	}
 	serving, stop := context.WithCancel(context.Background())
 	defer stop()
 	seen, do := newServed(srv), os.Getenv(doEnv)
-	offer := func() error { return offerFor(serving, srv, "data", buf, ReadOnly, OnEvent(seen.see)) }
+	offer := func() error { return offerFor(serving, srv, "data", buf, cu.ReadOnly, OfferOptions{OnEvent: seen.see}) }
 	come := func() bool { return len(seen.of(Mapped)) > 0 }
 	switch do {
 	case "expected":
 		expect(srv, "data")
 		come = func() bool { return len(waiting(srv)) > 0 }
 	case "prepared":
-		p, err := prepare(srv, "data", buf, ReadOnly, OnEvent(seen.see))
+		p, err := prepare(srv, "data", buf, cu.ReadOnly, OfferOptions{OnEvent: seen.see})
 		if err != nil {
 			return err
 		}
@@ -193,7 +193,7 @@ func TestFault47_PoisonedProducer(t *testing.T) {
 			path := socketPath(t)
 			c := start(t, "poisoned producer", path, do)
 			c.says(t, "ready")
-			att, err := Attach(soon(t), path, "data", dev)
+			att, err := Attach(soon(t), path, "data", dev, nil)
 			switch do {
 			case "expected", "prepared":
 				require.ErrorIs(t, err, want)
@@ -213,7 +213,7 @@ func TestFault47_PoisonedProducer(t *testing.T) {
 			require.ErrorIs(t, awaitDone(t, att), want)
 			requireNoise(t, ctx, att.Buffer(), 1)
 			require.NoError(t, att.Close())
-			srv := ok(Listen(path))(t) // what it left on disk is reclaimed
+			srv := ok(Listen(path, nil))(t) // what it left on disk is reclaimed
 			require.NoError(t, srv.Close())
 		})
 	}
@@ -235,7 +235,7 @@ func TestFault62_NoAddressSpace(t *testing.T) {
 	}
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, lastPiece, vmm.WithChunkSize(granularity(t, dev)))
-	s := put(t, srv, buf, WithVerdict())
+	s := put(t, srv, buf, OfferOptions{Verdict: true})
 	c := start(t, "runs out of addresses", srv.Path(), "")
 	require.True(t, c.out.Scan())
 	t.Log(c.out.Text())
@@ -260,8 +260,8 @@ func childRunsOutOfAddresses() error {
 	if err != nil {
 		return err
 	}
-	attach := func(opts ...AttachOption) (*Attachment, error) {
-		return Attach(context.Background(), os.Getenv(pathEnv), "data", dev, opts...)
+	attach := func(opts ...AttachOptions) (*Attachment, error) {
+		return Attach(context.Background(), os.Getenv(pathEnv), "data", dev, first(opts))
 	}
 	first, err := attach()
 	if err != nil {

@@ -24,13 +24,13 @@ const exports = "cuMemExportToShareableHandle"
 func TestPreparedOffer(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	buf := newBuffer(t, ctx, 5)
-	srv := listen(t, goodbyes(brief))
+	srv := listen(t, ListenOptions{peer: goodbyes(brief)})
 	expect(srv, "data")
 	waited := early(t, srv, wants(dev))
-	p, s := prepared(t, srv, "data", buf, ReadWrite, WithSynchronized(), WithData([]byte("x")))
+	p, s := prepared(t, srv, "data", buf, cu.ReadWrite, OfferOptions{Synchronized: true, Data: []byte("x")})
 	require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
 	calls := spy.count("")
-	conns := []*sock.Conn{waited, asked(t, srv, wants(dev)), asked(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: ReadWrite, Name: ""})}
+	conns := []*sock.Conn{waited, asked(t, srv, wants(dev)), asked(t, srv, wire.Attach{Driver: dev.Driver().Kind(), Access: cu.ReadWrite, Name: ""})}
 	for _, conn := range conns {
 		m := heard(t, conn).(wire.Offer)
 		require.True(t, m.Pending)
@@ -70,11 +70,11 @@ func TestFault68_AttachWhileTheDataIsInTheMaking(t *testing.T) {
 	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g)) // several records
 	srv := listen(t)
 	table := noise(5000, 3) // more than a record has room for
-	p, s := prepared(t, srv, "data", buf, ReadOnly, WithData(table))
+	p, s := prepared(t, srv, "data", buf, cu.ReadOnly, OfferOptions{Data: table})
 	ready, result := make(chan struct{}), make(chan *Attachment, 1)
 	spy.at("access", func() { close(ready) })
 	go func() {
-		att, err := Attach(soon(t), srv.Path(), "data", dev)
+		att, err := Attach(soon(t), srv.Path(), "data", dev, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -112,12 +112,12 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
-			p, s := prepared(t, srv, "data", buf, ReadOnly)
+			p, s := prepared(t, srv, "data", buf, cu.ReadOnly)
 			until, cancel := context.WithCancel(soon(t))
 			defer cancel()
 			ended := make(chan error, 1)
 			spy.at("access", func() { go func() { ended <- c.end(srv, p, cancel) }() })
-			err := errOf(Attach(until, srv.Path(), "data", dev, spy.timeoutAt("access", c.timeout)))
+			err := errOf(Attach(until, srv.Path(), "data", dev, &AttachOptions{peer: spy.timeoutAt("access", c.timeout)}))
 			require.ErrorIs(t, err, c.want)
 			require.NoError(t, <-ended)
 			if c.says != "" {
@@ -145,7 +145,7 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
-			p, s := prepared(t, srv, "data", buf, ReadOnly, WithLeases(1), WithVerdict())
+			p, s := prepared(t, srv, "data", buf, cu.ReadOnly, OfferOptions{MaxConsumers: 1, Verdict: true})
 			conn := asked(t, srv, wants(dev))
 			require.True(t, heard(t, conn).(wire.Offer).Pending)
 			c.do(t, conn)
@@ -189,15 +189,15 @@ func TestLiesAboutTheData(t *testing.T) {
 		wire.Revoke{Text: ""}:                              ErrRevoked,
 	} {
 		path := impostor(t, tell(t, pending, lie{record: wire.Encode(m)}))
-		require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev)), want, "%v", m)
+		require.ErrorIs(t, errOf(Attach(soon(t), path, "data", dev, nil)), want, "%v", m)
 	}
 }
 
 // prepared is an offer that is prepared, and what is told of it; start starts it.
-func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) (*preparedOffer, *served) {
+func prepared(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOptions) (*preparedOffer, *served) {
 	t.Helper()
 	s := newServed(srv)
-	p := ok(prepare(srv, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...))(t)
+	p := ok(prepare(srv, name, buf, access, s.watching(opts)))(t)
 	t.Cleanup(func() { _ = p.Close() }) // the buffer's Close would be refused
 	return p, s
 }
@@ -208,16 +208,16 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 	buf := newBuffer(t, ctx, 1)
 	exportOnce(t, buf)
 	open := cutest.Descriptors()
-	p := ok(prepare(srv, "data", buf, ReadOnly))(t)
+	p := ok(prepare(srv, "data", buf, cu.ReadOnly))(t)
 	require.Equal(t, open, cutest.Descriptors(), "it holds none of its own")
 	require.NoError(t, p.Close())
-	p = ok(prepare(srv, "data", buf, ReadOnly))(t)
+	p = ok(prepare(srv, "data", buf, cu.ReadOnly))(t)
 	conn := asked(t, srv, wants(dev))
 	require.True(t, heard(t, conn).(wire.Offer).Pending)
 	require.NoError(t, p.Close())
 	require.IsType(t, wire.Revoke{}, heard(t, conn))
 	require.NoError(t, conn.Close())
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, nil)), ErrRefused)
 
 	expect(srv, "data") // somebody else's by now
 	early(t, srv, wants(dev))
@@ -229,26 +229,26 @@ func TestPreparedOfferIsGivenUp(t *testing.T) {
 func TestPrepareFails(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv, fresh := listen(t), newBuffer(t, ctx, 1)
-	require.Error(t, errOf(prepare(srv, "data", fresh, ReadOnly, WithData(make([]byte, MaxData+1)))))
+	require.Error(t, errOf(prepare(srv, "data", fresh, cu.ReadOnly, OfferOptions{Data: make([]byte, MaxData+1)})))
 	require.False(t, stands(srv, "data"))
 	expect(srv, "data")
 	conn := early(t, srv, wants(dev))
 	full := spy.Fail(exports, cu.ErrOutOfMemory)
-	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, ReadOnly)), cu.ErrOutOfMemory)
+	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, cu.ReadOnly)), cu.ErrOutOfMemory)
 	full.Stop()
 	requireRefusal(t, conn, RefusedName, "nothing to offer")
 	require.NoError(t, conn.Close())
 
-	first, s := prepared(t, srv, "data", fresh, ReadOnly)
-	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, ReadOnly)), ErrNameTaken)
-	require.ErrorIs(t, offerFor(soon(t), srv, "data", fresh, ReadOnly), ErrNameTaken)
+	first, s := prepared(t, srv, "data", fresh, cu.ReadOnly)
+	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, cu.ReadOnly)), ErrNameTaken)
+	require.ErrorIs(t, offerFor(soon(t), srv, "data", fresh, cu.ReadOnly), ErrNameTaken)
 	s.start(t, "data", first.offer)
-	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, ReadOnly)), ErrNameTaken)
+	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, cu.ReadOnly)), ErrNameTaken)
 
-	late := ok(prepare(srv, "late", fresh, ReadOnly))(t)
+	late := ok(prepare(srv, "late", fresh, cu.ReadOnly))(t)
 	require.NoError(t, srv.Close())
 	require.ErrorIs(t, s.end(t), ErrClosed)
 	require.ErrorIs(t, late.offer(soon(t)), ErrClosed)
 	require.False(t, stands(srv, "late"))
-	require.ErrorIs(t, errOf(prepare(srv, "later", fresh, ReadOnly)), ErrClosed)
+	require.ErrorIs(t, errOf(prepare(srv, "later", fresh, cu.ReadOnly)), ErrClosed)
 }

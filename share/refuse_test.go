@@ -44,15 +44,15 @@ func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
 		"fault 29: random bytes":       {noise(300, 5), RefusedRecord},
 		"fault 32: one byte at a time": {[]byte{'G'}, RefusedRecord},
 		"fault 30: cut off":            {wire.Encode(good)[:20], RefusedRecord},
-		"driver of another kind":       {wire.Encode(wire.Attach{Driver: cu.CUDA + cu.Soft - kind, Access: ReadOnly, Name: "data"}), RefusedKind},
-		"no driver":                    {wire.Encode(wire.Attach{Driver: 0, Access: ReadOnly, Name: "data"}), RefusedKind},
+		"driver of another kind":       {wire.Encode(wire.Attach{Driver: cu.CUDA + cu.Soft - kind, Access: cu.ReadOnly, Name: "data"}), RefusedKind},
+		"no driver":                    {wire.Encode(wire.Attach{Driver: 0, Access: cu.ReadOnly, Name: "data"}), RefusedKind},
 		"access 0":                     {wire.Encode(wire.Attach{Driver: kind, Access: cu.NoAccess, Name: "data"}), RefusedRecord},
 		"fault 31: an acknowledgement": {wire.Encode(wire.Mapped{Generation: 1}), RefusedRecord},
 		"fault 31: a verdict":          {wire.Encode(wire.Verdict{OK: true, Text: ""}), RefusedRecord},
 		"progress":                     {wire.Encode(wire.Progress{Done: 1, Total: 2}), RefusedRecord},
-		"an offer without its files":   {wire.Encode(wire.Offer{Name: "x", Access: ReadOnly, FDs: 1}), RefusedRecord},
+		"an offer without its files":   {wire.Encode(wire.Offer{Name: "x", Access: cu.ReadOnly, FDs: 1}), RefusedRecord},
 		"a refusal":                    {wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"}), 0},
-		"unknown name":                 {wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "other"}), RefusedName},
+		"unknown name":                 {wire.Encode(wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "other"}), RefusedName},
 		"64 KiB":                       {append(wire.Encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 	}
 	require.NoError(t, null.Close())
 	require.NoError(t, bystander.Err())
-	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, lie{make([]byte, wire.MaxRecord+1), nil})), "data", dev)), sock.ErrTruncated)
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, lie{make([]byte, wire.MaxRecord+1), nil})), "data", dev, nil)), sock.ErrTruncated)
 	requireServed(t, srv, ctx)
 }
 
@@ -203,8 +203,8 @@ type answer struct {
 // badAnswers are what no consumer may say to an offer.
 func badAnswers(kind cu.Kind) map[string]answer {
 	return map[string]answer{
-		"attaches again":                         {wire.Encode(wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"}), 0, ErrProtocol},
-		"offers":                                 {wire.Encode(wire.Offer{Name: "x", Access: ReadOnly}), 0, ErrProtocol},
+		"attaches again":                         {wire.Encode(wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "data"}), 0, ErrProtocol},
+		"offers":                                 {wire.Encode(wire.Offer{Name: "x", Access: cu.ReadOnly}), 0, ErrProtocol},
 		"revokes":                                {wire.Encode(wire.Revoke{Text: ""}), 0, ErrProtocol},
 		"refuses":                                {wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"}), 0, ErrRefused},
 		"fault 31: good without mapping":         {wire.Encode(wire.Verdict{OK: true, Text: ""}), 0, ErrProtocol},
@@ -220,7 +220,7 @@ func badAnswers(kind cu.Kind) map[string]answer {
 // FAULTS 59: a limit on connections, which must be told, not just felt. A consumer that waits for
 // an expected offer has a place, too.
 func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
-	dev, ctx, srv := listening(t, WithConnections(2))
+	dev, ctx, srv := listening(t, ListenOptions{MaxConnections: 2})
 	expect(srv, "more")
 	want := wants(dev)
 	want.Name = "more"
@@ -229,7 +229,7 @@ func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
 	held := attached(t, srv, "data", dev)
 	for range 50 {
 		var no *RefusalError
-		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), &no)
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, nil)), &no)
 		require.Equal(t, RefusedBusy, no.Code)
 	}
 	require.Len(t, waiting(srv), 1)
@@ -239,7 +239,7 @@ func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
 // TestFault59_ConnectionsOfOneProcess: one process does not get all the places, is told so, and gets others
 // when it gives some back.
 func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
-	dev, ctx, srv := listening(t, WithConnectionsPerPeer(2))
+	dev, ctx, srv := listening(t, ListenOptions{MaxConnectionsPerPeer: 2})
 	s := put(t, srv, newBuffer(t, ctx, 1))
 	held := attached(t, srv, "", dev)
 	awaitConnections := func(n int) {
@@ -248,7 +248,7 @@ func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
 	silent := dialed(t, srv)
 	awaitConnections(2)
 	var no *RefusalError
-	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev)), &no)
+	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), &no)
 	require.Equal(t, RefusedBusy, no.Code)
 	require.Equal(t, "the producer has 2 connections of this process, and takes no more of it", no.Text)
 	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "2 connections of this process")
@@ -271,7 +271,7 @@ func flood(t *testing.T, conn *sock.Conn, n int) {
 // does not.
 func TestFloodOfAConsumer(t *testing.T) {
 	const rate = 20
-	dev, ctx, srv := listening(t, withRate(rate))
+	dev, ctx, srv := listening(t, ListenOptions{peer: withRate(rate)})
 	s := put(t, srv, newBuffer(t, ctx, 1))
 	bystander := attached(t, srv, "", dev)
 	conn := asked(t, srv, wants(dev))
@@ -311,13 +311,13 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	g := granularity(t, dev)
 	srv := listen(t)
 	s := put(t, srv, newBuffer(t, ctx, 2*g+1, vmm.WithChunkSize(g)))
-	for i, opt := range []AttachOption{WithMaxSize(2*g + 1), WithMaxSize(0)} {
-		att := ok(Attach(soon(t), srv.Path(), "", dev, opt))(t)
+	for i, size := range []uint64{2*g + 1, 0} {
+		att := ok(Attach(soon(t), srv.Path(), "", dev, &AttachOptions{MaxSize: size}))(t)
 		require.NoError(t, att.Close())
 		require.NoError(t, s.await(t, Ended, i+1).Err)
 	}
 	imports, n := spy.count("cuMemImportFromShareableHandle"), 2
-	_, err := Attach(soon(t), srv.Path(), "", dev, WithMaxSize(2*g))
+	_, err := Attach(soon(t), srv.Path(), "", dev, &AttachOptions{MaxSize: 2 * g})
 	require.ErrorIs(t, err, ErrTooLarge)
 	told := s.await(t, Ended, n+1).Err
 	require.ErrorIs(t, told, ErrVerdict)
@@ -327,7 +327,7 @@ func TestOffersThatAreTooLarge(t *testing.T) {
 	tr := truthOf(t, ctx) // what a producer may lie about is bounded, too
 	for chunk, most := range map[uint64]uint64{1 << 62: 1 << 40, 4 << 20: 2 << 20, 1 << 63: 1<<64 - 1} {
 		l := tr.say(func(o *wire.Offer) { o.Memory.Size, o.Memory.ChunkSize = 1, chunk }, tr.files...)
-		require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, l)), "data", dev, WithMaxSize(most))), ErrTooLarge, "%d", chunk)
+		require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, l)), "data", dev, &AttachOptions{MaxSize: most})), ErrTooLarge, "%d", chunk)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // still use the memory fail: [Attachment.Release] waits for them. While a [Counter] holds
 // the buffer, Close ends the lease without a farewell, keeps the memory, and returns
 // [ErrInUse]: close the counter, and then call Close again. An attachment made
-// [WithReoffer] stays as it is while its memory is offered on or held. Close may be called
+// [AttachOptions].Reoffer stays as it is while its memory is offered on or held. Close may be called
 // again and on nil.
 func (a *Attachment) Close() error {
 	if a.isZero() {

@@ -22,11 +22,11 @@ import (
 )
 
 // replace makes buf take the name "data", as put offers it.
-func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
+func replace(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOptions) *served {
 	t.Helper()
 	before, s := offeringOf(srv), newServed(srv)
 	s.start(t, "data", func(ctx context.Context) error {
-		return replaceFor(ctx, srv, "data", buf, ReadWrite, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+		return replaceFor(ctx, srv, "data", buf, cu.ReadWrite, s.watching(opts))
 	})
 	if before != 0 {
 		require.Eventually(t, func() bool { return offeringOf(srv) != before }, 10*time.Second, 100*time.Microsecond)
@@ -89,7 +89,7 @@ func TestSupersededConsumerThatDoesNotRead(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	next := newBuffer(t, ctx, 2)
 	for _, reads := range []bool{true, false} {
-		srv := listen(t, goodbyes(brief))
+		srv := listen(t, ListenOptions{peer: goodbyes(brief)})
 		old := put(t, srv, newBuffer(t, ctx, 1))
 		conn := asked(t, srv, wants(dev))
 		old.await(t, Sent, 1)
@@ -122,7 +122,7 @@ func TestSupersededAtAnyTime(t *testing.T) {
 	second := tr.say(func(o *wire.Offer) { o.First, o.FDs, o.Pending = 2, 1, true }, tr.files[2])
 	publish := lie{record: wire.Encode(wire.Publish{Generation: tr.Memory.Generation})}
 	path := impostor(t, tell(t, says, first, says, second, says, publish, says))
-	att := ok(Attach(soon(t), path, "data", dev))(t)
+	att := ok(Attach(soon(t), path, "data", dev, nil))(t)
 	awaitSuperseded(t, att)
 	require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost, "nothing else was wrong")
 	require.NoError(t, att.Close())
@@ -132,14 +132,14 @@ func TestSupersededAtAnyTime(t *testing.T) {
 // the memory back.
 func TestFault80_StoppedConsumerOfWhatIsReplaced(t *testing.T) {
 	dev, ctx, srv := listening(t)
-	old := put(t, srv, newBuffer(t, ctx, 1), WithGrace(brief), goodbyeIn(1, brief))
+	old := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Grace: brief, terms: goodbyeIn(1, brief)})
 	c := start(t, "consumer", srv.Path(), "stop when mapped")
 	c.says(t, "mapped")
 	c.stop(t)
 	fresh := replace(t, srv, newBuffer(t, ctx, 2))
 	n := 0
 	for ; len(old.result) == 0; n++ { // until it returns, and not once without the name
-		att := ok(Attach(soon(t), srv.Path(), "data", dev))(t)
+		att := ok(Attach(soon(t), srv.Path(), "data", dev, nil))(t)
 		require.EqualValues(t, 2, att.Size())
 		require.NoError(t, att.Close())
 	}
@@ -192,11 +192,11 @@ func TestThousandReplacements(t *testing.T) {
 		require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint32(v+1), size/4))
 		taken := make(chan struct{})
 		offers.Go(func() {
-			err := replaceFor(serving, srv, "data", buf, ReadOnly, OnLease(func(l *Lease) {
+			err := replaceFor(serving, srv, "data", buf, cu.ReadOnly, OfferOptions{OnLease: func(l *Lease) {
 				if l.Number() == 1 {
 					close(taken)
 				}
-			}))
+			}})
 			if err != nil {
 				t.Error(err)
 			}
@@ -214,7 +214,7 @@ func TestThousandReplacements(t *testing.T) {
 // over and over.
 func wantLatest(over context.Context, path string, ctx *cu.Context) error {
 	for last := uint32(0); over.Err() == nil; {
-		att, err := Attach(context.Background(), path, "data", ctx.Device())
+		att, err := Attach(context.Background(), path, "data", ctx.Device(), nil)
 		if err != nil {
 			return err
 		}
@@ -254,12 +254,13 @@ type newer struct {
 	tries atomic.Int32 // connections
 }
 
-func waitForNewer(t testing.TB, srv *Server, dev *cu.Device, buf *vmm.Buffer, opts ...AttachOption) *newer {
+func waitForNewer(t testing.TB, srv *Server, dev *cu.Device, buf *vmm.Buffer, opts ...AttachOptions) *newer {
 	t.Helper()
 	n := &newer{att: make(chan *Attachment, 1), err: make(chan error, 1)}
-	opts = append(opts, WithNewerThan(buf.Describe().Generation), WithWait(), OnConnected(func(sock.Peer) { n.tries.Add(1) }))
+	o := first(opts)
+	o.NewerThan, o.Wait, o.OnConnected = buf.Describe().Generation, true, func(sock.Peer) { n.tries.Add(1) }
 	go func() {
-		att, err := Attach(soon(t), srv.Path(), "data", dev, opts...)
+		att, err := Attach(soon(t), srv.Path(), "data", dev, o)
 		n.att <- att
 		n.err <- err
 	}()
@@ -301,9 +302,9 @@ func TestWaitForNewer(t *testing.T) {
 	working(srv, "data", 1, 2)
 	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conn))
 	require.NoError(t, attached(t, srv, "data", dev).Close())
-	newer := WithNewerThan(old.Describe().Generation)
+	newer := &AttachOptions{NewerThan: old.Describe().Generation}
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, newer)), ErrStale, "it does not want to wait")
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, newer, WithWait(), WithTimeout(50*time.Millisecond))), ErrTimeout)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, &AttachOptions{NewerThan: newer.NewerThan, Wait: true, Timeout: 50 * time.Millisecond})), ErrTimeout)
 	replace(t, srv, oldest)
 	awaitBehind(t, srv, 2)
 	replace(t, srv, next)
@@ -316,10 +317,10 @@ func TestWaitForNewer(t *testing.T) {
 // If it had to wait for some and not for others, it would find out which generation there is.
 func TestConsumerThatIsNotAdmittedLearnsNoGeneration(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	srv := listen(t, WithAuthorize(func(sock.Peer, OfferInfo) error { return errSecret }))
+	srv := listen(t, ListenOptions{Authorize: func(sock.Peer, OfferInfo) error { return errSecret }})
 	buf := filled(t, ctx, 1)
 	put(t, srv, buf)
-	p, _ := prepared(t, srv, "prepared", buf, ReadOnly)
+	p, _ := prepared(t, srv, "prepared", buf, cu.ReadOnly)
 	generation := buf.Describe().Generation
 	for _, name := range []string{"data", "prepared"} {
 		for _, known := range []uint64{0, generation - 1, generation, 1<<64 - 1} {
@@ -361,7 +362,7 @@ func TestFault67_DescriptorsOfAnEarlierRun(t *testing.T) {
 				}
 				answered <- heard(t, conn)
 			})
-			att, err := Attach(soon(t), path, "data", dev, WithNewerThan(c.newerThan))
+			att, err := Attach(soon(t), path, "data", dev, &AttachOptions{NewerThan: c.newerThan})
 			require.ErrorIs(t, err, c.want)
 			if c.want == nil {
 				require.Equal(t, wire.Mapped{Generation: earlier}, <-answered)
@@ -385,10 +386,10 @@ func TestFault67_GrownBuffer(t *testing.T) {
 	small := before.Offer().Descriptor
 
 	require.NoError(t, buf.Grow(2*g))
-	grown := serveAs(t, srv, "grown", buf, ReadOnly)
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, WithNewerThan(small.Generation))), ErrStale, "that offer is as it was")
+	grown := serveAs(t, srv, "grown", buf, cu.ReadOnly)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, &AttachOptions{NewerThan: small.Generation})), ErrStale, "that offer is as it was")
 	require.ErrorContains(t, s.await(t, Ended, 1).Err, ErrStale.Error())
-	after := attached(t, srv, "grown", dev, WithNewerThan(small.Generation))
+	after := attached(t, srv, "grown", dev, AttachOptions{NewerThan: small.Generation})
 	require.Greater(t, after.Offer().Descriptor.Generation, small.Generation)
 	require.Equal(t, buf.Describe(), after.Offer().Descriptor)
 	require.Equal(t, 2*g, after.Buffer().Size())
@@ -410,7 +411,9 @@ func TestReplaceLegacy(t *testing.T) {
 	old := put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
 	s := newServed(srv)
-	s.start(t, "data", func(ctx context.Context) error { return replaceLegacyFor(ctx, srv, "data", m, OnEvent(s.see)) })
+	s.start(t, "data", func(ctx context.Context) error {
+		return replaceLegacyFor(ctx, srv, "data", m, OfferOptions{OnEvent: s.see})
+	})
 	awaitSuperseded(t, att)
 	require.NoError(t, att.Close())
 	require.NoError(t, old.end(t))
@@ -432,12 +435,12 @@ func TestReplaceThatFails(t *testing.T) {
 	old := put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
 	for _, call := range []string{exports, "cuCtxSynchronize"} {
-		err := spy.during(call, func() error { return replaceFor(soon(t), srv, "data", next, ReadOnly) })
+		err := spy.during(call, func() error { return replaceFor(soon(t), srv, "data", next, cu.ReadOnly) })
 		require.ErrorIs(t, err, cu.ErrOutOfMemory)
 		old.goesOn(t)
 		require.False(t, serve.IsClosed(att.Superseded()))
 	}
 	require.EqualValues(t, 1, attached(t, srv, "data", dev).Size())
 	old.stop(t)
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, nil)), ErrRefused)
 }

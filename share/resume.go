@@ -11,7 +11,7 @@ import (
 // Resume takes a new lease of the memory after the lease has ended, without mapping it
 // again. It needs a producer that offers memory of the same generation under the same name
 // at the same path: the old producer after a restart, or another one. Resume asks for what
-// Attach asked for, with the same options except [WithNewerThan] and [WithReservation],
+// Attach asked for, with the same options except [AttachOptions].NewerThan and [AttachOptions].Reservation,
 // which do not apply. No descriptors are sent. ctx bounds it as it does
 // Attach.
 //
@@ -57,7 +57,7 @@ func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
 // resuming returns an attaching to the memory that is mapped here.
 func (a *Attachment) resuming() *attaching {
 	opts := *a.opts
-	opts.newerThan, opts.place = 0, nil
+	opts.NewerThan, opts.Reservation = 0, nil
 	return &attaching{opts: &opts, path: a.path, name: a.Offer().Name, dev: a.dev, resumes: a}
 }
 
@@ -74,8 +74,8 @@ func (a *attaching) checkResumed() error {
 	switch have := a.resumes.Offer().Descriptor; {
 	case a.offer.Memory != have:
 		return fmt.Errorf("%w: %+v is offered where %+v was to be resumed", ErrProtocol, a.offer.Memory, have)
-	case a.opts.access > a.offer.Access:
-		return fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.access, a.offer.Access)
+	case a.opts.Access > a.offer.Access:
+		return fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.Access, a.offer.Access)
 	}
 	return nil
 }

@@ -17,9 +17,9 @@ import (
 
 // lostAttachment is an attachment to buf, offered as "data" and for reading and writing,
 // whose producer has gone. It is closed when t ends.
-func lostAttachment(t testing.TB, dev *cu.Device, buf *vmm.Buffer, opts ...AttachOption) *Attachment {
+func lostAttachment(t testing.TB, dev *cu.Device, buf *vmm.Buffer, opts ...AttachOptions) *Attachment {
 	t.Helper()
-	srv := ok(Listen(socketPath(t)))(t)
+	srv := ok(Listen(socketPath(t), nil))(t)
 	put(t, srv, buf)
 	att := attached(t, srv, "data", dev, opts...)
 	require.NoError(t, srv.Close())
@@ -28,9 +28,9 @@ func lostAttachment(t testing.TB, dev *cu.Device, buf *vmm.Buffer, opts ...Attac
 }
 
 // again is a producer at the path of an attachment that was lost.
-func again(t testing.TB, att *Attachment, opts ...ListenOption) *Server {
+func again(t testing.TB, att *Attachment, opts ...ListenOptions) *Server {
 	t.Helper()
-	srv := ok(Listen(att.path, opts...))(t)
+	srv := ok(Listen(att.path, first(opts)))(t)
 	t.Cleanup(func() { require.NoError(t, srv.Close()) })
 	return srv
 }
@@ -41,11 +41,11 @@ func TestResume(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	g := granularity(t, dev)
 	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
-	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite), WithNewerThan(buf.Describe().Generation-1))
+	att := lostAttachment(t, dev, buf, AttachOptions{Access: cu.ReadWrite, NewerThan: buf.Describe().Generation - 1})
 	at, taken := att.Ptr(), spy.count("cuMemMap")+spy.count("cuMemImportFromShareableHandle")
 	for _, size := range []uint64{3, 1 << 20} {
 		srv := again(t, att)
-		s := put(t, srv, buf, WithData(noise(size, 2)))
+		s := put(t, srv, buf, OfferOptions{Data: noise(size, 2)})
 		next := ok(att.Resume(soon(t)))(t)
 		require.Equal(t, at, next.Ptr())
 		require.Equal(t, buf.Describe(), next.Offer().Descriptor)
@@ -56,7 +56,7 @@ func TestResume(t *testing.T) {
 
 		s.await(t, Mapped, 1)
 		l := leasesAs(srv, "data")[0]
-		require.Equal(t, ReadWrite, l.Access())
+		require.Equal(t, cu.ReadWrite, l.Access())
 		require.NoError(t, l.Notify(soon(t), []byte("hello")))
 		require.Equal(t, "hello", string(<-next.Notices()))
 		requireNoise(t, ctx, next.Buffer(), 1)
@@ -74,7 +74,7 @@ func TestResume(t *testing.T) {
 func TestResumeOfPreparedMemory(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	p, s := prepared(t, srv, "data", buf, ReadOnly)
+	p, s := prepared(t, srv, "data", buf, cu.ReadOnly)
 	want := wants(dev)
 	want.Resume = buf.Describe().Generation
 	conn := asked(t, srv, want)
@@ -91,15 +91,15 @@ func TestResumeOfPreparedMemory(t *testing.T) {
 func TestResumeIsRefused(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	buf, other := newBuffer(t, ctx, 1), newBuffer(t, ctx, 1)
-	att := lostAttachment(t, dev, buf, WithAccess(ReadWrite))
+	att := lostAttachment(t, dev, buf, AttachOptions{Access: cu.ReadWrite})
 	for name, c := range map[string]struct {
 		offer func(*testing.T, *Server)
 		want  error
 	}{
-		"no such offer": {func(t *testing.T, srv *Server) { serveAs(t, srv, "x", buf, ReadWrite) }, ErrRefused},
+		"no such offer": {func(t *testing.T, srv *Server) { serveAs(t, srv, "x", buf, cu.ReadWrite) }, ErrRefused},
 		"other memory":  {func(t *testing.T, srv *Server) { put(t, srv, other) }, ErrStale},
 		"legacy memory": {func(t *testing.T, srv *Server) { serveLegacy(t, srv, newLegacy(t, ctx, 1)) }, ErrStale},
-		"less access":   {func(t *testing.T, srv *Server) { serveAs(t, srv, "data", buf, ReadOnly) }, ErrRefused},
+		"less access":   {func(t *testing.T, srv *Server) { serveAs(t, srv, "data", buf, cu.ReadOnly) }, ErrRefused},
 	} {
 		srv := again(t, att)
 		c.offer(t, srv)
@@ -127,7 +127,7 @@ func TestResumeIsRefused(t *testing.T) {
 func TestLyingProducerOfAResumedLease(t *testing.T) {
 	dev, ctx := leavesNothing(t)
 	tr := truthOf(t, ctx)
-	att := ok(Attach(soon(t), impostor(t, tell(t, tr.say(nil, tr.files...))), "data", dev))(t)
+	att := ok(Attach(soon(t), impostor(t, tell(t, tr.say(nil, tr.files...))), "data", dev, nil))(t)
 	require.ErrorIs(t, awaitDone(t, att), sock.ErrPeerLost)
 	generation := tr.Memory.Generation
 	says := func(change func(o *wire.Offer), files ...*os.File) []lie {
@@ -154,7 +154,7 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 	next := ok(att.Resume(soon(t)))(t)
 	require.NoError(t, next.Close())
 
-	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(func(*wire.Offer) {})...)), "data", dev)), ErrProtocol, "nobody asked to resume")
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(func(*wire.Offer) {})...)), "data", dev, nil)), ErrProtocol, "nobody asked to resume")
 }
 
 // kept is memory of which no more is left than its descriptors.
@@ -174,23 +174,23 @@ func TestSupersede(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	srv.Start()
 	memory, files := kept(t, ctx, 1, 1)
-	old := ok(offerFiles(srv, "data", memory, files, ReadWrite))(t)
+	old := ok(offerFiles(srv, "data", memory, files, cu.ReadWrite))(t)
 	att := attached(t, srv, "data", dev)
 	old.core.Supersede(77)
 	<-att.Superseded()
 	<-old.core.Replaced()
 	old.core.Supersede(78)
-	require.ErrorIs(t, errOf(Attach(t.Context(), srv.Path(), "data", dev)), ErrRefused)
+	require.ErrorIs(t, errOf(Attach(t.Context(), srv.Path(), "data", dev, nil)), ErrRefused)
 	require.Len(t, old.Leases(), 1)
 	memory, files = kept(t, ctx, 1, 2)
-	next := ok(offerFiles(srv, "data", memory, files, ReadWrite))(t)
+	next := ok(offerFiles(srv, "data", memory, files, cu.ReadWrite))(t)
 	requireNoise(t, ctx, attached(t, srv, "data", dev).Buffer(), 2)
 	require.NoError(t, att.Err())
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, old.Close())
 	require.ErrorIs(t, awaitDone(t, att), ErrSuperseded)
 	require.NoError(t, next.Close())
-	require.ErrorIs(t, errOf((*Offer)(nil).Supersede(nil)), ErrClosed)
+	require.ErrorIs(t, errOf((*Offer)(nil).Supersede(nil, nil)), ErrClosed)
 }
 
 // Memory outlives the process that made it, in a process that has its descriptors and makes no
@@ -201,17 +201,17 @@ func TestOfferFiles(t *testing.T) {
 	chunk := granularity(t, dev)
 	memory, files := kept(t, ctx, 3*chunk+1, 1, vmm.WithChunkSize(chunk))
 	calls := s.count("")
-	first := ok(offerFiles(srv, "data", memory, files, ReadWrite, WithData([]byte("table"))))(t)
+	first := ok(offerFiles(srv, "data", memory, files, cu.ReadWrite, OfferOptions{Data: []byte("table")}))(t)
 	require.Equal(t, calls, s.count(""), "the driver was called")
 	att := attached(t, srv, "data", dev)
 	require.Equal(t, "table", string(att.Offer().Data))
 
 	memory, files = kept(t, ctx, 100, 2)
-	second := ok(offerFiles(srv, "data", memory, files, ReadWrite, WithFence(Released, time.Minute)))(t)
+	second := ok(offerFiles(srv, "data", memory, files, cu.ReadWrite, OfferOptions{Fence: Released, FenceTimeout: time.Minute}))(t)
 	<-first.core.Replaced()
 	awaitSuperseded(t, att)
 	require.Len(t, first.Leases(), 1, "a lease goes on")
-	writer := attached(t, srv, "data", dev, WithAccess(ReadWrite))
+	writer := attached(t, srv, "data", dev, AttachOptions{Access: cu.ReadWrite})
 	requireNoise(t, ctx, writer.Buffer(), 2)
 	require.NoError(t, first.Close())
 	require.ErrorIs(t, awaitDone(t, att), ErrSuperseded)
@@ -224,7 +224,7 @@ func TestOfferFiles(t *testing.T) {
 	require.NoError(t, writer.Close())
 	require.NoError(t, <-closed)
 	require.NoError(t, second.Close())
-	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev)), ErrRefused)
+	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, nil)), ErrRefused)
 }
 
 // OfferFiles refuses memory that no consumer would take, and the files stay the caller's.
@@ -239,22 +239,22 @@ func TestOfferFilesWrong(t *testing.T) {
 	} {
 		wrong := memory
 		change(&wrong)
-		require.ErrorContains(t, errOf(offerFiles(srv, "data", wrong, files, ReadOnly)), says)
+		require.ErrorContains(t, errOf(offerFiles(srv, "data", wrong, files, cu.ReadOnly)), says)
 	}
-	require.ErrorContains(t, errOf(offerResumed(srv, "data", vmm.Descriptor{Chunks: 2}, files, ReadOnly)), "descriptors for memory of 2 chunks")
+	require.ErrorContains(t, errOf(offerResumed(srv, "data", vmm.Descriptor{Chunks: 2}, files, cu.ReadOnly)), "descriptors for memory of 2 chunks")
 	require.Zero(t, offers(srv))
 	require.False(t, stands(srv, "data"))
-	require.Error(t, errOf(offerFiles(srv, "data", memory, []*os.File{nil}, ReadOnly)))
-	require.ErrorIs(t, errOf((*Server)(nil).Offer("data", Descriptors{memory, files})), ErrClosed)
-	p := ok(prepare(srv, "data", newBuffer(t, ctx, 1), ReadOnly))(t)
-	require.ErrorIs(t, errOf(offerFiles(srv, "data", memory, files, ReadOnly)), ErrNameTaken)
+	require.Error(t, errOf(offerFiles(srv, "data", memory, []*os.File{nil}, cu.ReadOnly)))
+	require.ErrorIs(t, errOf((*Server)(nil).Offer("data", Descriptors{memory, files}, nil)), ErrClosed)
+	p := ok(prepare(srv, "data", newBuffer(t, ctx, 1), cu.ReadOnly))(t)
+	require.ErrorIs(t, errOf(offerFiles(srv, "data", memory, files, cu.ReadOnly)), ErrNameTaken)
 	require.NoError(t, p.Close())
 
-	s, err := offerFiles(srv, "data", memory, files, ReadOnly)
+	s, err := offerFiles(srv, "data", memory, files, cu.ReadOnly)
 	require.NoError(t, err, "the files are still open")
 	require.NoError(t, srv.Close())
 	require.NoError(t, s.Close(), "after its server")
-	require.ErrorIs(t, errOf(offerFiles(srv, "data", memory, files, ReadOnly)), ErrClosed)
+	require.ErrorIs(t, errOf(offerFiles(srv, "data", memory, files, cu.ReadOnly)), ErrClosed)
 }
 
 // An offer that fails because there is no descriptor for its data leaves the caller's
@@ -265,11 +265,11 @@ func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
 	var all unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &all))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: all.Max}))
-	_, err := offerFiles(srv, "data", memory, files, ReadOnly, WithData(noise(5000, 2)))
+	_, err := offerFiles(srv, "data", memory, files, cu.ReadOnly, OfferOptions{Data: noise(5000, 2)})
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &all))
 	require.ErrorIs(t, err, unix.EMFILE)
 
-	s := ok(offerFiles(srv, "data", memory, files, ReadOnly, WithData(noise(5000, 2))))(t)
+	s := ok(offerFiles(srv, "data", memory, files, cu.ReadOnly, OfferOptions{Data: noise(5000, 2)}))(t)
 	att := attached(t, srv, "data", dev)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, s.Close())
@@ -279,7 +279,7 @@ func TestOfferFilesWithoutADescriptorForData(t *testing.T) {
 // newer offer, and may stay. Nobody else gets that memory.
 func TestOfferResumed(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	first := ok(Listen(socketPath(t)))(t)
+	first := ok(Listen(socketPath(t), nil))(t)
 	buf := newBuffer(t, ctx, 100)
 	put(t, first, buf)
 	att, late := attached(t, first, "data", dev), attached(t, first, "data", dev)
@@ -290,10 +290,10 @@ func TestOfferResumed(t *testing.T) {
 	second := again(t, att)
 	one, files, err := buf.Export()
 	require.NoError(t, err)
-	beside := ok(offerResumed(second, "data", one, files, ReadOnly))(t)
+	beside := ok(offerResumed(second, "data", one, files, cu.ReadOnly))(t)
 	early := ok(late.Resume(soon(t)))(t) // before another has the name
 	two, files := kept(t, ctx, 100, 2)
-	now := ok(offerFiles(second, "data", two, files, ReadOnly))(t)
+	now := ok(offerFiles(second, "data", two, files, cu.ReadOnly))(t)
 	awaitSuperseded(t, early)
 	next := ok(att.Resume(soon(t)))(t)
 	awaitSuperseded(t, next)
@@ -302,7 +302,7 @@ func TestOfferResumed(t *testing.T) {
 	for _, name := range []string{"data", ""} {
 		requireNoise(t, ctx, attached(t, second, name, dev).Buffer(), 2)
 	}
-	require.Len(t, ok(List(soon(t), att.path))(t), 1)
+	require.Len(t, ok(List(soon(t), att.path, nil))(t), 1)
 
 	require.NoError(t, early.Close())
 	require.NoError(t, beside.Close())

@@ -48,12 +48,12 @@ const (
 
 func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message {
 	return []wire.Message{
-		wire.Attach{Driver: kind, Access: ReadOnly, Name: ""}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "checked"},
-		wire.Attach{Driver: kind, Access: ReadOnly, Name: "prepared"}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "expected"}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "none"},
-		wire.Attach{Driver: kind, Access: ReadWrite, Name: "data"}, wire.Mapped{Generation: d.Generation}, wire.Mapped{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2},
+		wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: ""}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "data"}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "checked"},
+		wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "prepared"}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "expected"}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "none"},
+		wire.Attach{Driver: kind, Access: cu.ReadWrite, Name: "data"}, wire.Mapped{Generation: d.Generation}, wire.Mapped{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2},
 		wire.Verdict{OK: true, Text: ""}, wire.Verdict{OK: false, Text: "bad"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
-		wire.Offer{Memory: d, Access: ReadOnly, Name: "data", FDs: 1}, wire.Publish{Generation: d.Generation}, wire.Revoke{Text: "over"},
-		wire.Attach{Driver: kind, Access: ReadWrite, Name: "legacy", Capabilities: wire.TakesLegacy}, wire.Mapped{Generation: legacy}, wire.Confirm{Generation: legacy},
+		wire.Offer{Memory: d, Access: cu.ReadOnly, Name: "data", FDs: 1}, wire.Publish{Generation: d.Generation}, wire.Revoke{Text: "over"},
+		wire.Attach{Driver: kind, Access: cu.ReadWrite, Name: "legacy", Capabilities: wire.TakesLegacy}, wire.Mapped{Generation: legacy}, wire.Confirm{Generation: legacy},
 		wire.List{}, wire.Superseded{Generation: d.Generation}, wire.Farewell{},
 	}
 }
@@ -66,12 +66,14 @@ func FuzzServer(f *testing.F) {
 	g := granularity(f, dev)
 	buf := newBuffer(f, ctx, 2*g, vmm.WithChunkSize(g))
 	srv := listen(f)
-	serveAs(f, srv, "data", buf, ReadOnly)
-	serveAs(f, srv, "checked", buf, ReadWrite, WithVerdict())
+	serveAs(f, srv, "data", buf, cu.ReadOnly)
+	serveAs(f, srv, "checked", buf, cu.ReadWrite, OfferOptions{Verdict: true})
 	plain := newLegacy(f, ctx, 4096)
 	s := newServed(srv)
-	s.start(f, "legacy", func(ctx context.Context) error { return offerLegacyFor(ctx, srv, "legacy", plain, WithVerdict()) })
-	prepared(f, srv, "prepared", buf, ReadOnly)
+	s.start(f, "legacy", func(ctx context.Context) error {
+		return offerLegacyFor(ctx, srv, "legacy", plain, OfferOptions{Verdict: true})
+	})
+	prepared(f, srv, "prepared", buf, cu.ReadOnly)
 	expect(srv, "expected")
 	says, files := consumerSays(dev.Driver().Kind(), buf.Describe(), plain.Generation()), odds(f)
 
@@ -96,7 +98,7 @@ func FuzzServer(f *testing.F) {
 		f.Add(slices.Concat(act(sayChecked), raw(v, 1)))
 	}
 
-	honest := wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data"})
+	honest := wire.Encode(wire.Attach{Driver: dev.Driver().Kind(), Access: cu.ReadOnly, Name: "data"})
 	takeOffer(soon(f), f, srv, honest, 2)
 	require.Eventually(f, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 	before := settledDescriptors(f)
@@ -178,7 +180,7 @@ const (
 )
 
 func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Message {
-	all := wire.Offer{Memory: d, Access: ReadOnly, Name: "data", Data: []byte("its own"), FDs: 3}
+	all := wire.Offer{Memory: d, Access: cu.ReadOnly, Name: "data", Data: []byte("its own"), FDs: 3}
 	with := func(first, fds int, pending bool) wire.Offer {
 		o := all
 		o.First, o.FDs, o.Pending = first, fds, pending
@@ -193,7 +195,7 @@ func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Mess
 	return []wire.Message{
 		all, with(0, 2, false), with(2, 1, false), with(2, 1, true), with(0, 3, true), with(0, 2, true), one,
 		wire.Publish{Generation: d.Generation}, wire.Publish{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2}, wire.Revoke{Text: "over"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
-		wire.Mapped{Generation: d.Generation}, wire.Verdict{OK: true, Text: ""}, wire.Attach{Driver: kind, Access: ReadOnly, Name: "data"},
+		wire.Mapped{Generation: d.Generation}, wire.Verdict{OK: true, Text: ""}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "data"},
 		legacy, pending, wire.Confirm{Generation: d.Generation},
 		wire.Superseded{Generation: d.Generation}, wire.Listed{}, large, wire.Data{},
 	}
@@ -256,7 +258,7 @@ func FuzzAttach(f *testing.F) {
 		way := attachWays[int(s.byte())%len(attachWays)]
 		over := make(chan error, 1)
 		go func() { over <- produce(ctx, l, &s) }()
-		att, err := Attach(ctx, l.Path(), way.name, dev, append(way.opts, WithHandle(HandleFD, HandleLegacy))...)
+		att, err := Attach(ctx, l.Path(), way.name, dev, &way.opts)
 		require.NoError(t, ctx.Err(), "Attach does not end: %v", err)
 		require.Equal(t, err == nil, att != nil, "%v", err)
 		if err == nil {
@@ -271,11 +273,11 @@ func FuzzAttach(f *testing.F) {
 // attachWays are how FuzzAttach attaches.
 var attachWays = []struct {
 	name string
-	opts []AttachOption
+	opts AttachOptions
 }{
-	{"data", nil},
-	{"", []AttachOption{WithAnyDevice()}},
-	{"data", []AttachOption{WithAccess(ReadWrite)}},
+	{"data", AttachOptions{Legacy: true}},
+	{"", AttachOptions{Legacy: true, AnyDevice: true}},
+	{"data", AttachOptions{Legacy: true, Access: cu.ReadWrite}},
 }
 
 // produce takes one connection and does what the script says.

@@ -42,7 +42,7 @@ func (s *Server) Reclaim() { s.server().Reclaim() }
 
 // Close ends all offers and connections, waits for them, and removes the socket, unless
 // that was handed over. Close may be called again and on nil. It waits for functions of
-// [OnEvent], which must not call it.
+// [OfferOptions].OnEvent, which must not call it.
 func (s *Server) Close() error { return s.server().Close() }
 
 // Shutdown ends the server for a successor: the next run of this program, or a process to which the
@@ -68,13 +68,13 @@ func (s *Server) Remove() error { return s.server().Remove() }
 // offers end. Consumers that connect during the handover wait; later ones are the
 // successor's. After HandOver, Close leaves the socket alone.
 //
-// HandOver returns when each consumer that had connected here has a lease of which [OnLease]
-// has told, waits for an expected offer or for newer memory ([WithWait]), or was refused. So
+// HandOver returns when each consumer that had connected here has a lease of which [OfferOptions].OnLease
+// has told, waits for an expected offer or for newer memory ([AttachOptions].Wait), or was refused. So
 // the function of OnLease must not wait for it. If ctx is done first, HandOver returns nil if
 // the successor has the socket by then. To end without taking a lease back, wait for the
 // leases that there are now ([Offer.Leases], [Lease.Done]): there will be no others.
 //
-// A successor that offers the same memory attaches to it first, [WithReoffer]; its lease
+// A successor that offers the same memory attaches to it first, [AttachOptions].Reoffer; its lease
 // goes on like the others. Consumers do not notice the handover. When their offer here ends
 // ([ErrRestarting]), [Follow] resumes the lease with the successor without disturbing its user.
 //

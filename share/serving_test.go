@@ -29,10 +29,12 @@ type served struct {
 	moved  chan struct{}
 }
 
-func listen(t testing.TB, opts ...ListenOption) *Server {
+func listen(t testing.TB, opts ...ListenOptions) *Server {
 	t.Helper()
 	log := &refusalLog{}
-	srv := ok(Listen(socketPath(t), append(opts, OnRefused(log.see))...))(t)
+	o := first(opts)
+	o.OnRefused = log.see
+	srv := ok(Listen(socketPath(t), o))(t)
 	refusalLogs.Store(srv, log)
 	t.Cleanup(func() {
 		require.NoError(t, srv.Close())
@@ -42,18 +44,35 @@ func listen(t testing.TB, opts ...ListenOption) *Server {
 }
 
 // put offers buf as "data", read-write, until t ends or cancel is called.
-func put(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOption) *served {
+func put(t testing.TB, srv *Server, buf *vmm.Buffer, opts ...OfferOptions) *served {
 	t.Helper()
-	return serveAs(t, srv, "data", buf, ReadWrite, opts...)
+	return serveAs(t, srv, "data", buf, cu.ReadWrite, opts...)
 }
 
-func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOption) *served {
+func serveAs(t testing.TB, srv *Server, name string, buf *vmm.Buffer, access cu.Access, opts ...OfferOptions) *served {
 	t.Helper()
 	s := newServed(srv)
 	s.start(t, name, func(ctx context.Context) error {
-		return offerFor(ctx, srv, name, buf, access, append([]OfferOption{OnEvent(s.see)}, opts...)...)
+		return offerFor(ctx, srv, name, buf, access, s.watching(opts))
 	})
 	return s
+}
+
+// watching are the options of an offer whose events s sees, unless they say otherwise.
+func (s *served) watching(opts []OfferOptions) OfferOptions {
+	o := *first(opts)
+	if o.OnEvent == nil {
+		o.OnEvent = s.see
+	}
+	return o
+}
+
+// first returns the options that a test gives, or none.
+func first[T any](opts []T) *T {
+	if len(opts) == 0 {
+		return new(T)
+	}
+	return &opts[0]
 }
 
 func newServed(srv *Server) *served {
@@ -145,9 +164,9 @@ func (s *served) end(t testing.TB) error {
 }
 
 // attached is an attachment that is closed when t ends.
-func attached(t testing.TB, srv *Server, name string, dev *cu.Device, opts ...AttachOption) *Attachment {
+func attached(t testing.TB, srv *Server, name string, dev *cu.Device, opts ...AttachOptions) *Attachment {
 	t.Helper()
-	att := ok(Attach(soon(t), srv.Path(), name, dev, opts...))(t)
+	att := ok(Attach(soon(t), srv.Path(), name, dev, first(opts)))(t)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	return att
 }
@@ -167,7 +186,7 @@ func awaitDone(t testing.TB, att *Attachment) error {
 // requireServed checks that the server still serves.
 func requireServed(t testing.TB, srv *Server, ctx *cu.Context) {
 	t.Helper()
-	att := ok(Attach(soon(t), srv.Path(), "", ctx.Device()))(t)
+	att := ok(Attach(soon(t), srv.Path(), "", ctx.Device(), nil))(t)
 	requireNoise(t, ctx, att.Buffer(), 1)
 	require.NoError(t, att.Close())
 }

@@ -34,9 +34,11 @@ func twoDevices(t testing.TB) (here, there *cu.Context) {
 }
 
 // attachedFrom is what is offered as "data", for the device of there as well.
-func attachedFrom(t testing.TB, srv *Server, there *cu.Context, opts ...AttachOption) *Attachment {
+func attachedFrom(t testing.TB, srv *Server, there *cu.Context, opts ...AttachOptions) *Attachment {
 	t.Helper()
-	return attached(t, srv, "data", there.Device(), append(opts, WithPeerAccess())...)
+	o := first(opts)
+	o.PeerAccess = true
+	return attached(t, srv, "data", there.Device(), *o)
 }
 
 // Streams of two devices take turns by a counter in the memory of one. A signal of the other's
@@ -48,7 +50,7 @@ func TestCounterOfTwoDevices(t *testing.T) {
 	srv, buf := listen(t), newBuffer(t, here, 3*CounterStride)
 	require.NoError(t, cu.Fill(here, buf.Ptr(), uint8(0), buf.Size()))
 	put(t, srv, buf)
-	att := attachedFrom(t, srv, there, WithAccess(ReadWrite))
+	att := attachedFrom(t, srv, there, AttachOptions{Access: cu.ReadWrite})
 	s, peers := newStream(t, here), newStream(t, there)
 	mine, theirs, last := newCounter(t, here, buf), counterAt(t, there, att.Buffer(), 1), counterAt(t, there, att.Buffer(), 2)
 	minesPeer, theirsPeer, lastsPeer := newCounter(t, there, att.Buffer()), counterAt(t, here, buf, 1), counterAt(t, here, buf, 2)
@@ -108,7 +110,7 @@ func TestFollowFromAnotherDevice(t *testing.T) {
 		return replace(t, srv, buffers[v%2])
 	}
 	before, now := (*served)(nil), next()
-	for att, err := range Follow(soon(t), srv.Path(), "data", there.Device(), WithReservation(room), WithPeerAccess()) {
+	for att, err := range Follow(soon(t), srv.Path(), "data", there.Device(), &AttachOptions{Reservation: room, PeerAccess: true}) {
 		require.NoError(t, err)
 		require.Equal(t, room.Ptr(), att.Ptr())
 		if before != nil {
@@ -139,11 +141,11 @@ func TestWorkOfAnotherDeviceIsWaitedFor(t *testing.T) {
 	here, there := twoDevices(t)
 	srv := listen(t)
 	put(t, srv, newBuffer(t, here, 64))
-	att := attachedFrom(t, srv, there, WithAccess(ReadWrite), WithReoffer())
+	att := attachedFrom(t, srv, there, AttachOptions{Access: cu.ReadWrite, Reoffer: true})
 	gate, s := newGate(t, there), newStream(t, there)
 	gate.hold(t, s)
 	require.NoError(t, cu.FillAsync(s, att.Ptr(), uint8(1), 64))
-	more := ok(listen(t).Offer("more", att.Buffer(), WithPending()))(t)
+	more := ok(listen(t).Offer("more", att.Buffer(), &OfferOptions{Pending: true}))(t)
 	require.ErrorIs(t, more.Publish(briefly(t)), context.DeadlineExceeded)
 	require.NoError(t, more.Close())
 	require.ErrorIs(t, att.Release(briefly(t)), context.DeadlineExceeded)

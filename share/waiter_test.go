@@ -17,7 +17,7 @@ import (
 
 // wants is a wish for "data", read-only.
 func wants(dev *cu.Device) wire.Attach {
-	return wire.Attach{Driver: dev.Driver().Kind(), Access: ReadOnly, Name: "data", Capabilities: wire.TakesLegacy}
+	return wire.Attach{Driver: dev.Driver().Kind(), Access: cu.ReadOnly, Name: "data", Capabilities: wire.TakesLegacy}
 }
 
 // clog fills the queue of a consumer that does not read, and returns with how
@@ -43,8 +43,8 @@ func manyRecords(t *testing.T, dev *cu.Device) *vmm.Buffer {
 	return buf
 }
 
-// large makes a record of an offer so long that one fills the queue up again.
-func large() OfferOption { return WithData(make([]byte, wire.MaxData)) }
+// largeData makes a record of an offer so long that one fills the queue up again.
+var largeData = make([]byte, wire.MaxData)
 
 // A consumer that comes before an expected offer waits, hears of the producer's progress, and
 // gets the offer. One that asks for a name that is not expected is refused at once.
@@ -61,7 +61,7 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 		conn := asked(t, srv, want)
 		require.Equal(t, wire.Progress{Done: 1, Total: 4}, heard(t, conn))
 		var no *RefusalError
-		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "other", dev)), &no)
+		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "other", dev, nil)), &no)
 		require.Equal(t, RefusedName, no.Code)
 
 		s := put(t, srv, newBuffer(t, ctx, 1))
@@ -80,14 +80,14 @@ func TestOnProgress(t *testing.T) {
 	working(srv, "data", 1, 4)
 	heard, attached := make(chan [2]uint64, 10), make(chan error, 1)
 	go func() {
-		att, err := Attach(soon(t), srv.Path(), "data", dev, OnProgress(func(done, total uint64) { heard <- [2]uint64{done, total} }))
+		att, err := Attach(soon(t), srv.Path(), "data", dev, &AttachOptions{OnProgress: func(done, total uint64) { heard <- [2]uint64{done, total} }})
 		if err == nil {
 			err = att.Close()
 		}
 		attached <- err
 	}()
 	require.Equal(t, [2]uint64{1, 4}, <-heard)
-	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), ReadOnly)
+	p, s := prepared(t, srv, "data", newBuffer(t, ctx, 1), cu.ReadOnly)
 	require.Eventually(t, func() bool {
 		working(srv, "data", 3, 4)
 		return len(heard) > 0
@@ -95,7 +95,6 @@ func TestOnProgress(t *testing.T) {
 	require.Equal(t, [2]uint64{3, 4}, <-heard)
 	s.start(t, "data", p.offer)
 	require.NoError(t, <-attached)
-	require.ErrorContains(t, errOf(Attach(soon(t), srv.Path(), "data", dev, OnProgress(nil))), "OnProgress without a function")
 }
 
 // FAULTS 64: closing ends the wait.
@@ -146,7 +145,7 @@ func TestWaitingConsumerThatReadsLate(t *testing.T) {
 	n := clog(t, srv, waiting(srv)[0])
 	heard(t, late) // room for the first record of the offer, and no more
 	prompt := early(t, srv, wants(dev))
-	s := put(t, srv, buf, large())
+	s := put(t, srv, buf, OfferOptions{Data: largeData})
 
 	require.Equal(t, 64, heard(t, prompt).(wire.Offer).FDs)
 	require.Equal(t, 1, heard(t, prompt).(wire.Offer).FDs)
@@ -207,7 +206,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		if strings.Contains(name, "stays") {
 			last = brief
 		}
-		s := put(t, srv, buf, large(), timeoutFrom(Connected, 1, c.timeout), goodbyeIn(1, last))
+		s := put(t, srv, buf, OfferOptions{Data: largeData, terms: both(timeoutFrom(Connected, 1, c.timeout), goodbyeIn(1, last))})
 		s.await(t, Connected, 1)
 		other := attached(t, srv, "data", dev)
 		c.then(t, s, conn)
@@ -230,7 +229,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 // A consumer that has waited and then says nothing is not waited for longer
 // than others.
 func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
-	dev, ctx, srv := listening(t, WithTimeout(brief))
+	dev, ctx, srv := listening(t, ListenOptions{Timeout: brief})
 	conn := asked(t, srv, wants(dev)) // which is there when the server begins to wait for it
 	expect(srv, "data")
 	awaitWaiting(t, srv, 1)
@@ -253,7 +252,7 @@ func TestOnlyOfferThatFails(t *testing.T) {
 	conn := early(t, srv, want)
 	over := newBuffer(t, ctx, 1)
 	require.NoError(t, over.Close())
-	require.Error(t, offerFor(soon(t), srv, "weights", over, ReadOnly))
+	require.Error(t, offerFor(soon(t), srv, "weights", over, cu.ReadOnly))
 	require.Equal(t, wire.Refuse{Code: RefusedName, Text: `there is no offer "weights" here`}, heard(t, conn))
 	require.NoError(t, conn.Close())
 }

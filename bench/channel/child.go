@@ -164,7 +164,7 @@ func (s side) newWriter(path string, slots int, size uint64, opts ...channel.Wri
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, nil, err
 	}
-	srv, err := share.Listen(path)
+	srv, err := share.Listen(path, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -109,7 +109,7 @@ func (c *consumer) giveUp([]uint64) (rival.Answer, error) {
 // attach takes offer n, and calls connected on the way.
 func (c *consumer) attach(ctx context.Context, n uint64, connected func()) taken {
 	t := taken{n: n}
-	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev, share.OnConnected(func(sock.Peer) { connected() }))
+	t.att, t.err = share.Attach(ctx, c.path, offerName(n), c.dev, &share.AttachOptions{OnConnected: func(sock.Peer) { connected() }})
 	return t
 }
 

@@ -40,7 +40,7 @@ func (p *producer) open() (err error) {
 	if p.dir, err = os.MkdirTemp("", "gpufd-bench-"); err != nil {
 		return err
 	}
-	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock")); err != nil {
+	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock"), nil); err != nil {
 		return err
 	}
 	started := make(chan error, 1)
@@ -107,7 +107,7 @@ func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 
 // expect makes the consumer wait for the memory.
 func (p *producer) expect(h *handover) (*share.Offer, error) {
-	return p.srv.Offer(h.name, nil, share.WithPending(), share.WithLeases(1), share.WithVerdict(), share.OnEvent(h.observe), share.WithSynchronized())
+	return p.srv.Offer(h.name, nil, &share.OfferOptions{Pending: true, MaxConsumers: 1, Verdict: true, OnEvent: h.observe, Synchronized: true})
 }
 
 // make makes a buffer and hands it to the consumer, which has asked for it.

@@ -102,7 +102,7 @@ func TestHandoffsThatFail(t *testing.T) {
 	gone := make(chan struct{})
 	go func() { // this consumer is refused
 		defer close(gone)
-		_, err := share.Attach(ctx, p.srv.Path(), h.name, p.dev, share.WithAccess(share.ReadWrite))
+		_, err := share.Attach(ctx, p.srv.Path(), h.name, p.dev, &share.AttachOptions{Access: cu.ReadWrite})
 		assert.Error(t, err)
 	}()
 	require.ErrorContains(t, p.make(ctx, h, offer, 2<<20), "was asked for")

@@ -86,7 +86,7 @@ func measureAttaches(ctx context.Context, dev *cu.Device, socket string, s setti
 
 func attachOnce(ctx context.Context, dev *cu.Device, socket string) (time.Duration, error) {
 	begin := time.Now()
-	a, err := share.Attach(ctx, socket, name, dev)
+	a, err := share.Attach(ctx, socket, name, dev, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -115,7 +115,7 @@ func put(ctx context.Context, dev *cu.Device, socket string, size uint64) error 
 // exported returns descriptors of what is kept, which the caller owns. When it returns, no more
 // of the memory is mapped here.
 func exported(ctx context.Context, dev *cu.Device, socket string) ([]*os.File, error) {
-	a, err := share.Attach(ctx, socket, name, dev, share.WithReoffer())
+	a, err := share.Attach(ctx, socket, name, dev, &share.AttachOptions{Reoffer: true})
 	if err != nil {
 		return nil, err
 	}

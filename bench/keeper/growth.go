@@ -149,7 +149,7 @@ func (g *grower) put(ctx context.Context, name string) error {
 }
 
 func (g *grower) attach(ctx context.Context) (*share.Attachment, error) {
-	return share.Attach(ctx, g.keeper.socket, name, g.dev)
+	return share.Attach(ctx, g.keeper.socket, name, g.dev, nil)
 }
 
 // names measures with so many names.
@@ -168,7 +168,7 @@ func (g *grower) names(ctx context.Context, c crowd, rounds int) (*growing, erro
 		for range rounds * 2 {
 			err := errors.Join(
 				all.time(n, putting, func() error { return g.put(ctx, name) }),
-				all.time(n, listing, func() error { _, err := share.List(ctx, g.keeper.socket); return err }),
+				all.time(n, listing, func() error { _, err := share.List(ctx, g.keeper.socket, nil); return err }),
 				all.time(n, attaching, func() error {
 					a, err := g.attach(ctx)
 					return errors.Join(err, a.Close())

@@ -24,7 +24,7 @@ const (
 // measureRestarts kills the keeper that serves at socket again and again, under a reader whose
 // kernels read what is kept, and which is back before the next death.
 func measureRestarts(ctx context.Context, dev *cu.Device, k *keeperProcess, kills int) (s samples, err error) {
-	a, err := share.Attach(ctx, k.socket, name, dev)
+	a, err := share.Attach(ctx, k.socket, name, dev, nil)
 	if err != nil {
 		return nil, err
 	}

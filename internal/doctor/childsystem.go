@@ -52,12 +52,12 @@ func (c *child) shm(_ request, _ []*os.File, a *answer) (err error) {
 func (c *child) attach(r request, _ []*os.File, a *answer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Duration(r.Count)*time.Millisecond, share.ErrTimeout)
 	defer cancel()
-	policy := share.WithPolicy(sock.Policy{UIDs: r.UIDs})
+	policy := sock.Policy{UIDs: r.UIDs}
 	dev, err := c.offered(ctx, r, policy, a)
 	if err != nil {
 		return err
 	}
-	at, err := share.Attach(ctx, r.Path, r.Name, dev, policy)
+	at, err := share.Attach(ctx, r.Path, r.Name, dev, &share.AttachOptions{Policy: policy})
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (c *child) attach(r request, _ []*os.File, a *answer) error {
 }
 
 // offered returns the device of the offer that was asked for.
-func (c *child) offered(ctx context.Context, r request, policy share.PeerOption, a *answer) (*cu.Device, error) {
-	all, err := share.List(ctx, r.Path, policy)
+func (c *child) offered(ctx context.Context, r request, policy sock.Policy, a *answer) (*cu.Device, error) {
+	all, err := share.List(ctx, r.Path, &share.ListOptions{Policy: policy})
 	if err != nil {
 		return nil, err
 	}

@@ -149,7 +149,7 @@ func produce(ctx context.Context, drv *cu.Driver, name string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, buf.Close()) }()
-	srv, err := share.Listen(os.Getenv(socketEnv))
+	srv, err := share.Listen(os.Getenv(socketEnv), nil)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func produce(ctx context.Context, drv *cu.Driver, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	standing, err := srv.Offer(name, share.Descriptors{Memory: memory, Files: files})
+	standing, err := srv.Offer(name, share.Descriptors{Memory: memory, Files: files}, nil)
 	if err != nil {
 		return errors.Join(err, sock.CloseFiles(files))
 	}

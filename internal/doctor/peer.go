@@ -273,12 +273,12 @@ func Offer(ctx context.Context, drv *cu.Driver, path string, c Config, ready fun
 		mode = 0o666 // the policy decides
 	}
 	srv, err := cli.Listen(path, func() (*share.Server, error) {
-		return share.Listen(path, share.WithPolicy(sock.Policy{UIDs: c.UIDs}), share.WithMode(mode))
+		return share.Listen(path, &share.ListenOptions{Policy: sock.Policy{UIDs: c.UIDs}, Mode: mode})
 	})
 	if err != nil {
 		return errors.Join(err, sock.CloseFiles(files))
 	}
-	offer, err := srv.Offer(OfferName, share.Descriptors{Memory: memory, Files: files}, share.WithData(data))
+	offer, err := srv.Offer(OfferName, share.Descriptors{Memory: memory, Files: files}, &share.OfferOptions{Data: data})
 	if err != nil {
 		return errors.Join(err, sock.CloseFiles(files), srv.Close())
 	}

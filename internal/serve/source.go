@@ -27,8 +27,8 @@ var ErrNoSource = errors.New("share: no memory to offer (nil); an offer whose me
 // A Loan is an offering's hold on its memory.
 type Loan struct {
 	Memory gpumem.Descriptor
-	Handle *wire.LegacyHandle // or nil, where there are
-	Files  []*os.File         // one per chunk, the buffer's
+	Handle *gpumem.LegacyHandle // or nil, where there are
+	Files  []*os.File           // one per chunk, the buffer's
 	End    func()
 	Abort  func() // in the place of End for an offer that could not be made; nil is End
 }

@@ -26,14 +26,14 @@ func NewPeerOptions() PeerOptions {
 // Options are those of a server.
 type Options struct {
 	PeerOptions
-	Connections int                                              // that are served at once
-	PerPeer     int                                              // of one process
-	Decides     bool                                             // WithAuthorize was given
-	Allow       func(sock.Peer, wire.Offer, gpumem.Access) error // decides whether the peer gets the offer with that access, and with 0 whether it may know of it; or nil
-	AllowName   func(sock.Peer, string, gpumem.Access) error     // decides whether the peer may ask for the name; or nil
-	Parts       func(sock.Peer, string) []string                 // names the parts of a name that is not offered; or nil
-	Sock        []sock.ListenOption
-	OnRefused   func(sock.Peer, error) // is told of each peer that gets no lease; or nil
+	Connections int // that are served at once
+	PerPeer     int // of one process
+
+	Allow     func(sock.Peer, wire.Offer, gpumem.Access) error // decides whether the peer gets the offer with that access, and with 0 whether it may know of it; or nil
+	AllowName func(sock.Peer, string, gpumem.Access) error     // decides whether the peer may ask for the name; or nil
+	Parts     func(sock.Peer, string) []string                 // names the parts of a name that is not offered; or nil
+	Sock      []sock.ListenOption
+	OnRefused func(sock.Peer, error) // is told of each peer that gets no lease; or nil
 }
 
 // NewOptions returns the defaults.

@@ -130,7 +130,7 @@ func (d *offerDecoder) read(r *reader) (err error) {
 	m.Name = string(r.take(nameLen))
 	m.Data = append([]byte(nil), r.take(dataLen)...)
 	if handle == HandleLegacy {
-		m.Legacy = &LegacyHandle{Offset: r.u64(), Handle: gpumem.IPCHandle(r.take(len(gpumem.IPCHandle{})))}
+		m.Legacy = &gpumem.LegacyHandle{Offset: r.u64(), Handle: gpumem.IPCHandle(r.take(len(gpumem.IPCHandle{})))}
 		err = m.checkLegacy()
 	}
 	return errors.Join(CheckAccess(m.Access), CheckName(m.Name), err)

@@ -70,10 +70,10 @@ type Offer struct {
 	Access       gpumem.Access
 	Name         string
 	Data         []byte
-	First        int           // index of the first chunk in this record
-	FDs          int           // descriptors in this record
-	Pending      bool          // the data is not there yet: a Publish follows
-	Legacy       *LegacyHandle // in place of descriptors; then chunks are 1 and the granularity 0
+	First        int                  // index of the first chunk in this record
+	FDs          int                  // descriptors in this record
+	Pending      bool                 // the data is not there yet: a Publish follows
+	Legacy       *gpumem.LegacyHandle // in place of descriptors; then chunks are 1 and the granularity 0
 	Capabilities Capabilities
 	DataSize     uint64 // bytes of application data that a Data brings, or 0
 	CursorSize   uint64 // bytes of memory that a Cursors brings, or 0
@@ -211,12 +211,6 @@ func (h HandleType) String() string {
 		return "legacy"
 	}
 	return fmt.Sprintf("HandleType(%d)", uint8(h))
-}
-
-// A LegacyHandle is the handle of an offer without descriptors.
-type LegacyHandle struct {
-	Handle gpumem.IPCHandle // of a whole allocation
-	Offset uint64           // of the memory in the allocation, in bytes
 }
 
 // HandleType returns the type of handle that opens the memory.

@@ -201,7 +201,7 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		o := Offer{Memory: d, Access: gpumem.Access(*f.Access), Name: *f.Name, Data: append([]byte(nil), fromHex(t, *f.Data)...),
 			First: int(*f.First), FDs: int(*f.FDs), Pending: f.Pending, Capabilities: capabilities, Process: processOf(f), DataSize: f.DataSize, CursorSize: f.CursorSize, Resume: f.Resume}
 		if *f.HandleType == uint8(HandleLegacy) {
-			o.Legacy = &LegacyHandle{gpumem.IPCHandle(fromHex(t, *f.Handle)), *f.Offset}
+			o.Legacy = &gpumem.LegacyHandle{Handle: gpumem.IPCHandle(fromHex(t, *f.Handle)), Offset: *f.Offset}
 		}
 		return o
 	case "refuse":

@@ -26,9 +26,9 @@ func messages() []Message {
 		Offer{Access: gpumem.ReadOnly, Name: "n"},
 		Offer{Memory: full, Access: gpumem.ReadWrite, Name: strings.Repeat("n", MaxName), Data: noise(MaxData, 1), First: math.MaxUint32, FDs: math.MaxUint32 - 1, Pending: true, Capabilities: math.MaxUint64, Process: Process{Told: true}, DataSize: math.MaxUint64, CursorSize: math.MaxUint64, Resume: math.MaxUint64},
 		longest(),
-		Offer{Memory: gpumem.Descriptor{Kind: 1, Size: 1, ChunkSize: 1, Chunks: 1}, Access: gpumem.ReadWrite, Name: "n", Legacy: &LegacyHandle{}},
+		Offer{Memory: gpumem.Descriptor{Kind: 1, Size: 1, ChunkSize: 1, Chunks: 1}, Access: gpumem.ReadWrite, Name: "n", Legacy: &gpumem.LegacyHandle{}},
 		Offer{Memory: gpumem.Descriptor{Size: 2, ChunkSize: math.MaxUint64, Chunks: 1, Generation: math.MaxUint64}, Access: gpumem.ReadWrite, Name: "n", Data: noise(9, 1),
-			Pending: true, Legacy: &LegacyHandle{gpumem.IPCHandle{1, 63: 2}, math.MaxUint64 - 2}, Capabilities: 2},
+			Pending: true, Legacy: &gpumem.LegacyHandle{Handle: gpumem.IPCHandle{1, 63: 2}, Offset: math.MaxUint64 - 2}, Capabilities: 2},
 		Refuse{}, Refuse{Code: math.MaxUint16, Text: strings.Repeat("x", MaxText)},
 		Progress{}, Progress{Done: math.MaxUint64, Total: math.MaxUint64 - 1, Capabilities: 1 << 63}, Mapped{}, Mapped{Generation: math.MaxUint64},
 		Verdict{}, Verdict{OK: true, Text: ""}, Verdict{OK: false, Text: "a\nb\x00c\u2028"}, Revoke{}, Revoke{Text: "🚀"}, Revoke{Reason: EndRestarting}, Revoke{Text: "x", Reason: math.MaxUint64}, Publish{}, Publish{Generation: math.MaxUint64}, Confirm{}, Confirm{Generation: math.MaxUint64},
@@ -46,7 +46,7 @@ func fullListing() Listing {
 // longest is the longest message that there is.
 func longest() Message {
 	return Offer{Memory: gpumem.Descriptor{Size: 1, ChunkSize: 1, Chunks: 1}, Access: gpumem.ReadWrite, Name: strings.Repeat("n", MaxName),
-		Data: noise(MaxData, 2), Legacy: &LegacyHandle{}, Capabilities: 1, Process: Process{true, ProcessMPS}, DataSize: 1, CursorSize: 1, Resume: 1}
+		Data: noise(MaxData, 2), Legacy: &gpumem.LegacyHandle{}, Capabilities: 1, Process: Process{true, ProcessMPS}, DataSize: 1, CursorSize: 1, Resume: 1}
 }
 
 // noise is n bytes that look like nothing.

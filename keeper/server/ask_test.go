@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
@@ -21,33 +22,33 @@ func TestRefusedReadersDoNotLearnNames(t *testing.T) {
 		state.Rule{UID: &self, Prefix: "mine", Allow: []state.Right{state.Read, state.Write}},
 		state.Rule{UID: &self, Allow: []state.Right{state.Write}})
 	put(t, c, dev, "theirs", 1)
-	code := func(name string, opts ...share.AttachOption) share.RefusalCode {
+	code := func(name string, access cu.Access) share.RefusalCode {
 		t.Helper()
-		_, err := share.Attach(soon(t), s.opts.Socket, name, dev, append(opts, share.WithAnyDevice())...)
+		_, err := share.Attach(soon(t), s.opts.Socket, name, dev, &share.AttachOptions{Access: access, AnyDevice: true})
 		var no *share.RefusalError
 		require.ErrorAs(t, err, &no)
 		return no.Code
 	}
 	text := func(name string) string {
-		_, err := share.Attach(soon(t), s.opts.Socket, name, dev)
+		_, err := share.Attach(soon(t), s.opts.Socket, name, dev, nil)
 		var no *share.RefusalError
 		require.ErrorAs(t, err, &no)
 		return no.Text
 	}
-	require.Equal(t, share.RefusedName, code(""), "there is one, which it may not know")
+	require.Equal(t, share.RefusedName, code("", 0), "there is one, which it may not know")
 	for _, name := range []string{"theirs", "theirs/0", "none", "none/0", "min"} {
-		require.Equal(t, share.RefusedPolicy, code(name), name)
+		require.Equal(t, share.RefusedPolicy, code(name, 0), name)
 		require.Equal(t, text("theirs"), text(name))
 	}
 	for _, name := range []string{"mine", "mine/3"} {
-		require.Equal(t, share.RefusedName, code(name), name)
-		require.Equal(t, share.RefusedName, code(name, share.WithAccess(share.ReadWrite)), name)
+		require.Equal(t, share.RefusedName, code(name, 0), name)
+		require.Equal(t, share.RefusedName, code(name, cu.ReadWrite), name)
 	}
 	s.mu.Lock() // as while a change waits for the store
 	s.leaving, s.left = map[*offer]bool{s.offers["theirs"]: true}, make(chan struct{})
 	s.mu.Unlock()
 	start := time.Now()
-	require.Equal(t, share.RefusedPolicy, code("theirs"))
+	require.Equal(t, share.RefusedPolicy, code("theirs", 0))
 	require.Less(t, time.Since(start), s.opts.Timeout/2)
 	s.mu.Lock()
 	s.stay()

@@ -33,7 +33,7 @@ func BenchmarkAttach(b *testing.B) {
 		b.Run(fmt.Sprint(names), func(b *testing.B) {
 			socket, dev := benchmarked(b, names)
 			for b.Loop() {
-				att, err := share.Attach(b.Context(), socket, "many/n0000", dev)
+				att, err := share.Attach(b.Context(), socket, "many/n0000", dev, nil)
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -48,7 +48,7 @@ func BenchmarkAttach(b *testing.B) {
 func BenchmarkList(b *testing.B) {
 	socket, _ := benchmarked(b, 1)
 	for b.Loop() {
-		if _, err := share.List(b.Context(), socket); err != nil {
+		if _, err := share.List(b.Context(), socket, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

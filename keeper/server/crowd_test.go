@@ -112,14 +112,14 @@ func TestManyNamesAndReaders(t *testing.T) {
 	putMany(t, c, dev, names)
 	list := ok(c.List(soon(t)))(t)
 	require.Len(t, list, names)
-	offers := ok(share.List(soon(t), s.opts.Socket))(t)
+	offers := ok(share.List(soon(t), s.opts.Socket, nil))(t)
 	require.Len(t, offers, names)
 
 	var work sync.WaitGroup
 	all := make([]*share.Attachment, readers)
 	errs := make([]error, readers)
 	for i := range readers {
-		work.Go(func() { all[i], errs[i] = share.Attach(soon(t), s.opts.Socket, "many/n0001", dev) })
+		work.Go(func() { all[i], errs[i] = share.Attach(soon(t), s.opts.Socket, "many/n0001", dev, nil) })
 	}
 	work.Wait()
 	for _, err := range errs {

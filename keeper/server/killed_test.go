@@ -221,7 +221,7 @@ func (x *trial) mended(err error) error {
 
 // hold attaches to a part, and resumes its lease as often as a keeper dies, without a new mapping.
 func (x *trial) hold(name string) error {
-	att, err := share.Attach(x.ctx, x.socket, keeper.OfferName(name, 0, len(x.devs)), x.devs[0])
+	att, err := share.Attach(x.ctx, x.socket, keeper.OfferName(name, 0, len(x.devs)), x.devs[0], nil)
 	if err != nil {
 		return x.mended(err)
 	}

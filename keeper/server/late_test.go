@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
@@ -131,7 +132,7 @@ func TestReaderWaitsWhileTheKeeperEnds(t *testing.T) {
 	got := make(chan result, 1)
 	before := s.metrics.all()[countAttached]
 	go func() {
-		att, err := share.Attach(soon(t), s.opts.Socket, "a", dev)
+		att, err := share.Attach(soon(t), s.opts.Socket, "a", dev, nil)
 		got <- result{att, err}
 	}()
 	<-p.attach
@@ -194,7 +195,7 @@ func taken(p *places) int {
 func TestLeaseWhileOthersLeave(t *testing.T) {
 	s, c, _, _ := hastyKeeper(t, time.Second)
 	asks := func() error {
-		_, err := c.conn().Query(soon(t), protocol.Request{Op: protocol.OpLease, Name: "a", Access: share.ReadOnly.String()})
+		_, err := c.conn().Query(soon(t), protocol.Request{Op: protocol.OpLease, Name: "a", Access: cu.ReadOnly.String()})
 		return err
 	}
 	leave := func(of *offer) {
@@ -295,7 +296,7 @@ func TestLeaseOfADroppedVersion(t *testing.T) {
 	put(t, c, dev, "x", 1)
 	taken := make(chan *share.Attachment, 1)
 	go func() {
-		a, err := share.Attach(soon(t), s.opts.Socket, "x", dev)
+		a, err := share.Attach(soon(t), s.opts.Socket, "x", dev, nil)
 		if err != nil {
 			t.Error(err)
 		}

@@ -304,7 +304,7 @@ func TestTakeOver(t *testing.T) {
 	x.goOn("writing", func() error { return x.write("a") })
 	for range 3 {
 		x.goOn("attaching", func() error {
-			att, err := share.Attach(x.ctx, x.socket, "a", x.devs[0])
+			att, err := share.Attach(x.ctx, x.socket, "a", x.devs[0], nil)
 			if err != nil {
 				return err
 			}
@@ -448,7 +448,7 @@ func TestFault86_ReaderOfARetiredVersion(t *testing.T) {
 		eventually(t, c, "x", func(i keeper.Info) bool {
 			return len(i.Retired) == 1 && len(i.Retired[0].Holders) == 1 && !i.Retired[0].Holders[0].Lost
 		})
-		require.ErrorIs(t, errOf(share.Attach(soon(t), opts.Socket, "x", dev)), share.ErrRefused, "x has parts now")
+		require.ErrorIs(t, errOf(share.Attach(soon(t), opts.Socket, "x", dev, nil)), share.ErrRefused, "x has parts now")
 		requireBytes(t, attach(t, c, dev, "x")[0], 2)
 	}
 	require.ErrorIs(t, errOf(other.Resume(soon(t))), share.ErrRefused, "its process has the lease that it had lost")

@@ -58,12 +58,12 @@ func TestListIsNoLease(t *testing.T) {
 	c := dialled(t, s.opts.Socket)
 	put(t, c, dev, "x", 1)
 	for range 3 {
-		offers := ok(share.List(soon(t), s.opts.Socket))(t)
+		offers := ok(share.List(soon(t), s.opts.Socket, nil))(t)
 		require.Len(t, offers, 1)
 	}
 	letGoOf(t, attach(t, c, dev, "x"))
 	require.NoError(t, c.Drain(soon(t), "x", true))
-	offers := ok(share.List(soon(t), s.opts.Socket))(t)
+	offers := ok(share.List(soon(t), s.opts.Socket, nil))(t)
 	require.Empty(t, offers, "what nobody can attach to")
 	require.NotContains(t, scraped(s), `gpufd_keeper_refusals_total{socket="readers",reason="draining"}`)
 }

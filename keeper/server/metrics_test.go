@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
@@ -51,9 +52,9 @@ func TestCountsOutliveAKeeper(t *testing.T) {
 		put(t, c, dev, name, 1)
 	}
 	attach(t, c, dev, "a")
-	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "nothing", dev)), share.ErrRefused)
+	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "nothing", dev, nil)), share.ErrRefused)
 	require.NoError(t, c.Drain(soon(t), "a", true))
-	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "a", dev)), share.ErrRefused)
+	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "a", dev, nil)), share.ErrRefused)
 	_, err := c.Stat(soon(t), "nothing")
 	requireCode(t, "not-found", err)
 	want := map[string]string{
@@ -155,7 +156,7 @@ func TestFenceWaits(t *testing.T) {
 	require.Equal(t, uint64(small), gone.Bytes)
 	require.Len(t, gone.Holders, 1)
 	h := gone.Holders[0]
-	require.Equal(t, []any{int32(cmd.Process.Pid), share.ReadOnly, false, true}, []any{h.PID, h.Access, h.Fenced, h.Revoked})
+	require.Equal(t, []any{int32(cmd.Process.Pid), cu.ReadOnly, false, true}, []any{h.PID, h.Access, h.Fenced, h.Revoked})
 	require.Equal(t, "0", scraped(s)["gpufd_keeper_leases"])
 	require.NoError(t, s.Close())
 	s = opened(t, s.opts)
@@ -184,7 +185,7 @@ func deafReader() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if _, err := share.Attach(ctx, os.Getenv(socketEnv), "a", drv.Devices()[0]); err != nil {
+	if _, err := share.Attach(ctx, os.Getenv(socketEnv), "a", drv.Devices()[0], nil); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, os.Stdin)

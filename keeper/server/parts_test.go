@@ -39,7 +39,7 @@ func TestNameWithPartsIsNotWaitedFor(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "w", 1)
 	last := error(nil)
-	for att, err := range share.Follow(soon(t), s.opts.Socket, "w", dev) {
+	for att, err := range share.Follow(soon(t), s.opts.Socket, "w", dev, nil) {
 		if last = err; err != nil {
 			break
 		}
@@ -47,10 +47,10 @@ func TestNameWithPartsIsNotWaitedFor(t *testing.T) {
 		<-att.Context().Done()
 	}
 	requireParts(t, last)
-	_, err := share.Attach(soon(t), s.opts.Socket, "w", dev)
+	_, err := share.Attach(soon(t), s.opts.Socket, "w", dev, nil)
 	requireParts(t, err)
 
-	_, err = share.Attach(soon(t), s.opts.Socket, "w/2", dev)
+	_, err = share.Attach(soon(t), s.opts.Socket, "w/2", dev, nil)
 	var no *share.RefusalError
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, share.RefusedName, no.Code, "what the name does not have may come")

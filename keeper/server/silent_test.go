@@ -255,7 +255,7 @@ func TestQuotasAreLowered(t *testing.T) {
 	for i, name := range []string{"q-a", "q-b"} {
 		again := ok(held[i].Resume(soon(t)))(t)
 		eventually(t, c, name, func(i keeper.Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
-		require.ErrorIs(t, errOf(share.Attach(soon(t), c.socket, []string{"q-b", "q-a"}[i], dev)), share.ErrRefused, "one lease is allowed")
+		require.ErrorIs(t, errOf(share.Attach(soon(t), c.socket, []string{"q-b", "q-a"}[i], dev, nil)), share.ErrRefused, "one lease is allowed")
 		require.NoError(t, again.Close())
 		eventually(t, c, name, func(i keeper.Info) bool { return len(i.Holders) == 0 })
 	}

@@ -193,14 +193,14 @@ func calls(t *testing.T) map[string]call {
 	segments := []vmm.FileRange{{File: file, Size: 4096}}
 
 	// A server with an offer, a lease and its end here.
-	srv, err := share.Listen(path("share"))
+	srv, err := share.Listen(path("share"), nil)
 	require.NoError(t, err)
 	closing(srv)
 	leases := make(chan *share.Lease, 8)
-	_, err = srv.Offer("w", buf, share.OnLease(func(l *share.Lease) { leases <- l }))
+	_, err = srv.Offer("w", buf, &share.OfferOptions{OnLease: func(l *share.Lease) { leases <- l }})
 	require.NoError(t, err)
 	attach := func() *share.Attachment {
-		att, err := share.Attach(bg, srv.Path(), "w", dev)
+		att, err := share.Attach(bg, srv.Path(), "w", dev, nil)
 		require.NoError(t, err)
 		closing(att)
 		return att
@@ -213,7 +213,7 @@ func calls(t *testing.T) map[string]call {
 	counter, err := share.NewCounter(c, buf, 0)
 	require.NoError(t, err)
 	closing(counter)
-	pending, err := srv.Offer("pending", buf, share.WithPending())
+	pending, err := srv.Offer("pending", buf, &share.OfferOptions{Pending: true})
 	require.NoError(t, err)
 
 	// A channel with a frame.
@@ -247,11 +247,11 @@ func calls(t *testing.T) map[string]call {
 		"sock.Conn.WaitHangup":   func(ctx context.Context) error { return near.WaitHangup(ctx) },
 		"sock.Process.Wait":      self.Wait,
 
-		"share.Attach":   func(ctx context.Context) error { return result(share.Attach(ctx, srv.Path(), "w", dev)) },
-		"share.List":     func(ctx context.Context) error { return result(share.List(ctx, srv.Path())) },
-		"share.TakeOver": func(ctx context.Context) error { return result(share.TakeOver(ctx, near, path("other"))) },
+		"share.Attach":   func(ctx context.Context) error { return result(share.Attach(ctx, srv.Path(), "w", dev, nil)) },
+		"share.List":     func(ctx context.Context) error { return result(share.List(ctx, srv.Path(), nil)) },
+		"share.TakeOver": func(ctx context.Context) error { return result(share.TakeOver(ctx, near, path("other"), nil)) },
 		"share.Follow": func(ctx context.Context) (last error) {
-			for _, err := range share.Follow(ctx, srv.Path(), "w", dev) {
+			for _, err := range share.Follow(ctx, srv.Path(), "w", dev, nil) {
 				last = err
 			}
 			return last

@@ -24,7 +24,7 @@ import (
 // zeros are zero values of all exported types that have methods.
 var zeros = []any{
 	new(sock.Conn), new(sock.Error), new(sock.Listener), new(sock.Peer), new(sock.Policy), new(sock.Process), new(sock.Record), new(sock.RefusedError),
-	new(share.AccessOption), new(share.Attachment), new(share.Counter), new(share.Descriptors), new(share.EventKind), new(share.Fence), new(share.FenceError), new(share.InUseError), new(share.Lease),
+	new(share.Attachment), new(share.Counter), new(share.Descriptors), new(share.EventKind), new(share.Fence), new(share.FenceError), new(share.InUseError), new(share.Lease),
 	new(share.Legacy), new(share.LostError), new(share.Offer), new(share.OfferInfo), new(share.RefusalError), new(share.Server),
 	new(share.StillOpenError), new(share.VerdictError),
 	new(channel.Frame), new(channel.LostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),

@@ -110,10 +110,10 @@ func TestTerminalShowsHowMuchIsFilled(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	socket := programs.NewScene(t).Socket
-	srv, err := share.Listen(socket)
+	srv, err := share.Listen(socket, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, srv.Close()) }()
-	offer, err := srv.Offer(cli.OfferName, nil, share.WithPending())
+	offer, err := srv.Offer(cli.OfferName, nil, &share.OfferOptions{Pending: true})
 	require.NoError(t, err)
 	offer.ReportProgress(1<<20, 4<<20)
 	term := newTerminal(t, 100)

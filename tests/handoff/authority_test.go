@@ -209,9 +209,9 @@ func TestFault59_Connections(t *testing.T) {
 	} {
 		t.Run(c.flag, func(t *testing.T) {
 			s, producer := serving(t, "-consumers", "0", c.flag, "2")
-			held := []*share.Attachment{s.MustAttach(), s.MustAttach()}
+			held := []*share.Attachment{s.MustAttach(share.AttachOptions{}), s.MustAttach(share.AttachOptions{})}
 			for range 3 {
-				_, err := s.Attach()
+				_, err := s.Attach(share.AttachOptions{})
 				var no *share.RefusalError
 				require.ErrorAs(t, err, &no)
 				require.Equal(t, share.RefusalError{Code: share.RefusedBusy, Text: c.says}, *no)

@@ -39,9 +39,9 @@ func TestMain(m *testing.M) {
 			return nil
 		},
 		childReceived: func() error {
-			return hold(share.OnReceived(func(share.OfferInfo, []*os.File) { stay() }))
+			return hold(share.AttachOptions{OnReceived: func(share.OfferInfo, []*os.File) { stay() }})
 		},
-		childMapped: func() error { return hold() },
+		childMapped: func() error { return hold(share.AttachOptions{}) },
 		childHoards: hoard,
 	})
 }
@@ -65,10 +65,10 @@ func hoard() error {
 }
 
 // hold attaches at the socket of the first argument and stays, for the test to kill it.
-func hold(opts ...share.AttachOption) error {
+func hold(opts share.AttachOptions) error {
 	drv := testenv.Got(cutest.Open())
 	dev := testenv.Got(drv.Device(0))
-	att := testenv.Got(share.Attach(context.Background(), os.Args[1], cli.OfferName, dev, opts...))
+	att := testenv.Got(share.Attach(context.Background(), os.Args[1], cli.OfferName, dev, &opts))
 	defer att.Close()
 	stay()
 	return nil

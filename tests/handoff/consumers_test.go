@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/tests/internal/programs"
 
 	"github.com/stretchr/testify/require"
@@ -86,7 +87,7 @@ func TestSignalTellsConsumers(t *testing.T) {
 func TestTooManyConsumers(t *testing.T) {
 	programs.Parallel(t)
 	s, producer := serving(t, "-consumers", "1")
-	att := s.MustAttach()
+	att := s.MustAttach(share.AttachOptions{})
 	s.Consumer().Fails(1, "has all it waits for: ")
 	programs.Report(t, att, nil)
 	producer.Succeeds()

@@ -40,9 +40,9 @@ func TestFileIsCutOff(t *testing.T) {
 			buf := ok(vmm.New(cutest.Device(t), 4*programs.MiB))(t)
 			_, files, err := buf.Export()
 			require.NoError(t, err)
-			srv := ok(share.Listen(s.Socket))(t)
+			srv := ok(share.Listen(s.Socket, nil))(t)
 			meta := pattern.Meta{Count: pattern.Count(4 * programs.MiB)}
-			offer := ok(srv.Offer(cli.OfferName, buf, share.WithPending(), share.WithData(meta.Encode()), share.WithLeases(1)))(t)
+			offer := ok(srv.Offer(cli.OfferName, buf, &share.OfferOptions{Pending: true, Data: meta.Encode(), MaxConsumers: 1}))(t)
 			consumer := s.Consumer("-verify", way)
 			awaitMapped(t, consumer.PID(), files[0])
 			require.NoError(t, files[0].Truncate(int64(programs.MiB)))

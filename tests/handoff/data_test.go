@@ -121,7 +121,7 @@ func TestFlipBesideTheData(t *testing.T) {
 func TestReadOnlyCannotWrite(t *testing.T) {
 	programs.Parallel(t)
 	s, producer := serving(t, "-access", "rw", "-consumers", "2")
-	att := s.MustAttach()
+	att := s.MustAttach(share.AttachOptions{})
 	requireReadOnly(t, att)
 	programs.Report(t, att, nil)
 	s.Consumer().Succeeds()

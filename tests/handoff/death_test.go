@@ -52,7 +52,7 @@ func TestFault2_ProducerDiesAfterSending(t *testing.T) {
 	s := programs.NewScene(t)
 	const size = 5*programs.MiB + 3
 	producer := s.Serving("-size", programs.Decimal(size), "-chunk", "2MiB")
-	att := ok(s.Attach(share.OnReceived(func(share.OfferInfo, []*os.File) { s.Kill(producer) })))(t)
+	att := ok(s.Attach(share.AttachOptions{OnReceived: func(share.OfferInfo, []*os.File) { s.Kill(producer) }}))(t)
 	requireOrphaned(t, att)
 	programs.RequirePattern(t, att.Buffer().Device(), att.Buffer().Ptr(), size)
 	require.NoError(t, att.Close())
@@ -77,7 +77,7 @@ func TestFault3_ProducerDiesAfterMapping(t *testing.T) {
 	s := programs.NewScene(t)
 	free := programs.FreeMemory(t)
 	producer := s.Serving("-size", "3MiB")
-	att := ok(s.Attach())(t)
+	att := ok(s.Attach(share.AttachOptions{}))(t)
 	s.Kill(producer)
 	requireOrphaned(t, att)
 	dev := att.Buffer().Device()
@@ -194,7 +194,7 @@ func TestFault16_Exec(t *testing.T) {
 	_, files, err := buf.Export()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, sock.CloseFiles(files)) }()
-	srv := ok(share.Listen(s.Socket))(t)
+	srv := ok(share.Listen(s.Socket, nil))(t)
 	defer func() { require.NoError(t, srv.Close()) }()
 	mustAttachElsewhere(s, t)
 
@@ -215,7 +215,7 @@ func TestFault16_Exec(t *testing.T) {
 func mustAttachElsewhere(s *programs.Scene, t *testing.T) {
 	other := programs.NewScene(t)
 	producer := other.Serving()
-	att := ok(other.Attach())(t)
+	att := ok(other.Attach(share.AttachOptions{}))(t)
 	t.Cleanup(func() {
 		programs.Report(t, att, nil)
 		require.NoError(t, att.Close())

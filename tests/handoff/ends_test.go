@@ -91,7 +91,7 @@ func TestNobodyReads(t *testing.T) {
 // consume attaches from this process, and reports that nothing is wrong.
 func consume(s *programs.Scene, t testing.TB) {
 	t.Helper()
-	att := ok(s.Attach())(t)
+	att := ok(s.Attach(share.AttachOptions{}))(t)
 	programs.Report(t, att, nil)
 	require.NoError(t, att.Close())
 }
@@ -110,7 +110,7 @@ func TestReaderIsGone(t *testing.T) {
 			programs.Eventually(t, func() bool { _, err := os.Stat(s.Socket); return err == nil }, "no socket")
 			awaitLine(t, bufio.NewScanner(out), map[string]string{"text": "Waiting for consumer", "json": `"event":"waiting"`}[name])
 			require.NoError(t, out.Close())
-			_, err := s.Attach(share.WithAccess(cu.ReadWrite)) // it is refused, which is a line
+			_, err := s.Attach(share.AttachOptions{Access: cu.ReadWrite}) // it is refused, which is a line
 			require.Error(t, err)
 			producer.Fails(1, "writing the output: ", "broken pipe")
 			require.Empty(t, s.Listing())

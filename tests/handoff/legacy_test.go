@@ -204,7 +204,7 @@ func TestFault2and9_LegacyProducerDies(t *testing.T) {
 		programs.Parallel(t)
 		s := programs.Meeting(t)
 		producer := s.Serving("-handle", "legacy")
-		_, err := s.Attach(share.OnReceived(func(share.OfferInfo, []*os.File) { s.Kill(producer) }))
+		_, err := s.Attach(share.AttachOptions{OnReceived: func(share.OfferInfo, []*os.File) { s.Kill(producer) }})
 		require.Equal(t, 4, cli.ExitCode(err), err)
 		s.Reclaimed()
 	})

@@ -29,7 +29,7 @@ func TestFault18_PeerDiesBeforeItWrites(t *testing.T) {
 func waitForTheDead(t *testing.T, s *programs.Scene) {
 	t.Helper()
 	producer := s.Serving("-access", "rw")
-	att := ok(s.Attach(share.WithAccess(share.ReadWrite)))(t)
+	att := ok(s.Attach(share.AttachOptions{Access: cu.ReadWrite}))(t)
 	ctx := ok(att.Buffer().Device().PrimaryContext())(t)
 	waits, writes := newStream(t, ctx), newStream(t, ctx)
 	free := func() error { return writes.WriteValue32(att.Buffer().Ptr(), 1, cu.WriteDefault) }

@@ -152,15 +152,14 @@ func TestFault66_FillThatIsNotLaunched(t *testing.T) {
 // offer offers buf from this process until stop is called, and sends each consumer's verdict.
 func offer(s *programs.Scene, buf *vmm.Buffer, meta pattern.Meta) (ends <-chan error, stop func()) {
 	s.T.Helper()
-	srv, err := share.Listen(s.Socket)
+	srv, err := share.Listen(s.Socket, nil)
 	require.NoError(s.T, err)
 	ended := make(chan error, 10)
-	_, err = srv.Offer(cli.OfferName, buf, share.WithData(meta.Encode()), share.WithVerdict(),
-		share.OnEvent(func(e share.Event) {
-			if e.Kind == share.Ended {
-				ended <- e.Err
-			}
-		}))
+	_, err = srv.Offer(cli.OfferName, buf, &share.OfferOptions{Data: meta.Encode(), Verdict: true, OnEvent: func(e share.Event) {
+		if e.Kind == share.Ended {
+			ended <- e.Err
+		}
+	}})
 	require.NoError(s.T, err)
 	return ended, func() { require.NoError(s.T, srv.Close()) }
 }

@@ -90,13 +90,13 @@ func (p *turner) counters(control *vmm.Buffer) (zero, one *share.Counter) {
 
 // offering serves a buffer until the test ends. It returns when the offer stands: until then
 // Offer waits for queued work, which may itself wait for a counter.
-func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ...share.OfferOption) *vmm.Buffer {
+func offering(t *testing.T, srv *share.Server, name string, size uint64, data ...byte) *vmm.Buffer {
 	t.Helper()
 	buf := ok(vmm.New(cutest.Device(t), size))(t)
 	ctx := cutest.Context(t, cutest.Device(t))
 	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), size))
 	require.NoError(t, ctx.Synchronize(t.Context()))
-	offer := ok(srv.Offer(name, buf, append(opts, share.WithAccess(share.ReadWrite), share.WithPending())...))(t)
+	offer := ok(srv.Offer(name, buf, &share.OfferOptions{Access: cu.ReadWrite, Pending: true, Data: data}))(t)
 	require.NoError(t, offer.Publish(t.Context()))
 	t.Cleanup(func() { require.NoError(t, errors.Join(offer.Close(), buf.Close())) })
 	return buf
@@ -105,7 +105,7 @@ func offering(t *testing.T, srv *share.Server, name string, size uint64, opts ..
 // listening is a server of this process' on the scene's socket.
 func listening(s *programs.Scene) *share.Server {
 	s.T.Helper()
-	srv, err := share.Listen(s.Socket)
+	srv, err := share.Listen(s.Socket, nil)
 	require.NoError(s.T, err)
 	s.T.Cleanup(func() { require.NoError(s.T, srv.Close()) })
 	return srv
@@ -159,7 +159,7 @@ func attachTo(t *testing.T, socket, name string) *share.Attachment {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), programs.Patience)
 	defer cancel()
-	att := ok(share.Attach(ctx, socket, name, cutest.Device(t), share.WithAccess(share.ReadWrite)))(t)
+	att := ok(share.Attach(ctx, socket, name, cutest.Device(t), &share.AttachOptions{Access: cu.ReadWrite}))(t)
 	t.Cleanup(func() { require.NoError(t, att.Close()) })
 	return att
 }
@@ -223,7 +223,7 @@ func TestInteropIPCEventSoftware(t *testing.T) {
 	}
 	pyTurns.command(t)
 	s := programs.Meeting(t)
-	offering(t, listening(s), "data", turnSize, share.WithData(make([]byte, 64)))
+	offering(t, listening(s), "data", turnSize, make([]byte, 64)...)
 	startPeer(s, pyTurns, "attach", "-by", "event").Fails(3, "IPC events of the software driver are for its own processes", "order by a counter")
 	startPeer(s, pyTurns, "offer", "-by", "event").Fails(2, "--by event is for attach")
 }
@@ -239,7 +239,7 @@ func TestInteropIPCEvent(t *testing.T) {
 	ours := ok(ctx.NewEvent(cu.EventInterprocess | cu.EventDisableTiming))(t)
 	h := ok(ours.IPCHandle())(t)
 	defer func() { require.NoError(t, ours.Close()) }()
-	data := offering(t, listening(s), "data", turnSize, share.WithData(h[:]))
+	data := offering(t, listening(s), "data", turnSize, h[:]...)
 	p := newTurner(t, data.Ptr())
 	py := startPeer(s, pyTurns, "attach", "-by", "event", "-turns", "20")
 	var theirs cu.IPCEventHandle

@@ -272,8 +272,8 @@ func (st *stage) look(att *share.Attachment) error {
 }
 
 // handOver attaches, verifies, reports and leaves.
-func (st *stage) handOver(ctx context.Context, socket string, opts ...share.AttachOption) error {
-	att, err := share.Attach(ctx, socket, cli.OfferName, st.dev, opts...)
+func (st *stage) handOver(ctx context.Context, socket string) error {
+	att, err := share.Attach(ctx, socket, cli.OfferName, st.dev, nil)
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func handOffs(p *programs.Process, s *programs.Scene, n int) {
 	t := s.T
 	t.Helper()
 	for i := range n {
-		att, err := s.Attach(share.WithAnyDevice())
+		att, err := s.Attach(share.AttachOptions{AnyDevice: true})
 		require.NoError(t, err)
 		if i%50 == 0 {
 			programs.RequirePattern(t, att.Buffer().Device(), att.Buffer().Ptr(), 3*programs.MiB)

@@ -57,7 +57,7 @@ func (st *stage) attachMany(do task) (atts []*share.Attachment, err error) {
 	results := make(chan result)
 	for range do.Count {
 		go func() {
-			att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev)
+			att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev, nil)
 			results <- result{att, err}
 		}()
 	}

@@ -21,20 +21,20 @@ func serve(do task) error {
 	testenv.Must(st.fill(buf, offerSize, do.Salt))
 	var counts tally
 	plant := plants[do.What]
-	srv := testenv.Got(share.Listen(do.Socket, share.WithTimeout(do.Timeout), share.OnRefused(func(peer sock.Peer, err error) {
+	srv := testenv.Got(share.Listen(do.Socket, &share.ListenOptions{Timeout: do.Timeout, OnRefused: func(peer sock.Peer, err error) {
 		e := share.Event{Kind: peerRefused, Peer: peer, Err: err}
 		counts.note(e)
 		if plant != nil {
 			plant(st, buf, e)
 		}
-	})))
+	}}))
 	observe := func(e share.Event) {
 		counts.note(e)
 		if plant != nil {
 			plant(st, buf, e)
 		}
 	}
-	offer := testenv.Got(srv.Offer(cli.OfferName, buf, offered(do.Salt, observe)...))
+	offer := testenv.Got(srv.Offer(cli.OfferName, buf, offered(do.Salt, observe)))
 	err := obey(func(context.Context) error { return nil }, counts.all)
 	return errors.Join(err, offer.Close(), srv.Close(), buf.Close(), st.close())
 }
@@ -43,9 +43,9 @@ func serve(do task) error {
 const peerRefused share.EventKind = 100
 
 // offered are the options of a child's offer.
-func offered(salt uint32, observe func(share.Event)) []share.OfferOption {
+func offered(salt uint32, observe func(share.Event)) *share.OfferOptions {
 	meta := pattern.Meta{Count: pattern.Count(offerSize), Salt: salt}
-	return []share.OfferOption{share.WithData(meta.Encode()), share.WithVerdict(), share.OnEvent(observe)}
+	return &share.OfferOptions{Data: meta.Encode(), Verdict: true, OnEvent: observe}
 }
 
 // Counters of a producer, beside the kinds of events.
@@ -151,13 +151,12 @@ func (st *stage) consumeHalf(do task) error {
 		}
 	}
 	att := testenv.Got(share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev,
-		share.OnConnected(func(sock.Peer) { at(dieConnected) }),
-		share.OnReceived(func(share.OfferInfo, []*os.File) {
+		&share.AttachOptions{OnConnected: func(sock.Peer) { at(dieConnected) }, OnReceived: func(share.OfferInfo, []*os.File) {
 			at(dieReceived)
 			if do.What == dieImporting {
 				time.AfterFunc(time.Duration(do.Count%4)*50*time.Microsecond, die)
 			}
-		})))
+		}}))
 	at(dieMapped)
 	time.AfterFunc(do.After, die)
 	for do.What == dieVerifying {
@@ -180,15 +179,17 @@ const (
 // to die at it ends when there are no more orders.
 func produceAndDie(do task) error {
 	st := testenv.Got(openStage())
-	srv := testenv.Got(share.Listen(do.Socket))
+	srv := testenv.Got(share.Listen(do.Socket, nil))
 	if do.What == dieListening {
 		die()
 	}
-	offer := testenv.Got(srv.Offer(cli.OfferName, nil, append(offered(do.Salt, func(e share.Event) {
+	opts := offered(do.Salt, func(e share.Event) {
 		if e.Kind.String() == do.What && e.Lease >= do.Count {
 			die()
 		}
-	}), share.WithPending())...))
+	})
+	opts.Pending = true
+	offer := testenv.Got(srv.Offer(cli.OfferName, nil, opts))
 	if do.What == dieExpecting {
 		time.AfterFunc(do.After, die)
 		select {}

@@ -62,7 +62,7 @@ type requestServer struct {
 
 // follow takes each version until ctx ends.
 func (r *requestServer) follow(ctx context.Context, socket string, dev *cu.Device) error {
-	for att, err := range share.Follow(ctx, socket, "w", dev) {
+	for att, err := range share.Follow(ctx, socket, "w", dev, nil) {
 		if err != nil {
 			return err
 		}

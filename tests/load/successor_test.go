@@ -35,7 +35,7 @@ func succeedProducer(do task) error {
 		return err
 	}
 	data := strconv.AppendInt(nil, int64(os.Getpid()), 10)
-	offer := testenv.Got(srv.Offer(cli.OfferName, buf, share.WithData(data)))
+	offer := testenv.Got(srv.Offer(cli.OfferName, buf, &share.OfferOptions{Data: data}))
 	fmt.Println("serving")
 	err = handOverTo(do, successor, srv, offer)
 	return errors.Join(err, srv.Close(), successor.Close(), closeMemory(), st.close())
@@ -51,12 +51,12 @@ func (st *stage) succeed(do task) (*share.Server, *vmm.Buffer, func() error, err
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		srv, err := share.Listen(do.Socket)
+		srv, err := share.Listen(do.Socket, nil)
 		return srv, buf, buf.Close, errors.Join(err, st.fill(buf, buf.Size(), do.Salt))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), do.Timeout)
 	defer cancel()
-	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev, share.WithReoffer())
+	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev, &share.AttachOptions{Reoffer: true})
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -64,7 +64,7 @@ func (st *stage) succeed(do task) (*share.Server, *vmm.Buffer, func() error, err
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	srv, err := share.TakeOver(ctx, from, do.Socket)
+	srv, err := share.TakeOver(ctx, from, do.Socket, nil)
 	return srv, att.Buffer(), att.Close, errors.Join(err, from.Close())
 }
 
@@ -118,7 +118,7 @@ func checkOwner(do task) error {
 func (st *stage) checkOnce(do task) error {
 	ctx, cancel := context.WithTimeout(context.Background(), do.Timeout)
 	defer cancel()
-	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev)
+	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev, nil)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func TestFault85_UpgradeUnderLoad(t *testing.T) {
 		do.Count++
 		next := child(s, actSuccessor, do)
 		next.WaitLine("serving")
-		att, err := share.Attach(t.Context(), s.Socket, cli.OfferName, dev)
+		att, err := share.Attach(t.Context(), s.Socket, cli.OfferName, dev, nil)
 		require.NoError(t, err)
 		require.EqualValues(t, next.PID(), att.Offer().Producer.PID)
 		require.NoError(t, dismiss(successor))

@@ -35,7 +35,7 @@ func follow(do task) error {
 func (st *stage) followOne(over context.Context, do task) error {
 	ctx, cancel := context.WithTimeout(context.Background(), do.Timeout)
 	defer cancel()
-	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev)
+	att, err := share.Attach(ctx, do.Socket, cli.OfferName, st.dev, nil)
 	if errors.Is(err, share.ErrSuperseded) {
 		return nil // it took longer than the grace period
 	}
@@ -82,9 +82,9 @@ const swapSize = 64 * programs.KiB
 func newSwapper(t *testing.T, s *programs.Scene, buffers int) *swapper {
 	t.Helper()
 	dev := cutest.Device(t)
-	srv, err := share.Listen(s.Socket)
+	srv, err := share.Listen(s.Socket, nil)
 	require.NoError(t, err)
-	first, err := srv.Offer(cli.OfferName, nil, share.WithPending()) // those who come early wait
+	first, err := srv.Offer(cli.OfferName, nil, &share.OfferOptions{Pending: true}) // those who come early wait
 	require.NoError(t, err)
 	w := &swapper{t: t, st: &stage{dev: dev, ctx: cutest.Context(t, dev)}, current: first, free: make(chan *vmm.Buffer, buffers)}
 	for range buffers {
@@ -104,7 +104,7 @@ func newSwapper(t *testing.T, s *programs.Scene, buffers int) *swapper {
 
 // swap puts up the next version, in a buffer that nobody has any more, and returns when
 // a consumer has come for it.
-func (w *swapper) swap(opts ...share.OfferOption) {
+func (w *swapper) swap(grace time.Duration) {
 	w.t.Helper()
 	var buf *vmm.Buffer
 	select {
@@ -116,12 +116,12 @@ func (w *swapper) swap(opts ...share.OfferOption) {
 	require.NoError(w.t, w.st.fill(buf, swapSize, w.salt))
 	meta := pattern.Meta{Count: pattern.Count(swapSize), Salt: w.salt}
 	taken := make(chan struct{})
-	opts = append(opts, share.WithData(meta.Encode()), share.OnLease(func(l *share.Lease) {
+	opts := &share.OfferOptions{Grace: grace, Data: meta.Encode(), OnLease: func(l *share.Lease) {
 		if l.Number() == 1 {
 			close(taken)
 		}
-	}))
-	offer, err := w.current.Supersede(buf, opts...)
+	}}
+	offer, err := w.current.Supersede(buf, opts)
 	require.NoError(w.t, err)
 	w.current = offer
 	w.offers.Go(func() {
@@ -161,7 +161,7 @@ func TestFault80_SwapUnderConsumers(t *testing.T) {
 		case swaps / 2:
 			followers["2"].Stop()
 		}
-		w.swap(share.WithGrace(500 * time.Millisecond))
+		w.swap(500 * time.Millisecond)
 	}
 	programs.Within(t, 20*time.Second, func() bool { return len(w.free) == cap(w.free)-1 }, "a stopped consumer keeps a version for ever")
 	followers["2"].Kill() // what it has mapped may have been written again

@@ -43,7 +43,7 @@ again:
 // writeForEver is killed while its kernel writes, on device number do.Count.
 func writeForEver(do task) error {
 	st := testenv.Got(openStageOn(do.Count))
-	att := testenv.Got(share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev, share.WithAccess(share.ReadWrite), share.WithPeerAccess()))
+	att := testenv.Got(share.Attach(context.Background(), do.Socket, cli.OfferName, st.dev, &share.AttachOptions{Access: cu.ReadWrite, PeerAccess: true}))
 	mod := testenv.Got(st.ctx.LoadModule([]byte(endlessKernel)))
 	kernel := testenv.Got(mod.Function("endless"))
 	stream := testenv.Got(st.ctx.NewStream())
@@ -57,7 +57,7 @@ func writeForEver(do task) error {
 // became of its writing.
 func judgeWriters(do task) error {
 	st := testenv.Got(openStage())
-	srv, err := share.Listen(do.Socket)
+	srv, err := share.Listen(do.Socket, nil)
 	if err != nil {
 		return errors.Join(err, st.close())
 	}
@@ -82,8 +82,7 @@ func (st *stage) judge(srv *share.Server, n int) error {
 	limit, cancel := context.WithTimeout(context.Background(), programs.Patience)
 	defer cancel()
 	leases := make(chan *share.Lease, 1)
-	offer, err := srv.Offer(cli.OfferName, buf, share.WithAccess(share.ReadWrite), share.WithLeases(1),
-		share.WithFence(share.Fenced, programs.Patience), share.OnLease(func(l *share.Lease) { leases <- l }))
+	offer, err := srv.Offer(cli.OfferName, buf, &share.OfferOptions{Access: cu.ReadWrite, MaxConsumers: 1, Fence: share.Fenced, FenceTimeout: programs.Patience, OnLease: func(l *share.Lease) { leases <- l }})
 	if err != nil {
 		return errors.Join(err, buf.Close())
 	}

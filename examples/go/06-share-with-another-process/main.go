@@ -50,7 +50,7 @@ func produce(dev *cu.Device, ctx *cu.Context) (err error) {
 	defer lesson.Close(&err, srv)
 	fmt.Println("producer: offers 4 numbers")
 	var lease *share.Lease // ends with the consumer's verdict: a bad one, or none, is its error
-	offer, err := srv.Offer("weights", buf, share.WithVerdict(), share.OnLease(func(l *share.Lease) { lease = l }))
+	offer, err := srv.Offer("weights", buf, &share.OfferOptions{Verdict: true, OnLease: func(l *share.Lease) { lease = l }})
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func produce(dev *cu.Device, ctx *cu.Context) (err error) {
 func consume(dev *cu.Device, ctx *cu.Context) (err error) {
 	wait, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	att, err := share.Attach(wait, os.Args[1], "weights", dev)
+	att, err := share.Attach(wait, os.Args[1], "weights", dev, nil)
 	if err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func rights(dev *cu.Device, ctx *cu.Context) (err error) {
 		return err
 	}
 
-	err = attach(buf, share.ReadOnly, share.ReadOnly, func(p cu.DevicePtr) error {
+	err = attach(buf, cu.ReadOnly, cu.ReadOnly, func(p cu.DevicePtr) error {
 		err := cu.CopyToHost(ctx, numbers, p)
 		fmt.Println("a reader reads", numbers)
 		var refused *cu.Error
@@ -46,10 +46,10 @@ func rights(dev *cu.Device, ctx *cu.Context) (err error) {
 		return err
 	})
 	write := func(p cu.DevicePtr) error { return cu.CopyToDevice(ctx, p, []uint64{9}) }
-	refused := attach(buf, share.ReadOnly, share.ReadWrite, write)
+	refused := attach(buf, cu.ReadOnly, cu.ReadWrite, write)
 	fmt.Println("a writer is refused:", errors.Is(refused, share.ErrRefused))
 
-	err = errors.Join(err, attach(buf, share.ReadWrite, share.ReadWrite, write), cu.CopyToHost(ctx, numbers, buf.Ptr()))
+	err = errors.Join(err, attach(buf, cu.ReadWrite, cu.ReadWrite, write), cu.CopyToHost(ctx, numbers, buf.Ptr()))
 	fmt.Println("offered for writing, it writes: the producer sees", numbers)
 	return err
 }
@@ -61,10 +61,10 @@ func attach(buf *vmm.Buffer, offer, want cu.Access, use func(cu.DevicePtr) error
 	if err != nil {
 		return err
 	}
-	if _, err := srv.Offer("numbers", buf, share.WithAccess(offer)); err != nil {
+	if _, err := srv.Offer("numbers", buf, &share.OfferOptions{Access: offer}); err != nil {
 		return errors.Join(err, srv.Close())
 	}
-	att, err := share.Attach(context.Background(), srv.Path(), "numbers", buf.Device(), share.WithAccess(want))
+	att, err := share.Attach(context.Background(), srv.Path(), "numbers", buf.Device(), &share.AttachOptions{Access: want})
 	if err == nil {
 		err = errors.Join(use(att.Ptr()), att.Close())
 	}

@@ -45,7 +45,7 @@ func main() {
 
 // write opens a channel and a socket of that name while f runs.
 func write(wait context.Context, ctx *cu.Context, dir, name string, f func(*channel.Writer) error) (err error) {
-	srv, err := share.Listen(filepath.Join(dir, name))
+	srv, err := share.Listen(filepath.Join(dir, name), nil)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func Listen() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv, err := share.Listen(filepath.Join(dir, "socket"))
+	srv, err := share.Listen(filepath.Join(dir, "socket"), nil)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

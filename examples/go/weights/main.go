@@ -37,7 +37,7 @@ func main() {
 		case "upgrade": // started by handOver
 			err = d.takeOver(socket)
 		default:
-			d.srv, err = share.Listen(socket)
+			d.srv, err = share.Listen(socket, nil)
 		}
 		if err == nil {
 			d.run()
@@ -82,18 +82,18 @@ func (d *daemon) load(text string) error {
 	if err != nil {
 		return errors.Join(err, buf.Close())
 	}
-	return d.offer(buf, buf)
+	return d.offer(buf, buf, nil)
 }
 
 // offer offers buf instead of what there was, and closes owner when no consumer of this process uses it.
-func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer, opts ...share.OfferOption) error {
-	opts = append(opts, share.WithGrace(patience))
+func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer, onLease func(*share.Lease)) error {
+	opts := &share.OfferOptions{Grace: patience, OnLease: onLease}
 	var next *share.Offer
 	var err error
 	if d.current == nil {
-		next, err = d.srv.Offer("weights", buf, opts...)
+		next, err = d.srv.Offer("weights", buf, opts)
 	} else {
-		next, err = d.current.Supersede(buf, opts...)
+		next, err = d.current.Supersede(buf, opts)
 	}
 	if err != nil {
 		return errors.Join(err, owner.Close())
@@ -142,16 +142,16 @@ func (d *daemon) takeOver(socket string) error {
 		return err
 	}
 	defer from.Close()
-	att, err := share.Attach(wait, socket, "weights", d.dev, share.WithReoffer())
+	att, err := share.Attach(wait, socket, "weights", d.dev, &share.AttachOptions{Reoffer: true})
 	if err != nil {
 		return err
 	}
 	if err = from.Send(wait, []byte("attached")); err == nil {
-		d.srv, err = share.TakeOver(wait, from, socket)
+		d.srv, err = share.TakeOver(wait, from, socket, nil)
 	}
 	if err != nil {
 		return errors.Join(err, att.Close())
 	}
 	greet := func(l *share.Lease) { _ = l.Notify(context.Background(), []byte("upgraded")) }
-	return d.offer(att.Buffer(), att, share.OnLease(greet))
+	return d.offer(att.Buffer(), att, greet)
 }

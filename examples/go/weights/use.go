@@ -11,7 +11,7 @@ import (
 // use prints what is offered and by whom, over and over. A server would load its model
 // from att.Ptr, and serve until att.Context ends: an upgrade of the daemon does not end it.
 func use(socket string, dev *cu.Device, ctx *cu.Context) error {
-	for att, err := range share.Follow(context.Background(), socket, "weights", dev) {
+	for att, err := range share.Follow(context.Background(), socket, "weights", dev, nil) {
 		if err != nil {
 			return err
 		}

@@ -99,22 +99,10 @@ func (c *consumer) enter() (err error) {
 }
 
 func (c *consumer) attach(ctx context.Context) (err error) {
-	opts := []share.AttachOption{
-		share.WithAccess(app.Access(c.access)), share.WithTimeout(c.app.Timeout), share.WithPolicy(c.allow.Policy()),
-		share.OnConnected(c.connected), share.OnReceived(c.received),
-		share.OnProgress(c.heard),
+	opts := &share.AttachOptions{
+		Access: app.Access(c.access), Timeout: c.app.Timeout, Policy: c.allow.Policy(), MaxSize: uint64(c.most), AnyDevice: c.device == "", Legacy: true,
+		OnConnected: c.connected, OnReceived: c.received, OnProgress: c.heard,
 	}
-	if c.most != 0 {
-		opts = append(opts, share.WithMaxSize(uint64(c.most)))
-	}
-	if c.device == "" {
-		opts = append(opts, share.WithAnyDevice())
-	}
-	handles := []share.HandleType{share.HandleLegacy}
-	if c.noVMM == nil {
-		handles = append(handles, share.HandleFD)
-	}
-	opts = append(opts, share.WithHandle(handles...))
 	c.app.Say("connecting", app.Fields{"socket": c.socket}, "Connecting to producer...")
 	c.app.Note("  at %s", c.socket)
 	c.started, c.over = time.Now(), c.waiting(func() string { return "waiting for a producer" })
@@ -169,11 +157,11 @@ const (
 
 // find attaches to the producer once it is there. --timeout bounds the wait for it, and
 // each step after that.
-func (c *consumer) find(ctx context.Context, opts []share.AttachOption) (*share.Attachment, error) {
+func (c *consumer) find(ctx context.Context, opts *share.AttachOptions) (*share.Attachment, error) {
 	late := time.NewTimer(c.app.Timeout)
 	defer late.Stop()
 	for pause := soonest; ; pause = min(2*pause, latest) {
-		att, err := share.Attach(ctx, c.socket, cli.OfferName, c.dev, opts...)
+		att, err := share.Attach(ctx, c.socket, cli.OfferName, c.dev, opts)
 		if !errors.Is(err, sock.ErrNoListener) || errors.Is(err, syscall.ENOTDIR) {
 			return att, err
 		}
@@ -231,9 +219,10 @@ func (c *consumer) received(o share.OfferInfo, files []*os.File) {
 	defer c.waitingForData("waiting for the producer's data")
 	c.app.Step("receive", time.Since(c.started))
 	d := o.Descriptor
-	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, o.Handle().String()
+	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, "fd"
 	if o.Legacy != nil {
-		c.app.Say("received", app.Fields{"handle": o.Handle().String(), "offset": o.Legacy.Offset, "size": d.Size, "allocation": d.ChunkSize},
+		c.app.Result["handle"] = "legacy"
+		c.app.Say("received", app.Fields{"handle": "legacy", "offset": o.Legacy.Offset, "size": d.Size, "allocation": d.ChunkSize},
 			"Received IPC handle: %d bytes, size: %d bytes", len(o.Legacy.Handle), d.Size)
 		return
 	}

@@ -83,7 +83,7 @@ func (p *program) channelWrite(ctx context.Context, name string, f channelWriteF
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	srv, err := cli.Listen(p.socket, func() (*share.Server, error) { return share.Listen(p.socket, share.WithTimeout(p.timeout)) })
+	srv, err := cli.Listen(p.socket, func() (*share.Server, error) { return share.Listen(p.socket, &share.ListenOptions{Timeout: p.timeout}) })
 	if err != nil {
 		return err
 	}

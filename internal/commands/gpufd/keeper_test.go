@@ -280,7 +280,7 @@ func TestDamaged(t *testing.T) {
 	u.write("a", data(1000, 1))
 	u.does("put", "w", "a")
 	dev := cutest.Device(t)
-	att := ok(share.Attach(t.Context(), u.dir+"/s", "w", dev, share.WithAccess(share.ReadWrite)))(t)
+	att := ok(share.Attach(t.Context(), u.dir+"/s", "w", dev, &share.AttachOptions{Access: cu.ReadWrite}))(t)
 	primary := ok(dev.PrimaryContext())(t)
 	require.NoError(t, cu.Fill(primary, att.Ptr(), uint8(9), 10))
 	require.NoError(t, primary.Synchronize(t.Context()))

@@ -101,11 +101,13 @@ func (p *producer) run(ctx context.Context) (err error) {
 
 // expect makes consumers wait for the memory.
 func (p *producer) expect(srv *share.Server, w *watcher) (*share.Offer, error) {
-	opts := []share.OfferOption{share.WithData(p.meta().Encode()), share.WithVerdict(), share.OnEvent(w.see), share.WithLeases(p.consumers), share.WithAccess(app.Access(p.access))}
-	if p.consumers > 0 {
-		opts = append(opts, share.WithIdleTimeout(p.app.Timeout))
+	opts := &share.OfferOptions{
+		Pending: true, Access: app.Access(p.access), Data: p.meta().Encode(), MaxConsumers: p.consumers, Verdict: true, OnEvent: w.see,
 	}
-	return srv.Offer(cli.OfferName, nil, append(opts, share.WithPending())...)
+	if p.consumers > 0 {
+		opts.IdleTimeout = p.app.Timeout
+	}
+	return srv.Offer(cli.OfferName, nil, opts)
 }
 
 // check checks what flag parsing cannot.
@@ -126,9 +128,7 @@ func (p *producer) check() error {
 // listen makes the socket, to which the admitted users can connect.
 func (p *producer) listen(w *watcher) (*share.Server, error) {
 	srv, err := cli.Listen(p.socket, func() (*share.Server, error) {
-		return share.Listen(p.socket, share.WithTimeout(p.app.Timeout),
-			share.WithPolicy(p.allowed.Policy()), share.WithMode(p.allowed.Mode()),
-			share.WithConnections(p.connections), share.WithConnectionsPerPeer(p.perPeer), share.OnRefused(w.refused.see))
+		return share.Listen(p.socket, &share.ListenOptions{Timeout: p.app.Timeout, Policy: p.allowed.Policy(), Mode: p.allowed.Mode(), MaxConnections: p.connections, MaxConnectionsPerPeer: p.perPeer, OnRefused: w.refused.see})
 	})
 	switch {
 	case errors.Is(err, sock.ErrInUse):

@@ -152,18 +152,18 @@ func (s *Scene) Serving(args ...string) *Process {
 }
 
 // Attach attaches this process to the scene's producer, by either kind of handle.
-func (s *Scene) Attach(opts ...share.AttachOption) (*share.Attachment, error) {
+func (s *Scene) Attach(opts share.AttachOptions) (*share.Attachment, error) {
 	s.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)
 	defer cancel()
-	opts = append([]share.AttachOption{share.WithHandle(share.HandleFD, share.HandleLegacy)}, opts...)
-	return share.Attach(ctx, s.Socket, cli.OfferName, cutest.Device(s.T), opts...)
+	opts.Legacy = true
+	return share.Attach(ctx, s.Socket, cli.OfferName, cutest.Device(s.T), &opts)
 }
 
 // MustAttach is attach that works; the attachment ends with the test.
-func (s *Scene) MustAttach(opts ...share.AttachOption) *share.Attachment {
+func (s *Scene) MustAttach(opts share.AttachOptions) *share.Attachment {
 	s.T.Helper()
-	att, err := s.Attach(opts...)
+	att, err := s.Attach(opts)
 	require.NoError(s.T, err)
 	s.T.Cleanup(func() { require.NoError(s.T, att.Close()) })
 	return att
@@ -236,7 +236,7 @@ func (s *Scene) Flipped(size, chunk, offset uint64, bit int, more ...string) *Pr
 		args = append(args, "-chunk", Decimal(chunk))
 	}
 	producer := s.Serving(args...)
-	att := s.MustAttach(share.WithAccess(share.ReadWrite))
+	att := s.MustAttach(share.AttachOptions{Access: cu.ReadWrite})
 	flip(s.T, att.Device(), att.Ptr().Add(offset), bit)
 	Report(s.T, att, nil)
 	return producer
