@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // gone waits until the writer has counted a reader out.
@@ -43,7 +44,7 @@ func TestFault93_ReaderKilled(t *testing.T) {
 			c.kill()
 			g := gone(t, left)
 			t.Logf("counted out after %s", time.Since(killed))
-			var lost *share.LostError
+			var lost *sock.LostError
 			require.ErrorAs(t, g.Err, &lost)
 			require.Equal(t, 1, w.Readers())
 			for n := uint64(2); n <= 20; n++ {

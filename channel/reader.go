@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -181,7 +182,7 @@ func (r *Reader) Attachment() *share.Attachment { return r.att }
 // AwaitFence waits until no work that a dead writer left on the device can write the frames any more,
 // which takes some 10 ms. Call it to keep a frame after the writer's death
 // ([share.Attachment.AwaitFence]).
-func (r *Reader) AwaitFence(ctx context.Context) error { return r.att.AwaitFence(ctx, share.Fenced) }
+func (r *Reader) AwaitFence(ctx context.Context) error { return r.att.AwaitFence(ctx, fence.Fenced) }
 
 // Stats returns the counters so far.
 func (r *Reader) Stats() Stats {

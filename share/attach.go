@@ -27,8 +27,7 @@ import (
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
 // for a producer of another user; [ErrRefused]; [ErrWithdrawn], [ErrRevoked] or
 // [ErrRestarting] of an offer that ends meanwhile; [ErrTimeout];
-// [sock.ErrPeerLost]; [ErrWire]; [ErrUnsupported]; [ErrVersion]; [ErrProtocol];
-// [ErrRate]; [ErrTooLarge]; [ErrStale]; [ErrHandle]; those of [vmm.Import], or of
+// [sock.ErrPeerLost]; [ErrUnsupported]; [ErrProtocol]; [ErrTooLarge]; [ErrStale]; [ErrHandle]; those of [vmm.Import], or of
 // [cu.Context.OpenIPC] and [vmm.ErrDescriptor], [vmm.ErrDevice] and [vmm.ErrKind];
 // an error for an invalid option.
 func Attach(ctx context.Context, path, name string, dev *cu.Device, opts *AttachOptions) (*Attachment, error) {
@@ -242,7 +241,7 @@ func (a *attaching) add(m wire.Offer) error {
 		return err
 	}
 	if m.Resume != a.generation() {
-		return fmt.Errorf("%w: generation %d is resumed where %d was asked for (0 is none)", ErrProtocol, m.Resume, a.generation())
+		return fmt.Errorf("%w: generation %d is resumed where %d was asked for (0 is none)", serve.ErrUnexpected, m.Resume, a.generation())
 	}
 	if err := a.opts.tooLarge(m); err != nil {
 		return err
@@ -297,7 +296,7 @@ func (a *attaching) hear(want wire.Message, state string) error {
 				return nil
 			}
 			if m.Type() == want.Type() {
-				return fmt.Errorf("%w: %s of another generation than was offered", ErrProtocol, m.Type())
+				return fmt.Errorf("%w: %s of another generation than was offered", serve.ErrUnexpected, m.Type())
 			}
 			return serve.Unexpected(m, state)
 		}
@@ -345,7 +344,7 @@ func attachFailed(err error) wire.Message {
 	switch {
 	case serve.IsGone(err), serve.IsEnded(err):
 		return nil
-	case errors.Is(err, ErrRate):
+	case errors.Is(err, serve.ErrRate):
 		return serve.Refusal(err)
 	}
 	return wire.Verdict{OK: false, Text: "attaching failed: " + err.Error()}

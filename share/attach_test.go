@@ -12,7 +12,9 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -53,7 +55,7 @@ func TestFault39and41_AttachOnTheWrongDevice(t *testing.T) {
 	require.Equal(t, 1, spy.count(reserves)-before)
 }
 
-// A RefusalError is the producer's no, with a code and words.
+// A serve.RefusalError is the producer's no, with a code and words.
 func TestAttachIsRefused(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
@@ -63,17 +65,17 @@ func TestAttachIsRefused(t *testing.T) {
 	for i, c := range []struct {
 		name   string
 		access cu.Access
-		code   RefusalCode
+		code   wire.RefusalCode
 		text   string
 	}{
-		{"no", 0, RefusedName, `there is no offer "no" here`},
-		{"", 0, RefusedName, `there is not exactly one offer here; ask for one by its name: "busy", "ro"`},
-		{"ro", cu.ReadWrite, RefusedAccess, `"ro" is offered read-only, and read-write was asked for`},
-		{"busy", 0, RefusedBusy, `"busy" has all it waits for: 1 consumer`},
+		{"no", 0, wire.RefusedName, `there is no offer "no" here`},
+		{"", 0, wire.RefusedName, `there is not exactly one offer here; ask for one by its name: "busy", "ro"`},
+		{"ro", cu.ReadWrite, wire.RefusedAccess, `"ro" is offered read-only, and read-write was asked for`},
+		{"busy", 0, wire.RefusedBusy, `"busy" has all it waits for: 1 consumer`},
 	} {
 		_, err := Attach(soon(t), srv.Path(), c.name, dev, &AttachOptions{Access: c.access})
 		require.ErrorIs(t, err, ErrRefused)
-		var no *RefusalError
+		var no *serve.RefusalError
 		require.ErrorAs(t, err, &no)
 		require.Equal(t, c.code, no.Code)
 		require.Equal(t, c.text, no.Text)
@@ -122,11 +124,11 @@ func TestFault14_HandoffsLeaveNothing(t *testing.T) {
 }
 
 func TestErrorsSayWhoSaysSo(t *testing.T) {
-	require.Equal(t, `refused by the peer (busy): come\x1b again`, (&RefusalError{Code: RefusedBusy, Text: "come\x1b again"}).Error())
-	require.Equal(t, "refused by the peer (code 99): ", (&RefusalError{Code: 99, Text: ""}).Error())
-	require.Equal(t, "the consumer reports: very; bad", (&VerdictError{Text: "very\nbad"}).Error())
-	require.NotErrorIs(t, &RefusalError{}, ErrVerdict)
-	require.NotErrorIs(t, &VerdictError{}, ErrRefused)
+	require.Equal(t, `refused by the peer (busy): come\x1b again`, (&serve.RefusalError{Code: wire.RefusedBusy, Text: "come\x1b again"}).Error())
+	require.Equal(t, "refused by the peer (code 99): ", (&serve.RefusalError{Code: 99, Text: ""}).Error())
+	require.Equal(t, "the consumer reports: very; bad", (&serve.VerdictError{Text: "very\nbad"}).Error())
+	require.NotErrorIs(t, &serve.RefusalError{}, ErrVerdict)
+	require.NotErrorIs(t, &serve.VerdictError{}, ErrRefused)
 }
 
 // Invariant 2, of the caller: what is nil or zero is an error that says so, or does
@@ -165,7 +167,7 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	noCursors := func(*Lease, *os.File) error { return nil }
 	for name, opts := range map[string]OfferOptions{
 		"MaxConsumers": {MaxConsumers: -1}, "IdleTimeout": {IdleTimeout: -1}, "Grace": {Grace: -1}, "application data": {Data: make([]byte, MaxData+1)},
-		"both or neither": {Fence: Released}, "FenceTimeout": {FenceTimeout: 1}, "no fence": {Fence: 3, FenceTimeout: 1},
+		"both or neither": {Fence: fence.Released}, "FenceTimeout": {FenceTimeout: 1}, "no fence": {Fence: 3, FenceTimeout: 1},
 		"OnCursors": {CursorSize: 8}, "CursorSize": {OnCursors: noCursors}, "at most": {CursorSize: maxCursors + 1, OnCursors: noCursors},
 	} {
 		require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, opts.Access, opts), name)

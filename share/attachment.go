@@ -191,7 +191,7 @@ func (a *Attachment) Superseded() <-chan struct{} {
 
 // Err returns nil before Done, and then why the lease has ended: [ErrWithdrawn],
 // [ErrSuperseded], [ErrRevoked] or [ErrRestarting]; a
-// [*LostError], which matches [sock.ErrPeerLost], if the producer was killed or went
+// [*sock.LostError], which matches [sock.ErrPeerLost], if the producer was killed or went
 // without a farewell; [ErrClosed] after Close; or what was wrong with the producer's records.
 func (a *Attachment) Err() error {
 	if a.isZero() {

@@ -76,7 +76,7 @@ type AttachOptions struct {
 	// the consumer waiting while the name stands for older memory, as for a pending offer without
 	// memory. The wait is bounded by the time of a step ([ErrTimeout]), which [Offer.ReportProgress]
 	// renews. When the older offer ends and no other is being made, the producer refuses
-	// ([ErrNoOffer]). With a producer that is older than this, Attach fails with ErrStale. Without
+	// ([ErrNotFound]). With a producer that is older than this, Attach fails with ErrStale. Without
 	// NewerThan, Wait does nothing.
 	Wait bool
 
@@ -210,7 +210,7 @@ func (o *attachOptions) after() uint64 {
 func (o *attachOptions) suits(m wire.Offer, name string) error {
 	switch generation := m.Memory.Generation; {
 	case name != "" && name != m.Name:
-		return fmt.Errorf("%w: %q was offered where %q was asked for", ErrProtocol, m.Name, name)
+		return fmt.Errorf("%w: %q was offered where %q was asked for", serve.ErrUnexpected, m.Name, name)
 	case m.Legacy != nil && !o.Legacy:
 		return fmt.Errorf("%w: %q is legacy memory, which this side does not take", ErrHandle, m.Name)
 	case o.NewerThan != 0 && generation <= o.NewerThan:

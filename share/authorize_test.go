@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -136,16 +137,16 @@ func TestAuthorizeRefusesAttach(t *testing.T) {
 	say := make(chan error, 1)
 	srv := listen(t, ListenOptions{Authorize: func(sock.Peer, OfferInfo) error { return <-say }})
 	s := put(t, srv, newBuffer(t, ctx, 1))
-	var no *RefusalError
-	for i, err := range []error{errSecret, sock.ErrPeerLost, ErrTimeout, ErrVersion, wire.Refuse{Code: RefusedBusy, Text: "x"}, context.Canceled} {
+	var no *serve.RefusalError
+	for i, err := range []error{errSecret, sock.ErrPeerLost, ErrTimeout, wire.ErrVersion, wire.Refuse{Code: wire.RefusedBusy, Text: "x"}, context.Canceled} {
 		say <- err
 		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), &no)
-		require.Equal(t, RefusedPolicy, no.Code)
+		require.Equal(t, wire.RefusedPolicy, no.Code)
 		require.EqualError(t, no, "refused by the peer (not allowed): the producer does not admit you")
 		require.ErrorIs(t, s.await(t, PeerRefused, i+1).Err, err)
 	}
 	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "no", dev, nil)), &no)
-	require.Equal(t, RefusedName, no.Code, "nobody asks about what is not there")
+	require.Equal(t, wire.RefusedName, no.Code, "nobody asks about what is not there")
 	say <- nil
 	requireServed(t, srv, ctx)
 }
@@ -231,10 +232,10 @@ func TestAuthorizeName(t *testing.T) {
 	put(t, srv, newBuffer(t, ctx, 1))
 	answer, refused := heard(t, conn).(wire.Refuse)
 	require.True(t, refused, "it gets what it may not ask for")
-	require.Equal(t, RefusedName, answer.Code)
+	require.Equal(t, wire.RefusedName, answer.Code)
 	require.NotContains(t, answer.Text, "data")
-	for name, want := range map[string]RefusalCode{"data": RefusedPolicy, "": RefusedName, "none": RefusedName} {
-		var no *RefusalError
+	for name, want := range map[string]wire.RefusalCode{"data": wire.RefusedPolicy, "": wire.RefusedName, "none": wire.RefusedName} {
+		var no *serve.RefusalError
 		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), name, dev, nil)), &no, "%q", name)
 		require.Equal(t, want, no.Code, "%q", name)
 		require.NotContains(t, no.Error(), "data")
@@ -260,7 +261,7 @@ func TestAuthorizeNameAfterAWait(t *testing.T) {
 	awaitBehind(t, srv, 1)
 	over.Store(true)
 	replace(t, srv, newBuffer(t, ctx, 2))
-	requireRefusal(t, conn, RefusedPolicy, "")
+	requireRefusal(t, conn, wire.RefusedPolicy, "")
 }
 
 // The time of a step is the consumer's: what the application does meanwhile does not count.
@@ -298,7 +299,7 @@ func TestFenceOfAProcessThatDiedEarly(t *testing.T) {
 	srv := listen(t, ListenOptions{peer: func(o *serve.PeerOptions) {
 		o.Process = func(*sock.Conn) (*sock.Process, error) { return sock.ProcessOf(file) }
 	}})
-	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), cu.ReadWrite, OfferOptions{Fence: Fenced, FenceTimeout: time.Minute})
+	s := serveAs(t, srv, "data", newBuffer(t, ctx, 1), cu.ReadWrite, OfferOptions{Fence: fence.Fenced, FenceTimeout: time.Minute})
 	conn := dialed(t, srv)
 	require.Eventually(t, func() bool { return watched(srv) == 1 }, 10*time.Second, time.Millisecond)
 	c.kill()

@@ -119,7 +119,7 @@ var blockingCalls = map[string]func(t *testing.T, spy *spy, dev *cu.Device, ctx 
 		b := offering1(t, srv, buf, nil)
 		b.blocks, b.ends = asks(t, spy), nil // it is closed
 		b.after = func() {
-			require.Equal(t, RefusedName, (<-hears).(wire.Refuse).Code, "there is none")
+			require.Equal(t, wire.RefusedName, (<-hears).(wire.Refuse).Code, "there is none")
 			require.NoError(t, h.letGo())
 		}
 		return b

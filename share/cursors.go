@@ -33,7 +33,7 @@ func (a *attaching) addCursors(files []*os.File) error {
 		return errors.Join(serve.Unexpected(wire.Cursors{}, "where none belongs"), sock.CloseFiles(files))
 	}
 	if err := checkSealed(files[0], a.offer.CursorSize, cursorSeals); err != nil {
-		return errors.Join(fmt.Errorf("%w: cursors: %w", ErrWire, err), sock.CloseFiles(files))
+		return errors.Join(fmt.Errorf("%w: cursors: %w", wire.ErrMalformed, err), sock.CloseFiles(files))
 	}
 	a.cursors = files[0]
 	return nil

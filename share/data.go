@@ -27,7 +27,7 @@ func (a *attaching) addData(f *os.File) error {
 	}
 	b, err := readSealed(f, a.offer.DataSize)
 	if err != nil {
-		return fmt.Errorf("%w: application data: %w", ErrWire, err)
+		return fmt.Errorf("%w: application data: %w", wire.ErrMalformed, err)
 	}
 	a.data = b
 	return nil

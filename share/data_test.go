@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -98,7 +99,7 @@ func requireRefused(t *testing.T, dev *cu.Device, cases map[string]unwanted, opt
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			timeout := DefaultTimeout
+			timeout := serve.DefaultTimeout
 			if errors.Is(c.want, ErrTimeout) {
 				timeout = 100 * time.Millisecond
 			}
@@ -127,31 +128,31 @@ func TestFault84_DataThatIsNotAsItShouldBe(t *testing.T) {
 	says := func(size uint64) lie { return tr.say(func(o *wire.Offer) { o.DataSize = size }, tr.files...) }
 	with := func(files ...*os.File) []lie { return []lie{says(size), {wire.Encode(wire.Data{}), files}} }
 	requireRefused(t, dev, map[string]unwanted{
-		"not sealed against writing": {with(writable), ErrWire, "no sealed memory"},
-		"not sealed at all":          {with(memory(t, size, 0)), ErrWire, "no sealed memory"},
-		"may grow":                   {with(memory(t, size, sealed&^unix.F_SEAL_GROW)), ErrWire, "no sealed memory"},
-		"may shrink":                 {with(memory(t, size, sealed&^unix.F_SEAL_SHRINK)), ErrWire, "no sealed memory"},
-		"sealed for later alone":     {with(memory(t, size, unix.F_SEAL_FUTURE_WRITE|sealed&^unix.F_SEAL_WRITE)), ErrWire, "no sealed memory"},
-		"a pipe":                     {with(r), ErrWire, "no sealed memory"},
-		"device memory":              {with(tr.other), ErrWire, "no sealed memory"},
-		"only to be written":         {with(writeOnly), ErrWire, "bad file descriptor"},
-		"smaller":                    {with(other), ErrWire, "4999 bytes; the offer says 5000"},
-		"larger":                     {with(memory(t, size+1, sealed)), ErrWire, "5001 bytes"},
-		"empty":                      {with(memory(t, 0, sealed)), ErrWire, "0 bytes"},
-		"no descriptor":              {with(), ErrWire, "0 descriptors instead of 1"},
-		"two descriptors":            {with(good, good), ErrWire, "2 descriptors instead of 1"},
+		"not sealed against writing": {with(writable), wire.ErrMalformed, "no sealed memory"},
+		"not sealed at all":          {with(memory(t, size, 0)), wire.ErrMalformed, "no sealed memory"},
+		"may grow":                   {with(memory(t, size, sealed&^unix.F_SEAL_GROW)), wire.ErrMalformed, "no sealed memory"},
+		"may shrink":                 {with(memory(t, size, sealed&^unix.F_SEAL_SHRINK)), wire.ErrMalformed, "no sealed memory"},
+		"sealed for later alone":     {with(memory(t, size, unix.F_SEAL_FUTURE_WRITE|sealed&^unix.F_SEAL_WRITE)), wire.ErrMalformed, "no sealed memory"},
+		"a pipe":                     {with(r), wire.ErrMalformed, "no sealed memory"},
+		"device memory":              {with(tr.other), wire.ErrMalformed, "no sealed memory"},
+		"only to be written":         {with(writeOnly), wire.ErrMalformed, "bad file descriptor"},
+		"smaller":                    {with(other), wire.ErrMalformed, "4999 bytes; the offer says 5000"},
+		"larger":                     {with(memory(t, size+1, sealed)), wire.ErrMalformed, "5001 bytes"},
+		"empty":                      {with(memory(t, 0, sealed)), wire.ErrMalformed, "0 bytes"},
+		"no descriptor":              {with(), wire.ErrMalformed, "0 descriptors instead of 1"},
+		"two descriptors":            {with(good, good), wire.ErrMalformed, "2 descriptors instead of 1"},
 		"it does not come":           {[]lie{says(size)}, ErrTimeout, ""},
 		"it ends before":             {[]lie{says(size), {wire.Encode(wire.Revoke{}), nil}}, ErrRevoked, ""},
-		"an offer again":             {[]lie{says(size), says(size)}, ErrProtocol, "OFFER where application data belongs"},
-		"published before":           {[]lie{says(size), {wire.Encode(wire.Publish{}), nil}}, ErrProtocol, "PUBLISH"},
-		"before the offer":           {[]lie{{wire.Encode(wire.Data{}), []*os.File{good}}}, ErrProtocol, "DATA before"},
+		"an offer again":             {[]lie{says(size), says(size)}, serve.ErrUnexpected, "OFFER where application data belongs"},
+		"published before":           {[]lie{says(size), {wire.Encode(wire.Publish{}), nil}}, serve.ErrUnexpected, "PUBLISH"},
+		"before the offer":           {[]lie{{wire.Encode(wire.Data{}), []*os.File{good}}}, serve.ErrUnexpected, "DATA before"},
 		"between its records": {[]lie{tr.say(func(o *wire.Offer) { o.DataSize, o.FDs = size, 2 }, tr.files[:2]...),
-			{wire.Encode(wire.Data{}), []*os.File{good}}}, ErrProtocol, "DATA before"},
-		"data in both":   {[]lie{tr.say(func(o *wire.Offer) { o.DataSize, o.Data = size, []byte("x") }, tr.files...)}, ErrWire, "1 bytes of data"},
+			{wire.Encode(wire.Data{}), []*os.File{good}}}, serve.ErrUnexpected, "DATA before"},
+		"data in both":   {[]lie{tr.say(func(o *wire.Offer) { o.DataSize, o.Data = size, []byte("x") }, tr.files...)}, wire.ErrMalformed, "1 bytes of data"},
 		"more than 64 M": {[]lie{says(MaxData + 1)}, ErrTooLarge, "67108865"},
 		"2^64-1":         {[]lie{says(1<<64 - 1)}, ErrTooLarge, ""},
 		"another size in the second": {[]lie{tr.say(func(o *wire.Offer) { o.DataSize, o.FDs = size, 2 }, tr.files[:2]...),
-			tr.say(func(o *wire.Offer) { o.DataSize, o.First, o.FDs = size+1, 2, 1 }, tr.files[2])}, ErrWire, "contradict"},
+			tr.say(func(o *wire.Offer) { o.DataSize, o.First, o.FDs = size+1, 2, 1 }, tr.files[2])}, wire.ErrMalformed, "contradict"},
 	})
 	for name, lies := range map[string][]lie{
 		"honest":          with(good),
@@ -189,9 +190,9 @@ func TestCursorsAreOfOneLease(t *testing.T) {
 		require.NoError(t, att.Close())
 	}
 	_, err := Attach(soon(t), srv.Path(), "data", dev, nil)
-	var no *RefusalError
+	var no *serve.RefusalError
 	require.ErrorAs(t, err, &no)
-	require.Equal(t, RefusedUnsupported, no.Code)
+	require.Equal(t, wire.RefusedUnsupported, no.Code)
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, &AttachOptions{MaxCursors: 4095})), ErrTooLarge)
 	require.NoError(t, srv.Close())
 }
@@ -217,13 +218,13 @@ func TestFault95_CursorsThatAreNotAsTheyShouldBe(t *testing.T) {
 	with := func(files ...*os.File) []lie { return []lie{says, {wire.Encode(wire.Cursors{}), files}} }
 	cursors := lie{wire.Encode(wire.Cursors{}), []*os.File{good}}
 	requireRefused(t, dev, map[string]unwanted{
-		"may shrink":       {with(memory(t, size, unix.F_SEAL_GROW)), ErrWire, "no sealed memory"},
-		"may grow":         {with(memory(t, size, unix.F_SEAL_SHRINK)), ErrWire, "no sealed memory"},
-		"device memory":    {with(tr.other), ErrWire, "no sealed memory"},
-		"smaller":          {with(memory(t, size-1, cursorSeals)), ErrWire, "4095 bytes; the offer says 4096"},
-		"no descriptor":    {with(), ErrWire, "0 descriptors instead of 1"},
-		"before the offer": {[]lie{cursors}, ErrProtocol, "CURSORS where none belongs"},
-		"without a word":   {[]lie{tr.say(func(o *wire.Offer) { o.DataSize = 5000 }, tr.files...), cursors}, ErrProtocol, "CURSORS where none belongs"},
+		"may shrink":       {with(memory(t, size, unix.F_SEAL_GROW)), wire.ErrMalformed, "no sealed memory"},
+		"may grow":         {with(memory(t, size, unix.F_SEAL_SHRINK)), wire.ErrMalformed, "no sealed memory"},
+		"device memory":    {with(tr.other), wire.ErrMalformed, "no sealed memory"},
+		"smaller":          {with(memory(t, size-1, cursorSeals)), wire.ErrMalformed, "4095 bytes; the offer says 4096"},
+		"no descriptor":    {with(), wire.ErrMalformed, "0 descriptors instead of 1"},
+		"before the offer": {[]lie{cursors}, serve.ErrUnexpected, "CURSORS where none belongs"},
+		"without a word":   {[]lie{tr.say(func(o *wire.Offer) { o.DataSize = 5000 }, tr.files...), cursors}, serve.ErrUnexpected, "CURSORS where none belongs"},
 		"it does not come": {[]lie{says}, ErrTimeout, ""},
 		"more than wanted": {[]lie{tr.say(func(o *wire.Offer) { o.CursorSize = size + 1 }, tr.files...)}, ErrTooLarge, "4097"},
 	}, AttachOptions{MaxCursors: size})

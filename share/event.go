@@ -18,7 +18,7 @@ const (
 	Sent      = serve.Sent      // the consumer was sent the descriptors
 	Mapped    = serve.Mapped    // the consumer has mapped the memory
 	Progress  = serve.Progress  // the consumer is at work
-	Verdict   = serve.Verdict   // the consumer reported; Err is nil or a *VerdictError
+	Verdict   = serve.Verdict   // the consumer reported; Err is nil or ErrVerdict
 	Ended     = serve.Ended     // the lease is over; Err says why, and is nil if the consumer left in order
 )
 

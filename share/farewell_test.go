@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -95,9 +96,9 @@ func TestFault83_ConsumerThatDiesIsNotOneThatLeft(t *testing.T) {
 	}
 }
 
-func requireLost(t *testing.T, err error) *LostError {
+func requireLost(t *testing.T, err error) *sock.LostError {
 	t.Helper()
-	var lost *LostError
+	var lost *sock.LostError
 	require.ErrorAs(t, err, &lost)
 	return lost
 }
@@ -125,7 +126,7 @@ func TestOlderConsumerIsNotLost(t *testing.T) {
 		} else {
 			require.NoError(t, err)
 			requireNoFence(t, l.Fenced(), l.AwaitFence)
-			require.ErrorContains(t, l.AwaitFence(soon(t), Fenced), "older")
+			require.ErrorContains(t, l.AwaitFence(soon(t), fence.Fenced), "older")
 		}
 	}
 }
@@ -156,16 +157,16 @@ func TestBehindAFarewell(t *testing.T) {
 			require.NoError(t, conn.Send(soon(t), wire.Encode(m)))
 		}
 		if !c.released {
-			requireRefusal(t, conn, RefusedRecord, "behind a farewell")
+			requireRefusal(t, conn, wire.RefusedRecord, "behind a farewell")
 		}
 		require.NoError(t, conn.Close())
 		err, l := s.await(t, Ended, i+1).Err, next(t, begun)
 		if c.released {
 			require.NoError(t, err)
-			require.NoError(t, l.AwaitFence(soon(t), Released))
+			require.NoError(t, l.AwaitFence(soon(t), fence.Released))
 		} else {
-			require.ErrorIs(t, err, ErrProtocol)
-			require.ErrorIs(t, l.AwaitFence(briefly(t), Released), context.DeadlineExceeded)
+			require.ErrorIs(t, err, serve.ErrUnexpected)
+			require.ErrorIs(t, l.AwaitFence(briefly(t), fence.Released), context.DeadlineExceeded)
 		}
 	}
 }
@@ -190,11 +191,11 @@ func TestForkedProcessKeepsTheLease(t *testing.T) {
 	c.kill()
 	require.NoError(t, process.Wait(soon(t)))
 	require.False(t, serve.IsClosed(l.Done()))
-	require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+	require.ErrorIs(t, l.AwaitFence(briefly(t), fence.Fenced), context.DeadlineExceeded)
 	end()
 	<-l.Fenced()
 	require.True(t, requireLost(t, l.Err()).Died())
-	require.NoError(t, l.AwaitFence(soon(t), Fenced))
+	require.NoError(t, l.AwaitFence(soon(t), fence.Fenced))
 }
 
 // A producer that was killed is told from one that has ended.
@@ -215,11 +216,11 @@ func TestProducerThatDiesIsNotOneThatEnded(t *testing.T) {
 		} else {
 			c.end(t)
 			require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
-			require.NoError(t, att.AwaitFence(soon(t), Released))
+			require.NoError(t, att.AwaitFence(soon(t), fence.Released))
 		}
 		<-att.Fenced()
 		require.NoError(t, att.Close())
-		require.NoError(t, att.AwaitFence(soon(t), Fenced), "it stays so")
+		require.NoError(t, att.AwaitFence(soon(t), fence.Fenced), "it stays so")
 	}
 }
 
@@ -242,7 +243,7 @@ func TestReleaseWaitsForTheWork(t *testing.T) {
 	require.NoError(t, free.WriteValue64(word.Ptr(), 1, cu.WriteDefault))
 	require.NoError(t, att.Release(soon(t)))
 	require.NoError(t, att.Release(soon(t)))
-	require.NoError(t, l.AwaitFence(soon(t), Released))
+	require.NoError(t, l.AwaitFence(soon(t), fence.Released))
 	require.NoError(t, l.Err())
 	require.NoError(t, errors.Join(busy.Close(), free.Close(), word.Close()))
 }

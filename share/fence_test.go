@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -23,12 +24,12 @@ func noProcess(o *serve.PeerOptions) {
 
 // requireNoFence checks that nothing will tell when the process is fenced, and that a caller who
 // asks hears so at once.
-func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Context, Fence) error) {
+func requireNoFence(t *testing.T, fenced <-chan struct{}, await func(context.Context, fence.Kind) error) {
 	t.Helper()
 	require.False(t, serve.IsClosed(fenced))
-	err := await(context.Background(), Fenced)
-	require.ErrorIs(t, err, ErrNoFence)
-	var who *FenceError
+	err := await(context.Background(), fence.Fenced)
+	require.ErrorIs(t, err, fence.ErrUnknown)
+	var who *fence.Error
 	require.ErrorAs(t, err, &who)
 	require.Len(t, who.Peers, 1)
 	require.Contains(t, err.Error(), who.Peers[0].String())
@@ -60,23 +61,23 @@ func TestUnknownFences(t *testing.T) {
 			att := ok(Attach(soon(t), srv.Path(), "data", c.consumer, &AttachOptions{Access: cu.ReadWrite, peer: c.attach}))(t)
 			l := next(t, begun)
 			if c.ofLease {
-				require.ErrorIs(t, l.AwaitFence(context.Background(), Fenced), ErrNoFence, "while the lease lives")
+				require.ErrorIs(t, l.AwaitFence(context.Background(), fence.Fenced), fence.ErrUnknown, "while the lease lives")
 			}
 			s.cancel()
 			<-l.Done()
 			require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
 			if c.ofLease {
 				requireNoFence(t, l.Fenced(), l.AwaitFence)
-				require.ErrorIs(t, l.AwaitFence(context.Background(), Released), ErrNoFence)
+				require.ErrorIs(t, l.AwaitFence(context.Background(), fence.Released), fence.ErrUnknown)
 			} else {
-				require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+				require.ErrorIs(t, l.AwaitFence(briefly(t), fence.Fenced), context.DeadlineExceeded)
 			}
 			if c.ofAtt {
 				requireNoFence(t, att.Fenced(), att.AwaitFence)
 			} else {
-				require.ErrorIs(t, att.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+				require.ErrorIs(t, att.AwaitFence(briefly(t), fence.Fenced), context.DeadlineExceeded)
 			}
-			require.NoError(t, att.AwaitFence(context.Background(), Released))
+			require.NoError(t, att.AwaitFence(context.Background(), fence.Released))
 			require.NoError(t, att.Close())
 			requireNoFence(t, att.Fenced(), att.AwaitFence) // nobody watches for it any more
 			require.NoError(t, s.end(t))
@@ -97,7 +98,7 @@ func TestUnknownFences(t *testing.T) {
 //
 //fault:rows 82
 func TestFault82_WriterIsWaitedFor(t *testing.T) {
-	for _, want := range []Fence{Released, Fenced} {
+	for _, want := range []fence.Kind{fence.Released, fence.Fenced} {
 		t.Run(want.String(), func(t *testing.T) {
 			_, ctx, srv := listening(t)
 			onLease, begun := leases()
@@ -105,7 +106,7 @@ func TestFault82_WriterIsWaitedFor(t *testing.T) {
 			closed := leaver(t, srv, "close")
 			s.await(t, Ended, 1)
 			l := next(t, begun)
-			require.NoError(t, l.AwaitFence(soon(t), Released))
+			require.NoError(t, l.AwaitFence(soon(t), fence.Released))
 			require.False(t, serve.IsClosed(l.Fenced()), "a promise is no fence")
 			revoked := start(t, "leaver", srv.Path(), "close when revoked")
 			revoked.says(t, "mapped")
@@ -115,10 +116,10 @@ func TestFault82_WriterIsWaitedFor(t *testing.T) {
 			s.await(t, Ended, 2)
 			require.Empty(t, s.result, "another has not")
 			killed.kill()
-			if want == Fenced {
+			if want == fence.Fenced {
 				revoked.kill()
 				outlast(t)
-				require.ErrorIs(t, l.AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+				require.ErrorIs(t, l.AwaitFence(briefly(t), fence.Fenced), context.DeadlineExceeded)
 				require.Empty(t, s.result, "it is not handed back")
 				closed.kill()
 				<-l.Fenced()
@@ -136,10 +137,10 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	chunk := granularity(t, dev)
 	buf := newBuffer(t, ctx, chunk, vmm.WithChunkSize(chunk), vmm.WithCapacity(2*chunk))
-	first := put(t, srv, buf, OfferOptions{Fence: Released, FenceTimeout: time.Minute})
+	first := put(t, srv, buf, OfferOptions{Fence: fence.Released, FenceTimeout: time.Minute})
 	att := attached(t, srv, "data", dev, AttachOptions{Access: cu.ReadWrite})
 	require.NoError(t, buf.Grow(2*chunk))
-	second := replace(t, srv, buf, OfferOptions{Fence: Released, FenceTimeout: time.Minute})
+	second := replace(t, srv, buf, OfferOptions{Fence: fence.Released, FenceTimeout: time.Minute})
 	newer := attached(t, srv, "data", dev, AttachOptions{Access: cu.ReadWrite})
 	require.True(t, newer.Offer().AwaitsRelease)
 	require.Equal(t, 2*chunk, newer.Size())
@@ -158,9 +159,9 @@ func TestMemoryThatHasGrownIsBehindItsFence(t *testing.T) {
 //fault:rows 82
 func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 	for name, c := range map[string]struct {
-		want   Fence
+		want   fence.Kind
 		closed bool
-	}{"Released": {Released, false}, "Released, closed": {Released, true}, "Fenced": {Fenced, false}} {
+	}{"Released": {fence.Released, false}, "Released, closed": {fence.Released, true}, "Fenced": {fence.Fenced, false}} {
 		want, closed := c.want, c.closed
 		t.Run(name, func(t *testing.T) {
 			_, ctx, srv := listening(t)
@@ -188,12 +189,12 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 				require.ErrorIs(t, again.end(t), context.DeadlineExceeded)
 			}
 			err := s.end(t)
-			var who *FenceError
+			var who *fence.Error
 			require.ErrorAs(t, err, &who)
 			require.Equal(t, want, who.Want)
 			require.Len(t, who.Peers, 1)
 			require.EqualValues(t, c.cmd.Process.Pid, who.Peers[0].PID)
-			require.Equal(t, closed, errors.Is(err, ErrNoFence), "%v", err)
+			require.Equal(t, closed, errors.Is(err, fence.ErrUnknown), "%v", err)
 			require.Equal(t, !closed, errors.Is(err, context.DeadlineExceeded), "%v", err)
 		})
 	}
@@ -204,16 +205,16 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 func TestOfferThatNeedNotWait(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, cu.ReadOnly, OfferOptions{Fence: Fenced, FenceTimeout: 0}), "FenceTimeout of 0s")
+	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, cu.ReadOnly, OfferOptions{Fence: fence.Fenced, FenceTimeout: 0}), "FenceTimeout of 0s")
 	require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, cu.ReadOnly, OfferOptions{Fence: 0, FenceTimeout: time.Minute}), "want both or neither")
-	s := put(t, srv, buf, OfferOptions{Fence: Fenced, FenceTimeout: time.Hour})
+	s := put(t, srv, buf, OfferOptions{Fence: fence.Fenced, FenceTimeout: time.Hour})
 	att := attached(t, srv, "", dev)
-	require.ErrorContains(t, att.AwaitFence(soon(t), 7), "Fence(7)")
+	require.ErrorContains(t, att.AwaitFence(soon(t), 7), "Kind(7)")
 	require.NoError(t, att.Close())
 	s.await(t, Ended, 1)
 	s.stop(t)
 
-	s = put(t, srv, buf, OfferOptions{Fence: Fenced, FenceTimeout: time.Hour})
+	s = put(t, srv, buf, OfferOptions{Fence: fence.Fenced, FenceTimeout: time.Hour})
 	want := wants(dev)
 	want.Access = cu.ReadWrite
 	conn := asked(t, srv, want)
@@ -221,7 +222,7 @@ func TestOfferThatNeedNotWait(t *testing.T) {
 	require.NoError(t, conn.Close())
 	s.await(t, Ended, 1)
 	s.cancel()
-	require.ErrorIs(t, s.end(t), ErrNoFence)
+	require.ErrorIs(t, s.end(t), fence.ErrUnknown)
 }
 
 // A server watches as many processes as it takes connections, and each once. When it is
@@ -237,8 +238,8 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 		require.Eventually(t, idle, 10*time.Second, time.Millisecond)
 		all = append(all, next(t, begun))
 	}
-	require.ErrorIs(t, all[0].AwaitFence(soon(t), Fenced), ErrNoFence, "the oldest gave way")
-	require.ErrorIs(t, all[1].AwaitFence(briefly(t), Fenced), context.DeadlineExceeded)
+	require.ErrorIs(t, all[0].AwaitFence(soon(t), fence.Fenced), fence.ErrUnknown, "the oldest gave way")
+	require.ErrorIs(t, all[1].AwaitFence(briefly(t), fence.Fenced), context.DeadlineExceeded)
 	require.Equal(t, 2, watched(srv))
 	for range 5 { // of one process
 		require.NoError(t, attached(t, srv, "", ctx.Device()).Close())
@@ -247,9 +248,9 @@ func TestWatchesAreBoundedAndEnd(t *testing.T) {
 	require.Equal(t, 2, watched(srv))
 	require.NoError(t, srv.Close())
 	require.Zero(t, watched(srv))
-	require.ErrorIs(t, all[2].AwaitFence(soon(t), Fenced), ErrNoFence)
-	require.ErrorIs(t, all[2].AwaitFence(soon(t), Fenced), ErrClosed)
-	require.NoError(t, all[2].AwaitFence(soon(t), Released))
+	require.ErrorIs(t, all[2].AwaitFence(soon(t), fence.Fenced), fence.ErrUnknown)
+	require.ErrorIs(t, all[2].AwaitFence(soon(t), fence.Fenced), ErrClosed)
+	require.NoError(t, all[2].AwaitFence(soon(t), fence.Released))
 }
 
 // watched is how many processes a server watches.
@@ -268,7 +269,7 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 	buf := newBuffer(t, ctx, (sock.MaxFDs+1)*g, vmm.WithChunkSize(g))
 	att := lostAttachment(t, dev, buf, AttachOptions{Access: cu.ReadWrite})
 	srv := again(t, att, ListenOptions{peer: goodbyes(brief)}) // nobody has to be quick
-	s := put(t, srv, buf, OfferOptions{Fence: Released, FenceTimeout: time.Minute})
+	s := put(t, srv, buf, OfferOptions{Fence: fence.Released, FenceTimeout: time.Minute})
 	next := ok(att.Resume(soon(t)))(t)
 	s.await(t, Mapped, 1)
 	s.cancel()
@@ -284,7 +285,7 @@ func TestResumedConsumerIsAskedToRelease(t *testing.T) {
 func TestOfferDoesNotWaitForAConsumerThatCouldNotAttach(t *testing.T) {
 	spy, dev, ctx := spied(t)
 	srv := listen(t)
-	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Fence: Released, FenceTimeout: time.Minute})
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Fence: fence.Released, FenceTimeout: time.Minute})
 	err := spy.during("cuMemMap", func() error {
 		return errOf(Attach(soon(t), srv.Path(), "data", dev, &AttachOptions{Access: cu.ReadWrite}))
 	})
@@ -298,7 +299,7 @@ func TestOfferDoesNotWaitForAConsumerThatCouldNotAttach(t *testing.T) {
 // and only its death tells when it is done.
 func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	no, refuse := wire.Verdict{Text: "no room"}, wire.Refuse{Code: RefusedRate, Text: "too many"}
+	no, refuse := wire.Verdict{Text: "no room"}, wire.Refuse{Code: wire.RefusedRate, Text: "too many"}
 	for name, c := range map[string]struct {
 		mapped, resumes bool
 		says            wire.Message
@@ -331,9 +332,9 @@ func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
 			require.NoError(t, conn.Close())
 			s.await(t, Ended, 1)
 			if l := next(t, begun); c.released {
-				require.NoError(t, l.AwaitFence(soon(t), Released))
+				require.NoError(t, l.AwaitFence(soon(t), fence.Released))
 			} else {
-				require.ErrorIs(t, l.AwaitFence(briefly(t), Released), context.DeadlineExceeded)
+				require.ErrorIs(t, l.AwaitFence(briefly(t), fence.Released), context.DeadlineExceeded)
 			}
 		})
 	}
@@ -342,13 +343,13 @@ func TestWhoCannotAttachWhenTheOfferEnds(t *testing.T) {
 // The error of an offer whose consumer cannot be waited for says why not.
 func TestOfferSaysWhyThereIsNoFence(t *testing.T) {
 	dev, ctx, srv := listening(t, ListenOptions{peer: noProcess})
-	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Fence: Fenced, FenceTimeout: time.Minute})
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{Fence: fence.Fenced, FenceTimeout: time.Minute})
 	att := attached(t, srv, "data", dev, AttachOptions{Access: cu.ReadWrite})
 	s.await(t, Mapped, 1)
 	require.NoError(t, att.Close())
 	s.await(t, Ended, 1)
 	s.cancel()
 	err := s.end(t)
-	require.ErrorIs(t, err, ErrNoFence)
+	require.ErrorIs(t, err, fence.ErrUnknown)
 	require.ErrorIs(t, err, sock.ErrNoProcess)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -195,10 +196,10 @@ func (t *teller) stop() {
 // not listen, does not have the name, has ended the offer or the lease, was lost, has no place, or took too
 // long. [Follow] waits after such errors. It is true of an end of a lease ([Attachment.Err]), too.
 func Retryable(err error) bool {
-	var no *RefusalError
+	var no *serve.RefusalError
 	if errors.As(err, &no) {
 		switch no.Code {
-		case RefusedName, RefusedBusy, RefusedTimeout, RefusedRate:
+		case wire.RefusedName, wire.RefusedBusy, wire.RefusedTimeout, wire.RefusedRate:
 			return true
 		}
 		return false

@@ -11,7 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -155,7 +157,7 @@ func TestFollowEnds(t *testing.T) {
 		require.Equal(t, 1, pairs)
 		require.NotZero(t, room.Ptr())
 	}
-	require.False(t, Retryable(&RefusalError{Code: RefusedPolicy}), "one that is not admitted does not ask again")
+	require.False(t, Retryable(&serve.RefusalError{Code: wire.RefusedPolicy}), "one that is not admitted does not ask again")
 }
 
 // A bereft is a Follow whose producer is killed. The test's process has the memory, too, to
@@ -226,7 +228,7 @@ func TestFollowGoesOnWithTheSameMemory(t *testing.T) {
 	b.loses(t)
 	require.NoError(t, b.att.Err(), "it is without a lease")
 	require.ErrorIs(t, b.att.Notify(soon(t), []byte("who is there")), sock.ErrPeerLost)
-	require.NoError(t, b.att.AwaitFence(soon(t), Fenced), "the producer that was lost")
+	require.NoError(t, b.att.AwaitFence(soon(t), fence.Fenced), "the producer that was lost")
 	require.ErrorContains(t, errOf(b.att.Resume(soon(t))), "the lease has not ended")
 
 	v2 := b.successor(t)
@@ -285,7 +287,7 @@ func TestFollowIsBoundedWithoutALease(t *testing.T) {
 		b.loses(t)
 		require.ErrorIs(t, awaitCause(t, b.att.Context()), sock.ErrPeerLost)
 		require.GreaterOrEqual(t, time.Since(begun), d)
-		require.Less(t, time.Since(begun), DefaultTimeout/2)
+		require.Less(t, time.Since(begun), serve.DefaultTimeout/2)
 		require.ErrorIs(t, b.cancel(), context.Canceled)
 	}
 }

@@ -140,7 +140,7 @@ func dialogues(t *testing.T, ctx *cu.Context) map[string]dialogue {
 		"revoked":               {[]line{end}, never, ErrRevoked},
 		"revoked between":       {[]line{say(first, tr.files[:2]...), end}, never, ErrRevoked},
 		"revoked while pending": {[]line{say(pending, tr.files...), end}, never, ErrRevoked},
-		"refused":               {[]line{say(wire.Refuse{Code: RefusedUnsupported, Text: "x"})}, never, ErrRefused},
+		"refused":               {[]line{say(wire.Refuse{Code: wire.RefusedUnsupported, Text: "x"})}, never, ErrRefused},
 	}
 }
 
@@ -203,7 +203,7 @@ func TestConsumerRefusesByName(t *testing.T) {
 			path, became := producing(t, append(slices.Clone(d.lines[:i]), bad))
 			err := failsAt(t, dev, path, d, i)
 			require.ErrorIs(t, err, ErrUnsupported, what)
-			require.NotErrorIs(t, err, ErrWire)
+			require.NotErrorIs(t, err, wire.ErrMalformed)
 			require.ErrorContains(t, err, s.names)
 			p := <-became
 			require.NoError(t, p.err)
@@ -241,7 +241,7 @@ func TestConsumerTakesNoDescriptorsWithWhatItIgnores(t *testing.T) {
 			return
 		case d.offeredBy(i) && errors.Is(err, sock.ErrTooManyFDs): // it came before the kernel was told, or cannot be
 		default:
-			require.ErrorIs(t, err, ErrWire)
+			require.ErrorIs(t, err, wire.ErrMalformed)
 			require.ErrorContains(t, err, "type 32512 came with 1 descriptors")
 		}
 		require.NoError(t, p.err)
@@ -288,11 +288,11 @@ func TestConsumerLeavesAFloodOfWhatItIgnores(t *testing.T) {
 			}
 		})
 		err := failsAt(t, dev, path, p.dialogue, p.line, AttachOptions{peer: func(o *serve.PeerOptions) { o.Rate, o.Goodbye = 30, brief }})
-		require.ErrorIs(t, err, ErrRate)
+		require.ErrorIs(t, err, serve.ErrRate)
 		told := <-became
 		require.NoError(t, told.err)
 		require.Equal(t, serve.Refusal(err), told.last)
-		require.Equal(t, RefusedRate, told.last.(wire.Refuse).Code)
+		require.Equal(t, wire.RefusedRate, told.last.(wire.Refuse).Code)
 	})
 }
 
@@ -313,7 +313,7 @@ func TestConsumerWaitsNoLongerForWhatItIgnores(t *testing.T) {
 // Nobody answers a refusal, also where its code is one of those that a refusal would have.
 func TestRefusalByNameIsNotAnswered(t *testing.T) {
 	dev, ctx := leavesNothing(t)
-	no := say(wire.Refuse{Code: RefusedUnsupported, Text: "type 7"})
+	no := say(wire.Refuse{Code: wire.RefusedUnsupported, Text: "type 7"})
 	eachPlace(t, dialogues(t, ctx), func(t *testing.T, d dialogue, i int) {
 		path, became := producing(t, append(slices.Clone(d.lines[:i]), no))
 		err := failsAt(t, dev, path, d, i)
@@ -335,7 +335,7 @@ func TestServerRefusesByName(t *testing.T) {
 			conn := dialed(t, srv)
 			require.NoError(t, play(soon(t), conn, append(lines[:i:i], line{says: strange.record(lines[i].says)})))
 			no := heard(t, conn).(wire.Refuse)
-			require.Equal(t, RefusedUnsupported, no.Code, what)
+			require.Equal(t, wire.RefusedUnsupported, no.Code, what)
 			require.Contains(t, no.Text, strange.names)
 			require.NoError(t, conn.Close())
 		}
@@ -449,9 +449,9 @@ func TestFault31_MappedIsSaidOnce(t *testing.T) {
 	s := put(t, srv, buf)
 	conn, mapped := dialed(t, srv), say(isMapped(buf))
 	require.NoError(t, play(soon(t), conn, []line{say(wants(dev)), hear(wire.Offer{}), mapped, mapped}))
-	requireRefusal(t, conn, RefusedRecord, "mapped twice")
+	requireRefusal(t, conn, wire.RefusedRecord, "mapped twice")
 	require.NoError(t, conn.Close())
-	require.ErrorIs(t, s.await(t, Ended, 1).Err, ErrProtocol)
+	require.ErrorIs(t, s.await(t, Ended, 1).Err, serve.ErrUnexpected)
 	require.Len(t, s.of(Mapped), 1)
 }
 

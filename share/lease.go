@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/sock"
@@ -39,7 +40,7 @@ func (l *Lease) Process() (*sock.Process, error) { return l.lease().Process() }
 func (l *Lease) Access() gpumem.Access { return l.lease().Access() }
 
 // Err returns why the lease has ended, after Done: nil if the consumer has closed its
-// attachment; a [*LostError] if it was killed or went without a farewell; [ErrRevoked],
+// attachment; a [*sock.LostError] if it was killed or went without a farewell; [ErrRevoked],
 // [ErrWithdrawn], [ErrSuperseded] or [ErrRestarting] if this side has ended it; or the error of the
 // Ended event. For a consumer that is older than farewells, it is nil even
 // if the consumer was killed. If the consumer may still have legacy memory open, the error
@@ -57,17 +58,17 @@ func (l *Lease) Err() error { return l.lease().Err() }
 func (l *Lease) Revoke(reason string) { l.lease().Revoke(reason) }
 
 // Released reports whether the lease has ended and the consumer does not use the memory any more: it
-// has said so, or its process has died ([Released]).
+// has said so, or its process has died ([fence.Released]).
 func (l *Lease) Released() bool { return l.lease().Released() }
 
 // AwaitFence waits until the lease has ended and the consumer is fenced as wanted. With a
 // context that is done, it only checks. It does not end the lease ([Lease.Revoke] does).
 // A consumer that gave its verdict has said no farewell, so only its death fences it. A
-// consumer that could not attach has nothing of the memory, and counts as [Released].
+// consumer that could not attach has nothing of the memory, and counts as [fence.Released].
 //
-// The error is a [*FenceError]. It matches [ErrNoFence], at once, where the end cannot be
+// The error is a [*fence.Error]. It matches [fence.ErrUnknown], at once, where the end cannot be
 // known, and after [Server.Close]; else it holds what ended ctx.
-func (l *Lease) AwaitFence(ctx context.Context, want Fence) error {
+func (l *Lease) AwaitFence(ctx context.Context, want fence.Kind) error {
 	return l.lease().AwaitFence(ctx, want)
 }
 
@@ -91,7 +92,7 @@ func (l *Lease) Notices() <-chan []byte { return l.lease().Notices() }
 // the memory ([OfferOptions].Fence), the lease lasts until it has, or until that wait is over.
 func (l *Lease) Done() <-chan struct{} { return l.lease().Done() }
 
-// Fenced returns a channel that is closed when the consumer is fenced ([Fenced]): the lease
+// Fenced returns a channel that is closed when the consumer is fenced ([fence.Fenced]): the lease
 // has ended and the process that attached has died, in either order. Where that cannot be
 // known, the channel is never closed, and [Lease.AwaitFence] says so. The zero Lease's is
 // closed.

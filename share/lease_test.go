@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -77,7 +78,7 @@ func TestLeaseIsDone(t *testing.T) {
 		"server closed": {func(s *served, _ *Lease, _ *Attachment) error { return s.Close() }, ErrClosed, ErrWithdrawn, ErrClosed},
 		"bad record": {func(_ *served, _ *Lease, a *Attachment) error {
 			return a.now.Load().transport.Send(soon(t), isMapped(buf))
-		}, ErrProtocol, ErrRefused, nil},
+		}, serve.ErrUnexpected, ErrRefused, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
@@ -246,10 +247,10 @@ func TestVerdictReachesTheProducer(t *testing.T) {
 	for i, text := range []string{"index 7 is wrong", "bad bytes \xff\xfe"} {
 		att := attached(t, srv, "", dev)
 		require.NoError(t, att.Report(soon(t), errors.New(text)))
-		require.NoError(t, att.AwaitFence(soon(t), Released), "both part in order")
+		require.NoError(t, att.AwaitFence(soon(t), fence.Released), "both part in order")
 		require.NoError(t, att.Close())
 		require.ErrorIs(t, s.await(t, Ended, i+1).Err, ErrVerdict)
-		var v *VerdictError
+		var v *serve.VerdictError
 		require.ErrorAs(t, s.await(t, Verdict, i+1).Err, &v)
 		require.Equal(t, []string{"index 7 is wrong", "bad bytes \uFFFD"}[i], v.Text)
 	}
@@ -273,9 +274,9 @@ func TestConsumerThatOwesAVerdict(t *testing.T) {
 	free.await(t, Mapped, 1)
 	silent := attached(t, srv, "data", dev)
 	require.ErrorIs(t, owing.await(t, Ended, 2).Err, ErrTimeout)
-	var no *RefusalError
+	var no *serve.RefusalError
 	require.ErrorAs(t, awaitDone(t, silent), &no)
-	require.Equal(t, RefusedTimeout, no.Code)
+	require.Equal(t, wire.RefusedTimeout, no.Code)
 	require.ErrorIs(t, silent.Report(soon(t), nil), ErrRefused, "nobody has read it")
 	require.NoError(t, quiet.Err())
 	require.NoError(t, quiet.Report(soon(t), nil), "one may be given all the same")
@@ -328,9 +329,9 @@ func TestOfferEndsWithItsLeases(t *testing.T) {
 
 	s.start(t, "data", p.offer)
 	first, second := attached(t, srv, "", dev), attached(t, srv, "", dev)
-	var no *RefusalError
+	var no *serve.RefusalError
 	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), &no)
-	require.Equal(t, RefusedBusy, no.Code)
+	require.Equal(t, wire.RefusedBusy, no.Code)
 	next(t, begun).Revoke("")
 	require.ErrorIs(t, awaitDone(t, first), ErrRevoked)
 	s.await(t, Ended, 2)

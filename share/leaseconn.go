@@ -55,7 +55,7 @@ func (a *Attachment) follow(t *leaseConn) {
 	defer close(t.done)
 	var last wire.Message
 	t.reason = t.read()
-	if serve.IsBadRecord(t.reason) || errors.Is(t.reason, ErrRate) {
+	if serve.IsBadRecord(t.reason) || errors.Is(t.reason, serve.ErrRate) {
 		last = serve.Refusal(t.reason)
 	}
 	cause := t.cause.Load()

@@ -8,27 +8,12 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
-
-// An InUseError names the consumers that keep legacy memory from being freed.
-type InUseError struct {
-	Peers []sock.Peer // those with a lease
-}
-
-// Error names the peers.
-func (e *InUseError) Error() string {
-	if len(e.Peers) == 0 {
-		return "share: the legacy memory is still offered: end the offer first"
-	}
-	return fmt.Sprintf("share: the legacy memory is still offered, and consumers have it open (%s): revoke their leases and end the offer first", serve.PeerNames(e.Peers))
-}
-
-// Is matches [ErrInUse].
-func (e *InUseError) Is(target error) bool { return target == ErrInUse }
 
 // legacyUnit is what allocations are rounded up to. Smaller ones share 2 MiB with others
 // of the process, which a consumer would get as well.
@@ -44,7 +29,7 @@ const legacyUnit = 2 << 20
 // refuses while there are leases; and Attach succeeds only when the producer has confirmed
 // that the opened memory is the offered one. When the offer ends, it waits as long as for any
 // step ([ListenOptions].Timeout) until consumers have closed the memory, so that it can be freed; else its
-// error is a [*StillOpenError], also for those whose leases were revoked before. Programs that do
+// error matches [ErrStillOpen], also for those whose leases were revoked before. Programs that do
 // not use this package open the whole allocation.
 type Legacy struct {
 	ctx    *cu.Context
@@ -163,12 +148,12 @@ func (m *Legacy) Device() *cu.Device {
 }
 
 // Close frees what NewLegacy allocated (cuMemFree). After LegacyAt it frees nothing. While
-// the memory is offered, Close fails with an [*InUseError] that names the
+// the memory is offered, Close fails with [ErrInUse], which names the
 // consumers with a lease: end the offer first, which tells them. Close may be called again
 // and on nil.
 //
 // A consumer that did not close the memory in time after its lease or offer had ended
-// ([*StillOpenError]) may still have it open. After Close the bytes that this consumer reads
+// ([ErrStillOpen]) may still have it open. After Close the bytes that this consumer reads
 // there are undefined; on an H200 they stay as they were. Nothing that it does there harms
 // this process.
 func (m *Legacy) Close() error {
@@ -184,15 +169,18 @@ func (m *Legacy) Close() error {
 	return m.mem.Close()
 }
 
-// inUse runs with mu held.
+// inUse returns the error of memory that is offered. It runs with mu held.
 func (m *Legacy) inUse() error {
-	e := &InUseError{}
+	var peers []sock.Peer
 	for o := range m.offers {
 		for _, l := range o.Leases() {
-			e.Peers = append(e.Peers, l.Peer())
+			peers = append(peers, l.Peer())
 		}
 	}
-	return e
+	if len(peers) == 0 {
+		return fmt.Errorf("%w: the legacy memory is still offered: end the offer first", ErrInUse)
+	}
+	return fmt.Errorf("%w: the legacy memory is still offered, and consumers have it open (%s): revoke their leases and end the offer first", ErrInUse, plain.List(peers))
 }
 
 // legacySource is legacy memory, which is gone when its owner frees it.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -71,13 +72,13 @@ func TestFault13_LegacyMemoryThatNobodyConfirms(t *testing.T) {
 		want  error
 	}{
 		"it revokes":                    {tr, []wire.Message{wire.Revoke{Text: "freed"}}, ErrRevoked},
-		"it refuses":                    {tr, []wire.Message{wire.Refuse{Code: RefusedBusy, Text: "x"}}, ErrRefused},
-		"another generation":            {tr, []wire.Message{wire.Confirm{Generation: 78}}, ErrProtocol},
-		"it publishes":                  {tr, []wire.Message{publish}, ErrProtocol},
+		"it refuses":                    {tr, []wire.Message{wire.Refuse{Code: wire.RefusedBusy, Text: "x"}}, ErrRefused},
+		"another generation":            {tr, []wire.Message{wire.Confirm{Generation: 78}}, serve.ErrUnexpected},
+		"it publishes":                  {tr, []wire.Message{publish}, serve.ErrUnexpected},
 		"progress, and then it goes":    {tr, []wire.Message{wire.Progress{Done: 1, Total: 2}, wire.Revoke{}}, ErrRevoked},
-		"confirmed before it was asked": {yes, nil, ErrProtocol},
-		"confirmed before it is there":  {pending, []wire.Message{yes}, ErrProtocol},
-		"another one is there":          {pending, []wire.Message{wire.Publish{Generation: 78}}, ErrProtocol},
+		"confirmed before it was asked": {yes, nil, serve.ErrUnexpected},
+		"confirmed before it is there":  {pending, []wire.Message{yes}, serve.ErrUnexpected},
+		"another one is there":          {pending, []wire.Message{wire.Publish{Generation: 78}}, serve.ErrUnexpected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.ErrorIs(t, errOf(attach(t, c.offer, c.more)), c.want)
@@ -120,15 +121,15 @@ func TestLegacyLies(t *testing.T) {
 		want error
 	}{
 		"handle of zeros":          {change(func(o *wire.Offer) { o.Legacy.Handle = cu.IPCHandle{} }), cu.ErrInvalidValue},
-		"fault 35: size 0":         {change(func(o *wire.Offer) { o.Memory.Size = 0 }), ErrWire},
-		"fault 36: larger":         {change(func(o *wire.Offer) { o.Memory.Size = legacyUnit + 1 }), ErrWire},
+		"fault 35: size 0":         {change(func(o *wire.Offer) { o.Memory.Size = 0 }), wire.ErrMalformed},
+		"fault 36: larger":         {change(func(o *wire.Offer) { o.Memory.Size = legacyUnit + 1 }), wire.ErrMalformed},
 		"fault 36: allocation":     {change(func(o *wire.Offer) { o.Memory.ChunkSize = 1 << 30; o.Memory.Size = 1 << 30 }), vmm.ErrDescriptor},
-		"fault 38: offset":         {change(func(o *wire.Offer) { o.Legacy.Offset = legacyUnit }), ErrWire},
-		"fault 38: overflow":       {change(func(o *wire.Offer) { o.Legacy.Offset = math.MaxUint64 - 1<<20 + 1 }), ErrWire},
+		"fault 38: offset":         {change(func(o *wire.Offer) { o.Legacy.Offset = legacyUnit }), wire.ErrMalformed},
+		"fault 38: overflow":       {change(func(o *wire.Offer) { o.Legacy.Offset = math.MaxUint64 - 1<<20 + 1 }), wire.ErrMalformed},
 		"fault 39: unknown device": {change(func(o *wire.Offer) { o.Memory.Device[3] ^= 1 }), vmm.ErrDevice},
 		"other kind of driver":     {change(func(o *wire.Offer) { o.Memory.Kind = cu.CUDA + cu.Soft - o.Memory.Kind }), vmm.ErrKind},
 		"fault 40: unknown handle": {flaw(tr, 18, 3), ErrUnsupported},
-		"another offer than asked": {change(func(o *wire.Offer) { o.Name = "other" }), ErrProtocol},
+		"another offer than asked": {change(func(o *wire.Offer) { o.Name = "other" }), serve.ErrUnexpected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := attach(t, c.lie)
@@ -285,7 +286,7 @@ func TestLegacyConsumerAfterRevoke(t *testing.T) {
 		l := next(t, begun)
 		began := time.Now()
 		if c.refuses {
-			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Refuse{Code: RefusedRecord, Text: "x"})))
+			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Refuse{Code: wire.RefusedRecord, Text: "x"})))
 			<-l.Done()
 			require.ErrorIs(t, l.Err(), ErrRefused)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -51,7 +52,7 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 		return nil, err
 	}
 	if a.opts.Access > m.Access {
-		return nil, fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.Access, m.Access)
+		return nil, fmt.Errorf("%w: %s asked for, %s offered", serve.ErrUnexpected, a.opts.Access, m.Access)
 	}
 	opts = append(opts, vmm.WithAccess(a.opts.Access), vmm.WithStack(a.made))
 	if a.opts.Reoffer {

@@ -45,7 +45,7 @@ type Listing struct {
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused] for a
 // producer of another user; [ErrUnsupported] for a producer that is older than lists;
 // [ErrTooLarge] for more than 4,096 offers; [ErrRefused]; [ErrTimeout];
-// [sock.ErrPeerLost]; [ErrWire]; [ErrVersion]; [ErrProtocol]; [ErrRate]; an error for an
+// [sock.ErrPeerLost]; [ErrProtocol]; an error for an
 // invalid option.
 func List(ctx context.Context, path string, opts *ListOptions) ([]Listing, error) {
 	if err := plain.ContextErr(ctx); err != nil {
@@ -65,7 +65,7 @@ func List(ctx context.Context, path string, opts *ListOptions) ([]Listing, error
 	}
 	all, err := askList(ctx, t)
 	var last wire.Message
-	if serve.IsBadRecord(err) || errors.Is(err, ErrRate) || errors.Is(err, ErrTooLarge) {
+	if serve.IsBadRecord(err) || errors.Is(err, serve.ErrRate) || errors.Is(err, ErrTooLarge) {
 		last = serve.Refusal(err)
 	}
 	_ = t.Close(last, 0)

@@ -110,7 +110,7 @@ func TestListNamesWhatThePeerMayHave(t *testing.T) {
 	require.Len(t, door.all(), 2)
 	require.Zero(t, door.all()[0].Access, "a list gives none")
 
-	var no *RefusalError
+	var no *serve.RefusalError
 	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), &no)
 	require.Equal(t, "there is not exactly one offer here; ask for one by its name", no.Text)
 	require.Len(t, door.all(), 2, "there is no offer to be asked about")
@@ -123,16 +123,16 @@ func TestListIsRefused(t *testing.T) {
 	expect(srv, "data")
 	conn := dialed(t, srv)
 	require.Eventually(t, func() bool { return connections(srv) == 1 }, 10*time.Second, time.Millisecond)
-	for path, code := range map[string]RefusalCode{
-		srv.Path():              RefusedBusy,
-		refusing(t, turnedAway): RefusedPolicy,
-		refusing(t, wire.Refuse{Code: RefusedUnsupported, Text: "records of type 12"}): RefusedUnsupported,
+	for path, code := range map[string]wire.RefusalCode{
+		srv.Path():              wire.RefusedBusy,
+		refusing(t, turnedAway): wire.RefusedPolicy,
+		refusing(t, wire.Refuse{Code: wire.RefusedUnsupported, Text: "records of type 12"}): wire.RefusedUnsupported,
 	} {
 		_, err := List(soon(t), path, nil)
-		var no *RefusalError
+		var no *serve.RefusalError
 		require.ErrorAs(t, err, &no)
 		require.Equal(t, code, no.Code)
-		require.Equal(t, code == RefusedUnsupported, errors.Is(err, ErrUnsupported))
+		require.Equal(t, code == wire.RefusedUnsupported, errors.Is(err, ErrUnsupported))
 	}
 	require.NoError(t, conn.Close())
 	require.ErrorIs(t, errOf(List(soon(t), filepath.Join(t.TempDir(), "s"), nil)), sock.ErrNoListener)
@@ -161,11 +161,11 @@ func TestListsThatLie(t *testing.T) {
 		want error
 	}{
 		"half of it":               {[]lie{record(two)}, nil, sock.ErrPeerLost},
-		"the same again":           {[]lie{record(two), record(two)}, nil, ErrWire},
+		"the same again":           {[]lie{record(two), record(two)}, nil, wire.ErrMalformed},
 		"more than there can be":   {[]lie{record(wire.Listed{Left: 1<<32 - 1, Offers: two.Offers})}, nil, ErrTooLarge},
-		"4,096 records":            {many, nil, ErrRate},
+		"4,096 records":            {many, nil, serve.ErrRate},
 		"4,096 records, and taken": {many, withRate(0), nil},
-		"progress":                 {[]lie{record(wire.Progress{Done: 1, Total: 2})}, nil, ErrProtocol},
+		"progress":                 {[]lie{record(wire.Progress{Done: 1, Total: 2})}, nil, serve.ErrUnexpected},
 		"what it need not know":    {[]lie{record(wire.Unknown{Kind: 0x7f00}), record(wire.Listed{})}, nil, nil},
 	} {
 		path := impostor(t, func(conn *sock.Conn) {
@@ -246,7 +246,7 @@ func FuzzList(f *testing.F) {
 	two := []wire.Listing{one, one}
 	says := []wire.Message{
 		wire.Listed{}, wire.Listed{Offers: two[:1]}, wire.Listed{Left: 1, Offers: two}, wire.Listed{Offers: two[:1]},
-		wire.Progress{Done: 1, Total: 2}, wire.Refuse{Code: RefusedBusy, Text: "no"}, wire.Unknown{Kind: 0x7f00},
+		wire.Progress{Done: 1, Total: 2}, wire.Refuse{Code: wire.RefusedBusy, Text: "no"}, wire.Unknown{Kind: 0x7f00},
 	}
 	for _, seed := range [][]byte{
 		nil, act(listNothing), act(listOne), slices.Concat(act(listTwoOfThree), act(listTheRest)), act(listTwoOfThree),

@@ -116,21 +116,21 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 		lies []lie
 		want error
 	}{
-		"fault 19: no descriptor":             {[]lie{tr.say(nil)}, ErrWire},
-		"fault 19: too few":                   {[]lie{tr.say(nil, f[:2]...)}, ErrWire},
-		"fault 20: one too many":              {[]lie{tr.say(nil, f[0], f[1], f[2], f[0])}, ErrWire},
-		"fault 20: more than chunks":          {[]lie{tr.say(part(0, 4, nil), f[0], f[1], f[2], f[0])}, ErrWire},
-		"fault 19: none announced, none sent": {[]lie{tr.say(part(0, 0, nil))}, ErrWire},
+		"fault 19: no descriptor":             {[]lie{tr.say(nil)}, wire.ErrMalformed},
+		"fault 19: too few":                   {[]lie{tr.say(nil, f[:2]...)}, wire.ErrMalformed},
+		"fault 20: one too many":              {[]lie{tr.say(nil, f[0], f[1], f[2], f[0])}, wire.ErrMalformed},
+		"fault 20: more than chunks":          {[]lie{tr.say(part(0, 4, nil), f[0], f[1], f[2], f[0])}, wire.ErrMalformed},
+		"fault 19: none announced, none sent": {[]lie{tr.say(part(0, 0, nil))}, wire.ErrMalformed},
 		"fault 25: a pipe":                    {[]lie{tr.say(nil, f[0], tr.pipe, f[2])}, cu.ErrUnknown},
 		"fault 26: another allocation":        {[]lie{tr.say(nil, f[0], f[1], tr.other)}, cu.ErrNotSupported},
-		"fault 27: wrong magic":               {[]lie{{flaw(tr.Offer, 0, 'X'), f}}, ErrWire},
-		"fault 27: other version":             {[]lie{{flaw(tr.Offer, 4, 2), f}}, ErrVersion},
-		"fault 28: wrong length":              {[]lie{{flaw(tr.Offer, 12, 0xff, 0xff, 0xff, 0xff), f}}, ErrWire},
-		"fault 29: random bytes":              {[]lie{{noise(500, 3), f}}, ErrWire},
-		"fault 31: a verdict":                 {[]lie{{wire.Encode(wire.Verdict{OK: true, Text: ""}), nil}}, ErrProtocol},
-		"fault 31: an acknowledgement":        {[]lie{{wire.Encode(wire.Mapped{Generation: 1}), nil}}, ErrProtocol},
+		"fault 27: wrong magic":               {[]lie{{flaw(tr.Offer, 0, 'X'), f}}, wire.ErrMalformed},
+		"fault 27: other version":             {[]lie{{flaw(tr.Offer, 4, 2), f}}, wire.ErrVersion},
+		"fault 28: wrong length":              {[]lie{{flaw(tr.Offer, 12, 0xff, 0xff, 0xff, 0xff), f}}, wire.ErrMalformed},
+		"fault 29: random bytes":              {[]lie{{noise(500, 3), f}}, wire.ErrMalformed},
+		"fault 31: a verdict":                 {[]lie{{wire.Encode(wire.Verdict{OK: true, Text: ""}), nil}}, serve.ErrUnexpected},
+		"fault 31: an acknowledgement":        {[]lie{{wire.Encode(wire.Mapped{Generation: 1}), nil}}, serve.ErrUnexpected},
 		"a revocation":                        {[]lie{{wire.Encode(wire.Revoke{Text: "x"}), nil}}, ErrRevoked},
-		"a refusal":                           {[]lie{{wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "x"}), nil}}, ErrRefused},
+		"a refusal":                           {[]lie{{wire.Encode(wire.Refuse{Code: wire.RefusedBusy, Text: "x"}), nil}}, ErrRefused},
 		"fault 35: size 0":                    {desc(func(d *vmm.Descriptor) { d.Size = 0 }), vmm.ErrDescriptor},
 		"fault 36: larger":                    {desc(func(d *vmm.Descriptor) { d.ChunkSize *= 2; d.Size *= 2 }), cu.ErrNotSupported},
 		"fault 37: no multiple":               {desc(func(d *vmm.Descriptor) { d.ChunkSize++ }), vmm.ErrDescriptor},
@@ -138,16 +138,16 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 		"fault 39: unknown device":            {desc(func(d *vmm.Descriptor) { d.Device[3] ^= 1 }), vmm.ErrDevice},
 		"other kind of driver":                {desc(func(d *vmm.Descriptor) { d.Kind = cu.CUDA + cu.Soft - d.Kind }), vmm.ErrKind},
 		"fault 40: a fabric handle":           {[]lie{{flaw(tr.Offer, 18, 8), f}}, ErrUnsupported},
-		"chunks beyond the limit":             {desc(func(d *vmm.Descriptor) { d.Chunks = vmm.MaxChunks + 1 }), ErrWire},
-		"other access in the second":          {[]lie{begin, tr.say(part(2, 1, func(o *wire.Offer) { o.Access = cu.ReadWrite }), f[2])}, ErrWire},
-		"another offer than asked for":        {[]lie{tr.say(func(o *wire.Offer) { o.Name = "other" }, f...)}, ErrProtocol},
+		"chunks beyond the limit":             {desc(func(d *vmm.Descriptor) { d.Chunks = vmm.MaxChunks + 1 }), wire.ErrMalformed},
+		"other access in the second":          {[]lie{begin, tr.say(part(2, 1, func(o *wire.Offer) { o.Access = cu.ReadWrite }), f[2])}, wire.ErrMalformed},
+		"another offer than asked for":        {[]lie{tr.say(func(o *wire.Offer) { o.Name = "other" }, f...)}, serve.ErrUnexpected},
 		"fault 31: silence":                   {nil, ErrTimeout},
 		"fault 31: silence after the first":   {[]lie{begin}, ErrTimeout},
-		"a verdict in between":                {[]lie{begin, {wire.Encode(wire.Verdict{}), nil}}, ErrProtocol},
+		"a verdict in between":                {[]lie{begin, {wire.Encode(wire.Verdict{}), nil}}, serve.ErrUnexpected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			leavesNothing(t)
-			timeout := DefaultTimeout
+			timeout := serve.DefaultTimeout
 			if c.want == ErrTimeout {
 				timeout = 100 * time.Millisecond
 			}
@@ -166,7 +166,7 @@ func TestLyingProducerGetsNothingMapped(t *testing.T) {
 	}
 	// An offer with less access than was asked for is no lie, but the consumer does not take it.
 	path := impostor(t, tell(t, tr.say(nil, f...)))
-	require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev, &AttachOptions{Access: cu.ReadWrite})), ErrProtocol)
+	require.ErrorIs(t, errOf(Attach(soon(t), path, "", dev, &AttachOptions{Access: cu.ReadWrite})), serve.ErrUnexpected)
 }
 
 // After the offer a producer may only show progress, revoke, or go.
@@ -179,9 +179,9 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 		want error
 	}{
 		"another offer":                       {good, sock.ErrTooManyFDs},
-		"fault 31: a verdict":                 {lie{wire.Encode(wire.Verdict{OK: true, Text: ""}), nil}, ErrProtocol},
-		"a refusal":                           {lie{wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "x"}), nil}, ErrRefused},
-		"fault 29: random bytes":              {lie{noise(99, 2), nil}, ErrWire},
+		"fault 31: a verdict":                 {lie{wire.Encode(wire.Verdict{OK: true, Text: ""}), nil}, serve.ErrUnexpected},
+		"a refusal":                           {lie{wire.Encode(wire.Refuse{Code: wire.RefusedBusy, Text: "x"}), nil}, ErrRefused},
+		"fault 29: random bytes":              {lie{noise(99, 2), nil}, wire.ErrMalformed},
 		"a revocation with files":             {lie{wire.Encode(wire.Revoke{Text: "x"}), tr.files}, sock.ErrTooManyFDs},
 		"a revocation":                        {lie{wire.Encode(wire.Revoke{Text: "x"}), nil}, ErrRevoked},
 		"fault 30: progress, and then an end": {lie{wire.Encode(wire.Progress{Done: 1, Total: 1}), nil}, sock.ErrPeerLost},
@@ -209,7 +209,7 @@ func TestBadRecordsOfAnAttachedProducer(t *testing.T) {
 			}
 			require.ErrorIs(t, awaitDone(t, att), want)
 			switch want {
-			case ErrProtocol, ErrWire, sock.ErrTooManyFDs:
+			case serve.ErrUnexpected, wire.ErrMalformed, sock.ErrTooManyFDs:
 				require.Equal(t, serve.Refusal(att.Err()), <-said, "it is told")
 			case ErrRefused, ErrRevoked:
 				require.Nil(t, <-said, "it knows")

@@ -124,11 +124,11 @@ func (o *Offer) Done() <-chan struct{} { return o.offering().Done() }
 // Err returns nil before Done, and then why the offer is over: nil if it was closed, its consumers
 // have left, or another one has superseded it; [ErrNoConsumer]; [ErrClosed] if the server was
 // closed; what has failed, such as the wait for work, the socket, or the fence of [OfferOptions].Fence
-// (a [*FenceError]); or a [*StillOpenError].
+// (a [*fence.Error]); or a [ErrStillOpen].
 func (o *Offer) Err() error { return o.offering().Err() }
 
 // Close ends the offer. Consumers that are still attached are told ([ErrWithdrawn], or
 // [ErrSuperseded]) and disconnected; they keep what they have mapped. Close waits for the leases to
 // end, and for the fence of [OfferOptions].Fence, so functions of [OfferOptions].OnEvent and [OfferOptions].OnLease must not call it.
-// It may be called again and on nil. The only errors are a [*StillOpenError] and a [*FenceError].
+// It may be called again and on nil. The only errors are a [ErrStillOpen] and a [*fence.Error].
 func (o *Offer) Close() error { return o.offering().Close() }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -59,7 +60,7 @@ func TestOffersTakeTheNameInOrder(t *testing.T) {
 func TestPublishIsCalledAgain(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	before := ok(srv.Offer("before", buf, &OfferOptions{Access: cu.ReadWrite, Fence: Released, FenceTimeout: time.Minute, Synchronized: true}))(t)
+	before := ok(srv.Offer("before", buf, &OfferOptions{Access: cu.ReadWrite, Fence: fence.Released, FenceTimeout: time.Minute, Synchronized: true}))(t)
 	att := attached(t, srv, "before", dev, AttachOptions{Access: cu.ReadWrite})
 	o := ok(srv.Offer("data", buf, &OfferOptions{Pending: true}))(t)
 	ended := make(chan error, 1)
@@ -80,10 +81,10 @@ func TestPublishIsCalledAgain(t *testing.T) {
 func TestPublishOfMemoryThatMayBeWritten(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
-	before := ok(srv.Offer("before", buf, &OfferOptions{Access: cu.ReadWrite, Fence: Released, FenceTimeout: time.Second / 2, Synchronized: true}))(t)
+	before := ok(srv.Offer("before", buf, &OfferOptions{Access: cu.ReadWrite, Fence: fence.Released, FenceTimeout: time.Second / 2, Synchronized: true}))(t)
 	att := attached(t, srv, "before", dev, AttachOptions{Access: cu.ReadWrite})
 	o := ok(srv.Offer("data", buf, &OfferOptions{Pending: true}))(t)
-	var who *FenceError
+	var who *fence.Error
 	require.ErrorAs(t, before.Close(), &who)
 	require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
 	require.NoError(t, o.Publish(soon(t)), "the earlier offer is over, and was never waited for")

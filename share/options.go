@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -16,7 +17,7 @@ import (
 
 // ListenOptions are those of [Listen] and [TakeOver].
 type ListenOptions struct {
-	// Policy says which peers are admitted; others are refused ([ErrNotAdmitted]). The zero
+	// Policy says which peers are admitted; others are refused ([ErrDenied]). The zero
 	// Policy admits this process's effective user.
 	Policy sock.Policy
 
@@ -39,7 +40,7 @@ type ListenOptions struct {
 	// A peer that asks for a list ([List]) sees the offers that Authorize admits it to: it is called
 	// for each, with Access 0.
 	//
-	// An error refuses the peer ([ErrNotAdmitted]). The peer does not see the error; OnRefused does.
+	// An error refuses the peer ([ErrDenied]). The peer does not see the error; OnRefused does.
 	//
 	// Authorize runs on goroutines of the server, for several peers at once, and delays no other
 	// peer. It may call the server, but must not close it: Close waits for it. The peer waits no
@@ -48,14 +49,14 @@ type ListenOptions struct {
 
 	// AuthorizeName decides first of all whether a peer may ask for a name with that access, whether
 	// it is offered or not. A peer that is not admitted is turned away at once, with the same words in
-	// both cases ([ErrNotAdmitted]), so it does not learn which names there are. A peer that names none
+	// both cases ([ErrDenied]), so it does not learn which names there are. A peer that names none
 	// hears that there is no such offer, if it is not admitted to the only one. A list has the offers
 	// that AuthorizeName admits to with [cu.ReadOnly]. It is called as Authorize is.
 	AuthorizeName func(peer sock.Peer, name string, access cu.Access) error
 
 	// Parts is called when a peer asks for a name that is not offered. If the name stands for memory
 	// that is offered in parts, Parts returns the names of those that the peer may have. Then the peer
-	// is refused with them ([RefusalError]), and [Follow] does not wait. It runs on the goroutine of
+	// is refused with them ([ErrParts]), and [Follow] does not wait. It runs on the goroutine of
 	// the connection.
 	Parts func(peer sock.Peer, name string) []string
 
@@ -161,7 +162,7 @@ type OfferOptions struct {
 
 	// Fence makes the offer be done only when no consumer writes the memory any more; until then its
 	// buffer cannot be closed. It waits for each consumer whose lease let it write to be fenced as
-	// wanted, no longer than FenceTimeout. [Fenced] requires the death of its process. For [Released]
+	// wanted, no longer than FenceTimeout. [fence.Fenced] requires the death of its process. For [fence.Released]
 	// its word is enough ([Attachment.Close], [Attachment.Release]): consumers are told that the
 	// producer waits for them ([OfferInfo].AwaitsRelease), and an offer that ends keeps the connections
 	// of those that may write until they have released the memory.
@@ -170,10 +171,10 @@ type OfferOptions struct {
 	// first offer has ended or other memory has its name. If it may still be written in the end, both
 	// fail with the same error. A pending offer does not wait, and fails with [ErrInUse].
 	//
-	// If the wait is not over in time, or the server is closed, the error is a [*FenceError], which
-	// names the consumers that may still write, and matches [ErrNoFence] where no wait could tell.
+	// If the wait is not over in time, or the server is closed, the error is a [*fence.Error], which
+	// names the consumers that may still write, and matches [fence.ErrUnknown] where no wait could tell.
 	// Nobody waits for consumers with read-only leases: see docs/security.md.
-	Fence        Fence
+	Fence        fence.Kind
 	FenceTimeout time.Duration // goes with Fence
 
 	// CursorSize gives each lease that many bytes of host memory of its own, which the consumer and
@@ -249,7 +250,7 @@ func (o *OfferOptions) check() error {
 	case (o.CursorSize > 0) != (o.OnCursors != nil):
 		return errors.New("share: want both CursorSize and OnCursors, or neither")
 	case o.Fence != 0:
-		return serve.CheckFence(o.Fence)
+		return o.Fence.Check()
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -105,10 +106,10 @@ func TestFault4_DataThatNeverComes(t *testing.T) {
 		want    error
 		says    string // the consumer
 	}{
-		"given up":      {func(_ *Server, p *preparedOffer, _ context.CancelFunc) error { return p.Close() }, DefaultTimeout, ErrWithdrawn, ""},
-		"server closed": {func(s *Server, _ *preparedOffer, _ context.CancelFunc) error { return s.Close() }, DefaultTimeout, ErrWithdrawn, ""},
+		"given up":      {func(_ *Server, p *preparedOffer, _ context.CancelFunc) error { return p.Close() }, serve.DefaultTimeout, ErrWithdrawn, ""},
+		"server closed": {func(s *Server, _ *preparedOffer, _ context.CancelFunc) error { return s.Close() }, serve.DefaultTimeout, ErrWithdrawn, ""},
 		"never":         {func(*Server, *preparedOffer, context.CancelFunc) error { return nil }, brief, ErrTimeout, "took too long"},
-		"canceled":      {func(_ *Server, _ *preparedOffer, cancel context.CancelFunc) error { cancel(); return nil }, DefaultTimeout, context.Canceled, "canceled"},
+		"canceled":      {func(_ *Server, _ *preparedOffer, cancel context.CancelFunc) error { cancel(); return nil }, serve.DefaultTimeout, context.Canceled, "canceled"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
@@ -138,10 +139,10 @@ func TestBeforeTheDataIsThere(t *testing.T) {
 		want error // and not ErrNoVerdict, because none is owed before the data
 	}{
 		"gone":       {func(t *testing.T, c *sock.Conn) { require.NoError(t, c.Close()) }, sock.ErrPeerLost},
-		"mapped":     {isRefused(isMapped(buf)), ErrProtocol},
-		"good":       {isRefused(wire.Verdict{OK: true, Text: ""}), ErrProtocol},
+		"mapped":     {isRefused(isMapped(buf)), serve.ErrUnexpected},
+		"good":       {isRefused(wire.Verdict{OK: true, Text: ""}), serve.ErrUnexpected},
 		"cannot":     {says(wire.Verdict{OK: false, Text: "no room"}), ErrVerdict},
-		"superseded": {isRefused(wire.Superseded{Generation: 1}), ErrProtocol},
+		"superseded": {isRefused(wire.Superseded{Generation: 1}), serve.ErrUnexpected},
 	} {
 		t.Run(name, func(t *testing.T) {
 			srv := listen(t)
@@ -172,7 +173,7 @@ func says(m wire.Message) func(*testing.T, *sock.Conn) {
 func isRefused(m wire.Message) func(*testing.T, *sock.Conn) {
 	return func(t *testing.T, c *sock.Conn) {
 		says(m)(t, c)
-		require.Equal(t, RefusedRecord, heard(t, c).(wire.Refuse).Code)
+		require.Equal(t, wire.RefusedRecord, heard(t, c).(wire.Refuse).Code)
 		require.NoError(t, c.Close())
 	}
 }
@@ -183,9 +184,9 @@ func TestLiesAboutTheData(t *testing.T) {
 	tr := truthOf(t, ctx)
 	pending := tr.say(func(o *wire.Offer) { o.Pending = true }, tr.files...)
 	for m, want := range map[wire.Message]error{
-		wire.Publish{Generation: tr.Memory.Generation + 1}: ErrProtocol,
-		wire.Mapped{Generation: tr.Memory.Generation}:      ErrProtocol,
-		wire.Refuse{Code: RefusedBusy, Text: "no"}:         ErrRefused,
+		wire.Publish{Generation: tr.Memory.Generation + 1}: serve.ErrUnexpected,
+		wire.Mapped{Generation: tr.Memory.Generation}:      serve.ErrUnexpected,
+		wire.Refuse{Code: wire.RefusedBusy, Text: "no"}:    ErrRefused,
 		wire.Revoke{Text: ""}:                              ErrRevoked,
 	} {
 		path := impostor(t, tell(t, pending, lie{record: wire.Encode(m)}))
@@ -236,7 +237,7 @@ func TestPrepareFails(t *testing.T) {
 	full := spy.Fail(exports, cu.ErrOutOfMemory)
 	require.ErrorIs(t, errOf(prepare(srv, "data", fresh, cu.ReadOnly)), cu.ErrOutOfMemory)
 	full.Stop()
-	requireRefusal(t, conn, RefusedName, "nothing to offer")
+	requireRefusal(t, conn, wire.RefusedName, "nothing to offer")
 	require.NoError(t, conn.Close())
 
 	first, s := prepared(t, srv, "data", fresh, cu.ReadOnly)

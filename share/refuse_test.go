@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -32,28 +33,28 @@ func TestBadFirstRecordsCostTheirOwnConnection(t *testing.T) {
 	n := 0
 	for name, c := range map[string]struct {
 		record []byte
-		code   RefusalCode // or 0: no answer
+		code   wire.RefusalCode // or 0: no answer
 	}{
-		"fault 27: wrong magic":        {flaw(good, 0, []byte("GPFE")...), RefusedRecord},
-		"fault 27: older version":      {flaw(good, 4, 0, 0), RefusedVersion},
-		"fault 27: newer version":      {flaw(good, 4, 2, 0), RefusedVersion},
-		"fault 27: unknown type":       {flaw(good, 6, 99, 0), RefusedUnsupported},
-		"fault 27: unknown flags":      {flaw(good, 8, 0, 0, 1, 0), RefusedUnsupported},
-		"fault 28: length 0":           {flaw(good, 12, 0, 0, 0, 0), RefusedRecord},
-		"fault 28: length 2^32-1":      {flaw(good, 12, 0xff, 0xff, 0xff, 0xff), RefusedRecord},
-		"fault 29: random bytes":       {noise(300, 5), RefusedRecord},
-		"fault 32: one byte at a time": {[]byte{'G'}, RefusedRecord},
-		"fault 30: cut off":            {wire.Encode(good)[:20], RefusedRecord},
-		"driver of another kind":       {wire.Encode(wire.Attach{Driver: cu.CUDA + cu.Soft - kind, Access: cu.ReadOnly, Name: "data"}), RefusedKind},
-		"no driver":                    {wire.Encode(wire.Attach{Driver: 0, Access: cu.ReadOnly, Name: "data"}), RefusedKind},
-		"access 0":                     {wire.Encode(wire.Attach{Driver: kind, Access: cu.NoAccess, Name: "data"}), RefusedRecord},
-		"fault 31: an acknowledgement": {wire.Encode(wire.Mapped{Generation: 1}), RefusedRecord},
-		"fault 31: a verdict":          {wire.Encode(wire.Verdict{OK: true, Text: ""}), RefusedRecord},
-		"progress":                     {wire.Encode(wire.Progress{Done: 1, Total: 2}), RefusedRecord},
-		"an offer without its files":   {wire.Encode(wire.Offer{Name: "x", Access: cu.ReadOnly, FDs: 1}), RefusedRecord},
-		"a refusal":                    {wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"}), 0},
-		"unknown name":                 {wire.Encode(wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "other"}), RefusedName},
-		"64 KiB":                       {append(wire.Encode(good), make([]byte, sock.MaxRecord-100)...), RefusedRecord},
+		"fault 27: wrong magic":        {flaw(good, 0, []byte("GPFE")...), wire.RefusedRecord},
+		"fault 27: older version":      {flaw(good, 4, 0, 0), wire.RefusedVersion},
+		"fault 27: newer version":      {flaw(good, 4, 2, 0), wire.RefusedVersion},
+		"fault 27: unknown type":       {flaw(good, 6, 99, 0), wire.RefusedUnsupported},
+		"fault 27: unknown flags":      {flaw(good, 8, 0, 0, 1, 0), wire.RefusedUnsupported},
+		"fault 28: length 0":           {flaw(good, 12, 0, 0, 0, 0), wire.RefusedRecord},
+		"fault 28: length 2^32-1":      {flaw(good, 12, 0xff, 0xff, 0xff, 0xff), wire.RefusedRecord},
+		"fault 29: random bytes":       {noise(300, 5), wire.RefusedRecord},
+		"fault 32: one byte at a time": {[]byte{'G'}, wire.RefusedRecord},
+		"fault 30: cut off":            {wire.Encode(good)[:20], wire.RefusedRecord},
+		"driver of another kind":       {wire.Encode(wire.Attach{Driver: cu.CUDA + cu.Soft - kind, Access: cu.ReadOnly, Name: "data"}), wire.RefusedKind},
+		"no driver":                    {wire.Encode(wire.Attach{Driver: 0, Access: cu.ReadOnly, Name: "data"}), wire.RefusedKind},
+		"access 0":                     {wire.Encode(wire.Attach{Driver: kind, Access: cu.NoAccess, Name: "data"}), wire.RefusedRecord},
+		"fault 31: an acknowledgement": {wire.Encode(wire.Mapped{Generation: 1}), wire.RefusedRecord},
+		"fault 31: a verdict":          {wire.Encode(wire.Verdict{OK: true, Text: ""}), wire.RefusedRecord},
+		"progress":                     {wire.Encode(wire.Progress{Done: 1, Total: 2}), wire.RefusedRecord},
+		"an offer without its files":   {wire.Encode(wire.Offer{Name: "x", Access: cu.ReadOnly, FDs: 1}), wire.RefusedRecord},
+		"a refusal":                    {wire.Encode(wire.Refuse{Code: wire.RefusedBusy, Text: "no"}), 0},
+		"unknown name":                 {wire.Encode(wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "other"}), wire.RefusedName},
+		"64 KiB":                       {append(wire.Encode(good), make([]byte, sock.MaxRecord-100)...), wire.RefusedRecord},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dialed(t, srv)
@@ -80,14 +81,14 @@ func requireAnswer(t *testing.T, conn *sock.Conn, fault error, why string) {
 	switch {
 	case fault == ErrRefused:
 		require.ErrorIs(t, errOf(conn.Receive(soon(t))), sock.ErrPeerLost, why)
-	case errors.Is(fault, ErrVersion):
-		requireRefusal(t, conn, RefusedVersion, why)
+	case errors.Is(fault, wire.ErrVersion):
+		requireRefusal(t, conn, wire.RefusedVersion, why)
 	default:
-		requireRefusal(t, conn, RefusedRecord, why)
+		requireRefusal(t, conn, wire.RefusedRecord, why)
 	}
 }
 
-func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string) {
+func requireRefusal(t *testing.T, conn *sock.Conn, code wire.RefusalCode, why string) {
 	t.Helper()
 	rec, err := conn.Receive(soon(t))
 	require.NoError(t, err, why)
@@ -104,7 +105,7 @@ func requireRefusal(t *testing.T, conn *sock.Conn, code RefusalCode, why string)
 func requireNamed(t *testing.T, record []byte, name string) {
 	t.Helper()
 	no := ok(wire.Decode(record))(t).(wire.Refuse)
-	require.Equal(t, RefusedUnsupported, no.Code)
+	require.Equal(t, wire.RefusedUnsupported, no.Code)
 	require.Contains(t, no.Text, name)
 }
 
@@ -132,7 +133,7 @@ func TestFault21and23_RecordsBeyondTheLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conn := dialed(t, srv)
 			if sendRaw(t, conn, c.record, null, c.fds) {
-				requireRefusal(t, conn, RefusedRecord, name)
+				requireRefusal(t, conn, wire.RefusedRecord, name)
 			} else {
 				c.want = sock.ErrPeerLost
 			}
@@ -203,14 +204,14 @@ type answer struct {
 // badAnswers are what no consumer may say to an offer.
 func badAnswers(kind cu.Kind) map[string]answer {
 	return map[string]answer{
-		"attaches again":                         {wire.Encode(wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "data"}), 0, ErrProtocol},
-		"offers":                                 {wire.Encode(wire.Offer{Name: "x", Access: cu.ReadOnly}), 0, ErrProtocol},
-		"revokes":                                {wire.Encode(wire.Revoke{Text: ""}), 0, ErrProtocol},
-		"refuses":                                {wire.Encode(wire.Refuse{Code: RefusedBusy, Text: "no"}), 0, ErrRefused},
-		"fault 31: good without mapping":         {wire.Encode(wire.Verdict{OK: true, Text: ""}), 0, ErrProtocol},
-		"fault 31: maps another generation":      {wire.Encode(wire.Mapped{Generation: 999}), 0, ErrProtocol},
-		"fault 29: random":                       {noise(100, 1), 0, ErrWire},
-		"fault 27: other version":                {flaw(wire.Mapped{Generation: 1}, 4, 9), 0, ErrVersion},
+		"attaches again":                         {wire.Encode(wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "data"}), 0, serve.ErrUnexpected},
+		"offers":                                 {wire.Encode(wire.Offer{Name: "x", Access: cu.ReadOnly}), 0, serve.ErrUnexpected},
+		"revokes":                                {wire.Encode(wire.Revoke{Text: ""}), 0, serve.ErrUnexpected},
+		"refuses":                                {wire.Encode(wire.Refuse{Code: wire.RefusedBusy, Text: "no"}), 0, ErrRefused},
+		"fault 31: good without mapping":         {wire.Encode(wire.Verdict{OK: true, Text: ""}), 0, serve.ErrUnexpected},
+		"fault 31: maps another generation":      {wire.Encode(wire.Mapped{Generation: 999}), 0, serve.ErrUnexpected},
+		"fault 29: random":                       {noise(100, 1), 0, wire.ErrMalformed},
+		"fault 27: other version":                {flaw(wire.Mapped{Generation: 1}, 4, 9), 0, wire.ErrVersion},
 		"fault 20: a descriptor with progress":   {wire.Encode(wire.Progress{Done: 1, Total: 2}), 1, sock.ErrTooManyFDs},
 		"fault 20: descriptors with its verdict": {wire.Encode(wire.Verdict{OK: true, Text: ""}), 3, sock.ErrTooManyFDs},
 		"fault 24: an empty record with one":     {nil, 1, sock.ErrTooManyFDs},
@@ -228,9 +229,9 @@ func TestFault59_AttachIsRefusedForWantOfAPlace(t *testing.T) {
 	put(t, srv, newBuffer(t, ctx, 1))
 	held := attached(t, srv, "data", dev)
 	for range 50 {
-		var no *RefusalError
+		var no *serve.RefusalError
 		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, nil)), &no)
-		require.Equal(t, RefusedBusy, no.Code)
+		require.Equal(t, wire.RefusedBusy, no.Code)
 	}
 	require.Len(t, waiting(srv), 1)
 	require.NoError(t, held.Err())
@@ -247,9 +248,9 @@ func TestFault59_ConnectionsOfOneProcess(t *testing.T) {
 	}
 	silent := dialed(t, srv)
 	awaitConnections(2)
-	var no *RefusalError
+	var no *serve.RefusalError
 	require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "", dev, nil)), &no)
-	require.Equal(t, RefusedBusy, no.Code)
+	require.Equal(t, wire.RefusedBusy, no.Code)
 	require.Equal(t, "the producer has 2 connections of this process, and takes no more of it", no.Text)
 	require.ErrorContains(t, s.await(t, PeerRefused, 1).Err, "2 connections of this process")
 	require.NoError(t, silent.Close())
@@ -282,9 +283,9 @@ func TestFloodOfAConsumer(t *testing.T) {
 	require.Empty(t, s.of(Ended))
 	flood(t, conn, 10*rate)
 	err := s.await(t, Ended, 1).Err
-	require.ErrorIs(t, err, ErrRate)
+	require.ErrorIs(t, err, serve.ErrRate)
 	require.ErrorContains(t, err, "more than 20")
-	requireRefusal(t, conn, RefusedRate, "a flood")
+	requireRefusal(t, conn, wire.RefusedRate, "a flood")
 	require.NoError(t, conn.Close())
 	require.NoError(t, bystander.Err())
 }

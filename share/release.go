@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
@@ -125,7 +126,7 @@ func (a *Attachment) sayFarewell(t *leaseConn) {
 	}
 }
 
-// Fenced returns a channel that is closed when the producer is fenced ([Fenced]): the lease
+// Fenced returns a channel that is closed when the producer is fenced ([fence.Fenced]): the lease
 // has ended and the process that listens has died, in either order. Where that cannot be
 // known, and after Close, the channel is never closed, and [Attachment.AwaitFence] says so.
 // The zero Attachment's is closed.
@@ -136,14 +137,14 @@ func (a *Attachment) Fenced() <-chan struct{} {
 	return a.now.Load().fence.Fenced()
 }
 
-// AwaitFence waits until the lease has ended and the producer is fenced as wanted; [Fenced]
+// AwaitFence waits until the lease has ended and the producer is fenced as wanted; [fence.Fenced]
 // means that it does not write the memory any more. With a context that is done, it only
-// checks. A producer is [Released] when it has ended its offer or this lease in order. That
+// checks. A producer is [fence.Released] when it has ended its offer or this lease in order. That
 // does not mean that it has stopped using the memory, which is its own.
 //
-// The error is a [*FenceError]. It matches [ErrNoFence], at once, where the end cannot be
+// The error is a [*fence.Error]. It matches [fence.ErrUnknown], at once, where the end cannot be
 // known, and after Close; else it holds what ended ctx.
-func (a *Attachment) AwaitFence(ctx context.Context, want Fence) error {
+func (a *Attachment) AwaitFence(ctx context.Context, want fence.Kind) error {
 	if a.isZero() {
 		return ErrClosed
 	}

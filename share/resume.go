@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/serve"
 )
 
 // Resume takes a new lease of the memory after the lease has ended, without mapping it
@@ -73,9 +74,9 @@ func (a *attaching) generation() uint64 {
 func (a *attaching) checkResumed() error {
 	switch have := a.resumes.Offer().Descriptor; {
 	case a.offer.Memory != have:
-		return fmt.Errorf("%w: %+v is offered where %+v was to be resumed", ErrProtocol, a.offer.Memory, have)
+		return fmt.Errorf("%w: %+v is offered where %+v was to be resumed", serve.ErrUnexpected, a.offer.Memory, have)
 	case a.opts.Access > a.offer.Access:
-		return fmt.Errorf("%w: %s asked for, %s offered", ErrProtocol, a.opts.Access, a.offer.Access)
+		return fmt.Errorf("%w: %s asked for, %s offered", serve.ErrUnexpected, a.opts.Access, a.offer.Access)
 	}
 	return nil
 }

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/fence"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -140,11 +142,11 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 		lies []lie
 		want error
 	}{
-		"a descriptor":        {says(func(o *wire.Offer) { o.FDs = 1 }, tr.files[0]), ErrWire},
-		"another generation":  {says(func(o *wire.Offer) { o.Resume++; o.Memory.Generation++ }), ErrProtocol},
-		"another device":      {says(func(o *wire.Offer) { o.Memory.Device[0] ^= 1 }), ErrProtocol},
-		"published otherwise": {append(says(func(o *wire.Offer) { o.Pending = true }), lie{wire.Encode(wire.Publish{Generation: 1}), nil}), ErrProtocol},
-		"another size":        {says(func(o *wire.Offer) { o.Memory.Size-- }), ErrProtocol},
+		"a descriptor":        {says(func(o *wire.Offer) { o.FDs = 1 }, tr.files[0]), wire.ErrMalformed},
+		"another generation":  {says(func(o *wire.Offer) { o.Resume++; o.Memory.Generation++ }), serve.ErrUnexpected},
+		"another device":      {says(func(o *wire.Offer) { o.Memory.Device[0] ^= 1 }), serve.ErrUnexpected},
+		"published otherwise": {append(says(func(o *wire.Offer) { o.Pending = true }), lie{wire.Encode(wire.Publish{Generation: 1}), nil}), serve.ErrUnexpected},
+		"another size":        {says(func(o *wire.Offer) { o.Memory.Size-- }), serve.ErrUnexpected},
 	} {
 		att.path = impostor(t, tell(t, c.lies...))
 		require.ErrorIs(t, errOf(att.Resume(soon(t))), c.want, name)
@@ -154,7 +156,7 @@ func TestLyingProducerOfAResumedLease(t *testing.T) {
 	next := ok(att.Resume(soon(t)))(t)
 	require.NoError(t, next.Close())
 
-	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(func(*wire.Offer) {})...)), "data", dev, nil)), ErrProtocol, "nobody asked to resume")
+	require.ErrorIs(t, errOf(Attach(soon(t), impostor(t, tell(t, says(func(*wire.Offer) {})...)), "data", dev, nil)), serve.ErrUnexpected, "nobody asked to resume")
 }
 
 // kept is memory of which no more is left than its descriptors.
@@ -207,7 +209,7 @@ func TestOfferFiles(t *testing.T) {
 	require.Equal(t, "table", string(att.Offer().Data))
 
 	memory, files = kept(t, ctx, 100, 2)
-	second := ok(offerFiles(srv, "data", memory, files, cu.ReadWrite, OfferOptions{Fence: Released, FenceTimeout: time.Minute}))(t)
+	second := ok(offerFiles(srv, "data", memory, files, cu.ReadWrite, OfferOptions{Fence: fence.Released, FenceTimeout: time.Minute}))(t)
 	<-first.core.Replaced()
 	awaitSuperseded(t, att)
 	require.Len(t, first.Leases(), 1, "a lease goes on")

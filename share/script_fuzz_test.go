@@ -51,7 +51,7 @@ func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message 
 		wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: ""}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "data"}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "checked"},
 		wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "prepared"}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "expected"}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "none"},
 		wire.Attach{Driver: kind, Access: cu.ReadWrite, Name: "data"}, wire.Mapped{Generation: d.Generation}, wire.Mapped{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2},
-		wire.Verdict{OK: true, Text: ""}, wire.Verdict{OK: false, Text: "bad"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
+		wire.Verdict{OK: true, Text: ""}, wire.Verdict{OK: false, Text: "bad"}, wire.Refuse{Code: wire.RefusedBusy, Text: "no"},
 		wire.Offer{Memory: d, Access: cu.ReadOnly, Name: "data", FDs: 1}, wire.Publish{Generation: d.Generation}, wire.Revoke{Text: "over"},
 		wire.Attach{Driver: kind, Access: cu.ReadWrite, Name: "legacy", Capabilities: wire.TakesLegacy}, wire.Mapped{Generation: legacy}, wire.Confirm{Generation: legacy},
 		wire.List{}, wire.Superseded{Generation: d.Generation}, wire.Farewell{},
@@ -194,7 +194,7 @@ func producerSays(kind cu.Kind, d vmm.Descriptor, legacy wire.Offer) []wire.Mess
 	one.Memory.Chunks, one.Memory.Size, one.FDs = 1, 1, 1
 	return []wire.Message{
 		all, with(0, 2, false), with(2, 1, false), with(2, 1, true), with(0, 3, true), with(0, 2, true), one,
-		wire.Publish{Generation: d.Generation}, wire.Publish{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2}, wire.Revoke{Text: "over"}, wire.Refuse{Code: RefusedBusy, Text: "no"},
+		wire.Publish{Generation: d.Generation}, wire.Publish{Generation: d.Generation + 1}, wire.Progress{Done: 1, Total: 2}, wire.Revoke{Text: "over"}, wire.Refuse{Code: wire.RefusedBusy, Text: "no"},
 		wire.Mapped{Generation: d.Generation}, wire.Verdict{OK: true, Text: ""}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "data"},
 		legacy, pending, wire.Confirm{Generation: d.Generation},
 		wire.Superseded{Generation: d.Generation}, wire.Listed{}, large, wire.Data{},

@@ -272,4 +272,4 @@ func exportOnce(t testing.TB, buf *vmm.Buffer) {
 }
 
 // turnedAway is the answer to a peer that the application does not admit.
-var turnedAway = wire.Refuse{Code: RefusedPolicy, Text: "the producer does not admit you"}
+var turnedAway = wire.Refuse{Code: wire.RefusedPolicy, Text: "the producer does not admit you"}

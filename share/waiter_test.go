@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -60,9 +61,9 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 		want.Name = name
 		conn := asked(t, srv, want)
 		require.Equal(t, wire.Progress{Done: 1, Total: 4}, heard(t, conn))
-		var no *RefusalError
+		var no *serve.RefusalError
 		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "other", dev, nil)), &no)
-		require.Equal(t, RefusedName, no.Code)
+		require.Equal(t, wire.RefusedName, no.Code)
 
 		s := put(t, srv, newBuffer(t, ctx, 1))
 		require.IsType(t, wire.Offer{}, heard(t, conn))
@@ -104,7 +105,7 @@ func TestFault64_ServerClosedWhileAConsumerWaits(t *testing.T) {
 	conn := early(t, srv, wants(dev))
 	closed := make(chan error, 1)
 	go func() { closed <- srv.Close() }()
-	requireRefusal(t, conn, RefusedName, "closed")
+	requireRefusal(t, conn, wire.RefusedName, "closed")
 	require.NoError(t, conn.Close())
 	require.NoError(t, <-closed)
 	expect(srv, "late") // nothing comes of it
@@ -176,23 +177,23 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 	}
 	dev, _ := leavesNothing(t)
 	sideBySide(t, map[string]caseOf{
-		"fault 30: goes": {DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
+		"fault 30: goes": {serve.DefaultTimeout, func(t *testing.T, _ *served, conn *sock.Conn) {
 			require.NoError(t, conn.Close())
 		}, sock.ErrPeerLost, nil},
 		"fault 60: stays": {brief, func(*testing.T, *served, *sock.Conn) {}, ErrTimeout, nil},
-		"fault 31: speaks before it reads": {DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
+		"fault 31: speaks before it reads": {serve.DefaultTimeout, func(t *testing.T, s *served, conn *sock.Conn) {
 			require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{OK: true, Text: ""})))
 			no, refused := heard(t, conn).(wire.Refuse)
 			for !refused {
 				no, refused = heard(t, conn).(wire.Refuse)
 			}
-			require.Equal(t, RefusedRecord, no.Code)
+			require.Equal(t, wire.RefusedRecord, no.Code)
 			require.NoError(t, conn.Close())
-		}, ErrProtocol, nil},
-		"fault 64: stays, and the offer ends": {DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
+		}, serve.ErrUnexpected, nil},
+		"fault 64: stays, and the offer ends": {serve.DefaultTimeout, func(_ *testing.T, s *served, _ *sock.Conn) {
 			s.cancel()
 		}, ErrWithdrawn, nil},
-		"fault 64: stays, and the server is closed": {DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
+		"fault 64: stays, and the server is closed": {serve.DefaultTimeout, func(t *testing.T, s *served, _ *sock.Conn) {
 			require.NoError(t, s.Close())
 		}, ErrWithdrawn, ErrClosed},
 	}, func(t *testing.T, name string, c caseOf) {
@@ -202,7 +203,7 @@ func TestWaitingConsumerThatDoesNotRead(t *testing.T) {
 		conn := early(t, srv, wants(dev))
 		clog(t, srv, waiting(srv)[0])
 		heard(t, conn)
-		last := DefaultTimeout
+		last := serve.DefaultTimeout
 		if strings.Contains(name, "stays") {
 			last = brief
 		}
@@ -240,7 +241,7 @@ func TestWaitingConsumerThatDoesNotAnswer(t *testing.T) {
 	require.ErrorIs(t, err, ErrTimeout)
 	require.NotErrorIs(t, err, context.Canceled)
 	require.IsType(t, wire.Offer{}, heard(t, conn))
-	requireRefusal(t, conn, RefusedTimeout, "silence")
+	requireRefusal(t, conn, wire.RefusedTimeout, "silence")
 }
 
 // A consumer that waits for the only offer is told the name of the one that fails.
@@ -253,6 +254,6 @@ func TestOnlyOfferThatFails(t *testing.T) {
 	over := newBuffer(t, ctx, 1)
 	require.NoError(t, over.Close())
 	require.Error(t, offerFor(soon(t), srv, "weights", over, cu.ReadOnly))
-	require.Equal(t, wire.Refuse{Code: RefusedName, Text: `there is no offer "weights" here`}, heard(t, conn))
+	require.Equal(t, wire.Refuse{Code: wire.RefusedName, Text: `there is no offer "weights" here`}, heard(t, conn))
 	require.NoError(t, conn.Close())
 }

@@ -62,7 +62,7 @@ func ExitCode(err error) int {
 		return ExitFailed
 	case is(err, sock.ErrPath, vmm.ErrSize):
 		return ExitUsage
-	case refusedWith(err, share.RefusedTimeout):
+	case is(err, share.ErrRefused) && is(err, share.ErrTimeout):
 		return ExitPeer
 	case is(err, share.ErrVerdict, sock.ErrRefused, share.ErrRefused):
 		return ExitFailed
@@ -77,11 +77,6 @@ func ExitCode(err error) int {
 		return ExitMachine
 	}
 	return ExitFailed
-}
-
-func refusedWith(err error, code share.RefusalCode) bool {
-	var no *share.RefusalError
-	return errors.As(err, &no) && no.Code == code
 }
 
 func is(err error, targets ...error) bool {
@@ -99,7 +94,7 @@ func Advice(err error) string {
 	switch {
 	case is(err, sock.ErrNoListener):
 		return "start the producer with the same --socket, or wait longer with --timeout"
-	case refusedWith(err, share.RefusedPolicy):
+	case is(err, share.ErrDenied):
 		return fmt.Sprintf("this is uid %d gid %d: start the producer with --allow-uid or --allow-gid", os.Geteuid(), os.Getegid())
 	case is(err, share.ErrHandle):
 		return "start the producer with --handle legacy: this side can take nothing else"

@@ -11,6 +11,8 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/pattern"
+	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -26,8 +28,8 @@ func TestExitCodes(t *testing.T) {
 		{ExitOK, []error{nil}},
 		{ExitFailed, []error{
 			errors.New("any other"), os.ErrNotExist, cu.ErrClosed,
-			share.ErrVerdict, &share.VerdictError{Text: "wrong data"}, share.ErrRefused, &share.RefusalError{Code: share.RefusedBusy},
-			share.ErrProtocol, share.ErrWire, share.ErrVersion, share.ErrNameTaken, share.ErrClosed,
+			share.ErrVerdict, &serve.VerdictError{Text: "wrong data"}, share.ErrRefused, share.ErrBusy, &serve.RefusalError{Code: wire.RefusedBusy},
+			share.ErrProtocol, wire.ErrMalformed, wire.ErrVersion, share.ErrNameTaken, share.ErrClosed,
 			sock.ErrNoListener, sock.ErrNoDirectory, sock.ErrInsecure, sock.ErrNotSocket, sock.ErrInUse, sock.ErrRefused, &sock.RefusedError{},
 			vmm.ErrDescriptor, &vmm.DescriptorError{}, vmm.ErrKind, vmm.ErrDevice, vmm.ErrCapacity, vmm.ErrMapped, vmm.ErrOccupied, vmm.ErrNotShareable,
 			&cu.NoDeviceError{Want: "7"}, driver(cu.ErrOutOfMemory), driver(cu.ErrInvalidValue), driver(cu.ErrUnknown), driver(cu.ErrIllegalAddress),
@@ -39,7 +41,7 @@ func TestExitCodes(t *testing.T) {
 		}},
 		{ExitPeer, []error{
 			context.DeadlineExceeded, errors.Join(context.DeadlineExceeded, driver(cu.ErrOutOfMemory)), share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrWithdrawn, share.ErrSuperseded, share.ErrRevoked, share.ErrRestarting, share.ErrStillOpen, sock.ErrPeerLost,
-			&share.RefusalError{Code: share.RefusedTimeout},
+			&serve.RefusalError{Code: wire.RefusedTimeout},
 		}},
 	} {
 		for _, err := range c.errs {
@@ -54,7 +56,7 @@ func TestExitCodes(t *testing.T) {
 
 // The error that says most decides the code of several.
 func TestExitCodeOfSeveralErrors(t *testing.T) {
-	verdict := &share.VerdictError{Text: "wrong data"}
+	verdict := &serve.VerdictError{Text: "wrong data"}
 	for _, c := range []struct {
 		code int
 		errs []error
@@ -81,7 +83,7 @@ func TestAdviceSaysWhatToDo(t *testing.T) {
 		sock.ErrRefused:     "-allow-uid",
 		share.ErrHandle:     "-handle legacy",
 
-		&share.RefusalError{Code: share.RefusedPolicy}: fmt.Sprintf("this is uid %d", os.Geteuid()),
+		&serve.RefusalError{Code: wire.RefusedPolicy}: fmt.Sprintf("this is uid %d", os.Geteuid()),
 	} {
 		require.Contains(t, Advice(fmt.Errorf("x: %w", err)), want)
 	}

@@ -126,10 +126,10 @@ func markOf(err error) string {
 		return "fd-limit"
 	case errors.Is(err, sock.ErrNoListener):
 		return "socket-dead"
-	case errors.Is(err, sock.ErrNotSocket), errors.Is(err, share.ErrWire), errors.Is(err, share.ErrProtocol), errors.Is(err, share.ErrVersion):
-		return "socket-foreign"
 	case errors.Is(err, sock.ErrRefused), errors.Is(err, share.ErrRefused):
 		return "uid-common"
+	case errors.Is(err, sock.ErrNotSocket), errors.Is(err, share.ErrProtocol), errors.Is(err, share.ErrUnsupported):
+		return "socket-foreign"
 	case errors.Is(err, vmm.ErrDevice):
 		return "gpu-hidden"
 	case errors.Is(err, share.ErrTimeout):

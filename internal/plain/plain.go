@@ -84,3 +84,12 @@ func Count[N int | uint64](n N, thing string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
 }
+
+// List returns what values say, one after the other.
+func List[T fmt.Stringer](all []T) string {
+	texts := make([]string, len(all))
+	for i, v := range all {
+		texts[i] = v.String()
+	}
+	return strings.Join(texts, "; ")
+}

@@ -13,15 +13,18 @@ import (
 // Errors of this package. Those of the socket are package sock's, those about
 // the memory package vmm's and cu's.
 var (
-	// ErrWire matches every error about a record that is not as docs/wire.md says.
-	ErrWire = wire.ErrMalformed
-	// ErrUnsupported says that the peer uses a feature that this side does not know and
-	// must not ignore.
-	ErrUnsupported = wire.ErrUnsupported
-	// ErrVersion says that the peer speaks another version of the wire format.
-	ErrVersion = wire.ErrVersion
-	// ErrRefused matches every RefusalError.
+	// ErrRefused matches every RefusalError; those of the codes match the next ones, too.
 	ErrRefused = errors.New("share: refused by the peer")
+	// ErrNotFound says that there is no offer of that name.
+	ErrNotFound = errors.New("share: there is no such offer")
+	// ErrParts says that what has that name is offered in parts.
+	ErrParts = errors.New("share: it is offered in parts")
+	// ErrAccess says that the offer does not give the access that was asked for.
+	ErrAccess = errors.New("share: more access than is offered")
+	// ErrDenied says that the peer does not admit this process.
+	ErrDenied = errors.New("share: not admitted")
+	// ErrBusy says that the peer has no place, or too many descriptors in flight.
+	ErrBusy = errors.New("share: the peer is busy")
 	// ErrWithdrawn says that the producer has ended the offer and given its name up.
 	ErrWithdrawn = errors.New("share: withdrawn by the producer")
 	// ErrSuperseded says that the producer offers other memory in this place.
@@ -30,8 +33,8 @@ var (
 	ErrRevoked = errors.New("share: revoked by the producer")
 	// ErrRestarting says that the producer ends for a successor.
 	ErrRestarting = errors.New("share: the producer is restarting")
-	// ErrProtocol says that the peer sent a record where another one belongs.
-	ErrProtocol = errors.New("share: unexpected record")
+	// ErrUnexpected says that the peer sent a record where another one belongs.
+	ErrUnexpected = wire.Kind("share: unexpected record", wire.ErrProtocol)
 	// ErrTimeout says that a peer took too long over a step.
 	ErrTimeout = errors.New("share: the peer took too long")
 	// ErrNoConsumer says that no consumer came in time.
@@ -46,7 +49,7 @@ var (
 	// offer is of other memory than is mapped here (Attachment.Resume).
 	ErrStale = errors.New("share: the offer is not newer than what is known already")
 	// ErrRate says that the peer sent more records a second than are taken.
-	ErrRate = errors.New("share: too many records a second")
+	ErrRate = wire.Kind("share: too many records a second", wire.ErrProtocol)
 	// ErrClosed says that the server or attachment was closed.
 	ErrClosed = errors.New("share: closed")
 )
@@ -70,9 +73,14 @@ func (e *RefusalError) Error() string {
 	return fmt.Sprintf("refused by the peer (%s): %s", e.Code, printable(e.Text))
 }
 
-// Is matches [ErrRefused], and [ErrUnsupported] and [ErrStale] for those codes.
-func (e *RefusalError) Is(target error) bool {
-	return target == ErrRefused || target == ErrUnsupported && e.Code == wire.RefusedUnsupported || target == ErrStale && e.Code == wire.RefusedStale
+// Is matches [ErrRefused], and what the code says.
+func (e *RefusalError) Is(target error) bool { return target == ErrRefused || target == codes[e.Code] }
+
+// codes are what refusals match.
+var codes = map[wire.RefusalCode]error{
+	wire.RefusedName: ErrNotFound, wire.RefusedAccess: ErrAccess, wire.RefusedKind: gpumem.ErrKind, wire.RefusedBusy: ErrBusy,
+	wire.RefusedVersion: wire.ErrUnsupported, wire.RefusedRecord: wire.ErrProtocol, wire.RefusedTimeout: ErrTimeout, wire.RefusedPolicy: ErrDenied,
+	wire.RefusedRate: wire.ErrProtocol, wire.RefusedUnsupported: wire.ErrUnsupported, wire.RefusedStale: ErrStale, wire.RefusedParts: ErrParts,
 }
 
 // RevokedError returns the error of a REVOKE.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/plain"
@@ -14,7 +15,7 @@ import (
 
 // flags returns what consumers are told of it.
 func (f *FenceTerms) flags() wire.ProcessFlags {
-	if f != nil && f.Want == Released {
+	if f != nil && f.Want == fence.Released {
 		return wire.ProcessWaits
 	}
 	return 0
@@ -25,7 +26,7 @@ func (f *FenceTerms) terms() broker.Fence {
 	switch {
 	case f == nil:
 		return broker.NoFence
-	case f.Want == Released:
+	case f.Want == fence.Released:
 		return broker.Released
 	}
 	return broker.Fenced
@@ -63,9 +64,9 @@ func (o *Offering) fenceError(a broker.Finished) error {
 		if why == nil || why.Error() != a.Doubt {
 			why = errors.New(a.Doubt)
 		}
-		err = fmt.Errorf("%w: %w", ErrNoFence, why)
+		err = fmt.Errorf("%w: %w", fence.ErrUnknown, why)
 	}
-	return &FenceError{f.Want, peersOf(a.Unsure), a.Unsure.More, err}
+	return &fence.Error{f.Want, peersOf(a.Unsure), a.Unsure.More, err}
 }
 
 // memoryID returns the number of the offering's memory: that of an earlier offer of it that has
@@ -155,7 +156,7 @@ func (l *Lease) Fenced() <-chan struct{} {
 }
 
 // AwaitFence waits until the lease has ended and the consumer is fenced as wanted.
-func (l *Lease) AwaitFence(ctx context.Context, want Fence) error {
+func (l *Lease) AwaitFence(ctx context.Context, want fence.Kind) error {
 	if l.isZero() {
 		return ErrClosed
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/internal/wire"
@@ -145,7 +146,7 @@ func (l *Lease) Revoke(reason string) {
 }
 
 // Released reports whether the lease has ended and the consumer does not use the memory any more.
-func (l *Lease) Released() bool { return l.AwaitFence(done, Released) == nil }
+func (l *Lease) Released() bool { return l.AwaitFence(done, fence.Released) == nil }
 
 // done is a context that has ended.
 var done = func() context.Context {

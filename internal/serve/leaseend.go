@@ -3,10 +3,10 @@ package serve
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/gpufd/gpufd/internal/broker"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -17,7 +17,7 @@ import (
 func (l *Lease) why(err error, heard bool) error {
 	lost := errors.Is(err, sock.ErrPeerLost)
 	err = l.fence.Lost(l.transport, l.session.want.Process, err)
-	var died *LostError
+	var died *sock.LostError
 	switch {
 	case lost && heard && l.mapped && !l.offering.opts.Verdict && !errors.As(err, &died):
 		return nil
@@ -167,19 +167,11 @@ func (e *StillOpenError) Error() string {
 	if e.More > 0 {
 		more = fmt.Sprintf("; and %d more", e.More)
 	}
-	return fmt.Sprintf("%v: not closed within %s by %s%s; freeing it harms only those", ErrStillOpen, e.After, PeerNames(e.Peers), more)
+	return fmt.Sprintf("%v: not closed within %s by %s%s; freeing it harms only those", ErrStillOpen, e.After, plain.List(e.Peers), more)
 }
 
 // Is matches [ErrStillOpen].
 func (e *StillOpenError) Is(target error) bool { return target == ErrStillOpen }
-
-func PeerNames(peers []sock.Peer) string {
-	names := make([]string, len(peers))
-	for i, p := range peers {
-		names[i] = p.String()
-	}
-	return strings.Join(names, "; ")
-}
 
 // peersOf returns the peers that a broker names.
 func peersOf(p broker.Peers) (all []sock.Peer) {

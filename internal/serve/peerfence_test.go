@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/stretchr/testify/require"
 )
@@ -20,7 +21,7 @@ func TestReleasedWhileItIsAsked(t *testing.T) {
 			f.Released = true
 			close(over)
 		}()
-		if f.await(t.Context(), Released) != nil {
+		if f.await(t.Context(), fence.Released) != nil {
 			wrong++
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // The answers to another version, to what is not known and to garbage differ.
 func TestRefusalsDiffer(t *testing.T) {
 	for err, want := range map[error]wire.RefusalCode{
-		ErrVersion: wire.RefusedVersion, ErrUnsupported: wire.RefusedUnsupported, ErrWire: wire.RefusedRecord, ErrProtocol: wire.RefusedRecord,
+		wire.ErrVersion: wire.RefusedVersion, wire.ErrUnsupported: wire.RefusedUnsupported, wire.ErrMalformed: wire.RefusedRecord, ErrUnexpected: wire.RefusedRecord,
 		ErrTimeout: wire.RefusedTimeout, ErrRate: wire.RefusedRate, sock.ErrTooManyFDs: wire.RefusedRecord,
 	} {
 		require.Equal(t, want, Refusal(fmt.Errorf("why: %w", err)).Code)

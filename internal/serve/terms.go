@@ -4,6 +4,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -67,7 +68,7 @@ type Terms struct {
 
 // FenceTerms are what an offer waits for in the end, and how long at most; nil waits for nothing.
 type FenceTerms struct {
-	Want   Fence
+	Want   fence.Kind
 	Within time.Duration
 }
 

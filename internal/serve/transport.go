@@ -80,7 +80,7 @@ func (t *Transport) Receive(ctx context.Context, patient bool) (wire.Message, []
 		}
 		if m != nil && t.Left {
 			t.Left = false
-			return nil, nil, errors.Join(fmt.Errorf("%w: %s behind a farewell", ErrProtocol, m.Type()), sock.CloseFiles(files))
+			return nil, nil, errors.Join(fmt.Errorf("%w: %s behind a farewell", ErrUnexpected, m.Type()), sock.CloseFiles(files))
 		}
 		return m, files, err
 	}
@@ -123,7 +123,7 @@ func (t *Transport) open(rec sock.Record) (wire.Message, error) {
 		return nil, err
 	}
 	if want := wire.Descriptors(m); len(rec.Files) != want {
-		return nil, fmt.Errorf("%w: %s came with %d descriptors instead of %d", ErrWire, m.Type(), len(rec.Files), want)
+		return nil, fmt.Errorf("%w: %s came with %d descriptors instead of %d", wire.ErrMalformed, m.Type(), len(rec.Files), want)
 	}
 	return m, nil
 }
@@ -229,9 +229,9 @@ func Refusal(err error) wire.Refuse {
 	switch {
 	case errors.As(err, &no): // the decision was ours
 		return no
-	case errors.Is(err, ErrVersion):
+	case errors.Is(err, wire.ErrVersion):
 		code = wire.RefusedVersion
-	case errors.Is(err, ErrUnsupported):
+	case errors.Is(err, wire.ErrUnsupported):
 		code = wire.RefusedUnsupported
 	case errors.Is(err, sock.ErrTooManyInFlight): // for as long as a step may take; that is not the peer's doing
 		code, text = wire.RefusedBusy, "the producer has too many descriptors in flight; try again later"
@@ -250,17 +250,12 @@ func IsGone(err error) bool {
 }
 
 // IsBadRecord reports whether err is about a record of the peer, which can then be told so.
-// A peer's refusal is not, although it may match [ErrUnsupported].
+// A peer's refusal is not, although it may match [wire.ErrUnsupported].
 func IsBadRecord(err error) bool {
 	if errors.Is(err, ErrRefused) {
 		return false
 	}
-	for _, bad := range []error{ErrWire, ErrUnsupported, ErrProtocol, ErrVersion} {
-		if errors.Is(err, bad) {
-			return true
-		}
-	}
-	return sock.IsBadRecord(err)
+	return (errors.Is(err, wire.ErrProtocol) && !errors.Is(err, ErrRate)) || errors.Is(err, wire.ErrUnsupported) || sock.IsBadRecord(err)
 }
 
 // Unexpected returns the error for a message that does not belong here.
@@ -268,5 +263,5 @@ func Unexpected(m wire.Message, state string) error {
 	if r, ok := m.(wire.Refuse); ok {
 		return &RefusalError{r.Code, r.Text}
 	}
-	return fmt.Errorf("%w: %s %s", ErrProtocol, m.Type(), state)
+	return fmt.Errorf("%w: %s %s", ErrUnexpected, m.Type(), state)
 }

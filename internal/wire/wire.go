@@ -29,15 +29,28 @@ const (
 
 // Errors of [Decode].
 var (
+	// ErrProtocol matches every error about a peer that breaks the protocol, such as ErrMalformed.
+	ErrProtocol = errors.New("the peer breaks the protocol")
 	// ErrMalformed matches every error about a record that is not as docs/wire.md
 	// says.
-	ErrMalformed = errors.New("malformed record")
+	ErrMalformed = Kind("malformed record", ErrProtocol)
 	// ErrUnsupported says that a record has something that a receiver must understand
 	// and this package does not. The error names it.
 	ErrUnsupported = errors.New("the peer uses what this program does not know")
-	// ErrVersion says that the peer speaks another version of the wire format.
-	ErrVersion = errors.New("other version of the wire format")
+	// ErrVersion says that the peer speaks another version of the wire format. It matches ErrUnsupported.
+	ErrVersion = Kind("other version of the wire format", ErrUnsupported)
 )
+
+type kind struct {
+	text string
+	of   error
+}
+
+// Kind returns an error with that text, which matches another one as well.
+func Kind(text string, of error) error { return &kind{text, of} }
+
+func (k *kind) Error() string        { return k.text }
+func (k *kind) Is(target error) bool { return target == k.of }
 
 // Flags of a record. A receiver ignores those of the lower half that it does not
 // know, and refuses a record with one of the upper half that it does not know.

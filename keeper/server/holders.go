@@ -250,7 +250,7 @@ func comesBack(next *state.State, name string, h state.Holder) {
 // it had the memory, and otherwise when its process has died. A holder that was told to let go
 // sends nothing any more. If it could write, its version is kept until it has died.
 func letGo(next *state.State, id state.HoldID, lease *serve.Lease) error {
-	var lost *serve.LostError
+	var lost *sock.LostError
 	switch reason := lease.Err(); {
 	case errors.As(reason, &lost), errors.Is(reason, serve.ErrRestarting): // it may come back
 		return next.Lose(id)

@@ -210,10 +210,9 @@ func (x *trial) read(name string) error {
 // mended returns nil for an error that a keeper's death causes, and that passes.
 func (x *trial) mended(err error) error {
 	var no *keeper.Error
-	var refused *share.RefusalError
 	switch {
 	case errors.Is(err, sock.ErrPeerLost), errors.Is(err, share.ErrWithdrawn), errors.Is(err, sock.ErrNoListener),
-		errors.As(err, &no) && no.Code == "not-found", errors.As(err, &refused) && refused.Code == share.RefusedName:
+		errors.As(err, &no) && no.Code == "not-found", errors.Is(err, share.ErrNotFound):
 		return nil
 	}
 	return err

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/channel"
+	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/share"
@@ -23,10 +24,9 @@ import (
 
 // zeros are zero values of all exported types that have methods.
 var zeros = []any{
-	new(sock.Conn), new(sock.Error), new(sock.Listener), new(sock.Peer), new(sock.Policy), new(sock.Process), new(sock.Record), new(sock.RefusedError),
-	new(share.Attachment), new(share.Counter), new(share.Descriptors), new(share.EventKind), new(share.Fence), new(share.FenceError), new(share.InUseError), new(share.Lease),
-	new(share.Legacy), new(share.LostError), new(share.Offer), new(share.OfferInfo), new(share.RefusalError), new(share.Server),
-	new(share.StillOpenError), new(share.VerdictError),
+	new(sock.Conn), new(sock.Error), new(sock.LostError), new(fence.Kind), new(fence.Error), new(sock.Listener), new(sock.Peer), new(sock.Policy), new(sock.Process), new(sock.Record), new(sock.RefusedError),
+	new(share.Attachment), new(share.Counter), new(share.Descriptors), new(share.EventKind), new(share.Lease),
+	new(share.Legacy), new(share.Offer), new(share.OfferInfo), new(share.Server),
 	new(channel.Frame), new(channel.LostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),
 	new(keeper.Attached), new(keeper.Client), new(server.Server), new(keeper.Use),
 	new(vmm.Allocation), new(vmm.Buffer), new(vmm.Descriptor), new(vmm.DescriptorError), new(vmm.Hold), new(vmm.Loan), new(vmm.Mapping),

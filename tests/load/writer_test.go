@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpufd/gpufd/fence"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/tests/internal/programs"
 
 	"github.com/stretchr/testify/require"
@@ -82,7 +84,7 @@ func (st *stage) judge(srv *share.Server, n int) error {
 	limit, cancel := context.WithTimeout(context.Background(), programs.Patience)
 	defer cancel()
 	leases := make(chan *share.Lease, 1)
-	offer, err := srv.Offer(cli.OfferName, buf, &share.OfferOptions{Access: cu.ReadWrite, MaxConsumers: 1, Fence: share.Fenced, FenceTimeout: programs.Patience, OnLease: func(l *share.Lease) { leases <- l }})
+	offer, err := srv.Offer(cli.OfferName, buf, &share.OfferOptions{Access: cu.ReadWrite, MaxConsumers: 1, Fence: fence.Fenced, FenceTimeout: programs.Patience, OnLease: func(l *share.Lease) { leases <- l }})
 	if err != nil {
 		return errors.Join(err, buf.Close())
 	}
@@ -98,7 +100,7 @@ func (st *stage) judge(srv *share.Server, n int) error {
 	pause, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer stop()
 	after := st.moves(buf, pause.Done())
-	var lost *share.LostError
+	var lost *sock.LostError
 	fmt.Printf("round %d pid %d died %t late %t after %t\n", n, l.Peer().PID, errors.As(l.Err(), &lost) && lost.Died(), late, after)
 	return errors.Join(err, buf.Close())
 }

@@ -147,11 +147,7 @@ func (p *program) openChannel(ctx context.Context, c *cu.Context, name string, f
 
 // mayCome reports whether a writer may come yet.
 func mayCome(err error) bool {
-	var no *share.RefusalError
-	if errors.As(err, &no) {
-		return no.Code == share.RefusedName
-	}
-	return errors.Is(err, sock.ErrNoListener)
+	return errors.Is(err, share.ErrNotFound) || errors.Is(err, sock.ErrNoListener)
 }
 
 // copyFrames writes frames until there are no more, and returns the number of the last.

@@ -10,6 +10,7 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 )
 
 // A watcher prints what happens to the consumers and remembers their failures.
@@ -93,7 +94,7 @@ func (w *watcher) holders() int {
 }
 
 func (w *watcher) ended(e share.Event, who app.Fields) {
-	if lost := (*share.LostError)(nil); errors.As(e.Err, &lost) {
+	if lost := (*sock.LostError)(nil); errors.As(e.Err, &lost) {
 		who["died"] = lost.Died() // before the error says what is known
 	}
 	w.mu.Lock()
