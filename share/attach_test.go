@@ -137,18 +137,16 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	buf := newBuffer(t, ctx, 1)
 	for name, call := range map[string]func() error{
-		"Attach":          func() error { return attachError(srv.Path(), nil, AttachOptions{}) },
-		"Offer":           func() error { return offerFor(soon(t), srv, "x", nil, cu.ReadOnly) },
-		"Offer, closed":   func() error { return offerFor(soon(t), srv, "x", &vmm.Buffer{}, cu.ReadOnly) },
-		"Prepare":         func() error { _, err := prepare(srv, "x", (*vmm.Buffer)(nil), cu.ReadOnly); return err },
-		"OfferLegacy":     func() error { return offerLegacyFor(soon(t), srv, "x", nil) },
-		"Replace":         func() error { return replaceFor(soon(t), srv, "x", nil, cu.ReadOnly) },
-		"ReplaceLegacy":   func() error { return replaceLegacyFor(soon(t), srv, "x", nil) },
-		"PrepareLegacy":   func() error { _, err := prepareLegacy(srv, "x", &Legacy{}); return err },
-		"NewLegacy":       func() error { _, err := NewLegacy(nil, 1); return err },
-		"LegacyAt":        func() error { _, err := LegacyAt(nil, buf.Ptr(), 1); return err },
-		"NewCounter":      func() error { _, err := NewCounter(nil, buf, 0); return err },
-		"NewCounter, nil": func() error { _, err := NewCounter(ctx, nil, 0); return err },
+		"Attach":        func() error { return attachError(srv.Path(), nil, AttachOptions{}) },
+		"Offer":         func() error { return offerFor(soon(t), srv, "x", nil, cu.ReadOnly) },
+		"Offer, closed": func() error { return offerFor(soon(t), srv, "x", &vmm.Buffer{}, cu.ReadOnly) },
+		"Prepare":       func() error { _, err := prepare(srv, "x", (*vmm.Buffer)(nil), cu.ReadOnly); return err },
+		"OfferLegacy":   func() error { return offerLegacyFor(soon(t), srv, "x", nil) },
+		"Replace":       func() error { return replaceFor(soon(t), srv, "x", nil, cu.ReadOnly) },
+		"ReplaceLegacy": func() error { return replaceLegacyFor(soon(t), srv, "x", nil) },
+		"PrepareLegacy": func() error { _, err := prepareLegacy(srv, "x", &Legacy{}); return err },
+		"NewLegacy":     func() error { _, err := NewLegacy(nil, 1); return err },
+		"LegacyAt":      func() error { _, err := LegacyAt(nil, buf.Ptr(), 1); return err },
 	} {
 		require.Error(t, call(), name)
 	}

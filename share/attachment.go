@@ -130,7 +130,7 @@ func (a *Attachment) Device() *cu.Device {
 
 // Buffer returns the memory, or nil for legacy memory ([Offer.Handle]), which a consumer
 // gets only if it asks for that ([AttachOptions].Legacy). It belongs to the attachment and ends
-// with it, though not before a [Counter] in it.
+// with it, though not before a hold on it ([vmm.Buffer.Hold]).
 func (a *Attachment) Buffer() *vmm.Buffer {
 	if a.isZero() {
 		return nil

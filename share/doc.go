@@ -61,12 +61,7 @@
 //
 // # Order
 //
-// A [Counter] orders the work of streams of two processes on memory that both use. It is
-// in a control chunk, a buffer of its own that is offered for reading and writing. A wait
-// has a deadline, after which the stream goes on; then that wait, later ones in the same
-// stream, and the counter fail with [cu.ErrGivenUp]. The host reads the number with
-// [Counter.Value] and waits for it with [Counter.Await]. Close the counter before the
-// memory; that fails while streams have still to signal or wait ([ErrInUse]).
+// Package counter orders the work of streams of two processes on memory that both use.
 //
 // # What bites
 //

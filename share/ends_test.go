@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 
@@ -43,6 +44,28 @@ func TestEndsHaveReasons(t *testing.T) {
 			require.ErrorIs(t, l.Err(), c.want)
 			require.True(t, Retryable(att.Err()))
 			require.False(t, l.Released(), "it has it mapped")
+		})
+	}
+}
+
+// FAULTS 79: an attachment whose memory is held, as by a counter, ends its lease, also one that
+// was taken back, and unmaps the memory later.
+func TestFault79_AttachmentIsClosedAfterItsHold(t *testing.T) {
+	for name, revoke := range map[string]bool{"attached": false, "revoked": true} {
+		t.Run(name, func(t *testing.T) {
+			dev, ctx, srv := listening(t)
+			served := put(t, srv, newBuffer(t, ctx, 1))
+			att := attached(t, srv, "data", dev)
+			h := ok(att.Buffer().Hold("counter 0"))(t)
+			if revoke {
+				served.cancel()
+				require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
+			}
+			require.ErrorIs(t, att.Close(), ErrInUse)
+			require.Error(t, awaitDone(t, att))
+			requireNoise(t, ctx, att.Buffer(), 1)
+			require.NoError(t, errors.Join(h.Close(), att.Close()))
+			require.Zero(t, att.Ptr())
 		})
 	}
 }

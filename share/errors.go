@@ -67,9 +67,8 @@ var (
 	ErrClosed = serve.ErrClosed
 )
 
-// ErrInUse says that memory cannot be freed because it is offered, or because streams
-// may still have to signal or wait there ([Counter]). It is [vmm.ErrInUse]; for legacy
-// memory the error is an [ErrInUse].
+// ErrInUse says that memory cannot be freed because it is offered, or held, as by a counter
+// ([vmm.Buffer.Hold]). It is [vmm.ErrInUse].
 var ErrInUse = vmm.ErrInUse
 
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log"
 	"os"
-	"os/exec"
 	"path/filepath"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
 	"github.com/gpufd/gpufd/share"
-	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -149,57 +147,4 @@ func ExampleOffer_Supersede() {
 	// the consumer has 1000 bytes
 	// the consumer has 2000 bytes
 	// weights: 2000 bytes, read-only
-}
-
-// A stream waits for what another process does, and goes on when that process is killed.
-func ExampleCounter() {
-	dev := device()
-	ctx := must(dev.PrimaryContext())
-	control := must(vmm.New(dev, share.CounterStride))
-	must(0, cu.Fill(ctx, control.Ptr(), uint8(0), control.Size()))
-	srv, dir := listen()
-	defer os.RemoveAll(dir)
-	alive, gone := context.WithCancelCause(context.Background()) // as long as the peer
-	onLease := func(l *share.Lease) {
-		go func() { <-l.Done(); gone(l.Err()) }()
-	}
-	must(srv.Offer("control", control, &share.OfferOptions{Access: cu.ReadWrite, Synchronized: true, OnLease: onLease}))
-	other := exec.Command("/proc/self/exe")
-	other.Env = append(os.Environ(), peerEnv+"="+srv.Path())
-	must(0, other.Start())
-
-	s, counter := must(ctx.NewStream()), must(share.NewCounter(ctx, control, 0))
-	step1, step2 := must(counter.Wait(alive, s, 1)), must(counter.Wait(alive, s, 2))
-	fmt.Println("step 1:", step1.Result())
-	must(0, other.Process.Kill())
-	err := step2.Result() // the stream goes on, and nobody may rely on that
-	fmt.Println("step 2 was given up:", errors.Is(err, cu.ErrGivenUp), "because the peer was lost:", errors.Is(err, sock.ErrPeerLost))
-	_, err = counter.Value()
-	fmt.Println("nor on the counter:", errors.Is(err, cu.ErrGivenUp))
-	_ = other.Wait()
-	must(0, errors.Join(counter.Close(), s.Close(), srv.Close(), control.Close(), ctx.Close()))
-	// Output:
-	// step 1: <nil>
-	// step 2 was given up: true because the peer was lost: true
-	// nor on the counter: true
-}
-
-// peerEnv makes this program the peer, and says at which socket.
-const peerEnv = "EXAMPLE_PEER"
-
-func init() {
-	if path := os.Getenv(peerEnv); path != "" {
-		peer(path)
-	}
-}
-
-// peer takes the first step, and is killed before the second.
-func peer(path string) {
-	dev := device()
-	ctx := must(dev.PrimaryContext())
-	att := must(share.Attach(context.Background(), path, "control", dev, &share.AttachOptions{Access: cu.ReadWrite}))
-	counter := must(share.NewCounter(ctx, att.Buffer(), 0))
-	must(0, counter.Signal(must(ctx.NewStream()), 1))
-	<-att.Done()
-	os.Exit(1) // the other was lost
 }

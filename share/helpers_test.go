@@ -165,13 +165,9 @@ func warm(t testing.TB, ctx *cu.Context) {
 	}
 	mem, err := ctx.Alloc(32 << 20)
 	require.NoError(t, err)
-	var streams [32]*cu.Stream // as many as a test has at once of either priority
+	var streams [32]*cu.Stream // as many as a test has at once
 	for i := range streams {
-		o := cu.StreamOptions{}
-		if i%2 == 0 {
-			o = mostUrgent
-		}
-		streams[i], err = ctx.NewStreamWith(o)
+		streams[i], err = ctx.NewStream()
 		require.NoError(t, err)
 	}
 	require.NoError(t, cu.FillAsync(streams[0], mem.Ptr(), uint8(0), 32<<20))

@@ -8,7 +8,6 @@ import (
 
 var children = cutest.Children{
 	"consumer":        childConsumer,
-	"counter":         childCounter,
 	"leaver":          childLeaver,
 	"legacy owner":    childLegacyOwner,
 	"legacy producer": childLegacyProducer,
@@ -19,7 +18,6 @@ var children = cutest.Children{
 	"writer":          childWriter,
 
 	"runs out of addresses": childRunsOutOfAddresses,
-	"loses a counter":       childLosesACounter,
 	"poisoned consumer":     childPoisonedConsumer,
 	"poisoned producer":     childPoisonedProducer,
 }

@@ -58,6 +58,3 @@ func underMPS(faults *cutest.Faults) *cutest.Fault {
 		return sys.CUDA_SUCCESS
 	})
 }
-
-// setWord changes what a driver has copied to at.
-func setWord(at uintptr, n uint64) { **(**uint64)(unsafe.Pointer(&at)) = n }

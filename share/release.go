@@ -12,11 +12,11 @@ import (
 )
 
 // Close unmaps the memory, says farewell to the producer, and ends the lease. Kernels that
-// still use the memory fail: [Attachment.Release] waits for them. While a [Counter] holds
-// the buffer, Close ends the lease without a farewell, keeps the memory, and returns
-// [ErrInUse]: close the counter, and then call Close again. An attachment made
-// [AttachOptions].Reoffer stays as it is while its memory is offered on or held. Close may be called
-// again and on nil.
+// still use the memory fail: [Attachment.Release] waits for them. While the buffer is held
+// ([vmm.Buffer.Hold]), as by a counter, Close ends the lease without a farewell, keeps the
+// memory, and returns [ErrInUse]: end the hold, and then call Close again. An attachment
+// made with Reoffer stays as it is while its memory is offered on or held. Close may be
+// called again and on nil.
 func (a *Attachment) Close() error {
 	if a.isZero() {
 		return nil

@@ -9,8 +9,6 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
-	"github.com/gpufd/gpufd/cu/soft"
-	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -33,62 +31,12 @@ func twoDevices(t testing.TB) (here, there *cu.Context) {
 	return cutest.Context(t, a), cutest.Context(t, b)
 }
 
-// attachedFrom is what is offered as "data", for the device of there as well.
-func attachedFrom(t testing.TB, srv *Server, there *cu.Context, opts ...AttachOptions) *Attachment {
+// newStream returns a stream, closed when t ends.
+func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
 	t.Helper()
-	o := first(opts)
-	o.PeerAccess = true
-	return attached(t, srv, "data", there.Device(), *o)
-}
-
-// Streams of two devices take turns by a counter in the memory of one. A signal of the other's
-// that is queued still keeps the memory, and one behind a wait that is given up counts for nothing.
-//
-//fault:rows 79 90
-func TestCounterOfTwoDevices(t *testing.T) {
-	here, there := twoDevices(t)
-	srv, buf := listen(t), newBuffer(t, here, 3*CounterStride)
-	require.NoError(t, cu.Fill(here, buf.Ptr(), uint8(0), buf.Size()))
-	put(t, srv, buf)
-	att := attachedFrom(t, srv, there, AttachOptions{Access: cu.ReadWrite})
-	s, peers := newStream(t, here), newStream(t, there)
-	mine, theirs, last := newCounter(t, here, buf), counterAt(t, there, att.Buffer(), 1), counterAt(t, there, att.Buffer(), 2)
-	minesPeer, theirsPeer, lastsPeer := newCounter(t, there, att.Buffer()), counterAt(t, here, buf, 1), counterAt(t, here, buf, 2)
-	for n := range uint64(20) {
-		there := ok(theirs.Wait(soon(t), peers, 1+n))(t)
-		require.NoError(t, minesPeer.Signal(peers, 1+n))
-		require.NoError(t, theirsPeer.Signal(s, 1+n))
-		here := ok(mine.Wait(soon(t), s, 1+n))(t)
-		require.NoError(t, errors.Join(there.Result(), here.Result()))
-	}
-
-	limited, cancel := context.WithCancel(t.Context())
-	w := ok(theirs.Wait(limited, peers, 21))(t)
-	require.NoError(t, last.Signal(peers, 1))
-	require.ErrorIs(t, last.Close(), ErrInUse)
-	require.ErrorIs(t, att.Close(), ErrInUse)
-	require.NotZero(t, att.Ptr())
-	awaited := ok(lastsPeer.Wait(soon(t), s, 1))(t)
-	cancel()
-	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
-	require.ErrorIs(t, awaited.Result(), cu.ErrGivenUp)
-	require.ErrorIs(t, lastsPeer.Await(soon(t), 1), cu.ErrGivenUp)
-	for _, c := range []*Counter{mine, theirs, last, minesPeer, theirsPeer, lastsPeer} {
-		c.limit = closeLimit
-		require.NoError(t, c.Close())
-	}
-	require.NoError(t, att.Close())
-	requireWell(t, here)
-	requireWell(t, there)
-}
-
-// counterAt is newCounter in another slot.
-func counterAt(t testing.TB, ctx *cu.Context, buf *vmm.Buffer, slot int) *Counter {
-	t.Helper()
-	c := ok(NewCounter(ctx, buf, slot))(t)
-	c.limit = brief
-	t.Cleanup(func() { require.NoError(t, c.Close()) })
-	return c
+	s := ok(ctx.NewStream())(t)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
 }
 
 // A graph that was captured on another device reads each version: all are at one address there.
@@ -141,9 +89,14 @@ func TestWorkOfAnotherDeviceIsWaitedFor(t *testing.T) {
 	here, there := twoDevices(t)
 	srv := listen(t)
 	put(t, srv, newBuffer(t, here, 64))
-	att := attachedFrom(t, srv, there, AttachOptions{Access: cu.ReadWrite, Reoffer: true})
-	gate, s := newGate(t, there), newStream(t, there)
-	gate.hold(t, s)
+	att := attached(t, srv, "data", there.Device(), AttachOptions{Access: cu.ReadWrite, Reoffer: true, PeerAccess: true})
+	word, s, key := newBuffer(t, there, 4), newStream(t, there), newStream(t, there)
+	require.NoError(t, cu.Fill(there, word.Ptr(), uint32(0), 1))
+	require.NoError(t, s.WaitValue32(word.Ptr(), 1, cu.WaitGEQ))
+	goOn := func() {
+		require.NoError(t, errors.Join(key.WriteValue32(word.Ptr(), 1, cu.WriteDefault), key.Synchronize(soon(t))))
+	}
+	t.Cleanup(goOn)
 	require.NoError(t, cu.FillAsync(s, att.Ptr(), uint8(1), 64))
 	more := ok(listen(t).Offer("more", att.Buffer(), &OfferOptions{Pending: true}))(t)
 	require.ErrorIs(t, more.Publish(briefly(t)), context.DeadlineExceeded)
@@ -151,42 +104,6 @@ func TestWorkOfAnotherDeviceIsWaitedFor(t *testing.T) {
 	require.ErrorIs(t, att.Release(briefly(t)), context.DeadlineExceeded)
 	require.NoError(t, att.Err())
 	require.NotZero(t, att.Ptr())
-	gate.open(t)
+	goOn()
 	require.NoError(t, att.Release(soon(t)))
-	requireWell(t, there)
-}
-
-// hollow is a counter and a stream of the software driver, in which signals are libc's
-// pthread_getconcurrency: C that takes what it is given, does nothing and returns 0, so that what is
-// measured is ours.
-func hollow(t testing.TB) (*Counter, *cu.Stream) {
-	t.Helper()
-	libc := ok(sys.OpenFile("libc.so.6"))(t)
-	drv := ok(cu.Open(cu.WithResolver(func(symbol string) (uintptr, error) {
-		switch symbol {
-		case "cuStreamWriteValue64_v2", "cuEventRecord":
-			return libc("pthread_getconcurrency")
-		}
-		return soft.Resolver(symbol)
-	})))(t)
-	ctx := cutest.Context(t, ok(drv.Device(0))(t))
-	buf := zeros(t, ctx)
-	c := ok(NewCounter(ctx, buf, 0))(t)
-	t.Cleanup(func() { require.NoError(t, errors.Join(c.Close(), buf.Close())) })
-	return c, newStream(t, ctx)
-}
-
-// Invariant 10, of signals: they allocate no more than the two driver calls that they are
-// made of, which set the context by a callback here.
-func TestSignalDoesNotAllocate(t *testing.T) {
-	if cutest.Kind() != cu.Soft {
-		t.Skip("nothing of it reaches the driver")
-	}
-	c, s := hollow(t)
-	e := ok(s.Context().NewEvent(cu.EventDisableTiming))(t)
-	require.NoError(t, c.Signal(s, 1))
-	calls := testing.AllocsPerRun(200, func() { _, _ = s.WriteValue64(c.word, 1, cu.WriteDefault), e.Record(s) })
-	n := uint64(1)
-	require.Equal(t, calls, testing.AllocsPerRun(200, func() { n++; _ = c.Signal(s, n) }))
-	require.NoError(t, e.Close())
 }

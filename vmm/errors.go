@@ -20,7 +20,7 @@ var (
 	// ErrInUse says that a buffer cannot be closed: it is lent ([Buffer.Lend]),
 	// for example to an offer, or held ([Buffer.Hold]), for example by a counter.
 	ErrInUse = gpumem.ErrInUse
-	// ErrNil says that a device, a driver, an allocation or a context is nil.
+	// ErrNil says that a device, a driver, an allocation, a context or a buffer is nil.
 	ErrNil = errors.New("vmm: a nil argument")
 	// ErrCapacity says that a buffer has too little address space: to grow into
 	// ([WithCapacity]), or in the reservation that it was given

@@ -54,9 +54,8 @@ var (
 	ErrClosed = errors.New("share: closed")
 )
 
-// ErrInUse says that memory cannot be freed because it is offered, or because streams
-// may still have to signal or wait there (share.Counter). It is gpumem.ErrInUse; for legacy
-// memory the error is a *share.InUseError.
+// ErrInUse says that memory cannot be freed because it is offered, or held, as by a counter.
+// It is gpumem.ErrInUse; for legacy memory the error is a *share.InUseError.
 var ErrInUse = gpumem.ErrInUse
 
 // ErrMemoryGone says that offered legacy memory was freed behind this package's back.

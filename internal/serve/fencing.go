@@ -66,7 +66,7 @@ func (o *Offering) fenceError(a broker.Finished) error {
 		}
 		err = fmt.Errorf("%w: %w", fence.ErrUnknown, why)
 	}
-	return &fence.Error{f.Want, peersOf(a.Unsure), a.Unsure.More, err}
+	return &fence.Error{Want: f.Want, Peers: peersOf(a.Unsure), More: a.Unsure.More, Err: err}
 }
 
 // memoryID returns the number of the offering's memory: that of an earlier offer of it that has

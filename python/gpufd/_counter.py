@@ -1,7 +1,7 @@
 """Two processes take turns on memory that they share.
 
 A :class:`Counter` is a number in a control chunk, docs/wire.md "Counters": the counterpart
-of gpufd's share.Counter, on either driver and between containers too. An :class:`IPCEvent`
+of gpufd's counter.Counter, on either driver and between containers too. An :class:`IPCEvent`
 is an event of CUDA's legacy IPC, the counterpart of cu.IPCOrder, for a GPU alone. Both wait
 on the host, with a deadline: what comes behind a wait, by whichever stream, comes behind
 what the other side did before it signalled.

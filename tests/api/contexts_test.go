@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/channel"
+	"github.com/gpufd/gpufd/counter"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
@@ -84,7 +85,7 @@ func TestEndedContextsAreLookedAtFirst(t *testing.T) {
 
 // exported returns the exported functions and methods whose first argument is a context.
 func exported(t *testing.T) (all []string) {
-	eachFunction(t, []string{"sock", "share", "channel", "keeper", "keeper/server", "vmm", "cu", "kernels", "kernels/digest"}, func(pkg string, f *ast.FuncDecl) {
+	eachFunction(t, []string{"sock", "share", "counter", "channel", "keeper", "keeper/server", "vmm", "cu", "kernels", "kernels/digest"}, func(pkg string, f *ast.FuncDecl) {
 		if of, public := receiver(f); public && takesContext(f) {
 			all = append(all, filepath.Base(pkg)+"."+of+f.Name.Name)
 		}
@@ -210,9 +211,9 @@ func calls(t *testing.T) map[string]call {
 	over := attach()
 	(<-leases).Revoke("")
 	<-over.Done()
-	counter, err := share.NewCounter(c, buf, 0)
+	number, err := counter.New(c, buf, 0)
 	require.NoError(t, err)
-	closing(counter)
+	closing(number)
 	pending, err := srv.Offer("pending", buf, &share.OfferOptions{Pending: true})
 	require.NoError(t, err)
 
@@ -265,8 +266,9 @@ func calls(t *testing.T) map[string]call {
 		"share.Attachment.Report":   func(ctx context.Context) error { return att.Report(ctx, nil) },
 		"share.Attachment.Release":  att.Release,
 		"share.Attachment.Resume":   func(ctx context.Context) error { return result(over.Resume(ctx)) },
-		"share.Counter.Wait":        func(ctx context.Context) error { return result(counter.Wait(ctx, stream, 0)) },
-		"share.Counter.Await":       func(ctx context.Context) error { return counter.Await(ctx, 0) },
+
+		"counter.Counter.Wait":  func(ctx context.Context) error { return result(number.Wait(ctx, stream, 0)) },
+		"counter.Counter.Await": func(ctx context.Context) error { return number.Await(ctx, 0) },
 
 		"channel.Open": func(ctx context.Context) error { return result(channel.Open(ctx, srv.Path(), "cam", c)) },
 		"channel.Follow": func(ctx context.Context) (last error) {

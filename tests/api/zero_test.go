@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/channel"
+	"github.com/gpufd/gpufd/counter"
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/fence"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/keeper/server"
@@ -25,8 +27,9 @@ import (
 // zeros are zero values of all exported types that have methods.
 var zeros = []any{
 	new(sock.Conn), new(sock.Error), new(sock.LostError), new(fence.Kind), new(fence.Error), new(sock.Listener), new(sock.Peer), new(sock.Policy), new(sock.Process), new(sock.Record), new(sock.RefusedError),
-	new(share.Attachment), new(share.Counter), new(share.Descriptors), new(share.EventKind), new(share.Lease),
+	new(share.Attachment), new(share.Descriptors), new(share.EventKind), new(share.Lease),
 	new(share.Legacy), new(share.Offer), new(share.OfferInfo), new(share.Server),
+	new(counter.Counter),
 	new(channel.Frame), new(channel.LostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),
 	new(keeper.Attached), new(keeper.Client), new(server.Server), new(keeper.Use),
 	new(vmm.Allocation), new(vmm.Buffer), new(vmm.Descriptor), new(vmm.DescriptorError), new(vmm.Hold), new(vmm.Loan), new(vmm.Mapping),
@@ -35,7 +38,8 @@ var zeros = []any{
 
 // nils are zeros whose nil pointers do what their zero values do.
 var nils = []any{
-	new(share.Attachment), new(share.Counter), new(share.Lease), new(share.Legacy), new(share.Offer), new(share.Server),
+	new(share.Attachment), new(share.Lease), new(share.Legacy), new(share.Offer), new(share.Server),
+	new(counter.Counter),
 	new(keeper.Client), new(server.Server),
 }
 
@@ -61,7 +65,7 @@ func TestZeroValuesDoNotPanic(t *testing.T) {
 					nilErr, _ := callZero(t, name, reflect.Zero(typ).Method(i))
 					require.Equal(t, err, nilErr)
 					if err != nil && name != "Put" { // which looks at its parts first
-						require.True(t, errors.Is(err, share.ErrClosed) || errors.Is(err, sock.ErrClosed), err)
+						require.True(t, errors.Is(err, share.ErrClosed) || errors.Is(err, sock.ErrClosed) || errors.Is(err, cu.ErrClosed), err)
 					}
 				}
 			})
@@ -116,7 +120,7 @@ func TestZerosAreAll(t *testing.T) {
 	for _, zero := range zeros {
 		have = append(have, fmt.Sprintf("%T", zero))
 	}
-	eachFunction(t, []string{"sock", "share", "channel", "keeper", "vmm"}, func(pkg string, f *ast.FuncDecl) {
+	eachFunction(t, []string{"sock", "share", "counter", "channel", "keeper", "vmm"}, func(pkg string, f *ast.FuncDecl) {
 		if of, public := receiver(f); public && of != "" {
 			require.Contains(t, have, "*"+pkg+"."+strings.TrimSuffix(of, "."), "a method %s", f.Name.Name)
 		}

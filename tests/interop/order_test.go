@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/counter"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/pattern"
@@ -61,7 +62,7 @@ func (p *turner) read(n uint64) {
 }
 
 // byCounters takes the turns by counters: slot 0 is ours to wait at, if we offer.
-func (p *turner) byCounters(ours, theirs *share.Counter, turns uint64) {
+func (p *turner) byCounters(ours, theirs *counter.Counter, turns uint64) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), programs.Patience)
 	defer cancel()
@@ -77,11 +78,11 @@ func (p *turner) byCounters(ours, theirs *share.Counter, turns uint64) {
 }
 
 // counters are those of the two slots of a control chunk.
-func (p *turner) counters(control *vmm.Buffer) (zero, one *share.Counter) {
+func (p *turner) counters(control *vmm.Buffer) (zero, one *counter.Counter) {
 	p.t.Helper()
-	for slot, c := range []**share.Counter{&zero, &one} {
+	for slot, c := range []**counter.Counter{&zero, &one} {
 		var err error
-		*c, err = share.NewCounter(p.ctx, control, slot)
+		*c, err = counter.New(p.ctx, control, slot)
 		require.NoError(p.t, err)
 		p.t.Cleanup(func() { require.NoError(p.t, (*c).Close()) })
 	}
@@ -119,7 +120,7 @@ func TestInteropCounter(t *testing.T) {
 	t.Run("Python attaches", func(t *testing.T) {
 		s := programs.Meeting(t)
 		srv := listening(s)
-		data, control := offering(t, srv, "data", turnSize), offering(t, srv, "control", 2*share.CounterStride)
+		data, control := offering(t, srv, "data", turnSize), offering(t, srv, "control", 2*counter.Stride)
 		p := newTurner(t, data.Ptr())
 		zero, one := p.counters(control)
 		py := startPeer(s, pyTurns, "attach")
@@ -173,7 +174,7 @@ func TestInteropCounterGivenUp(t *testing.T) {
 		s := programs.Meeting(t)
 		srv := listening(s)
 		offering(t, srv, "data", turnSize)
-		control := offering(t, srv, "control", 2*share.CounterStride)
+		control := offering(t, srv, "control", 2*counter.Stride)
 		startPeer(s, pyTurns, "attach", "-timeout", "6s").Fails(4, "counter 1 took longer than 6 s")
 		require.EqualValues(t, math.MaxInt64, numberIn(t, control, 1))
 		require.Zero(t, numberIn(t, control, 0))
@@ -181,7 +182,7 @@ func TestInteropCounterGivenUp(t *testing.T) {
 	t.Run("Python is killed", func(t *testing.T) {
 		s := programs.Meeting(t)
 		srv := listening(s)
-		data, control := offering(t, srv, "data", turnSize), offering(t, srv, "control", 2*share.CounterStride)
+		data, control := offering(t, srv, "data", turnSize), offering(t, srv, "control", 2*counter.Stride)
 		p := newTurner(t, data.Ptr())
 		zero, _ := p.counters(control)
 		py := startPeer(s, pyTurns, "attach")
@@ -197,7 +198,7 @@ func TestInteropCounterGivenUp(t *testing.T) {
 	t.Run("what was written is wrong", func(t *testing.T) {
 		s := programs.Meeting(t)
 		srv := listening(s)
-		data, control := offering(t, srv, "data", turnSize), offering(t, srv, "control", 2*share.CounterStride)
+		data, control := offering(t, srv, "data", turnSize), offering(t, srv, "control", 2*counter.Stride)
 		p := newTurner(t, data.Ptr())
 		_, one := p.counters(control)
 		require.NoError(t, one.Signal(p.stream, 1)) // without having written
@@ -210,7 +211,7 @@ func numberIn(t *testing.T, control *vmm.Buffer, slot uint64) uint64 {
 	t.Helper()
 	ctx := cutest.Context(t, cutest.Device(t))
 	b := make([]byte, 8)
-	require.NoError(t, cu.CopyToHost(ctx, b, control.Ptr().Add(slot*share.CounterStride)))
+	require.NoError(t, cu.CopyToHost(ctx, b, control.Ptr().Add(slot*counter.Stride)))
 	return binary.LittleEndian.Uint64(b)
 }
 

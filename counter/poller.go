@@ -1,4 +1,4 @@
-package share
+package counter
 
 import (
 	"cmp"
@@ -68,9 +68,6 @@ func (l *poller) drop(a *await) {
 
 // remove ends waits for a counter. It runs with mu held.
 func (l *poller) remove(c *Counter, ends func(*await) bool) {
-	if len(c.awaits) == 0 {
-		return
-	}
 	if c.awaits = slices.DeleteFunc(c.awaits, ends); len(c.awaits) == 0 {
 		l.counters = slices.DeleteFunc(l.counters, func(o *Counter) bool { return o == c })
 	}
@@ -141,9 +138,7 @@ func (l *poller) look(counters []*Counter) (served bool) {
 		for many < len(counters) && counters[many].slot < counters[0].slot+maxSpan {
 			many++
 		}
-		if l.lookAt(counters[:many]) {
-			served = true
-		}
+		served = l.lookAt(counters[:many]) || served
 		counters = counters[many:]
 	}
 	return served
@@ -169,7 +164,7 @@ func (l *poller) lookAt(counters []*Counter) (served bool) {
 	return served
 }
 
-const wordsPerSlot = CounterStride / 8
+const wordsPerSlot = Stride / 8
 
 // copySlots copies the slots from the first counter to the last, in the first one's stream,
 // which keeps the memory meanwhile.

@@ -1,8 +1,9 @@
-package share
+package counter
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -10,65 +11,10 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/vmm"
 )
-
-// A gate holds up streams until it is opened.
-type gate struct {
-	word *vmm.Buffer
-	key  *cu.Stream
-}
-
-func newGate(t testing.TB, ctx *cu.Context) *gate {
-	t.Helper()
-	g := &gate{word: control(t, ctx), key: newStream(t, ctx)}
-	t.Cleanup(func() { g.open(t) })
-	return g
-}
-
-// hold makes the work that s is given from now on wait until the gate is opened.
-func (g *gate) hold(t testing.TB, s *cu.Stream) {
-	t.Helper()
-	require.NoError(t, s.WaitValue32(g.word.Ptr(), 1, cu.WaitGEQ))
-}
-
-func (g *gate) open(t testing.TB) {
-	t.Helper()
-	require.NoError(t, g.key.WriteValue32(g.word.Ptr(), 1, cu.WriteDefault))
-	require.NoError(t, g.key.Synchronize(soon(t)))
-}
-
-// newStream is a stream, closed when t ends.
-func newStream(t testing.TB, ctx *cu.Context) *cu.Stream {
-	t.Helper()
-	s := ok(ctx.NewStream())(t)
-	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return s
-}
-
-// newCounter is a counter in memory that is the test's to close, and says so soon.
-func newCounter(t testing.TB, ctx *cu.Context, buf *vmm.Buffer) *Counter {
-	t.Helper()
-	c := ok(NewCounter(ctx, buf, parentSlot))(t)
-	c.limit = brief / 10
-	return c
-}
-
-// zeros is control for a test that closes it itself.
-func zeros(t testing.TB, ctx *cu.Context) *vmm.Buffer {
-	t.Helper()
-	buf := ok(vmm.New(ctx.Device(), slots*CounterStride))(t)
-	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
-	require.NoError(t, ctx.Synchronize(soon(t)))
-	return buf
-}
-
-// requireWell checks that the context is not lost.
-func requireWell(t testing.TB, ctx *cu.Context) {
-	t.Helper()
-	require.NoError(t, ctx.Synchronize(soon(t)))
-	require.NoError(t, zeros(t, ctx).Close())
-}
 
 // contexts are a context whose reference a test closes, of either kind, beside ctx.
 var contexts = map[string]func(ctx *cu.Context) (*cu.Context, error){
@@ -99,8 +45,8 @@ func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, ctx := leavesNothing(t)
-			gate, buf := newGate(t, ctx), zeros(t, ctx)
+			ctx := cutest.Context(t, cutest.Device(t))
+			gate, buf := newGate(t, ctx), control(t, ctx)
 			own := ok(x.open(ctx))(t)
 			s, c := newStream(t, own), newCounter(t, own, buf)
 			gate.hold(t, s)
@@ -108,14 +54,14 @@ func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
 			require.NoError(t, own.Close())
 			for range 2 {
 				err := c.Close()
-				require.ErrorIs(t, err, ErrInUse)
+				require.ErrorIs(t, err, vmm.ErrInUse)
 				require.ErrorContains(t, err, "counter 0 at "+buf.Ptr().String())
 				require.ErrorContains(t, err, "still queued in a stream;")
 				err = buf.Close()
-				require.ErrorIs(t, err, ErrInUse)
+				require.ErrorIs(t, err, vmm.ErrInUse)
 				require.ErrorContains(t, err, "counter 0 open")
 			}
-			require.ErrorIs(t, c.Signal(s, 3), ErrClosed)
+			require.ErrorIs(t, c.Signal(s, 3), cu.ErrClosed)
 			c.limit = 30 * time.Second
 			closed := make(chan error)
 			go func() { closed <- c.Close() }()
@@ -127,39 +73,11 @@ func TestFault79_QueuedWorkKeepsItsMemory(t *testing.T) {
 	}
 }
 
-// FAULTS 79: an attachment ends its lease though its memory is in use, also one that was
-// taken back, and unmaps it later.
-func TestFault79_AttachmentIsClosedAfterItsCounter(t *testing.T) {
-	for name, revoke := range map[string]bool{"attached": false, "revoked": true} {
-		t.Run(name, func(t *testing.T) {
-			dev, ctx := leavesNothing(t)
-			gate, s := newGate(t, ctx), newStream(t, ctx)
-			served := put(t, listen(t), control(t, ctx))
-			att := attached(t, served.Server, "data", dev, AttachOptions{Access: cu.ReadWrite})
-			c := newCounter(t, ctx, att.Buffer())
-			gate.hold(t, s)
-			require.NoError(t, c.Signal(s, 1))
-			if revoke {
-				served.cancel()
-				require.ErrorIs(t, awaitDone(t, att), ErrWithdrawn)
-			}
-			require.ErrorIs(t, att.Close(), ErrInUse)
-			require.Error(t, awaitDone(t, att))
-			require.ErrorIs(t, c.Close(), ErrInUse)
-			gate.open(t)
-			c.limit = closeLimit
-			require.NoError(t, c.Close())
-			require.NoError(t, att.Close())
-			requireWell(t, ctx)
-		})
-	}
-}
-
 // A counter drops the marks of streams that are done, and keeps that of a stream that still
 // has work to do.
 func TestCounterOfSeveralStreams(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	gate, buf := newGate(t, ctx), zeros(t, ctx)
+	ctx := cutest.Context(t, cutest.Device(t))
+	gate, buf := newGate(t, ctx), control(t, ctx)
 	c := newCounter(t, ctx, buf)
 	held := newStream(t, ctx)
 	gate.hold(t, held)
@@ -182,17 +100,17 @@ func TestCounterOfSeveralStreams(t *testing.T) {
 func TestGivenUpWaitKeepsItsMemory(t *testing.T) {
 	for name, open := range contexts {
 		t.Run(name, func(t *testing.T) {
-			spy, _, ctx := spied(t)
-			gate, buf := newGate(t, ctx), zeros(t, ctx)
+			faults, ctx := faulty(t)
+			gate, buf := newGate(t, ctx), control(t, ctx)
 			own := ok(open(ctx))(t)
 			s, c := newStream(t, own), newCounter(t, own, buf)
 			gate.hold(t, s)
 			limited, cancel := context.WithCancel(t.Context())
 			w := ok(c.Wait(limited, s, 1))(t)
 			require.NoError(t, own.Close())
-			full := spy.Fail("cuEventCreate", cu.ErrOutOfMemory)
+			full := faults.Fail("cuEventCreate", cu.ErrOutOfMemory)
 			cancel()
-			require.ErrorIs(t, c.Close(), ErrInUse)
+			require.ErrorIs(t, c.Close(), vmm.ErrInUse)
 			gate.open(t)
 			require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 			require.NotContains(t, w.Result().Error(), "waits still")
@@ -226,8 +144,8 @@ func (c *lateContext) Err() error {
 // A wait that is met, and whose counter is closed, just as it is given up is not said to
 // go on.
 func TestCounterIsClosedWhileAWaitIsGivenUp(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	s, other, buf := newStream(t, ctx), newStream(t, ctx), zeros(t, ctx)
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, other, buf := newStream(t, ctx), newStream(t, ctx), control(t, ctx)
 	c := newCounter(t, ctx, buf)
 	c.limit = 30 * time.Second
 	signalled := false
@@ -244,12 +162,12 @@ func TestCounterIsClosedWhileAWaitIsGivenUp(t *testing.T) {
 // being captured, and does the capture no harm. Nor does it take one of a closed context, which
 // makes no counter either.
 func TestStreamsThatACounterDoesNotTake(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	s, buf := newStream(t, ctx), zeros(t, ctx)
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, buf := newStream(t, ctx), control(t, ctx)
 	own := ok(ctx.Retain())(t)
 	closed := newStream(t, own)
 	require.NoError(t, own.Close())
-	require.ErrorIs(t, errOf(NewCounter(own, buf, 0)), cu.ErrClosed)
+	require.ErrorIs(t, errOf(New(own, buf, 0)), cu.ErrClosed)
 	c := newCounter(t, ctx, buf)
 	require.ErrorIs(t, c.Signal(closed, 1), cu.ErrClosed)
 	require.ErrorIs(t, errOf(c.Wait(soon(t), closed, 1)), cu.ErrClosed)
@@ -267,14 +185,13 @@ func TestStreamsThatACounterDoesNotTake(t *testing.T) {
 // A signal whose end cannot be marked is queued all the same. The memory stays until a
 // later mark is reached, of a signal or of Close.
 func TestCounterWithoutAMark(t *testing.T) {
-	spy, dev, _ := spied(t)
-	ctx := cutest.Context(t, dev)
+	faults, ctx := faulty(t)
 	s := newStream(t, ctx)
-	buf := zeros(t, ctx)
+	buf := control(t, ctx)
 	c := newCounter(t, ctx, buf)
-	require.ErrorIs(t, spy.during("cuEventCreate", func() error { return c.Signal(s, 1) }), cu.ErrOutOfMemory)
+	require.ErrorIs(t, during(faults, "cuEventCreate", func() error { return c.Signal(s, 1) }), cu.ErrOutOfMemory)
 	unmarked := func(n uint64) {
-		require.NoError(t, spy.during("cuEventRecord", func() error { return c.Signal(s, n) }))
+		require.NoError(t, during(faults, "cuEventRecord", func() error { return c.Signal(s, n) }))
 		require.NoError(t, s.Synchronize(soon(t)))
 	}
 	unmarked(1)
@@ -282,35 +199,39 @@ func TestCounterWithoutAMark(t *testing.T) {
 	require.NoError(t, s.Synchronize(soon(t)))
 	require.False(t, c.usage.marks[1].busy(), "the mark of the second signal is behind the first")
 	unmarked(3)
-	err := spy.during("cuEventRecord", c.Close)
-	require.ErrorIs(t, err, ErrInUse)
+	err := during(faults, "cuEventRecord", c.Close)
+	require.ErrorIs(t, err, vmm.ErrInUse)
 	require.ErrorIs(t, err, cu.ErrOutOfMemory)
 	require.ErrorContains(t, err, "the driver does not say whether they are done")
 	c.limit = closeLimit
 	require.NoError(t, errors.Join(c.Close(), buf.Close()))
 }
 
-// A counter that cannot be made lets go of its buffer.
+// A counter that cannot be made lets go of its buffer and its context.
 func TestCounterThatCannotBeMade(t *testing.T) {
-	spy, dev, _ := spied(t)
-	ctx := cutest.Context(t, dev)
-	buf := zeros(t, ctx)
-	for _, symbol := range []string{"cuMemGetAccess", "cuStreamCreateWithPriority", "cuEventCreate"} {
-		err := spy.during(symbol, func() error { _, err := NewCounter(ctx, buf, 0); return err })
-		require.ErrorIs(t, err, cu.ErrOutOfMemory, symbol)
+	faults, ctx := faulty(t)
+	buf := control(t, ctx)
+	held := 0 // references to the context
+	count := func(n int) sys.Hook {
+		return func(_ sys.Call, next func() sys.CUresult) sys.CUresult { held += n; return next() }
 	}
-	require.Equal(t, spy.count("cuStreamCreateWithPriority"), spy.count("cuStreamDestroy_v2"))
-	require.Equal(t, spy.count("cuDevicePrimaryCtxRetain"), 2+spy.count("cuDevicePrimaryCtxRelease_v2"))
+	faults.Hook("cuDevicePrimaryCtxRetain", count(1))
+	faults.Hook("cuDevicePrimaryCtxRelease", count(-1))
+	for _, symbol := range []string{"cuMemGetAccess", "cuStreamCreateWithPriority", "cuEventCreate"} {
+		err := during(faults, symbol, func() error { _, err := New(ctx, buf, 0); return err })
+		require.ErrorIs(t, err, cu.ErrOutOfMemory, symbol)
+		require.Zero(t, held, symbol)
+	}
 	require.NoError(t, buf.Close())
 }
 
 // A counter that is closed while another signals waits for no later signal. Such a signal is
 // refused, and does not reach memory that is gone.
 func TestCounterIsClosedWhileOthersSignal(t *testing.T) {
-	_, ctx := leavesNothing(t)
+	ctx := cutest.Context(t, cutest.Device(t))
 	s := newStream(t, ctx)
 	for range 20 {
-		buf := zeros(t, ctx)
+		buf := control(t, ctx)
 		c := newCounter(t, ctx, buf)
 		c.limit = 30 * time.Second
 		begun, refused := make(chan error, 1), make(chan error)
@@ -324,41 +245,31 @@ func TestCounterIsClosedWhileOthersSignal(t *testing.T) {
 		}()
 		require.NoError(t, <-begun)
 		require.NoError(t, errors.Join(c.Close(), buf.Close()))
-		require.ErrorIs(t, <-refused, ErrClosed)
+		require.ErrorIs(t, <-refused, cu.ErrClosed)
 	}
 	requireWell(t, ctx)
 }
 
 // A stream of a lost context does no more work, so nothing keeps the memory.
 func TestCounterOfALostContext(t *testing.T) {
-	leavesNothing(t)
 	out, err := cutest.Child(soon(t), "loses a counter").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
 
 // childLosesACounter loses its context while a signal is queued, and closes all.
 func childLosesACounter() error {
-	dev, ctx, err := childDevice()
-	if err != nil {
-		return err
-	}
-	buf, err1 := vmm.New(dev, CounterStride)
-	ro, err2 := buf.NewView(cu.ReadOnly)
-	c, err3 := NewCounter(ctx, buf, 0)
-	s, err4 := ctx.NewStream()
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		return err
-	}
-	word := buf.Ptr().Add(8)
-	if err := errors.Join(cu.Fill(ctx, buf.Ptr(), uint8(0), 16), ctx.Synchronize(context.Background()),
-		s.WaitValue32(word, 1, cu.WaitGEQ), c.Signal(s, 1), poison(ctx, ro.Ptr())); err != nil {
-		return err
-	}
-	if err := wantLost("waiting for it", s.Synchronize(context.Background())); err != nil {
-		return err
-	}
-	if err := wantLost("signalling", c.Signal(s, 2)); err != nil {
-		return err
+	dev := testenv.Got(testenv.Got(cutest.Open()).Device(0))
+	ctx := testenv.Got(dev.PrimaryContext())
+	buf := testenv.Got(vmm.New(dev, Stride))
+	ro := testenv.Got(buf.NewView(cu.ReadOnly))
+	c, s, other := testenv.Got(New(ctx, buf, 0)), testenv.Got(ctx.NewStream()), testenv.Got(ctx.NewStream())
+	bg := context.Background()
+	testenv.Must(errors.Join(cu.Fill(ctx, buf.Ptr(), uint8(0), 16), ctx.Synchronize(bg),
+		s.WaitValue32(buf.Ptr().Add(8), 1, cu.WaitGEQ), c.Signal(s, 1), other.WriteValue32(ro.Ptr(), 0xbad, cu.WriteDefault)))
+	for _, err := range []error{s.Synchronize(bg), c.Signal(s, 2)} {
+		if !errors.Is(err, cu.ErrContextLost) {
+			return fmt.Errorf("the context is not lost: %w", err)
+		}
 	}
 	return errors.Join(c.Close(), buf.Close(), ro.Close(), ctx.Close())
 }

@@ -1,4 +1,4 @@
-package share
+package counter
 
 import (
 	"context"
@@ -25,16 +25,14 @@ import (
 
 // The host reads a number and waits for it, though a stream of its own is held up.
 func TestCounterOnTheHost(t *testing.T) {
-	_, ctx := leavesNothing(t)
+	ctx := cutest.Context(t, cutest.Device(t))
 	gate, s := newGate(t, ctx), newStream(t, ctx)
 	mine, theirs := counters(t, ctx, control(t, ctx))
-	n := ok(mine.Value())(t)
-	require.Zero(t, n)
+	require.Zero(t, ok(mine.Value())(t))
 	require.NoError(t, mine.Await(soon(t), 0))
 	gate.hold(t, s)
 	require.NoError(t, mine.Signal(s, 7))
-	n = ok(mine.Value())(t)
-	require.Zero(t, n, "the stream is not there yet")
+	require.Zero(t, ok(mine.Value())(t), "the stream is not there yet")
 	results := make(chan error)
 	for i := range uint64(7) {
 		go func() { results <- mine.Await(soon(t), 1+i) }()
@@ -43,10 +41,8 @@ func TestCounterOnTheHost(t *testing.T) {
 	for range 7 {
 		require.NoError(t, <-results)
 	}
-	n = ok(mine.Value())(t)
-	require.EqualValues(t, 7, n)
-	n = ok(theirs.Value())(t)
-	require.Zero(t, n, "another slot")
+	require.EqualValues(t, 7, ok(mine.Value())(t))
+	require.Zero(t, ok(theirs.Value())(t), "another slot")
 	require.ErrorContains(t, mine.Await(soon(t), given), "counts below")
 	require.ErrorContains(t, mine.Signal(s, given), "counts below")
 	require.ErrorContains(t, errOf(mine.Wait(soon(t), s, given)), "counts below")
@@ -54,28 +50,28 @@ func TestCounterOnTheHost(t *testing.T) {
 
 // Close of the counter ends what waits for it on the host. Nothing can be asked of it then.
 func TestCounterIsClosedWhileTheHostWaits(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	buf, s := zeros(t, ctx), newStream(t, ctx)
-	c := ok(NewCounter(ctx, buf, parentSlot))(t)
+	ctx := cutest.Context(t, cutest.Device(t))
+	buf, s := control(t, ctx), newStream(t, ctx)
+	c := ok(New(ctx, buf, parentSlot))(t)
 	results := make(chan error)
 	for range 3 {
 		go func() { results <- c.Await(soon(t), 1) }()
 	}
 	require.NoError(t, errors.Join(c.Close(), c.Close()))
 	for range 3 {
-		require.ErrorIs(t, <-results, ErrClosed)
+		require.ErrorIs(t, <-results, cu.ErrClosed)
 	}
 	for _, err := range []error{errOf(c.Value()), c.Signal(s, 1), errOf(c.Wait(soon(t), s, 1))} {
-		require.ErrorIs(t, err, ErrClosed)
+		require.ErrorIs(t, err, cu.ErrClosed)
 	}
-	require.ErrorIs(t, c.usage.give(s, func() error { panic("called") }), ErrClosed, "a caller that was about to")
+	require.ErrorIs(t, c.usage.give(s, func() error { panic("called") }), cu.ErrClosed, "a caller that was about to")
 	require.NoError(t, buf.Close())
 }
 
 // A signaller whose counter was given up is told when it looks, and has a
 // broken counter from then on. What was never signalled is no number.
 func TestCounterThatAnotherHasGivenUp(t *testing.T) {
-	_, ctx := leavesNothing(t)
+	ctx := cutest.Context(t, cutest.Device(t))
 	s, buf := newStream(t, ctx), control(t, ctx)
 	mine, other := counters(t, ctx, buf)
 	theirs := counterAt(t, ctx, buf, parentSlot) // as the peer's of the same slot
@@ -98,7 +94,7 @@ func TestCounterThatAnotherHasGivenUp(t *testing.T) {
 
 // Numbers only grow: a signal that would take one back is refused before it is queued.
 func TestSignalsGrow(t *testing.T) {
-	_, ctx := leavesNothing(t)
+	ctx := cutest.Context(t, cutest.Device(t))
 	s := newStream(t, ctx)
 	mine, _ := counters(t, ctx, control(t, ctx))
 	require.ErrorContains(t, mine.Signal(s, 0), "counts from 1")
@@ -116,9 +112,8 @@ func TestSignalsGrow(t *testing.T) {
 // it fail, on the host and in streams, also those that come later, and so does the signaller's
 // counter. One behind another wait, or before that one, is as ever.
 func TestFault90_SignalBehindAWaitThatIsGivenUp(t *testing.T) {
-	_, ctx := leavesNothing(t)
-	s, theirStream, buf := newStream(t, ctx), newStream(t, ctx), newBuffer(t, ctx, 4*CounterStride)
-	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
+	ctx := cutest.Context(t, cutest.Device(t))
+	s, theirStream, buf := newStream(t, ctx), newStream(t, ctx), control(t, ctx)
 	mine, _ := counters(t, ctx, buf)
 	open := func(slot int) *Counter { return counterAt(t, ctx, buf, slot) }
 	before, behind := open(2), open(3)
@@ -206,7 +201,7 @@ func isAlone(t *testing.T) bool {
 // A signal that comes when the wait is over is behind it as well: it is refused as long as nobody
 // knows that the wait was given up, and nothing is broken.
 func TestFault90_SignalWhenTheWaitIsOver(t *testing.T) {
-	_, ctx := leavesNothing(t)
+	ctx := cutest.Context(t, cutest.Device(t))
 	s, buf := newStream(t, ctx), control(t, ctx)
 	mine, other := counters(t, ctx, buf)
 	limited, cancel := context.WithCancel(t.Context())
@@ -217,8 +212,7 @@ func TestFault90_SignalWhenTheWaitIsOver(t *testing.T) {
 	err := other.Signal(s, 1)
 	require.ErrorIs(t, err, cu.ErrGivenUp)
 	require.ErrorContains(t, err, "counter 1 cannot be signalled 1 behind a wait that was given up")
-	n := ok(other.Value())(t)
-	require.Zero(t, n)
+	require.Zero(t, ok(other.Value())(t))
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.NoError(t, other.Signal(s, 1))
 	require.NoError(t, other.Await(soon(t), 1))
@@ -228,10 +222,8 @@ func TestFault90_SignalWhenTheWaitIsOver(t *testing.T) {
 // up, does not pass for finished either: before any stream goes on the slot says so. Nor do waits
 // behind that wait.
 func TestFault90_SignalBehindAnotherWaitForTheSame(t *testing.T) {
-	faults := cutest.NewFaults(t)
-	ctx := leavesNothingOn(t, cutest.Device(t, faults.Option()))
-	first, second, buf := newStream(t, ctx), newStream(t, ctx), newBuffer(t, ctx, 4*CounterStride)
-	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
+	faults, ctx := faulty(t)
+	first, second, buf := newStream(t, ctx), newStream(t, ctx), control(t, ctx)
 	open := func(slot int) *Counter { return counterAt(t, ctx, buf, slot) }
 	mine, other, behind, theirs := open(0), open(1), open(2), open(2) // as the peer's of the same slot
 	limited, cancel := context.WithCancel(t.Context())
@@ -259,8 +251,7 @@ func TestFault90_SignalBehindAnotherWaitForTheSame(t *testing.T) {
 // from after that: it is looked at again. Where nothing has changed one copy is enough.
 // One that falls whenever it is looked at ends no wait and keeps nobody.
 func TestNumberAndWordAreReadInOrder(t *testing.T) {
-	faults := cutest.NewFaults(t)
-	ctx := leavesNothingOn(t, cutest.Device(t, faults.Option()))
+	faults, ctx := faulty(t)
 	s, buf := newStream(t, ctx), control(t, ctx)
 	mine, other := counters(t, ctx, buf)
 	copies := 0
@@ -274,8 +265,7 @@ func TestNumberAndWordAreReadInOrder(t *testing.T) {
 	require.NoError(t, mine.Signal(s, 1))
 	require.NoError(t, s.Synchronize(soon(t)))
 	for _, after := range []int{2, 3} {
-		n := ok(mine.Value())(t)
-		require.EqualValues(t, 1, n)
+		require.EqualValues(t, 1, ok(mine.Value())(t))
 		require.Equal(t, after, copies)
 	}
 	require.NoError(t, s.WriteValue64(mine.word.Add(spoiledAt), spoiled, cu.WriteDefault))
@@ -295,9 +285,6 @@ func TestNumberAndWordAreReadInOrder(t *testing.T) {
 	require.ErrorContains(t, errOf(other.Value()), "falls again and again")
 	require.ErrorContains(t, other.Await(soon(t), 1), "falls again and again")
 }
-
-// manyWaits is how many waits are outstanding at once.
-const manyWaits = 1000
 
 // cpuTime is what this process has used of all CPUs in nanoseconds, the driver's share included.
 func cpuTime() int64 {
@@ -321,12 +308,9 @@ var crowds = map[string]crowd{
 // what waits for the waits.
 func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (counters []*Counter, wait func() []error) {
 	t.Helper()
-	buf := newBuffer(t, ctx, manyWaits*CounterStride)
-	require.NoError(t, cu.Fill(ctx, buf.Ptr(), uint8(0), buf.Size()))
+	buf := control(t, ctx)
 	for i := range c.counters {
-		counter := ok(NewCounter(ctx, buf, i))(t)
-		t.Cleanup(func() { require.NoError(t, counter.Close()) })
-		counters = append(counters, counter)
+		counters = append(counters, counterAt(t, ctx, buf, i))
 	}
 	var streams []*cu.Stream
 	for range c.streams {
@@ -350,8 +334,7 @@ func (c crowd) begin(t testing.TB, ctx *cu.Context, limited context.Context) (co
 // comes, and how long the waits take to end when the numbers have come.
 func (c crowd) measure(t testing.TB, ctx *cu.Context, limited context.Context, settle, window time.Duration, spent func() int64) (perSecond float64, ends time.Duration) {
 	t.Helper()
-	s, err := ctx.NewStreamWith(mostUrgent) // streams that wait do not hold it up
-	require.NoError(t, err)
+	s := ok(ctx.NewStreamWith(mostUrgent))(t) // streams that wait do not hold it up
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	counters, wait := c.begin(t, ctx, limited)
 	time.Sleep(settle) // until the pauses are as long as they get
@@ -397,15 +380,13 @@ func TestManyStreamsAreFreed(t *testing.T) {
 				return
 			}
 			ctx := cutest.Context(t, cutest.Device(t))
-			c := ok(NewCounter(ctx, control(t, ctx), parentSlot))(t)
+			c := ok(New(ctx, control(t, ctx), parentSlot))(t)
 			limited, cancel := context.WithCancel(t.Context())
 			var waits []*cu.StreamWait
 			for range n {
-				w := ok(c.Wait(limited, newStream(t, ctx), 1))(t)
-				waits = append(waits, w)
+				waits = append(waits, ok(c.Wait(limited, newStream(t, ctx), 1))(t))
 			}
-			number := ok(c.Value())(t)
-			require.Zero(t, number)
+			require.Zero(t, ok(c.Value())(t))
 			cancel()
 			for _, w := range waits {
 				require.ErrorIs(t, w.Result(), cu.ErrGivenUp)

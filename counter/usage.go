@@ -1,4 +1,4 @@
-package share
+package counter
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // A usage knows which streams may still have queued work that uses some memory. If the
@@ -74,7 +75,7 @@ func (u *usage) begin(s *cu.Stream) (*mark, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.ended {
-		return nil, ErrClosed
+		return nil, cu.ErrClosed
 	}
 	for _, m := range u.marks {
 		if m.stream == s {
@@ -146,7 +147,7 @@ func (m *mark) busy() bool {
 	return m.given > 0
 }
 
-// end ends the usage. If streams may still have work to do, it fails with [ErrInUse] and
+// end ends the usage. If streams may still have work to do, it fails with [vmm.ErrInUse] and
 // changes nothing.
 func (u *usage) end() error {
 	u.mu.Lock()
@@ -178,7 +179,7 @@ func (u *usage) inUse(streams int) error {
 	if given == 1 {
 		what = "a signal or wait is"
 	}
-	err := fmt.Errorf("%w: %s still queued in %s", ErrInUse, what, in)
+	err := fmt.Errorf("%w: %s still queued in %s", vmm.ErrInUse, what, in)
 	if doubts != nil {
 		err = fmt.Errorf("%w, and the driver does not say whether they are done: %w", err, doubts)
 	}

@@ -1,4 +1,4 @@
-package share
+package counter
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/serve"
 )
 
 // A counter breaks once: when a wait for its number, or a wait before a signal of it, is
@@ -21,7 +20,7 @@ func (c *Counter) fail(why error) {
 		c.mu.Unlock()
 		return
 	}
-	c.failed = fmt.Errorf("share: counter %d is broken: %w: %w", c.slot, cu.ErrGivenUp, why)
+	c.failed = fmt.Errorf("counter %d is broken: %w: %w", c.slot, cu.ErrGivenUp, why)
 	waits := c.waits
 	c.waits = nil
 	c.mu.Unlock()
@@ -34,8 +33,8 @@ func (c *Counter) fail(why error) {
 // giveUp breaks the counter, and then frees all streams that wait for it.
 func (c *Counter) giveUp(why error) error {
 	c.fail(why)
-	<-c.told // it may have been another that broke it, just now
-	if err := c.write(c.rescue, given); !errors.Is(err, ErrClosed) {
+	<-c.told // another goroutine may be breaking it concurrently
+	if err := c.write(c.rescue, given); !errors.Is(err, cu.ErrClosed) {
 		return err
 	}
 	return nil // the counter was closed because the wait was met, just now
@@ -54,10 +53,19 @@ func (c *Counter) remember(w *cu.StreamWait) {
 	}
 	defer c.mu.Unlock()
 	if len(c.waits) >= c.many {
-		c.waits = slices.DeleteFunc(c.waits, func(w *cu.StreamWait) bool { return serve.IsClosed(w.Done()) })
+		c.waits = slices.DeleteFunc(c.waits, func(w *cu.StreamWait) bool { return isOver(w) })
 		c.many = max(fewStreamWaits, 2*len(c.waits))
 	}
 	c.waits = append(c.waits, w)
+}
+
+func isOver(w *cu.StreamWait) bool {
+	select {
+	case <-w.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 // spoil breaks the counter for both sides, because its signal is queued behind a wait that

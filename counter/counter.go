@@ -1,4 +1,14 @@
-package share
+// Package counter orders the work of streams of two processes by numbers in memory that both
+// have mapped: one side signals a number, the other waits for it, in a stream or on the host.
+//
+//	control, err := vmm.New(dev, counter.Stride) // filled with zeros, and offered read-write
+//	c, err := counter.New(ctx, control, 0)       // the other process takes what it attached
+//	err = c.Signal(stream, 1)                    // in one process, behind the work
+//	w, err := c.Wait(deadline, stream, 1)        // in the other, before work that needs it
+//
+// A wait has a deadline, after which the stream goes on. Then that wait, later ones in the
+// same stream, and the counter fail with [cu.ErrGivenUp]. Close the counter before the memory.
+package counter
 
 import (
 	"cmp"
@@ -15,9 +25,9 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
-// CounterStride is the size of a counter's slot in bytes: words of different waiters do
-// not share a cache line.
-const CounterStride = 128
+// Stride is the size of a counter's slot in bytes: words of different waiters do not share a
+// cache line.
+const Stride = 128
 
 // A Counter orders the streams of two processes by a number in memory that both have
 // mapped: one side signals a number, the other waits for it. Unlike events, it works
@@ -28,13 +38,13 @@ const CounterStride = 128
 // writes a number there that frees all its streams (D20b), and the slot must not be used
 // again. The producer fills the buffer with zeros before it offers it, because new memory
 // may hold anything (D9); counting begins with 1. Offer it before streams wait, or with
-// [OfferOptions].Synchronized: else [Server.Offer] waits for those streams, and consumers wait for
-// the offer.
+// Synchronized (share.OfferOptions): else share.Server.Offer waits for those streams, and consumers
+// wait for the offer.
 //
 // A stream that reaches a signal or wait whose memory is gone loses all contexts of the
 // process. So the counter keeps the memory until all of them are done: Close of the buffer,
-// or of the attachment, fails with [ErrInUse] until Close of the counter has succeeded. For
-// the same reason the counter retains the contexts of its streams until it is closed
+// or of the attachment, fails with [vmm.ErrInUse] until Close of the counter has succeeded.
+// For the same reason the counter retains the contexts of its streams until it is closed
 // ([cu.Context.Retain]).
 //
 // When a wait is given up, the stream goes on with the work behind the wait, and nothing
@@ -79,27 +89,24 @@ const (
 	maxClosePause = 2 * time.Millisecond
 )
 
-// NewCounter makes a counter of a slot of buf. The caller keeps buf, which cannot be
-// closed before the counter ([ErrInUse]). Its device must be able to read and write it,
-// because a signal would lose the context otherwise. So take buf from vmm.New, or from
-// [Attach] with WithAccess(ReadWrite). Legacy memory has no buffer ([ErrHandle]). c is a
-// context of that device, its primary one or a created one, and may be closed before the
-// counter. The caller owns the counter and closes it.
-func NewCounter(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
-	if c == nil {
-		return nil, errors.New("share: no context for a counter (nil)")
+// New makes a counter of a slot of buf. The caller keeps buf, which cannot be closed before
+// the counter ([vmm.ErrInUse]). Its device must be able to read and write it, because a
+// signal would lose the context otherwise. So take buf from [vmm.New], or attach to it with
+// [cu.ReadWrite]. Legacy memory has no buffer, and nil is [vmm.ErrNil]. c is a context of
+// that device, its primary one or a created one, and may be closed before the counter. The
+// caller owns the counter and closes it.
+func New(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
+	if c == nil || buf == nil {
+		return nil, fmt.Errorf("%w: a counter takes a context and a buffer, which legacy memory does not have", vmm.ErrNil)
 	}
-	if buf == nil {
-		return nil, fmt.Errorf("%w: a counter is in a buffer, which legacy memory is not", ErrHandle)
-	}
-	if slot < 0 || uint64(slot) >= buf.Size()/CounterStride {
-		return nil, fmt.Errorf("share: counter %d in a buffer of %d bytes, which has room for %d", slot, buf.Size(), buf.Size()/CounterStride)
+	if slot < 0 || uint64(slot) >= buf.Size()/Stride {
+		return nil, fmt.Errorf("counter %d in a buffer of %d bytes, which has room for %d", slot, buf.Size(), buf.Size()/Stride)
 	}
 	h, err := buf.Hold(fmt.Sprintf("counter %d", slot))
 	if err != nil {
 		return nil, err
 	}
-	counter := &Counter{slot: slot, buf: buf, word: buf.Ptr().Add(uint64(slot) * CounterStride), hold: h, limit: closeLimit, told: make(chan struct{})}
+	counter := &Counter{slot: slot, buf: buf, word: buf.Ptr().Add(uint64(slot) * Stride), hold: h, limit: closeLimit, told: make(chan struct{})}
 	counter.spoils = counter.spoil
 	if err := counter.open(c); err != nil {
 		return nil, errors.Join(err, h.Close())
@@ -113,7 +120,7 @@ func (c *Counter) open(ctx *cu.Context) error {
 		return err
 	}
 	if a != cu.ReadWrite {
-		return fmt.Errorf("share: a counter in memory that is %s here: offer it and attach to it with ReadWrite", a)
+		return fmt.Errorf("a counter in memory that is %s here: offer it and attach to it with ReadWrite", a)
 	}
 	if c.ctx, err = ctx.Retain(); err != nil {
 		return err
@@ -146,12 +153,12 @@ func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 	defer c.signals.Unlock()
 	switch {
 	case n == 0:
-		return errors.New("share: a counter counts from 1, and cannot be signalled 0")
+		return errors.New("a counter counts from 1, and cannot be signalled 0")
 	case n <= c.last:
-		return fmt.Errorf("share: counter %d cannot be signalled %d: the last signal was %d, and numbers only grow", c.slot, n, c.last)
+		return fmt.Errorf("counter %d cannot be signalled %d: the last signal was %d, and numbers only grow", c.slot, n, c.last)
 	}
 	if err := s.IfGivenUp(c, c.spoils); err != nil {
-		return fmt.Errorf("share: counter %d cannot be signalled %d behind a wait that was given up, whose result nobody has asked for: %w", c.slot, n, err)
+		return fmt.Errorf("counter %d cannot be signalled %d behind a wait that was given up, whose result nobody has asked for: %w", c.slot, n, err)
 	}
 	if err := c.state(); err != nil { // it was, just now
 		return err
@@ -214,7 +221,7 @@ func (c *Counter) takes(s *cu.Stream, n uint64) error {
 	}
 	err := s.NotCaptured()
 	if errors.Is(err, cu.ErrStreamCaptureUnsupported) {
-		return fmt.Errorf("share: a counter takes no stream that is being captured: %w", err)
+		return fmt.Errorf("a counter takes no stream that is being captured: %w", err)
 	}
 	return err
 }
@@ -225,19 +232,19 @@ func (c *Counter) counts(n uint64) error {
 		return err
 	}
 	if n >= given {
-		return fmt.Errorf("share: a counter counts below %d, and does not get to %d", given, n)
+		return fmt.Errorf("a counter counts below %d, and does not get to %d", given, n)
 	}
 	return nil
 }
 
 func (c *Counter) state() error {
 	if c == nil || c.rescue == nil {
-		return ErrClosed
+		return cu.ErrClosed
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed == nil && c.closing {
-		return ErrClosed
+		return cu.ErrClosed
 	}
 	return c.failed
 }
@@ -262,9 +269,9 @@ func (c *Counter) failure() error {
 }
 
 // Close ends the counter on this side, and releases the buffer and the contexts. From its
-// first call on, all other methods fail with [ErrClosed], unless a wait was given up. Close
+// first call on, all other methods fail with [cu.ErrClosed], unless a wait was given up. Close
 // waits for queued signals and waits in all streams, but no longer than a second: then it
-// fails with [ErrInUse] and says how many there are. Call it again. After it has succeeded,
+// fails with [vmm.ErrInUse] and says how many there are. Call it again. After it has succeeded,
 // it does nothing. The contexts of the streams may be closed before or after it. If the
 // counter's reference to a context is the last, Close waits for all work there
 // ([cu.Context.Close]).
@@ -276,7 +283,7 @@ func (c *Counter) Close() error {
 	c.closing = true
 	c.mu.Unlock()
 	if err := c.settle(); err != nil {
-		return fmt.Errorf("share: counter %d at %s cannot be closed: %w; let the streams go on, and close it again", c.slot, c.word, err)
+		return fmt.Errorf("counter %d at %s cannot be closed: %w; let the streams go on, and close it again", c.slot, c.word, err)
 	}
 	return errors.Join(c.ctx.Close(), c.hold.Close())
 }
