@@ -61,7 +61,7 @@ func timeoutFrom(k EventKind, n int, d time.Duration) func(*serve.Terms) {
 			onLease(l)
 		}
 		o.OnEvent = func(e serve.Event) {
-			if e.Kind == k && e.Lease == n {
+			if e.Kind == serve.EventKind(k) && e.Lease == n {
 				step, _, _ := (<-leases).Times()
 				*step = d
 			}

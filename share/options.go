@@ -226,7 +226,7 @@ func (o *OfferOptions) served(replaces bool) (*serve.Terms, error) {
 		t.Cursors = &serve.CursorTerms{Size: o.CursorSize, Begin: func(l *serve.Lease, f *os.File) error { return o.OnCursors((*Lease)(l), f) }}
 	}
 	if o.OnEvent != nil {
-		t.OnEvent = func(e serve.Event) { o.OnEvent(Event(e)) }
+		t.OnEvent = func(e serve.Event) { o.OnEvent(eventOf(e)) }
 	}
 	if o.OnLease != nil {
 		t.OnLease = func(l *serve.Lease) { o.OnLease((*Lease)(l)) }
