@@ -25,7 +25,7 @@ type AttachOptions struct {
 	// this process's effective user.
 	Policy sock.Policy
 
-	// Timeout bounds each step of a conversation; 0 is 5 s.
+	// Timeout bounds each step of a conversation; 0 is 30 s.
 	Timeout time.Duration
 
 	// MaxSize refuses offers of more bytes ([ErrTooLarge]), and those that would map 2 MiB more than

@@ -19,7 +19,7 @@ const maxListed = 4096
 // ListOptions are those of [List].
 type ListOptions struct {
 	Policy  sock.Policy   // whose lists are taken; the zero Policy takes those of this process's effective user
-	Timeout time.Duration // of the whole call; 0 is 5 s
+	Timeout time.Duration // of the whole call; 0 is 30 s
 
 	peer func(*serve.PeerOptions) // tests'
 }

@@ -75,7 +75,7 @@ type ListenOptions struct {
 	// here, because they are in other PID namespaces, count as one process for each user.
 	MaxConnectionsPerPeer int
 
-	// Timeout bounds each step of a conversation; 0 is 5 s.
+	// Timeout bounds each step of a conversation; 0 is 30 s.
 	Timeout time.Duration
 
 	peer func(*serve.PeerOptions) // tests'
