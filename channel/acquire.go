@@ -18,7 +18,7 @@ type Slot struct {
 }
 
 // Acquire returns a slot for the next frame. It waits until there is one that no reader holds, ctx
-// ends, or the bound of [WithStall] is reached. The slot may be written at once. Acquire returns the
+// ends, or the bound of [WithStallLimit] is reached. The slot may be written at once. Acquire returns the
 // same slot again until that is published.
 //
 // Errors: [ErrClosed]; [ErrNoOffer]; [ErrStalled]; what ended ctx.

@@ -23,7 +23,7 @@ func TestFramesBetweenProcesses(t *testing.T) {
 	dev := cutest.Device(t)
 	ctx := cutest.Context(t, dev)
 	srv := listen(t)
-	w := ok(NewWriter(ctx, srv, "frames", 4, 4096))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 4, 4096))(t)
 	c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next})
 	require.Equal(t, "joined 1", c.says(t))
 	for range 1000 {
@@ -165,10 +165,10 @@ func TestJoinAWriterThatEndsAtOnce(t *testing.T) {
 //
 //fault:rows 93
 func TestStalledReader(t *testing.T) {
-	for _, drop := range []bool{false, true} {
+	for drop, stall := range map[bool]func(time.Duration) WriterOption{false: WithStallLimit, true: WithDropAfter} {
 		t.Run(fmt.Sprint("drop ", drop), func(t *testing.T) {
 			gone := make(chan Gone, 1)
-			ctx, w, r := newPair(t, 2, 64, WithStall(20*time.Millisecond, drop), OnGone(func(g Gone) { gone <- g }))
+			ctx, w, r := newPair(t, 2, 64, stall(20*time.Millisecond), OnGone(func(g Gone) { gone <- g }))
 			put(t, ctx, w)
 			put(t, ctx, w)
 			_, err := w.Acquire(soon(t))

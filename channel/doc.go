@@ -1,13 +1,13 @@
 // Package channel passes frames from one process to others through GPU memory, in order, in
 // microseconds: once both sides have mapped the memory, a frame is a number.
 //
-//	w, err := channel.NewWriter(ctx, srv, "camera", 8, 4<<20)   // srv is a share.Server
-//	slot, err := w.Acquire(wait)                                // room for the next frame
+//	w, err := channel.NewWriter(ctx, c, srv, "camera", 8, 4<<20) // c is a cu.Context, srv a share.Server
+//	slot, err := w.Acquire(ctx)                                 // room for the next frame
 //	fill(slot.Ptr)                                              // and wait until that is done
 //	err = w.Publish(slot, channel.Meta{})
 //
-//	r, err := channel.Open(wait, path, "camera", ctx)           // in another process
-//	f, err := r.Next(wait)
+//	r, err := channel.Open(ctx, path, "camera", c)              // in another process
+//	f, err := r.Next(ctx)
 //	use(f.Ptr)                                                  // and wait until that is done
 //	err = r.Release(f)
 //
@@ -19,7 +19,7 @@
 // # Policies
 //
 // Each reader chooses what happens when it is slower than the writer. [Block] makes the writer wait,
-// for as long as [WithStall] allows; [DropOldest] and [DropNewest] keep nobody waiting. Frames have
+// for as long as [WithStallLimit] allows; [DropOldest] and [DropNewest] keep nobody waiting. Frames have
 // sequence numbers without gaps, so a reader knows exactly how many it lost. It gets each frame at
 // most once, and in order. A reader of [DropOldest] may be passed by while it reads: then Release
 // and [Reader.Whole] return [ErrPassed].
@@ -49,7 +49,7 @@
 // When a reader dies or its connection ends, the writer counts it out and uses its slots again. If
 // the reader lives, it gets [ErrDropped] and no more frames, and the frames that it holds may not be
 // whole. A writer that dies within a frame leaves that frame unpublished. Its readers can still take
-// the frames that were whole; then they get a [*LostError] that names the last one. [Reader.Check]
+// the frames that were whole; then they get a [*WriterLostError] that names the last one. [Reader.Check]
 // says whether a frame of NextOn was there when the stream went on. [Reader.AwaitFence] waits until
 // nothing of a dead writer can write any more. [Follow] goes on with the next writer.
 //

@@ -82,7 +82,7 @@ func TestFault93_ReaderThatIsWaitedForIsKilled(t *testing.T) {
 // the writer likes.
 func TestFault93_ReaderStopped(t *testing.T) {
 	left := make(chan Gone, 3)
-	ctx, srv, w := newChannel(t, 3, 64, WithStall(50*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
+	ctx, srv, w := newChannel(t, 3, 64, WithDropAfter(50*time.Millisecond), OnGone(func(g Gone) { left <- g }))
 	var stopped []*child
 	for _, policy := range []Policy{DropOldest, DropNewest, Block} {
 		c := start(t, "reader", task{Path: srv.Path(), Policy: policy, Join: Next})
@@ -118,7 +118,7 @@ func TestFault94_WriterKilledWithinAFrame(t *testing.T) {
 			require.NoError(t, r.Release(requireFrame(t, ctx, r, 2)))
 			require.NoError(t, r.Release(requireFrame(t, ctx, r, 3)))
 			_, err := r.Next(soon(t))
-			var lost *LostError
+			var lost *WriterLostError
 			require.ErrorAs(t, err, &lost)
 			require.ErrorIs(t, err, ErrLost)
 			require.EqualValues(t, 3, lost.Last)

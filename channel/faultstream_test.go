@@ -70,7 +70,7 @@ func TestFault96_StreamThatWaitsForADeadWriter(t *testing.T) {
 		if err := r.Check(f); i < 3 {
 			require.NoError(t, err)
 		} else {
-			var lost *LostError
+			var lost *WriterLostError
 			require.ErrorAs(t, err, &lost, "frame %d", f.Sequence)
 			require.EqualValues(t, 3, lost.Last)
 		}
@@ -133,7 +133,7 @@ func requireRest(t *testing.T, ctx *cu.Context, r *Reader, last, size uint64) {
 // that the stream has other work, and nothing hangs.
 func TestFault96_ClosedWhileAStreamWaits(t *testing.T) {
 	ctx, srv := listening(t)
-	w := ok(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 2, 64, WithStreams()))(t)
 	r := ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	ws, rs := newStream(t, ctx), newStream(t, ctx)
 	for range 3 {
@@ -145,7 +145,7 @@ func TestFault96_ClosedWhileAStreamWaits(t *testing.T) {
 	require.ErrorIs(t, r.Err(), ErrDropped)
 	require.NoError(t, r.Close())
 
-	w = ok(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))(t)
+	w = ok(NewWriter(soon(t), ctx, srv, "frames", 2, 64, WithStreams()))(t)
 	r = ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	require.NoError(t, errOf(r.NextOn(rs)))
 	require.NoError(t, r.Close(), "the stream is freed")
@@ -248,7 +248,7 @@ func TestFault96_ClosedWithoutRoom(t *testing.T) {
 	crowd, dev := crowdedDevice(t)
 	ctx := cutest.Context(t, dev)
 	srv := listen(t)
-	w := ok(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 2, 64, WithStreams()))(t)
 	r := ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	s := newStream(t, ctx)
 	require.NoError(t, nextOn(r, s, 1))
@@ -274,7 +274,7 @@ func TestFault96_ClosedBehindTwoReaders(t *testing.T) {
 	crowd, dev := crowdedDevice(t)
 	ctx := cutest.Context(t, dev)
 	srv := listen(t)
-	w := ok(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 2, 64, WithStreams()))(t)
 	first, second := newReader(t, ctx, srv), newReader(t, ctx, srv)
 	s := newStream(t, ctx)
 	require.NoError(t, writeOn(ctx, w, s, 2))
@@ -338,7 +338,7 @@ func TestFault96_StreamClosedWithoutRoom(t *testing.T) {
 		crowd, dev := crowdedDevice(t)
 		ctx := cutest.Context(t, dev)
 		srv := listen(t)
-		w := ok(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))(t)
+		w := ok(NewWriter(soon(t), ctx, srv, "frames", 2, 64, WithStreams()))(t)
 		r := newReader(t, ctx, srv)
 		s := ok(ctx.NewStream())(t)
 		require.NoError(t, writeOn(ctx, w, s, 2))
@@ -376,7 +376,7 @@ func TestFault96_ClosedWhileAStreamHasOtherWork(t *testing.T) {
 	crowd, dev := crowdedDevice(t)
 	ctx := cutest.Context(t, dev)
 	srv := listen(t)
-	w := ok(NewWriter(ctx, srv, "frames", 4, 64, WithStreams()))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 4, 64, WithStreams()))(t)
 	r := ok(Open(soon(t), srv.Path(), "frames", ctx))(t)
 	mem := ok(ctx.AllocHost(pageSize, 0))(t)
 	word := words{mem.Bytes()}

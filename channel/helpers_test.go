@@ -48,7 +48,7 @@ func listening(t testing.TB) (*cu.Context, *share.Server) {
 // newWriter is a writer, closed when t ends.
 func newWriter(t testing.TB, ctx *cu.Context, srv *share.Server, slots int, size uint64, opts ...WriterOption) *Writer {
 	t.Helper()
-	w := ok(NewWriter(ctx, srv, "frames", slots, size, opts...))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", slots, size, opts...))(t)
 	t.Cleanup(func() { require.NoError(t, w.Close()) })
 	return w
 }
@@ -258,7 +258,7 @@ func childWriter() error {
 	if do.Streams {
 		opts = append(opts, WithStreams())
 	}
-	w := testenv.Got(NewWriter(ctx, srv, "frames", do.Slots, do.Size, opts...))
+	w := testenv.Got(NewWriter(context.Background(), ctx, srv, "frames", do.Slots, do.Size, opts...))
 	fmt.Println("listening")
 	wait, cancel := context.WithTimeout(context.Background(), childLimit)
 	defer cancel()

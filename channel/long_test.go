@@ -38,7 +38,7 @@ func TestPace(t *testing.T) {
 	}
 	frames := uint64(run.Seconds() * rate)
 	ctx, srv := listening(t)
-	w := ok(NewWriter(ctx, srv, "frames", 64, 256))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 64, 256))(t)
 	c := start(t, "reader", task{Path: srv.Path(), Policy: Block, Join: Next})
 	require.Equal(t, "joined 1", c.says(t))
 	b := make([]byte, w.SlotSize())
@@ -71,7 +71,7 @@ func TestKills(t *testing.T) {
 	pause := min(time.Second, run/3)
 	ctx, srv := listening(t)
 	left := make(chan Gone, 1000)
-	w := ok(NewWriter(ctx, srv, "frames", 8, 256, OnGone(func(g Gone) { left <- g })))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 8, 256, OnGone(func(g Gone) { left <- g })))(t)
 	reader := task{Path: srv.Path(), Policy: Block, Join: Next}
 	var others []*child
 	for range 3 {

@@ -134,7 +134,7 @@ func TestStreamIsStalledBehindHosts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, srv := listening(t)
 			left := make(chan Gone, 1)
-			w := newWriter(t, ctx, srv, 2, 64, WithStreams(), WithStall(50*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
+			w := newWriter(t, ctx, srv, 2, 64, WithStreams(), WithDropAfter(50*time.Millisecond), OnGone(func(g Gone) { left <- g }))
 			r := newReader(t, ctx, srv)
 			for n := uint64(1); n <= 5; n++ {
 				put(t, ctx, w)
@@ -156,7 +156,7 @@ func TestStreamIsStalledBehindHosts(t *testing.T) {
 func TestLiarDoesNotKeepAStream(t *testing.T) {
 	ctx, srv := listening(t)
 	left := make(chan Gone, 1)
-	w := newWriter(t, ctx, srv, 2, 64, WithStreams(), WithStall(20*time.Millisecond, true), OnGone(func(g Gone) { left <- g }))
+	w := newWriter(t, ctx, srv, 2, 64, WithStreams(), WithDropAfter(20*time.Millisecond), OnGone(func(g Gone) { left <- g }))
 	r := newReader(t, ctx, srv)
 	s := newStream(t, ctx)
 	for range 5 {
@@ -213,7 +213,7 @@ func TestDropNewestIsShared(t *testing.T) {
 // FAULT 95: cursors that are smaller than any are an error, and no end of the process.
 func TestFault95_SmallCursors(t *testing.T) {
 	ctx, srv := listening(t)
-	w, err := NewWriter(ctx, srv, "frames", 2, 64)
+	w, err := NewWriter(soon(t), ctx, srv, "frames", 2, 64)
 	require.NoError(t, err)
 	defer w.Close()
 	other := listen(t)
@@ -254,7 +254,7 @@ func TestFault94_LateWritesOfADeadWriter(t *testing.T) {
 				require.NoError(t, r.Release(requireFrame(t, ctx, r, 2)))
 			}
 			_, err := r.Next(soon(t))
-			var lost *LostError
+			var lost *WriterLostError
 			require.ErrorAs(t, err, &lost)
 			require.EqualValues(t, 2, lost.Last)
 			require.NoError(t, r.Close())
@@ -308,7 +308,7 @@ func TestWriterThatLosesItsContext(t *testing.T) {
 func childLostWriter() error {
 	do, ctx := childTask()
 	srv := testenv.Got(share.Listen(do.Path, nil))
-	w := testenv.Got(NewWriter(ctx, srv, "frames", 2, 64, WithStreams()))
+	w := testenv.Got(NewWriter(context.Background(), ctx, srv, "frames", 2, 64, WithStreams()))
 	fmt.Println("listening")
 	var t childTest
 	own := newReader(&t, ctx, srv) // whose mapping may not be written

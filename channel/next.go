@@ -42,7 +42,7 @@ func (r *Reader) entryAt(at int) entry {
 // be read at once. A reader may hold several frames, and releases them in the order in which it
 // took them. The frame's Sequence and [Reader.Stats] show how many were lost before it.
 //
-// Errors: [ErrEnded], a [*LostError] or [ErrDropped] when there are no more; [ErrCursor] if the
+// Errors: [ErrEnded], a [*WriterLostError] or [ErrDropped] when there are no more; [ErrCursor] if the
 // writer wrote nonsense; [ErrClosed]; what ended ctx.
 func (r *Reader) Next(ctx context.Context) (f Frame, err error) {
 	if err := cmp.Or(plain.ContextErr(ctx), r.isOpen()); err != nil { // a slow reader always finds a frame, and would never look

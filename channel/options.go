@@ -24,12 +24,18 @@ type writerOptions struct {
 // are refused ([ErrPolicy]). The calls of the host work, too.
 func WithStreams() WriterOption { return func(o *writerOptions) { o.streams = true } }
 
-// WithStall bounds how long a reader that blocks may keep the writer waiting for a slot. Then, if
-// drop is true, the writer drops the reader, which gets [ErrDropped], and goes on. If drop is false,
+// WithStallLimit bounds how long a reader that blocks may keep the writer waiting for a slot. Then
 // Acquire returns [ErrStalled] and can be called again. Where a stream waits ([Writer.AcquireOn]), no
-// call could return an error, so the reader is dropped in either case. The default, 0, is no bound.
-func WithStall(d time.Duration, drop bool) WriterOption {
-	return func(o *writerOptions) { o.stall, o.drop = d, drop }
+// call could return an error, so the reader is dropped as by [WithDropAfter]. The default, 0, is no
+// bound. Of these two options the last one counts.
+func WithStallLimit(d time.Duration) WriterOption {
+	return func(o *writerOptions) { o.stall, o.drop = d, false }
+}
+
+// WithDropAfter makes the writer drop a reader that blocks and keeps it waiting for a slot for d. The
+// reader gets [ErrDropped], and the writer goes on.
+func WithDropAfter(d time.Duration) WriterOption {
+	return func(o *writerOptions) { o.stall, o.drop = d, true }
 }
 
 // WithReaders admits up to n readers at once. The default, and the most, is [MaxReaders].
@@ -54,7 +60,7 @@ func newWriterOptions(opts []WriterOption) (*writerOptions, error) {
 	}
 	switch {
 	case o.stall < 0:
-		return nil, fmt.Errorf("channel: WithStall(%s): want 0, which is no bound, or more", o.stall)
+		return nil, fmt.Errorf("channel: a reader may stall the writer for %s: want 0, which is no bound, or more", o.stall)
 	case o.readers < 1 || o.readers > MaxReaders:
 		return nil, fmt.Errorf("channel: WithReaders(%d): want 1 to %d", o.readers, MaxReaders)
 	case o.onDrop == nil:

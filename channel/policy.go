@@ -3,6 +3,8 @@ package channel
 import (
 	"errors"
 	"fmt"
+
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // A Policy says what happens to a reader that is slower than the writer.
@@ -57,15 +59,15 @@ const (
 
 // Errors of this package. Those of attaching are package share's.
 var (
-	// ErrClosed says that this side was closed.
-	ErrClosed = errors.New("channel: closed")
+	// ErrClosed says that this side was closed. It is [gpumem.ErrClosed].
+	ErrClosed = gpumem.ErrClosed
 	// ErrEnded says that the writer has ended in order and this reader has taken all frames.
 	ErrEnded = errors.New("channel: the writer has ended")
-	// ErrLost matches every [*LostError].
+	// ErrLost matches every [*WriterLostError].
 	ErrLost = errors.New("channel: the writer was lost")
 	// ErrPolicy says that the channel, or the reader's policy, does not allow the call.
 	ErrPolicy = errors.New("channel: not with this policy")
-	// ErrStalled says that a reader did not give a slot back in time ([WithStall]).
+	// ErrStalled says that a reader did not give a slot back in time ([WithStallLimit]).
 	ErrStalled = errors.New("channel: a reader holds the slot too long")
 	// ErrDropped says that the writer has dropped this reader and uses its slots again.
 	ErrDropped = errors.New("channel: dropped by the writer")
@@ -76,27 +78,27 @@ var (
 	// ErrOrder says that a frame was not released in its order, or that a side's stream and its
 	// host would write the same word.
 	ErrOrder = errors.New("channel: out of order")
-	// ErrInUse says that a stream still has work of the channel queued.
-	ErrInUse = errors.New("channel: in use by a stream")
+	// ErrInUse says that a stream still has work of the channel queued. It is [gpumem.ErrInUse].
+	ErrInUse = gpumem.ErrInUse
 	// ErrNoOffer says that the writer's channel is not offered any more: its server was closed, say.
 	ErrNoOffer = errors.New("channel: no longer offered")
 	// ErrNoChannel says that the offer is not a channel.
 	ErrNoChannel = errors.New("channel: the offer is no channel")
 )
 
-// A LostError says that the writer died or hung up without having ended.
-type LostError struct {
+// A WriterLostError says that the writer died or hung up without having ended.
+type WriterLostError struct {
 	Last uint64 // sequence of the last whole frame; 0 if there was none
 	Err  error  // how the lease ended
 }
 
 // Error names the last whole frame.
-func (e *LostError) Error() string {
+func (e *WriterLostError) Error() string {
 	return fmt.Sprintf("%v; the last whole frame is %d: %v", ErrLost, e.Last, e.Err)
 }
 
 // Unwrap returns how the lease ended.
-func (e *LostError) Unwrap() error { return e.Err }
+func (e *WriterLostError) Unwrap() error { return e.Err }
 
 // Is matches [ErrLost].
-func (e *LostError) Is(target error) bool { return target == ErrLost }
+func (e *WriterLostError) Is(target error) bool { return target == ErrLost }

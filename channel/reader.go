@@ -98,7 +98,7 @@ func (r *Reader) toldOf(state uint64) error {
 	case writerRefused:
 		return fmt.Errorf("%w: it does not admit policy %s, has no room for another reader, or found nonsense in the cursor: %w", ErrDropped, r.opts.policy, ErrPolicy)
 	case writerOpen:
-		return &LostError{Last: r.lastWhole(), Err: r.att.Err()}
+		return &WriterLostError{Last: r.lastWhole(), Err: r.att.Err()}
 	}
 	return fmt.Errorf("%w: the writer says that its state is %d, which is none", ErrCursor, state)
 }
@@ -159,7 +159,7 @@ func (r *Reader) Done() <-chan struct{} {
 	return r.done
 }
 
-// Err says why Done is closed: [ErrEnded], a [*LostError], [ErrDropped], [ErrCursor] or [ErrClosed].
+// Err says why Done is closed: [ErrEnded], a [*WriterLostError], [ErrDropped], [ErrCursor] or [ErrClosed].
 func (r *Reader) Err() error {
 	if r.isZero() || !r.writer.lost.Load() {
 		return r.isOpen()

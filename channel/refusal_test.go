@@ -36,7 +36,7 @@ func TestProcessesOnTwoDevices(t *testing.T) {
 	a, _ := cutest.TwoDevices(t, cutest.Driver(t))
 	ctx := cutest.Context(t, a)
 	srv := listen(t)
-	w := ok(NewWriter(ctx, srv, "frames", 8, 1<<20))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 8, 1<<20))(t)
 	var readers []*child
 	for i, p := range []Policy{Block, Block, DropOldest, DropNewest} {
 		c := start(t, "reader", task{Path: srv.Path(), Policy: p, Join: Next, Device: 1, Stall: time.Duration(i) * time.Millisecond, Holds: i % 3, Seed: uint64(i)})
@@ -66,7 +66,7 @@ func TestProcessesOnTwoDevices(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	ctx, srv := listening(t)
 	s := newStream(t, ctx)
-	w := ok(NewWriter(ctx, srv, "frames", 2, 64))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 2, 64))(t)
 	_, err := w.AcquireOn(s)
 	require.ErrorIs(t, err, ErrPolicy)
 	r := ok(Open(soon(t), srv.Path(), "frames", ctx, WithPolicy(DropOldest)))(t)
@@ -81,7 +81,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 	require.ErrorIs(t, r.Whole(Frame{}), ErrClosed)
 
-	w = ok(NewWriter(ctx, srv, "frames", 2, 64, WithStreams(), WithReaders(1)))(t)
+	w = ok(NewWriter(soon(t), ctx, srv, "frames", 2, 64, WithStreams(), WithReaders(1)))(t)
 	_, err = Open(soon(t), srv.Path(), "frames", ctx, WithPolicy(DropNewest))
 	require.ErrorIs(t, err, ErrPolicy)
 	require.ErrorContains(t, err, "drop-newest")
@@ -95,14 +95,14 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, w.Close())
 
 	for _, bad := range []func() error{
-		func() error { _, err := NewWriter(ctx, srv, "x", 1, 64); return err },
-		func() error { _, err := NewWriter(ctx, srv, "x", 2, 0); return err },
-		func() error { _, err := NewWriter(ctx, srv, "x", MaxSlots+1, 64); return err },
-		func() error { _, err := NewWriter(ctx, srv, "x", 2, 1<<63); return err },
-		func() error { _, err := NewWriter(nil, srv, "x", 2, 64); return err },
-		func() error { _, err := NewWriter(ctx, nil, "x", 2, 64); return err },
-		func() error { _, err := NewWriter(ctx, srv, "x", 2, 64, WithReaders(65)); return err },
-		func() error { _, err := NewWriter(ctx, srv, "x", 2, 64, WithStall(-1, true)); return err },
+		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 1, 64); return err },
+		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 2, 0); return err },
+		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", MaxSlots+1, 64); return err },
+		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 2, 1<<63); return err },
+		func() error { _, err := NewWriter(soon(t), nil, srv, "x", 2, 64); return err },
+		func() error { _, err := NewWriter(soon(t), ctx, nil, "x", 2, 64); return err },
+		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 2, 64, WithReaders(65)); return err },
+		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 2, 64, WithDropAfter(-1)); return err },
 		func() error { _, err := Open(soon(t), srv.Path(), "x", nil); return err },
 		func() error { _, err := Open(soon(t), srv.Path(), "x", ctx, WithPolicy(9)); return err },
 		func() error { _, err := Open(soon(t), srv.Path(), "x", ctx, WithJoin(0)); return err },

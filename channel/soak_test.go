@@ -32,7 +32,7 @@ func soakFrames() uint64 {
 //fault:rows 93
 func TestSoak(t *testing.T) {
 	ctx, srv := listening(t)
-	w := ok(NewWriter(ctx, srv, "frames", 8, 256))(t)
+	w := ok(NewWriter(soon(t), ctx, srv, "frames", 8, 256))(t)
 	frames, rng := soakFrames(), newRandom(uint64(time.Now().UnixNano()))
 	var readers []*child
 	for i, p := range []Policy{Block, Block, DropOldest, DropNewest} {

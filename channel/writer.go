@@ -66,12 +66,16 @@ type Gone struct {
 	Err      error  // nil if it left in order; else ErrStalled, ErrCursor, or how the lease ended
 }
 
-// NewWriter makes a channel in memory of the context's device, with that many slots of slotSize
-// bytes each. It offers the channel under the name until Close. ctx may be closed before the writer.
+// NewWriter makes a channel in memory of the device of c, with that many slots of slotSize bytes
+// each. It offers the channel under the name until Close; ctx bounds the making alone. c may be closed
+// before the writer.
 // Each reader costs cursors of 4 KiB and 256 bytes a slot, a goroutine, and a lease ([share.Server]).
 //
-// Errors: those of [vmm.New] and [share.Server.Offer]; one if slots or slotSize is out of range.
-func NewWriter(ctx *cu.Context, srv *share.Server, name string, slots int, slotSize uint64, opts ...WriterOption) (*Writer, error) {
+// Errors: what ended ctx; those of [vmm.New] and [share.Server.Offer]; one if slots or slotSize is out of range.
+func NewWriter(ctx context.Context, c *cu.Context, srv *share.Server, name string, slots int, slotSize uint64, opts ...WriterOption) (*Writer, error) {
+	if err := plain.ContextErr(ctx); err != nil {
+		return nil, err
+	}
 	o, err := newWriterOptions(opts)
 	if err != nil {
 		return nil, err
@@ -80,13 +84,16 @@ func NewWriter(ctx *cu.Context, srv *share.Server, name string, slots int, slotS
 	if err != nil {
 		return nil, err
 	}
-	if ctx == nil || srv == nil {
+	if c == nil || srv == nil {
 		return nil, errors.New("channel: a writer needs a context and a server (nil)")
 	}
 	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), done: make(chan struct{}), served: make(chan struct{}),
 		batch: make([]cu.MemOp, 0, maxBatch), pinned: make([]*member, 0, MaxReaders), blockers: make([]*queue, 0, MaxReaders)}
-	if err := w.open(ctx); err != nil {
+	if err := w.open(c); err != nil {
 		return nil, err
+	}
+	if err := plain.ContextErr(ctx); err != nil { // the driver was slow
+		return nil, errors.Join(err, w.Close())
 	}
 	offer := o.offer
 	offer.Synchronized, offer.CursorSize, offer.OnCursors = true, s.cursorSize(), w.welcome
@@ -159,8 +166,8 @@ func (w *Writer) over() error {
 }
 
 // open makes what a writer has on the device.
-func (w *Writer) open(ctx *cu.Context) (err error) {
-	if w.ctx, err = ctx.Retain(); err != nil {
+func (w *Writer) open(c *cu.Context) (err error) {
+	if w.ctx, err = c.Retain(); err != nil {
 		return err
 	}
 	if w.track, err = newTracker(w.ctx, func() { w.dropBlockers() }); err == nil {

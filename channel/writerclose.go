@@ -14,7 +14,7 @@ import (
 // synchronise the stream first. Then it drops the readers that keep the stream waiting (they get
 // [ErrDropped]), and waits a second more. If the stream has other work to do, Close returns
 // [ErrInUse] and can be called again when the stream has gone on. If the context is lost before a
-// stream has published its frames, readers get a [*LostError].
+// stream has published its frames, readers get a [*WriterLostError].
 func (w *Writer) Close() error {
 	if w.isZero() {
 		return nil

@@ -12,7 +12,7 @@ import (
 //     in one, a Library, a Pool, a MemHandle. It refuses a nil or closed handle
 //     ([ErrClosed]), keeps it open until the call is over, and turns the result into
 //     an error. It binds the context, if there is one, and refuses a lost one
-//     ([LostError]). A Stream has runIn, for work of a context; launch, for launches;
+//     ([ContextLostError]). A Stream has runIn, for work of a context; launch, for launches;
 //     and borrow, for copies between contexts.
 //   - create is run for a call that makes something for a context to own. What a
 //     Stream or Graph makes is adopted within their run.

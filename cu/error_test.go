@@ -100,14 +100,14 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 		{"cuIpcOpenMemHandle_v2", cu.ErrInvalidContext, "this very process", "this very process"},
 		{"cuIpcOpenMemHandle", cu.ErrInvalidHandle, "another context", "has ended"},
 		{"cuIpcOpenMemHandle", cu.ErrInvalidValue, "has freed", "not a handle"},
-		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "no container hides it", "GPUFD_SOFT_DIR"},
+		{"cuIpcOpenMemHandle_v2", cu.ErrMapFailed, "ask for a descriptor", "GPUFD_SOFT_DIR"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrTooManyPeers, "the most peers", "the most peers"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrAlreadyMapped, "by another handle", "by another handle"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrPeerAccessUnsupported, "on another device", "on another device"},
 		{"cuIpcOpenMemHandle_v2", cu.ErrNotSupported, "SupportsIPC", "GPUFD_SOFT_IPC"},
 		{"cuIpcCloseMemHandle", cu.ErrInvalidValue, "closed before", "closed before"},
 		{"cuIpcGetEventHandle", cu.ErrInvalidHandle, "EventInterprocess", "EventInterprocess"},
-		{"cuIpcOpenEventHandle", cu.ErrMapFailed, "container", "GPUFD_SOFT_DIR"},
+		{"cuIpcOpenEventHandle", cu.ErrMapFailed, "another /dev/shm", "GPUFD_SOFT_DIR"},
 		{"cuMemImportFromShareableHandle", cu.ErrNotPermitted, "nvidia-imex", "GPUFD_SOFT_IMEX"},
 	} {
 		for kind, want := range map[cu.Kind]string{cu.CUDA: c.cuda, cu.Soft: c.soft} {

@@ -6,11 +6,12 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // ErrClosed says that a handle was used after its Close. Nothing reached the
-// driver.
-var ErrClosed = errors.New("cu: use of a closed handle")
+// driver. It is [gpumem.ErrClosed].
+var ErrClosed = gpumem.ErrClosed
 
 // ErrSymbolMissing matches every [*SymbolError].
 var ErrSymbolMissing = errors.New("cu: the driver lacks this function")

@@ -25,7 +25,7 @@ func (dev *Device) SupportsIPC() (bool, error) {
 //
 // The driver does not know who has the memory open, and CUDA leaves undefined
 // what an opener finds after Close. So openers close first, and tell the owner by
-// other means: package share does.
+// other means.
 func (m *Memory) IPCHandle() (IPCHandle, error) {
 	if m == nil || !m.enter() {
 		return IPCHandle{}, ErrClosed

@@ -25,11 +25,12 @@ func (e *Event) IPCHandle() (IPCEventHandle, error) {
 //
 // The driver does not notice that the owner has closed the event or was killed:
 // the event opens, and a wait for it ends at once or never. Ask the owner over
-// the connection that brought the handle. On a GPU the handle of another
-// container may open an unrelated event (D18 of docs/driver-facts.md).
+// the connection that brought the handle. On a GPU the handle of a
+// process with another /dev/shm may open an unrelated event (D18 of
+// docs/driver-facts.md).
 //
 // Errors: [ErrInvalidContext] for a handle of this process; [ErrMapFailed] for
-// bytes that are no handle, and between containers with a /dev/shm each (D18).
+// bytes that are no handle, and between processes with a /dev/shm each (D18).
 func (c *Context) OpenIPCEvent(h IPCEventHandle) (*Event, error) {
 	e := &Event{&eventHandle{}, c}
 	raw := sys.CUipcEventHandle{Reserved: h}

@@ -107,7 +107,7 @@ func TestFault46_IPCBetweenNamespaces(t *testing.T) {
 		ctx, peer := acrossNamespaces(t, true)
 		_, err := ctx.OpenIPCEvent(peer.event(t))
 		require.ErrorIs(t, err, cu.ErrMapFailed)
-		require.ErrorContains(t, err, "counter.Counter")
+		require.ErrorContains(t, err, "WaitValue64")
 	})
 	t.Run("with one in common", func(t *testing.T) {
 		ctx, peer := acrossNamespaces(t, false)

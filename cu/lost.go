@@ -12,22 +12,22 @@ import (
 // [Device.CreateMemory], still work, and so does closing.
 var ErrContextLost = errors.New("cu: the context is lost")
 
-// A LostError is a call that was not made because its context is lost. It matches
+// A ContextLostError is a call that was not made because its context is lost. It matches
 // [ErrContextLost] and what its Cause matches.
-type LostError struct {
+type ContextLostError struct {
 	Op    string // the driver function that was not called
 	Cause *Error // the failure, as the first call that noticed it got it
 }
 
 // Error names the failure, the call that noticed it and the call that was not
 // made, on a line of at most 200 characters; the next line says what to do.
-func (e *LostError) Error() string { return e.Cause.loss(", so " + e.Op + " was not called") }
+func (e *ContextLostError) Error() string { return e.Cause.loss(", so " + e.Op + " was not called") }
 
 // Is matches [ErrContextLost].
-func (e *LostError) Is(target error) bool { return target == ErrContextLost }
+func (e *ContextLostError) Is(target error) bool { return target == ErrContextLost }
 
 // Unwrap returns the Cause.
-func (e *LostError) Unwrap() error { return e.Cause }
+func (e *ContextLostError) Unwrap() error { return e.Cause }
 
 // Fatal reports whether r is a failure of asynchronous work, which no context
 // survives. The next call gets it, seldom the one to blame.
@@ -60,7 +60,7 @@ func (l *lostState) isLost() bool { return l.lost.Load() != nil }
 // not known to be lost.
 func (l *lostState) refuse(op string) error {
 	if e := l.lost.Load(); e != nil {
-		return &LostError{Op: op, Cause: e}
+		return &ContextLostError{Op: op, Cause: e}
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func TestLostContextSaysSoForEver(t *testing.T) {
 	before := s.calls()
 	for _, c := range []*cu.Context{ctx, twin, ctx} {
 		_, _, err = c.MemInfo()
-		var lost *cu.LostError
+		var lost *cu.ContextLostError
 		require.ErrorAs(t, err, &lost)
 		require.Equal(t, "cuMemGetInfo_v2", lost.Op)
 		require.Equal(t, "cuCtxSynchronize", lost.Cause.Op)
@@ -100,7 +100,7 @@ func TestLossFitsALine(t *testing.T) {
 		for _, op := range symbols {
 			for _, bind := range []bool{false, true} {
 				cause := &cu.Error{Op: op, Result: r, Text: "the driver's own words", Bind: bind}
-				for _, err := range []error{cause, &cu.LostError{Op: longest, Cause: cause}} {
+				for _, err := range []error{cause, &cu.ContextLostError{Op: longest, Cause: cause}} {
 					first, below, two := strings.Cut(err.Error(), "\n")
 					require.True(t, two)
 					require.LessOrEqual(t, len(first), 200, first)

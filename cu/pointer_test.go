@@ -92,14 +92,12 @@ func TestAliasesAreOneBlock(t *testing.T) {
 func TestSyncMemops(t *testing.T) {
 	drv, _, ctx := driverContext(t)
 	mem, other := alloc(t, ctx, 1000), alloc(t, ctx, 1000)
-	require.NoError(t, drv.SetSyncMemops(mem.Ptr(), true))
+	require.NoError(t, drv.SyncMemops(mem.Ptr()))
 	require.True(t, ok(drv.PointerAttributes(mem.Ptr()))(t).SyncMemops)
 	require.False(t, ok(drv.PointerAttributes(other.Ptr()))(t).SyncMemops)
-	require.NoError(t, drv.SetSyncMemops(mem.Ptr(), false))
-	require.False(t, ok(drv.PointerAttributes(mem.Ptr()))(t).SyncMemops)
-	require.ErrorIs(t, drv.SetSyncMemops(0, true), cu.ErrInvalidValue)
+	require.ErrorIs(t, drv.SyncMemops(0), cu.ErrInvalidValue)
 	p, _ := mappedMemory(t, firstDevice(t, drv), granularity(t, firstDevice(t, drv)))
-	require.ErrorIs(t, drv.SetSyncMemops(p, true), cu.ErrNotSupported)
+	require.ErrorIs(t, drv.SyncMemops(p), cu.ErrNotSupported)
 }
 
 func TestMemoryTypeText(t *testing.T) {

@@ -43,7 +43,7 @@ type PointerAttributes struct {
 	BlockID       uint64           // the memory's own, wherever it is mapped (since CUDA 11.7, else 0)
 	Mapped        bool             // memory is there
 	Managed       bool             // it comes from cuMemAllocManaged
-	SyncMemops    bool             // see [Driver.SetSyncMemops]
+	SyncMemops    bool             // see [Driver.SyncMemops]
 	LegacyIPC     bool             // cuIpcGetMemHandle takes it
 	GPUDirectRDMA bool             // other PCIe devices can reach it
 	HandleTypes   HandleType       // how it can be shared
@@ -128,17 +128,15 @@ func (a *PointerAttributes) query(call sys.Caller, version int, p DevicePtr, inC
 	return r
 }
 
-// SetSyncMemops makes synchronous calls that touch the allocation at p, such as
+// SyncMemops makes synchronous calls that touch the allocation at p, such as
 // cuMemcpy, always wait until they are done (cuPointerSetAttribute,
 // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS). PCIe devices that reach the memory need
 // that. It is for raw calls and other users of the context; the calls of this
 // package are asynchronous and then wait. [ErrNotSupported]: p is mapped from a
 // [MemHandle].
-func (d *Driver) SetSyncMemops(p DevicePtr, on bool) error {
+func (d *Driver) SyncMemops(p DevicePtr) error {
 	v := new(uint32)
-	if on {
-		*v = 1
-	}
+	*v = 1
 	r := d.call.CuPointerSetAttribute(unsafe.Pointer(v), sys.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, sys.CUdeviceptr(p))
 	return d.check("cuPointerSetAttribute", r)
 }

@@ -42,8 +42,8 @@ const (
 
 // Guard makes later work on s wait, as begin queues it, for something that only
 // another process can do, and frees s if ctx ends before that. So nothing waits
-// for a peer that has died, and all can be closed (D20b). It is not for events
-// of other processes, whose waits nothing frees: see [Event.Synchronize].
+// for a peer that has died, and all can be closed (D20b). It is not for events of
+// other processes, whose waits nothing frees: see [Event.Synchronize].
 //
 // free has to do, in another stream, what s waits for, and may be called more
 // than once. met is called when s has gone on by itself. It returns nil if that

@@ -8,7 +8,7 @@ type (
 	Kind = gpumem.Kind
 	// Access is what a device may do with a mapping.
 	Access = gpumem.Access
-	// UUID names a device, or a MIG instance, in every process and container of a machine.
+	// UUID names a device, or a MIG instance, in every process of a machine.
 	UUID = gpumem.UUID
 	// An IPCHandle names memory to other processes: CUipcMemHandle. See [Memory.IPCHandle].
 	IPCHandle = gpumem.IPCHandle

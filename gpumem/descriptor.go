@@ -50,9 +50,6 @@ func badField(name, reason string) error { return &DescriptorError{Field: name, 
 // ErrDescriptor matches every [*DescriptorError].
 var ErrDescriptor = errors.New("gpumem: bad descriptor")
 
-// ErrInUse says that memory cannot be freed, because others are given it or hold it.
-var ErrInUse = errors.New("gpumem: the memory is in use")
-
 // ErrKind says that exporter and importer use drivers of different kinds.
 var ErrKind = errors.New("gpumem: drivers of different kinds")
 

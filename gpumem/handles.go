@@ -9,12 +9,12 @@ import (
 // API cudaIpcMemHandle_t, which CuPy, PyTorch, Numba and UCX send. It is a value,
 // valid while the memory is allocated and its process lives. It keeps nothing
 // alive, and anyone who sees it can open the memory: between your own programs
-// prefer the descriptors of package vmm.
+// prefer file descriptors ([Descriptor]).
 //
 // It names a place rather than the memory there. The handle of freed memory opens
 // what was allocated later at the same address, and a handle with one byte
-// changed may open (D16 of docs/driver-facts.md). The two sides have to agree how long it is valid, as
-// those of package share do.
+// changed may open (D16 of docs/driver-facts.md). The two sides have to agree how long it is
+// valid.
 type IPCHandle [64]byte
 
 // A LegacyHandle says where legacy memory is: the handle of a whole allocation, and how many bytes

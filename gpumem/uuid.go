@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// UUID names a device, or a MIG instance, in every process and container of a
-// machine.
+// UUID names a device, or a MIG instance, in every process of a machine.
 type UUID [16]byte
 
 // String prints the UUID as nvidia-smi does for a whole device: GPU-8f7d….

@@ -84,15 +84,29 @@ func (c *Client) RemoveVersion(ctx context.Context, name string, version uint64)
 }
 
 // Drain makes the keeper refuse new readers of a name and tell the readers that have it
-// ([DrainNotice]). If on is false it admits new readers again.
-func (c *Client) Drain(ctx context.Context, name string, on bool) error {
-	_, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpDrain, Name: name, On: on})
-	return err
+// ([DrainNotice]).
+func (c *Client) Drain(ctx context.Context, name string) error {
+	return c.drain(ctx, protocol.Request{Name: name, On: true})
 }
 
-// DrainDevice is Drain for all that is kept on a device.
-func (c *Client) DrainDevice(ctx context.Context, dev cu.UUID, on bool) error {
-	_, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpDrain, Device: dev.String(), On: on})
+// Undrain makes the keeper admit new readers of a name again.
+func (c *Client) Undrain(ctx context.Context, name string) error {
+	return c.drain(ctx, protocol.Request{Name: name})
+}
+
+// DrainDevice is Drain for all that is kept on a device, which takes no new memory either.
+func (c *Client) DrainDevice(ctx context.Context, dev cu.UUID) error {
+	return c.drain(ctx, protocol.Request{Device: dev.String(), On: true})
+}
+
+// UndrainDevice is Undrain for all that is kept on a device, which takes new memory again.
+func (c *Client) UndrainDevice(ctx context.Context, dev cu.UUID) error {
+	return c.drain(ctx, protocol.Request{Device: dev.String()})
+}
+
+func (c *Client) drain(ctx context.Context, r protocol.Request) error {
+	r.Op = protocol.OpDrain
+	_, err := c.conn().Ask(ctx, r)
 	return err
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/keeper/internal/state"
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 // A Use is a version of a name, or one in the making, that takes memory of a device.
@@ -40,7 +40,7 @@ func (u Use) String() string {
 
 // Processes returns one holder of each process, in their order. Holders of other PID namespaces
 // have the pid 0; where the keeper cannot tell whether two of them are one process, they are two.
-func Processes(holders []Holder) []Holder { return state.Processes(holders) }
+func Processes(holders []Holder) []Holder { return api.Processes(holders) }
 
 // PIDs names the processes of holders for people, each once. Those of other PID namespaces, which
 // have no pid here, are counted.

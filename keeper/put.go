@@ -59,7 +59,7 @@ type Kept struct {
 //
 // This process keeps nothing, unless p.Keep is set. Then Put waits for the parts of other
 // writers until ctx is done, and attaches to the committed version, without another copy. If
-// another version has been committed since, the error matches [ErrSuperseded], and Kept says
+// another version has been committed since, the error matches [ErrNewerVersion], and Kept says
 // which version this Put made.
 //
 // If a device is smaller than the parts for it, Put fails at once, with an [*Error] of code too-large.

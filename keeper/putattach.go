@@ -9,8 +9,8 @@ import (
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 )
 
-// ErrSuperseded says that another version was committed before a writer could attach to its own.
-var ErrSuperseded = errors.New("keeper: another version was committed meanwhile")
+// ErrNewerVersion says that another version was committed before a writer could attach to its own.
+var ErrNewerVersion = errors.New("keeper: another version was committed meanwhile")
 
 // keep attaches to the parts that this writer has delivered, as a reader.
 func (w *writer) keep(ctx context.Context, parts []Part, kept *Kept) (err error) {
@@ -29,20 +29,20 @@ func (w *writer) keep(ctx context.Context, parts []Part, kept *Kept) (err error)
 	for _, part := range parts {
 		a, err := attachPart(ctx, part.Device.Driver(), w.client, info, part.Index, Want{})
 		if err != nil {
-			return w.superseded(ctx, kept.Version, err)
+			return w.outdated(ctx, kept.Version, err)
 		}
 		kept.Parts = append(kept.Parts, a)
 		if a.Data.Version != kept.Version {
-			return fmt.Errorf("%w: %s has version %d, and this writer's is %d", ErrSuperseded, w.put.Name, a.Data.Version, kept.Version)
+			return fmt.Errorf("%w: %s has version %d, and this writer's is %d", ErrNewerVersion, w.put.Name, a.Data.Version, kept.Version)
 		}
 	}
 	return nil
 }
 
-// superseded returns err, with ErrSuperseded if the name has another version now.
-func (w *writer) superseded(ctx context.Context, version uint64, err error) error {
+// outdated returns err, with ErrNewerVersion if the name has another version now.
+func (w *writer) outdated(ctx context.Context, version uint64, err error) error {
 	if info, statErr := w.client.Stat(ctx, w.put.Name); statErr == nil && info.Version != version {
-		return fmt.Errorf("%w: %w", ErrSuperseded, err)
+		return fmt.Errorf("%w: %w", ErrNewerVersion, err)
 	}
 	return err
 }

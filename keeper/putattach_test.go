@@ -82,12 +82,12 @@ func TestPutAndKeepSuperseded(t *testing.T) {
 	put(t, other, dev, "x", 2)
 	kept := Kept{Version: 1}
 	err := w.keep(soon(t), []Part{part(0, dev, 1)}, &kept)
-	require.ErrorIs(t, err, ErrSuperseded)
+	require.ErrorIs(t, err, ErrNewerVersion)
 	require.Empty(t, kept.Parts)
 	require.NoError(t, c.Remove(soon(t), "x"))
 	err = w.keep(soon(t), []Part{part(0, dev, 1)}, &kept)
 	require.ErrorIs(t, err, share.ErrRefused)
 	require.NoError(t, errOf(other.Put(soon(t), Put{Name: "x", Parts: 2}, part(0, dev, 1), part(1, dev, 2))))
 	err = w.keep(soon(t), []Part{part(0, dev, 1)}, &kept)
-	require.True(t, errors.Is(err, ErrSuperseded) && errors.Is(err, share.ErrRefused), err)
+	require.True(t, errors.Is(err, ErrNewerVersion) && errors.Is(err, share.ErrRefused), err)
 }

@@ -1,32 +1,20 @@
 package keeper
 
 import (
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
-	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
-// A Status describes a keeper: see [Client.Status].
-type Status = protocol.Status
-
-// An Event is what happens to a name: Kind is committed, damaged, quarantined, draining, removed,
-// or served (again). Without a name it is about a device.
-type Event = protocol.Event
-
-// An Error is a keeper's refusal, with the reason.
-type Error = state.Error
-
-// An Info describes a name that a keeper has.
-type Info = state.Info
-
-// A PartInfo describes a part that a keeper has.
-type PartInfo = state.PartInfo
-
-// A Holder is a process that has a lease of what is kept, or may still write it.
-type Holder = state.Holder
-
-// Data describes a part to its readers: it is the application data of the part's offer, as JSON
-// (docs/wire.md).
-type Data = protocol.Data
+// What a keeper says is defined in package api, which needs no driver.
+type (
+	Status   = api.Status   // a keeper: see [Client.Status]
+	Event    = api.Event    // what happens to a name
+	Error    = api.Error    // a keeper's refusal, with the reason
+	Info     = api.Info     // a name that a keeper has
+	PartInfo = api.PartInfo // a part that a keeper has
+	Holder   = api.Holder   // a process that has a lease of what is kept, or may still write it
+	Data     = api.Data     // describes a part to its readers
+)
 
 // OfferName returns the name that readers attach to for a part of a version with that many
 // parts.

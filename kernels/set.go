@@ -66,10 +66,13 @@ func (k *Set) FillAsync(s *cu.Stream, dst cu.DevicePtr, bytes, first uint64, sal
 	return k.run.Launch(s, "pattern_fill", run.Quads(bytes), dst, bytes, first, salt)
 }
 
-// A Mismatch is what [Set.Check] found wrong: the number of wrong integers, the
-// index of the first, and what that is and should be; of a partial integer only
-// its bytes. The zero Mismatch means that all is right.
-type Mismatch = pattern.Mismatch
+// A Mismatch is what [Set.Check] found wrong. The zero Mismatch means that all is
+// right.
+type Mismatch struct {
+	Wrong     uint64 // how many integers
+	Index     uint64 // the first of them
+	Want, Got uint32 // at that index; of a partial integer only its bytes
+}
 
 // Check compares bytes bytes at src, which is aligned to 16 and begins with the
 // integer at index first, with the pattern. It waits until that is done or ctx

@@ -98,7 +98,7 @@ func TestCheckFindsEverySingleFlippedBit(t *testing.T) {
 		require.NoError(t, b.FillAsync(b.s, b.DevicePtr, uint64(size), first, 3))
 		for bit := range uint64(size * 8) {
 			b.flip(t, bit)
-			host := pattern.Check(b.read(t, b.DevicePtr, size), first, 3)
+			host := kernels.Mismatch(pattern.Check(b.read(t, b.DevicePtr, size), first, 3))
 			require.EqualValues(t, 1, host.Wrong)
 			m := ok(b.Check(soon(t), b.s, b.DevicePtr, uint64(size), first, 3))(t)
 			require.Equal(t, host, m, "bit %d of %d bytes", bit, size)
@@ -114,7 +114,7 @@ func TestCheckFindsTheFirstOfMany(t *testing.T) {
 		n := uint64(size) * 8
 		for _, bit := range []uint64{n - 1, n / 2, n/2 + 32, n / 3, n - 25, 0} { // the first is found whichever is last
 			b.flip(t, bit)
-			host := pattern.Check(b.read(t, b.DevicePtr, size), 5, 9)
+			host := kernels.Mismatch(pattern.Check(b.read(t, b.DevicePtr, size), 5, 9))
 			m := ok(b.Check(soon(t), b.s, b.DevicePtr, uint64(size), 5, 9))(t)
 			require.Equal(t, host, m, "bit %d of %d bytes", bit, size)
 		}
@@ -127,7 +127,7 @@ func TestCheckOfOtherData(t *testing.T) {
 	const size = 40007
 	require.NoError(t, b.FillBytesAsync(b.s, b.DevicePtr, size, 0))
 	m := ok(b.Check(soon(t), b.s, b.DevicePtr, size, 0, 1))(t)
-	require.Equal(t, pattern.Check(make([]byte, size), 0, 1), m)
+	require.Equal(t, kernels.Mismatch(pattern.Check(make([]byte, size), 0, 1)), m)
 	require.EqualValues(t, pattern.Count(size), m.Wrong)
 	require.NoError(t, b.FillAsync(b.s, b.DevicePtr, size, 0, 1))
 	require.EqualValues(t, pattern.Count(size), ok(b.Check(soon(t), b.s, b.DevicePtr, size, 0, 2))(t).Wrong)

@@ -24,7 +24,7 @@ import (
 // confirmed that the opened memory is the offered one ([Legacy]). If a step fails,
 // Attach leaves nothing behind and tells the producer why.
 //
-// Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused]
+// Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrNotAdmitted]
 // for a producer of another user; [ErrRefused]; [ErrWithdrawn], [ErrRevoked] or
 // [ErrRestarting] of an offer that ends meanwhile; [ErrTimeout];
 // [sock.ErrPeerLost]; [ErrUnsupported]; [ErrProtocol]; [ErrTooLarge]; [ErrStale]; [ErrHandle]; those of [vmm.Import], or of

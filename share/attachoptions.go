@@ -21,7 +21,7 @@ type AttachOptions struct {
 	// Legacy memory is always [cu.ReadWrite]: see [Attachment.Access].
 	Access cu.Access
 
-	// Policy says whose offers are taken; others fail with [sock.ErrRefused]. The zero Policy admits
+	// Policy says whose offers are taken; others fail with [sock.ErrNotAdmitted]. The zero Policy admits
 	// this process's effective user.
 	Policy sock.Policy
 

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
@@ -464,5 +465,16 @@ func untilReadable(conn *sock.Conn) {
 				}
 			}
 		})
+	}
+}
+
+// A context may have the end of another connection for its cause. That says nothing of this one, which goes on.
+func TestEndOfAnotherConnectionIsNoEnd(t *testing.T) {
+	for _, cause := range []error{ErrClosed, sock.ErrPeerLost} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		err := plain.ContextErr(ctx)
+		require.ErrorIs(t, err, cause)
+		require.Equal(t, err, (&leaseConn{}).ended(err))
 	}
 }

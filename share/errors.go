@@ -63,7 +63,7 @@ var (
 	ErrHandle = errors.New("share: the memory is offered by another type of handle")
 	// ErrNoPeer says that one device cannot use memory of another ([AttachOptions].PeerAccess).
 	ErrNoPeer = errors.New("share: no peer access")
-	// ErrClosed says that the server or attachment was closed.
+	// ErrClosed says that the server or attachment was closed. It is [gpumem.ErrClosed].
 	ErrClosed = serve.ErrClosed
 )
 

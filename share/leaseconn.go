@@ -120,7 +120,7 @@ func (t *leaseConn) report(ctx context.Context, m wire.Verdict) error {
 // ended returns why the lease ended, which the reader knows, in place of an error of
 // sending. A producer that receives nothing more is lost, even if it can still send.
 func (t *leaseConn) ended(err error) error {
-	if err == nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
+	if err == nil || isContext(err) || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
 		return err
 	}
 	timer := time.NewTimer(t.transport.Goodbye)
@@ -133,4 +133,9 @@ func (t *leaseConn) ended(err error) error {
 		<-t.done
 	}
 	return t.reason
+}
+
+// isContext reports whether a context has ended, whatever for: that may be the end of another connection.
+func isContext(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

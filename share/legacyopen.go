@@ -59,7 +59,7 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 		opts = append(opts, vmm.WithReexport())
 	}
 	if a.opts.Reservation != nil {
-		opts = append(opts, vmm.WithLentReservation(a.opts.Reservation))
+		opts = append(opts, vmm.WithReservation(a.opts.Reservation))
 	}
 	return vmm.Import(dev, m.Memory, a.files, opts...)
 }

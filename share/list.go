@@ -42,7 +42,7 @@ type Listing struct {
 // expected. If the producer has an Authorize function, offers that this process may not read are
 // left out. List attaches to nothing and needs no driver. It takes no longer than one step.
 //
-// Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrRefused] for a
+// Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrNotAdmitted] for a
 // producer of another user; [ErrUnsupported] for a producer that is older than lists;
 // [ErrTooLarge] for more than 4,096 offers; [ErrRefused]; [ErrTimeout];
 // [sock.ErrPeerLost]; [ErrProtocol]; an error for an

@@ -14,7 +14,7 @@ import (
 
 // Accept waits for the next connection, which the caller owns (accept(2)). If the
 // Policy does not admit the peer, Accept sends it the farewell (WithFarewell),
-// disconnects it, and returns a *RefusedError; the caller should go on accepting.
+// disconnects it, and returns a *NotAdmittedError; the caller should go on accepting.
 // When descriptors or memory run out, Accept tries again, from 10 ms to 1 s later,
 // until it succeeds or ctx is done.
 //

@@ -4,7 +4,7 @@
 // A record arrives whole, with its file descriptors, or not at all. The package
 // accounts for every descriptor that the kernel hands to this process: it is in
 // the Record that Receive returned, or it is closed. The package does not know
-// what the bytes mean; package share does.
+// what the bytes mean.
 //
 //	l, err := sock.Listen("/run/user/1000/app/socket")  // a 0700 directory of yours
 //	c, err := l.Accept(ctx)                              // same user only, unless WithPolicy
@@ -54,7 +54,7 @@
 //
 // # Errors
 //
-// Every error is an *Error or a *RefusedError, and matches a sentinel where a
+// Every error is an *Error or a *NotAdmittedError, and matches a sentinel where a
 // caller may want to tell cases apart. ErrPath is wrong usage, and so are
 // ErrEmptyRecord, ErrTooLong and ErrTooManyFDs from Send. In every other case the
 // machine or the other side failed, or the time ran out.

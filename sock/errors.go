@@ -3,7 +3,8 @@ package sock
 import (
 	"errors"
 	"fmt"
-	"net"
+
+	"github.com/gpufd/gpufd/gpumem"
 )
 
 // Errors of wrong usage. The caller has to change its arguments.
@@ -29,8 +30,8 @@ var (
 	// a socket of another type.
 	ErrNotSocket = errors.New("not a SOCK_SEQPACKET socket")
 
-	// ErrInUse says that another process listens at this path.
-	ErrInUse = errors.New("another process is listening there")
+	// ErrListening says that another process listens at this path.
+	ErrListening = errors.New("another process is listening there")
 
 	// ErrNoListener says that no process listens at this path.
 	ErrNoListener = errors.New("nobody is listening there")
@@ -39,15 +40,15 @@ var (
 	// and its lock, or withdrew them.
 	ErrNotListener = errors.New("no listener to take over")
 
-	// ErrRefused matches every *RefusedError: the Policy does not admit the peer.
-	ErrRefused = errors.New("peer refused")
+	// ErrNotAdmitted matches every *NotAdmittedError: the Policy does not admit the peer.
+	ErrNotAdmitted = errors.New("peer not admitted")
 )
 
 // Errors of a connection.
 var (
-	// ErrClosed says that the Conn or Listener was closed on this side. It matches
-	// net.ErrClosed.
-	ErrClosed = fmt.Errorf("closed on this side: %w", net.ErrClosed)
+	// ErrClosed says that the Conn or Listener was closed on this side. It is
+	// [gpumem.ErrClosed].
+	ErrClosed = gpumem.ErrClosed
 
 	// ErrHandedOver says that another process has the listener (HandOver). It matches
 	// ErrClosed.
@@ -139,16 +140,16 @@ func opError(op, where string, err error) error {
 	return &Error{Op: op, Where: where, Err: err}
 }
 
-// A RefusedError names the peer that was turned away, and why. It matches ErrRefused.
-type RefusedError struct {
+// A NotAdmittedError names the peer that was turned away, and why. It matches ErrNotAdmitted.
+type NotAdmittedError struct {
 	Peer   Peer
 	Reason string
 }
 
 // Error names the peer and the reason.
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("sock: peer refused (%v): %s", e.Peer, e.Reason)
+func (e *NotAdmittedError) Error() string {
+	return fmt.Sprintf("sock: peer not admitted (%v): %s", e.Peer, e.Reason)
 }
 
-// Is reports whether target is ErrRefused.
-func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
+// Is reports whether target is ErrNotAdmitted.
+func (e *NotAdmittedError) Is(target error) bool { return target == ErrNotAdmitted }

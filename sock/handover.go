@@ -119,7 +119,7 @@ func (h *handover) isGone() bool {
 // if ctx is done before the successor has answered. Closing to does not end the wait. Nobody
 // else may receive on to meanwhile. The caller keeps to; after an error, close it.
 //
-// ErrRefused: the successor runs as another user. ErrPeerLost: it has gone. ErrInUse: the
+// ErrNotAdmitted: the successor runs as another user. ErrPeerLost: it has gone. ErrListening: the
 // socket file is not this Listener's any more. ErrWouldWait: another HandOver is under
 // way. Any other error holds the successor's reason in words.
 func (l *Listener) HandOver(ctx context.Context, to *Conn) error {
@@ -186,7 +186,7 @@ func (c *Conn) dup() (*Conn, error) {
 // closeDoor makes peers that connect from now on wait, and takes the queued connections.
 func (l *Listener) closeDoor(ctx context.Context) error {
 	if now, _, err := inodeAt(l.file); err != nil || now != l.id {
-		return errors.Join(fmt.Errorf("%w: the socket file was removed or replaced", ErrInUse), err)
+		return errors.Join(fmt.Errorf("%w: the socket file was removed or replaced", ErrListening), err)
 	}
 	err := l.listen(0)
 	for filled := false; err == nil && !filled; {

@@ -72,7 +72,7 @@ func TestListenerGoesToAnotherProcess(t *testing.T) {
 		}
 		waited <- c
 	}()
-	require.ErrorIs(t, errOf(Listen(l.Path())), ErrInUse)
+	require.ErrorIs(t, errOf(Listen(l.Path())), ErrListening)
 	require.NoError(t, cmd.Start())
 	require.NoError(t, f.Close())
 	require.NoError(t, <-given)
@@ -84,7 +84,7 @@ func TestListenerGoesToAnotherProcess(t *testing.T) {
 	require.NoError(t, l.Remove())
 	require.NoError(t, l.Close())
 	requireWorks(t, early, server)
-	require.ErrorIs(t, errOf(Listen(l.Path())), ErrInUse)
+	require.ErrorIs(t, errOf(Listen(l.Path())), ErrListening)
 
 	late := <-waited
 	require.NotNil(t, late)

@@ -604,7 +604,7 @@ func TestRefusedPeerThatHangs(t *testing.T) {
 		closesWait(t, time.Hour)
 		quickly(t, func() {
 			for range refusedPeers {
-				require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrRefused)
+				require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrNotAdmitted)
 			}
 		})
 		requireServes(t, l)

@@ -22,7 +22,7 @@ func TestListenerOfFiles(t *testing.T) {
 	defer CloseFiles(files)
 	require.NoError(t, first.Close())
 	require.FileExists(t, path)
-	require.ErrorIs(t, errOf(Listen(path)), ErrInUse)
+	require.ErrorIs(t, errOf(Listen(path)), ErrListening)
 
 	dialled(t, path)
 	second := listenAt(t, path, WithMaxFDs(0), WithInherited(files))

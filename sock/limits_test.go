@@ -203,7 +203,7 @@ func TestFault53_Farewell(t *testing.T) {
 				}
 				done <- err
 			}()
-			require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrRefused)
+			require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrNotAdmitted)
 			require.NoError(t, <-done)
 		}
 		mine := dialled(t, l.Path())
@@ -243,7 +243,7 @@ func TestFault60_FarewellWaitsForNobody(t *testing.T) {
 	asUser(t, cmd, 12345, 12345)
 	stdin, _ := started(t, cmd)
 	for range 100 {
-		require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrRefused)
+		require.ErrorIs(t, errOf(l.Accept(soon(t))), ErrNotAdmitted)
 	}
 	require.NoError(t, stdin.Close())
 	require.NoError(t, cmd.Wait())

@@ -126,7 +126,7 @@ func WithMaxFDs(n int) LimitOption {
 // Listen leaves nothing behind.
 //
 // ErrPath is wrong usage. The others are ErrNoDirectory, ErrInsecure,
-// ErrNotSocket, ErrInUse, and errors of the kernel.
+// ErrNotSocket, ErrListening, and errors of the kernel.
 func Listen(path string, opts ...ListenOption) (*Listener, error) {
 	l, err := listen(path, newOptions(opts))
 	if err != nil {
@@ -209,7 +209,7 @@ func (l *Listener) bind(fd int, addr *unix.SockaddrUnix, o options) error {
 	err := unix.Bind(fd, addr)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE): // another process ignores the lock
-		return fmt.Errorf("%w: %w", ErrInUse, os.NewSyscallError("bind", err))
+		return fmt.Errorf("%w: %w", ErrListening, os.NewSyscallError("bind", err))
 	case err != nil:
 		return os.NewSyscallError("bind", err)
 	}
@@ -250,7 +250,7 @@ func removeStale(file string, addr *unix.SockaddrUnix) error {
 	err = ignoringEINTR(func() error { return unix.Connect(fd, addr) })
 	switch {
 	case err == nil, errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EPROTOTYPE): // it lives
-		return fmt.Errorf("%w: it answers; stop it or take another path", ErrInUse)
+		return fmt.Errorf("%w: it answers; stop it or take another path", ErrListening)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return ignoreNotExist(os.Remove(file))
 	}

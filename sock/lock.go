@@ -22,7 +22,7 @@ type lockFile struct {
 // lockAttempts bounds the race with servers that are just closing.
 const lockAttempts = 100
 
-// takeLock makes the file if need be and locks it. ErrInUse: somebody holds it.
+// takeLock makes the file if need be and locks it. ErrListening: somebody holds it.
 func takeLock(path string) (*lockFile, error) {
 	for range lockAttempts {
 		l, err := openLock(path)
@@ -40,7 +40,7 @@ func takeLock(path string) (*lockFile, error) {
 		}
 		_ = l.file.Close()
 	}
-	return nil, fmt.Errorf("%w: the lock file %s comes and goes", ErrInUse, path)
+	return nil, fmt.Errorf("%w: the lock file %s comes and goes", ErrListening, path)
 }
 
 // openLock opens or makes the file, and nothing but a file of that very name.
@@ -75,7 +75,7 @@ func (l *lockFile) acquire() error {
 	})
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return fmt.Errorf("%w: it holds the lock %s; stop it or take another path", ErrInUse, l.path)
+		return fmt.Errorf("%w: it holds the lock %s; stop it or take another path", ErrListening, l.path)
 	case err != nil:
 		return &os.PathError{Op: "flock", Path: l.path, Err: err}
 	}

@@ -49,7 +49,7 @@ type Policy struct {
 	UIDs, GIDs []uint32
 }
 
-// Check returns nil if p admits peer, else a *RefusedError. A Listener checks the
+// Check returns nil if p admits peer, else a *NotAdmittedError. A Listener checks the
 // peers that it accepts; a caller of Dial may check Conn.Peer.
 func (p Policy) Check(peer Peer) error {
 	return p.check(peer, uint32(os.Geteuid()), thisNamespace())
@@ -57,7 +57,7 @@ func (p Policy) Check(peer Peer) error {
 
 func (p Policy) check(peer Peer, self uint32, ns namespace) error {
 	if ns.uid.hides(peer.UID) {
-		return &RefusedError{peer, fmt.Sprintf("uid %d stands for every user unknown in this user namespace", peer.UID)}
+		return &NotAdmittedError{peer, fmt.Sprintf("uid %d stands for every user unknown in this user namespace", peer.UID)}
 	}
 	if peer.UID == self || slices.Contains(p.UIDs, peer.UID) {
 		return nil
@@ -65,7 +65,7 @@ func (p Policy) check(peer Peer, self uint32, ns namespace) error {
 	if slices.Contains(p.GIDs, peer.GID) && !ns.gid.hides(peer.GID) {
 		return nil
 	}
-	return &RefusedError{peer, fmt.Sprintf("it is not user %d, which this process runs as, nor on the list of users and groups allowed", self)}
+	return &NotAdmittedError{peer, fmt.Sprintf("it is not user %d, which this process runs as, nor on the list of users and groups allowed", self)}
 }
 
 // idMap is what a user namespace does to one kind of id.

@@ -53,8 +53,8 @@ func TestPolicy(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorIs(t, err, ErrRefused)
-			var refused *RefusedError
+			require.ErrorIs(t, err, ErrNotAdmitted)
+			var refused *NotAdmittedError
 			require.ErrorAs(t, err, &refused)
 			require.Equal(t, c.peer, refused.Peer)
 			require.NotEmpty(t, refused.Reason)
@@ -79,7 +79,7 @@ func TestIdentityMap(t *testing.T) {
 func TestPeerString(t *testing.T) {
 	require.Equal(t, "pid 3 uid 1 gid 2", Peer{1, 2, 3}.String())
 	require.Equal(t, "pid unknown uid 1 gid 2", Peer{1, 2, 0}.String())
-	require.Equal(t, "sock: peer refused (pid 3 uid 1 gid 2): a reason", (&RefusedError{Peer{1, 2, 3}, "a reason"}).Error())
+	require.Equal(t, "sock: peer not admitted (pid 3 uid 1 gid 2): a reason", (&NotAdmittedError{Peer{1, 2, 3}, "a reason"}).Error())
 }
 
 func init() {
@@ -138,7 +138,7 @@ func TestFault53_OtherUID(t *testing.T) {
 			switch c.want {
 			case "refused":
 				_, err := l.Accept(soon(t))
-				var refused *RefusedError
+				var refused *NotAdmittedError
 				require.ErrorAs(t, err, &refused)
 				require.Equal(t, uint32(uid), refused.Peer.UID)
 				require.Equal(t, uint32(gid), refused.Peer.GID)
@@ -166,7 +166,7 @@ func init() {
 		}()
 		for {
 			c, err := l.Accept(context.Background())
-			var refused *RefusedError
+			var refused *NotAdmittedError
 			switch {
 			case errors.Is(err, ErrClosed):
 				return nil

@@ -21,7 +21,7 @@ import (
 // dies once the socket is here, TakeOver goes on.
 //
 // ErrNotListener: the predecessor did not send the listener of path and its lock, or
-// withdrew it. ErrRefused: the predecessor runs as another user. ErrPeerLost: it died
+// withdrew it. ErrNotAdmitted: the predecessor runs as another user. ErrPeerLost: it died
 // before; Listen replaces what it left. The others are those of Listen.
 func TakeOver(ctx context.Context, from *Conn, path string, opts ...ListenOption) (*Listener, error) {
 	l, err := takeOver(ctx, from, path, newOptions(opts))

@@ -67,7 +67,7 @@ func TestListenerThatIsNotTakenStays(t *testing.T) {
 			require.NoError(t, <-waited)
 			later := dialled(t, l.Path())
 			requireWorks(t, accepted(t, l), later)
-			require.ErrorIs(t, errOf(Listen(l.Path())), ErrInUse)
+			require.ErrorIs(t, errOf(Listen(l.Path())), ErrListening)
 
 			next := handedOver(t, l) // the next one gets it
 			later = dialled(t, next.Path())
@@ -145,7 +145,7 @@ func TestWhatIsNoListenerIsNotTakenOver(t *testing.T) {
 			require.NoError(t, a.Send(soon(t), c.record, c.files...))
 			_, err := TakeOver(soon(t), b, l.Path(), WithMode(0o666))
 			if name == "a lock not held" {
-				require.ErrorIs(t, err, ErrInUse)
+				require.ErrorIs(t, err, ErrListening)
 			} else {
 				require.ErrorIs(t, err, ErrNotListener)
 			}
@@ -228,7 +228,7 @@ func TestHandOverOfWhatIsNotThere(t *testing.T) {
 
 	require.NoError(t, os.Rename(l.Path(), l.Path()+".moved"))
 	a, _ = pair(t)
-	require.ErrorIs(t, l.HandOver(soon(t), a), ErrInUse)
+	require.ErrorIs(t, l.HandOver(soon(t), a), ErrListening)
 	require.NoError(t, os.Rename(l.Path()+".moved", l.Path()))
 	requireWorks(t, dialled(t, l.Path()), accepted(t, l))
 	require.NoError(t, l.Close())

@@ -59,7 +59,7 @@ func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(size uint
 	}
 	n, err := b.plan(size)
 	if err != nil {
-		return nil, b.opts.giveUp(err)
+		return nil, err
 	}
 	var chunks []*Allocation
 	err = try(uint64(n)*b.chunk, func() (err error) {
@@ -67,7 +67,7 @@ func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(size uint
 		return err
 	})
 	if err != nil {
-		return nil, b.opts.giveUp(err)
+		return nil, err
 	}
 	if err := b.assemble(chunks, size); err != nil {
 		return nil, err
@@ -75,10 +75,9 @@ func newBuffer(dev *cu.Device, size uint64, opts []NewOption, try func(size uint
 	return b, nil
 }
 
-// assemble maps chunks. It takes them over, and the reservation that was given,
-// even if it fails. A lost buffer is reported as made by its caller's caller.
+// assemble maps chunks. It takes them over, even if it fails. A lost buffer is reported as made by its caller's caller.
 func (b *Buffer) assemble(chunks []*Allocation, size uint64) error {
-	c := &content{view: view{dev: b.dev, peers: b.opts.peers, chunk: b.chunk, made: b.opts.stack(), lent: b.opts.lent}, chunks: chunks}
+	c := &content{view: view{dev: b.dev, peers: b.opts.peers, chunk: b.chunk, made: b.opts.stack()}, chunks: chunks}
 	if err := c.reserve(b.capacity, b.opts.room); err != nil {
 		return errors.Join(err, closeAll(chunks))
 	}
@@ -317,9 +316,9 @@ func (b *Buffer) describe() Descriptor {
 
 // Close unmaps the buffer, frees its address space and releases its memory, which
 // lives on in peers and in other views. It does not wait for kernels that use it.
-// While the buffer is lent, for example to an offer, or held, for example by a
-// counter, Close fails with [ErrInUse] and changes nothing. A second Close does
-// nothing; one that failed to unmap can be tried again.
+// While the buffer is lent or held, Close fails with [ErrInUse] and changes
+// nothing. A second Close does nothing; one that failed to unmap can be tried
+// again.
 func (b *Buffer) Close() error {
 	return b.unused("close", func() error {
 		if err := errors.Join(b.content.close(), closeAll(b.content.chunks)); err != nil {

@@ -17,8 +17,8 @@ var (
 	// ErrOccupied says that a range is already mapped or lies outside its
 	// reservation.
 	ErrOccupied = errors.New("vmm: range not free")
-	// ErrInUse says that a buffer cannot be closed: it is lent ([Buffer.Lend]),
-	// for example to an offer, or held ([Buffer.Hold]), for example by a counter.
+	// ErrInUse says that a buffer cannot be closed: it is lent ([Buffer.Lend]) or
+	// held ([Buffer.Hold]). It is [gpumem.ErrInUse].
 	ErrInUse = gpumem.ErrInUse
 	// ErrNil says that a device, a driver, an allocation, a context or a buffer is nil.
 	ErrNil = errors.New("vmm: a nil argument")

@@ -81,7 +81,7 @@ func TestLentBufferIsNotClosed(t *testing.T) {
 	for _, l := range []*vmm.Loan{first, second} {
 		before := buf.Describe()
 		require.ErrorIs(t, buf.Close(), vmm.ErrInUse)
-		require.ErrorContains(t, buf.Close(), "end the offer")
+		require.ErrorContains(t, buf.Close(), "end what it was lent for")
 		require.Equal(t, before, buf.Describe())
 		require.True(t, string(want) == string(read(t, ctx, buf.Ptr(), g)))
 		require.NoError(t, buf.Grow(2*g))

@@ -48,7 +48,7 @@ func ImportFabric(dev *cu.Device, d Descriptor, handles []cu.FabricHandle, opts 
 		return nil, err
 	}
 	if b.opts.reexport {
-		return nil, b.opts.giveUp(fmt.Errorf("%w: WithReexport keeps descriptors; fabric handles have none", ErrNotShareable))
+		return nil, fmt.Errorf("%w: WithReexport keeps descriptors; fabric handles have none", ErrNotShareable)
 	}
 	return b.importChunks(d, func(i int) (*Allocation, error) {
 		h, err := dev.Driver().ImportFabric(handles[i], d.ChunkSize)

@@ -17,7 +17,7 @@ type Hold struct {
 }
 
 // Hold keeps the buffer from being closed. by names the holder in the error of
-// the buffer's Close: "counter 1".
+// the buffer's Close, such as "graph 1".
 func (b *Buffer) Hold(by string) (*Hold, error) {
 	h := &Hold{b, by}
 	err := b.whileOpen(func() error { b.holds = append(b.holds, h); return nil })
@@ -46,7 +46,7 @@ func (h *Hold) Close() error {
 func (b *Buffer) users() string {
 	var users []string
 	if b.loans > 0 {
-		users = append(users, plain.Count(b.loans, "loan")+" open; first end the offer or close the loan")
+		users = append(users, plain.Count(b.loans, "loan")+" open; first end what it was lent for")
 	}
 	if len(b.holds) > 0 {
 		more := ""

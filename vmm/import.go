@@ -66,8 +66,7 @@ func (b *Buffer) importFile(f *os.File) (*Allocation, error) {
 }
 
 // planImport makes a buffer without content for the chunks that came, after all
-// checks that need no driver. If it fails, it closes the reservation that was
-// given.
+// checks that need no driver.
 func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*Buffer, error) {
 	b := &Buffer{
 		dev: dev, opts: options{access: cu.ReadOnly}, imported: true, generation: d.Generation,
@@ -89,7 +88,7 @@ func planImport(dev *cu.Device, d Descriptor, came int, opts []ImportOption) (*B
 		err = b.opts.roomFor(b.capacity)
 	}
 	if err != nil {
-		return nil, b.opts.giveUp(err)
+		return nil, err
 	}
 	return b, nil
 }
@@ -102,7 +101,7 @@ func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, er
 		var err error
 		if chunks[i], err = get(i); err != nil {
 			err = errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, d.Chunks, err), closeAll(chunks[:i]))
-			return nil, b.opts.giveUp(err)
+			return nil, err
 		}
 	}
 	if err := b.assemble(chunks, d.Size); err != nil {

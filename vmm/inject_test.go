@@ -1,6 +1,7 @@
 package vmm_test
 
 import (
+	"errors"
 	"io"
 	"testing"
 
@@ -42,7 +43,25 @@ func TestFailedNewLeavesNothing(t *testing.T) {
 	}, hits)
 }
 
-// A reservation that was given is given back, whatever fails.
+// inReservation returns a buffer in r and r as one thing to close. If err is not nil it closes r.
+func inReservation(r *vmm.Reservation, buf *vmm.Buffer, err error) (io.Closer, error) {
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	return closers{buf, r}, nil
+}
+
+// closers are closed in their order.
+type closers []io.Closer
+
+func (all closers) Close() (err error) {
+	for _, c := range all {
+		err = errors.Join(err, c.Close())
+	}
+	return err
+}
+
+// Nothing is left in the reservation, whatever fails.
 func TestFailedNewInAReservationLeavesNothing(t *testing.T) {
 	b, dev, ctx, g := tidy(t)
 	hits := failEach(t, b, ctx, func() (io.Closer, error) {
@@ -50,7 +69,8 @@ func TestFailedNewInAReservationLeavesNothing(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		return vmm.New(dev, 2*g, vmm.WithChunkSize(g), vmm.WithReservation(r))
+		buf, err := vmm.New(dev, 2*g, vmm.WithChunkSize(g), vmm.WithReservation(r))
+		return inReservation(r, buf, err)
 	})
 	require.Equal(t, []string{
 		"cuMemAddressReserve", "cuMemCreate", "cuMemCreate", "cuMemMap", "cuMemMap", "cuMemSetAccess",
@@ -70,7 +90,7 @@ func TestFailedImportInAReservationLeavesNothing(t *testing.T) {
 		d, files := export(t, buf)
 		imported, err := vmm.Import(dev, d, files, vmm.WithReservation(r))
 		closeFiles(t, files)
-		return imported, err
+		return inReservation(r, imported, err)
 	})
 	require.Equal(t, []string{
 		"cuMemAddressReserve", "cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle",

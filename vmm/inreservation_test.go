@@ -41,64 +41,49 @@ func reserve(t *testing.T, dev *cu.Device, size uint64) *vmm.Reservation {
 	return ok(vmm.Reserve(dev.Driver(), size))(t)
 }
 
-// A reservation that was given becomes the buffer's, and goes with it; what is
-// left of it is not used.
-func TestBufferInAReservation(t *testing.T) {
+// A reservation stays its owner's, whatever comes of it, and one buffer after the other is mapped at
+// its address.
+func TestBuffersInAReservation(t *testing.T) {
 	b, dev, ctx, g := tidy(t)
-	for name, create := range makings(t, dev) {
-		for _, size := range []uint64{g, 3 * g} {
-			r := reserve(t, dev, size)
-			reserved := b.count("cuMemAddressReserve")
-			if name == "import" {
-				reserved++ // of the buffer that is imported
+	for _, size := range []uint64{g, 3 * g} {
+		r := reserve(t, dev, size)
+		owed := b.owed()
+		for name, create := range makings(t, dev) {
+			for seed := range 2 {
+				reserved := b.count("cuMemAddressReserve")
+				if name == "import" {
+					reserved++ // of the buffer that is imported
+				}
+				buf := ok(create(vmm.WithReservation(r)))(t, name)
+				require.Equal(t, reserved, b.count("cuMemAddressReserve"))
+				require.Equal(t, r.Ptr(), buf.Ptr())
+				require.Equal(t, g, buf.Mapped())
+				write(t, ctx, buf.Ptr(), noise(g, seed))
+				require.ErrorIs(t, r.Close(), vmm.ErrMapped)
+				require.ErrorIs(t, errOf(create(vmm.WithReservation(r))), vmm.ErrOccupied)
+				require.ErrorIs(t, buf.Grow(g+1), vmm.ErrCapacity)
+				require.True(t, string(noise(g, seed)) == string(read(t, ctx, buf.Ptr(), g)))
+				require.NoError(t, buf.Close())
+				require.Equal(t, owed, b.owed())
 			}
-			buf := ok(create(vmm.WithReservation(r)))(t, name)
-			require.Equal(t, r.Ptr(), buf.Ptr())
-			require.Equal(t, g, buf.Mapped())
-			require.Equal(t, reserved, b.count("cuMemAddressReserve"))
-			write(t, ctx, buf.Ptr(), noise(g, 1))
-			require.True(t, string(noise(g, 1)) == string(read(t, ctx, buf.Ptr(), g)))
-			require.ErrorIs(t, r.Close(), vmm.ErrMapped)
-			require.ErrorIs(t, buf.Grow(g+1), vmm.ErrCapacity)
-			require.NoError(t, buf.Close())
-			require.Equal(t, owesNothing, b.owed())
-			require.NoError(t, r.Close(), "it was closed with the buffer")
-			require.Equal(t, owesNothing, b.owed())
 		}
+		require.ErrorIs(t, errOf(vmm.New(dev, 4*g, vmm.WithReservation(r))), vmm.ErrCapacity)
+		require.Equal(t, owed, b.owed())
+		require.NoError(t, r.Close())
+		require.Equal(t, owesNothing, b.owed())
+		require.ErrorIs(t, errOf(vmm.New(dev, g, vmm.WithReservation(r))), cu.ErrClosed)
 	}
-}
-
-// A reservation that was lent stays its owner's, whatever comes of it, and one buffer
-// after the other is mapped at its address.
-func TestBuffersInALentReservation(t *testing.T) {
-	b, dev, ctx, g := tidy(t)
-	r := reserve(t, dev, g)
-	owed := b.owed()
-	for name, create := range makings(t, dev) {
-		for seed := range 2 {
-			buf := ok(create(vmm.WithLentReservation(r)))(t, name)
-			require.Equal(t, r.Ptr(), buf.Ptr())
-			write(t, ctx, buf.Ptr(), noise(g, seed))
-			require.ErrorIs(t, r.Close(), vmm.ErrMapped)
-			require.ErrorIs(t, errOf(create(vmm.WithLentReservation(r))), vmm.ErrOccupied)
-			require.True(t, string(noise(g, seed)) == string(read(t, ctx, buf.Ptr(), g)))
-			require.NoError(t, buf.Close())
-			require.Equal(t, owed, b.owed())
-		}
-	}
-	require.ErrorIs(t, errOf(vmm.New(dev, 2*g, vmm.WithLentReservation(r))), vmm.ErrCapacity)
-	require.Equal(t, owed, b.owed())
-	require.NoError(t, r.Close())
-	require.Equal(t, owesNothing, b.owed())
 }
 
 // One that was reserved for growth is grown into.
 func TestBufferGrowsInAReservation(t *testing.T) {
 	_, dev, _, g := tidy(t)
 	r := reserve(t, dev, 3*g)
-	buf := newBuffer(t, dev, g, vmm.WithCapacity(3*g), vmm.WithReservation(r))
+	buf := ok(vmm.New(dev, g, vmm.WithCapacity(3*g), vmm.WithReservation(r)))(t)
 	require.NoError(t, buf.Grow(3*g))
 	require.Equal(t, r.Ptr(), buf.Ptr())
+	require.NoError(t, buf.Close())
+	require.NoError(t, r.Close())
 }
 
 func TestReservationOfNothingIsNone(t *testing.T) {
@@ -108,8 +93,8 @@ func TestReservationOfNothingIsNone(t *testing.T) {
 	}
 }
 
-// Whatever keeps the buffer from being made, the reservation is not left behind.
-func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
+// Whatever keeps the buffer from being made, nothing is left in the reservation.
+func TestReservationIsLeftWhateverComesOfIt(t *testing.T) {
 	b, dev, _, g := tidy(t)
 	importing := func(change func(d *vmm.Descriptor, files *[]*os.File)) func(vmm.Option) error {
 		return func(given vmm.Option) error {
@@ -139,26 +124,11 @@ func TestReservationIsTakenWhateverComesOfIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := reserve(t, dev, g)
+			owed := b.owed()
 			require.ErrorIs(t, c.create(vmm.WithReservation(r)), c.want)
-			require.Equal(t, owesNothing, b.owed())
+			require.Equal(t, owed, b.owed())
 			require.NoError(t, r.Close())
-			require.Equal(t, owesNothing, b.owed(), "it is freed once")
+			require.Equal(t, owesNothing, b.owed())
 		})
-	}
-}
-
-// A reservation that somebody else has is left to them.
-func TestReservationIsGivenOnce(t *testing.T) {
-	b, dev, ctx, g := tidy(t)
-	for name, create := range makings(t, dev) {
-		given := vmm.WithReservation(reserve(t, dev, g))
-		buf := ok(create(given))(t, name)
-		write(t, ctx, buf.Ptr(), noise(g, 2))
-		require.ErrorIs(t, errOf(create(given)), vmm.ErrOccupied, name)
-		require.True(t, string(noise(g, 2)) == string(read(t, ctx, buf.Ptr(), g)))
-		require.NoError(t, buf.Close())
-		require.Equal(t, owesNothing, b.owed())
-		require.ErrorIs(t, errOf(create(given)), cu.ErrClosed, name)
-		require.Equal(t, owesNothing, b.owed())
 	}
 }

@@ -1,7 +1,6 @@
 package vmm
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gpufd/gpufd/cu"
@@ -25,7 +24,6 @@ type options struct {
 	access   cu.Access
 	types    cu.HandleType // that memory is made for
 	room     *Reservation  // or nil
-	lent     bool          // room stays its owner's
 	peers    []*cu.Device  // that may use imported memory, besides its own
 	reexport bool          // keep descriptors of imported memory
 	made     *cu.Stack     // where a lost buffer says that it was made; nil is where it is
@@ -73,20 +71,13 @@ func WithAccess(a cu.Access) Option { return anyOption(func(o *options) { o.acce
 // without descriptors: [ErrNotShareable].
 func WithReexport() ImportOption { return importOption(func(o *options) { o.reexport = true }) }
 
-// WithReservation maps the buffer at the beginning of r. The buffer takes r over:
-// Close of the buffer frees it, and so does a failure. If r is too small the
-// error is [ErrCapacity], if it is in use [ErrOccupied]; more room stays unused.
-// Reserving takes some of the time of [Import], and can be done before there is
-// anything to import.
+// WithReservation maps the buffer at the beginning of r. The caller keeps r, and
+// closes it after the buffer. Buffers can be mapped in it one after the other, at
+// the same address. If r is too small the error is [ErrCapacity], if it is in use
+// [ErrOccupied]; more room stays unused. Reserving takes some of the time of
+// [Import], and can be done before there is anything to import.
 func WithReservation(r *Reservation) Option {
-	return anyOption(func(o *options) { o.room, o.lent = r, false })
-}
-
-// WithLentReservation is [WithReservation] for a reservation that stays the
-// caller's. Close it after the buffer. Buffers can be mapped in it one after the
-// other, at the same address.
-func WithLentReservation(r *Reservation) Option {
-	return anyOption(func(o *options) { o.room, o.lent = r, r != nil })
+	return anyOption(func(o *options) { o.room = r })
 }
 
 // WithStack sets the stack that is reported if the buffer is lost without Close, in place of that
@@ -108,13 +99,4 @@ func (o *options) roomFor(size uint64) error {
 		return fmt.Errorf("%w: a reservation of %d bytes for a buffer of %d", ErrCapacity, o.room.Size(), size)
 	}
 	return nil
-}
-
-// giveUp closes the reservation if err keeps a buffer from being made, unless it
-// is lent.
-func (o *options) giveUp(err error) error {
-	if o.lent {
-		return err
-	}
-	return errors.Join(err, o.room.Close())
 }

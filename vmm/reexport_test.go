@@ -124,4 +124,5 @@ func TestNoReexportOfFabricMemory(t *testing.T) {
 	r := ok(vmm.Reserve(dev.Driver(), granularity(t, dev)))(t)
 	buf := newBuffer(t, dev, 1)
 	require.ErrorIs(t, errOf(vmm.ImportFabric(dev, buf.Describe(), make([]cu.FabricHandle, 1), vmm.WithReexport(), vmm.WithReservation(r))), vmm.ErrNotShareable)
+	require.NoError(t, r.Close())
 }

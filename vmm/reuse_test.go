@@ -26,7 +26,7 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 
 	a := ok(vmm.Create(dev, g))(t)
 	beside := ok(r.Map(g, a))(t) // keeps the driver from giving the address to others
-	require.ErrorIs(t, old.Close(), vmm.ErrMapped)
+	require.NoError(t, old.Close())
 	_, _, err = old.Export()
 	require.ErrorIs(t, err, cu.ErrClosed)
 	fresh := ok(vmm.New(dev, g, vmm.WithReservation(r)))(t)
@@ -42,7 +42,7 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	}
 	write(t, ctx, peer.Ptr(), noise(g, 3))
 	require.True(t, string(noise(g, 3)) == string(read(t, ctx, late.Ptr(), g)))
-	require.ErrorIs(t, old.Close(), vmm.ErrMapped, "it is closed, and the address another's")
+	require.NoError(t, old.Close(), "it is closed, and the address another's")
 	require.True(t, string(noise(g, 2)) == string(read(t, ctx, p, g)), "nothing has come to the new memory")
 
 	require.NoError(t, beside.Close())
@@ -50,4 +50,5 @@ func TestFault13_OtherMemoryAtTheSameAddress(t *testing.T) {
 	for _, of := range []*vmm.Buffer{peer, fresh, late, old} {
 		require.NoError(t, of.Close())
 	}
+	require.NoError(t, r.Close())
 }

@@ -20,8 +20,7 @@ type View struct {
 // view is chunks of equal size, mapped side by side.
 type view struct {
 	res    *reservation
-	own    reservation // res, unless that was given
-	lent   bool        // res stays its owner's
+	own    reservation // res, unless that is the caller's
 	dev    *cu.Device
 	peers  []*cu.Device // that may use it, too
 	chunk  uint64       // bytes of each
@@ -33,7 +32,7 @@ type view struct {
 	access cu.Access
 }
 
-// reserve reserves capacity bytes, or takes the room that was given. Nothing is
+// reserve reserves capacity bytes, or borrows the room that was given. Nothing is
 // mapped yet.
 func (v *view) reserve(capacity uint64, room *Reservation) error {
 	if room != nil {
@@ -115,10 +114,10 @@ func (v *view) close() error {
 	if err := v.drop(0); err != nil {
 		return err
 	}
-	if v.lent {
-		return nil
+	if v.res != &v.own {
+		return nil // its owner closes it
 	}
-	return v.res.close()
+	return v.own.close()
 }
 
 // lost runs when the garbage collector finds a lost view.

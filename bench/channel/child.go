@@ -168,7 +168,7 @@ func (s side) newWriter(path string, slots int, size uint64, opts ...channel.Wri
 	if err != nil {
 		return nil, nil, err
 	}
-	w, err := channel.NewWriter(s.ctx, srv, "frames", slots, size, opts...)
+	w, err := channel.NewWriter(context.Background(), s.ctx, srv, "frames", slots, size, opts...)
 	if err != nil {
 		return nil, nil, errors.Join(err, srv.Close())
 	}

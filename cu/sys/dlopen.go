@@ -17,7 +17,7 @@ type LibraryError struct {
 
 // Error names every place that was tried.
 func (e *LibraryError) Error() string {
-	why := "the NVIDIA driver is not installed here, or not made visible to this container"
+	why := "the NVIDIA driver is not installed, or not visible to this process"
 	if e.Found {
 		why = "it is there but cannot be loaded"
 	}

@@ -56,7 +56,7 @@ var both = map[Call]string{
 	{"", sys.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE}:        "the graph differs in more than parameters: instantiate it again",
 	{"cuMemAddressReserve", sys.CUDA_ERROR_OUT_OF_MEMORY}: "this process does not have that much address space left in one piece: close reservations and attachments that are not needed, and see ulimit -v",
 
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:   "the handle is of this very process: use the memory at its own address; or its owner has the same process number in another PID namespace, like the first process of each container: start one of them behind an init process (docker run --init), or ask for a descriptor",
+	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:   "the handle is of this very process: use the memory at its own address; or its owner has the same process number in another PID namespace: ask for a descriptor",
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_HANDLE}:    "the owner of the memory has ended; or another context of this process has memory of that owner open, and only one per device may: open it there, or first close what is open",
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_VALUE}:     "these bytes are not a handle of a process of this machine and driver: its owner has freed the memory, or they are damaged, or of another kind (an event's, a pool's)",
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_ALREADY_MAPPED}:    "part of the memory is open in this process by another handle: close that first",
@@ -67,7 +67,7 @@ var both = map[Call]string{
 
 // onlyCUDA is for libcuda.
 var onlyCUDA = map[Call]string{
-	{"", sys.CUDA_ERROR_NO_DEVICE}:                                   "no GPU is visible here: check nvidia-smi, CUDA_VISIBLE_DEVICES and the container's device options",
+	{"", sys.CUDA_ERROR_NO_DEVICE}:                                   "no GPU is visible here: check nvidia-smi, CUDA_VISIBLE_DEVICES and the devices in /dev",
 	{"", sys.CUDA_ERROR_OUT_OF_MEMORY}:                               "the device does not have that much memory free (nvidia-smi says who holds it), or its memory pool may not hold more",
 	{"", sys.CUDA_ERROR_DEVICE_UNAVAILABLE}:                          "its compute mode forbids contexts, or allows one process and another has it: see nvidia-smi -q -d COMPUTE",
 	{"", sys.CUDA_ERROR_DEVICE_NOT_LICENSED}:                         "the virtual GPU has no licence: see nvidia-smi -q for its state",
@@ -86,7 +86,7 @@ var onlyCUDA = map[Call]string{
 	{"", sys.CUDA_ERROR_MPS_CLIENT_TERMINATED}:                       "the MPS server ended this process's work: restart the process",
 	{"", sys.CUDA_ERROR_NO_BINARY_FOR_GPU}:                           "the code is for other devices: compile it for this one's compute capability, or to PTX",
 	{"", sys.CUDA_ERROR_UNSUPPORTED_PTX_VERSION}:                     "the PTX is for a newer CUDA than the driver: compile it with an older nvcc, lower its .version if it needs nothing newer, or install a newer driver",
-	{"", sys.CUDA_ERROR_JIT_COMPILER_NOT_FOUND}:                      "libnvidia-ptxjitcompiler, which comes with the driver, cannot be loaded: install it, or mount it into the container",
+	{"", sys.CUDA_ERROR_JIT_COMPILER_NOT_FOUND}:                      "libnvidia-ptxjitcompiler, which comes with the driver, cannot be loaded: install it",
 	{"", sys.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES}:                     "its blocks need more registers than a multiprocessor has: launch smaller blocks, or compile with fewer registers",
 	{"cuInit", sys.CUDA_ERROR_UNKNOWN}:                               "often the kernel module nvidia-uvm is not loaded (nvidia-modprobe -u loads it) or /dev/nvidia-uvm cannot be opened; dmesg may say more",
 	{"cuMemCreate", sys.CUDA_ERROR_NOT_SUPPORTED}:                    "for virtual memory the GPU needs compute capability 6.0 or newer and the driver CUDA 10.2 or newer (11.4 for this library)",
@@ -95,9 +95,9 @@ var onlyCUDA = map[Call]string{
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:             cudaIPCHint,
 	{"cuIpcGetEventHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:            cudaIPCHint,
 	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:           cudaIPCHint,
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_MAP_FAILED}:                "the memory is there but cannot be mapped into this process: check that its addresses are not limited (ulimit -v), and that no container hides it; between containers ask for a descriptor (freed memory and owners that have ended give other errors)",
+	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_MAP_FAILED}:                "the memory is there but cannot be mapped into this process: check that its addresses are not limited (ulimit -v), or ask for a descriptor (freed memory and owners that have ended give other errors)",
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED}:   "the memory is on another device, which this one cannot reach: see nvidia-smi topo -p2p r, or open it in a context of that device",
-	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_MAP_FAILED}:              "these bytes are not a handle of an event, or its process is in a container with another /dev/shm, and cannot share events with this one: use a counter in shared memory (counter.Counter)",
+	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_MAP_FAILED}:              "these bytes are not a handle of an event, or its process has another /dev/shm, and cannot share events with this one: wait for a word in shared memory (Stream.WaitValue64)",
 	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_NOT_PERMITTED}: cudaFabricHint,
 	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_NOT_SUPPORTED}: "a fabric handle needs an IMEX channel (nvidia-modprobe, nvidia-imex) and devices of one NVLink domain on both sides",
 	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_NOT_PERMITTED}:   cudaFabricHint,
@@ -124,7 +124,7 @@ var onlySoft = map[Call]string{
 	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_NOT_SUPPORTED}:           softIPCHint,
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_MAP_FAILED}:                "the memory is in another GPUFD_SOFT_DIR, as each user has one, or its file cannot be opened: ask for a descriptor (freed memory and owners that have ended give other errors)",
 	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED}:   "the memory is on another device, and GPUFD_SOFT_PEERS=0 keeps the devices apart: open it in a context of that device",
-	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_MAP_FAILED}:              "these bytes are not a handle of an event, or its process has another GPUFD_SOFT_DIR or /dev/shm, and cannot share events with this one: use a counter in shared memory (counter.Counter)",
+	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_MAP_FAILED}:              "these bytes are not a handle of an event, or its process has another GPUFD_SOFT_DIR or /dev/shm, and cannot share events with this one: wait for a word in shared memory (Stream.WaitValue64)",
 	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_NOT_PERMITTED}: softFabricHint,
 	{"cuMemImportFromShareableHandle", sys.CUDA_ERROR_NOT_SUPPORTED}: softFabricHint,
 	{"cuMemExportToShareableHandle", sys.CUDA_ERROR_NOT_PERMITTED}:   softFabricHint,

@@ -149,7 +149,7 @@ var words = sync.OnceValue(func() (all []word) {
 		{`its owner is gone|nobody is listening there|no such file or directory.*\.sock`, []string{"socket-dead"}},
 		{`not a sock_seqpacket socket|protocol wrong type for socket|does not speak|unexpected record`, []string{"socket-foreign"}},
 		{`directory is not safe for a socket`, []string{"socket"}},
-		{`peer refused|stands for every user unknown`, []string{"uid-common", "uid-map"}},
+		{`peer not admitted|stands for every user unknown`, []string{"uid-common", "uid-map"}},
 		{`no space left on device.*shm|/dev/shm|shared memory \(shm\)`, []string{"shm"}},
 		{`imex|fabric handle`, []string{"imex-channel"}},
 		{`confidential comput`, []string{"confidential-computing"}},

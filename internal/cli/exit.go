@@ -64,7 +64,7 @@ func ExitCode(err error) int {
 		return ExitUsage
 	case is(err, share.ErrRefused) && is(err, share.ErrTimeout):
 		return ExitPeer
-	case is(err, share.ErrVerdict, sock.ErrRefused, share.ErrRefused):
+	case is(err, share.ErrVerdict, sock.ErrNotAdmitted, share.ErrRefused):
 		return ExitFailed
 	case is(err, context.DeadlineExceeded, share.ErrTimeout, share.ErrNoConsumer, share.ErrNoVerdict, share.ErrStillOpen, sock.ErrPeerLost),
 		serve.IsEnded(err):
@@ -98,7 +98,7 @@ func Advice(err error) string {
 		return fmt.Sprintf("this is uid %d gid %d: start the producer with --allow-uid or --allow-gid", os.Geteuid(), os.Getegid())
 	case is(err, share.ErrHandle):
 		return "start the producer with --handle legacy: this side can take nothing else"
-	case is(err, sock.ErrRefused):
+	case is(err, sock.ErrNotAdmitted):
 		return "to take its offers, use --allow-uid or --allow-gid"
 	case is(err, syscall.EMFILE):
 		return "the limit of open files is too low; raise it with ulimit -n"

@@ -30,7 +30,7 @@ func TestExitCodes(t *testing.T) {
 			errors.New("any other"), os.ErrNotExist, cu.ErrClosed,
 			share.ErrVerdict, &serve.VerdictError{Text: "wrong data"}, share.ErrRefused, share.ErrBusy, &serve.RefusalError{Code: wire.RefusedBusy},
 			share.ErrProtocol, wire.ErrMalformed, wire.ErrVersion, share.ErrNameTaken, share.ErrClosed,
-			sock.ErrNoListener, sock.ErrNoDirectory, sock.ErrInsecure, sock.ErrNotSocket, sock.ErrInUse, sock.ErrRefused, &sock.RefusedError{},
+			sock.ErrNoListener, sock.ErrNoDirectory, sock.ErrInsecure, sock.ErrNotSocket, sock.ErrListening, sock.ErrNotAdmitted, &sock.NotAdmittedError{},
 			vmm.ErrDescriptor, &vmm.DescriptorError{}, vmm.ErrKind, vmm.ErrDevice, vmm.ErrCapacity, vmm.ErrMapped, vmm.ErrOccupied, vmm.ErrNotShareable,
 			&cu.NoDeviceError{Want: "7"}, driver(cu.ErrOutOfMemory), driver(cu.ErrInvalidValue), driver(cu.ErrUnknown), driver(cu.ErrIllegalAddress),
 		}},
@@ -80,7 +80,7 @@ func TestAdviceSaysWhatToDo(t *testing.T) {
 		vmm.ErrDevice:       "-device",
 		share.ErrNoConsumer: "start a consumer",
 		share.ErrTimeout:    "-timeout",
-		sock.ErrRefused:     "-allow-uid",
+		sock.ErrNotAdmitted: "-allow-uid",
 		share.ErrHandle:     "-handle legacy",
 
 		&serve.RefusalError{Code: wire.RefusedPolicy}: fmt.Sprintf("this is uid %d", os.Geteuid()),

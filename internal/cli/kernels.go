@@ -57,7 +57,7 @@ func (k *Kernels) Check(ctx context.Context, src cu.DevicePtr, size uint64, salt
 		if err == nil && m.Wrong == 0 {
 			err = k.distrust(ctx, s, src.Add(offset), min(n, control), offset/pattern.Size, salt)
 		}
-		wrong.Add(m)
+		wrong.Add(pattern.Mismatch(m))
 		return err
 	})
 	return wrong, err

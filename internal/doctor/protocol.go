@@ -126,7 +126,7 @@ func markOf(err error) string {
 		return "fd-limit"
 	case errors.Is(err, sock.ErrNoListener):
 		return "socket-dead"
-	case errors.Is(err, sock.ErrRefused), errors.Is(err, share.ErrRefused):
+	case errors.Is(err, sock.ErrNotAdmitted), errors.Is(err, share.ErrRefused):
 		return "uid-common"
 	case errors.Is(err, sock.ErrNotSocket), errors.Is(err, share.ErrProtocol), errors.Is(err, share.ErrUnsupported):
 		return "socket-foreign"

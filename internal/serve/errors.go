@@ -50,8 +50,8 @@ var (
 	ErrStale = errors.New("share: the offer is not newer than what is known already")
 	// ErrRate says that the peer sent more records a second than are taken.
 	ErrRate = wire.Kind("share: too many records a second", wire.ErrProtocol)
-	// ErrClosed says that the server or attachment was closed.
-	ErrClosed = errors.New("share: closed")
+	// ErrClosed says that the server or attachment was closed. It is gpumem.ErrClosed.
+	ErrClosed = gpumem.ErrClosed
 )
 
 // ErrInUse says that memory cannot be freed because it is offered, or held, as by a counter.

@@ -89,7 +89,7 @@ func (s *Server) leaveSocket(ctx context.Context) error {
 	}
 	err = errors.Join(handed, err, from.Close()) // this ends takeAndLeave, too
 	err = errors.Join(err, <-took, to.Close())
-	if errors.Is(handed, sock.ErrHandedOver) || errors.Is(handed, sock.ErrClosed) {
+	if errors.Is(handed, sock.ErrHandedOver) || errors.Is(handed, sock.ErrClosed) && ctx.Err() == nil {
 		return nil // somebody else has left it
 	}
 	return err

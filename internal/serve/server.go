@@ -166,7 +166,7 @@ func (s *Server) serve() {
 		}
 	}()
 	for !next {
-		var refused *sock.RefusedError
+		var refused *sock.NotAdmittedError
 		conn, err := s.listener.Accept(s.ctx)
 		switch {
 		case err == nil:

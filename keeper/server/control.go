@@ -15,7 +15,7 @@ import (
 // acceptControl serves clients until the server is closed.
 func (s *Server) acceptControl() {
 	for {
-		var refused *sock.RefusedError
+		var refused *sock.NotAdmittedError
 		conn, err := s.control.Accept(s.ctx)
 		switch {
 		case err == nil:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/descriptor"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
@@ -292,7 +293,7 @@ func (s *Server) keepNow(ticket string, d delivery, m *protocol.Memory, digest s
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.announce(protocol.Event{Name: d.booking.Name, Kind: "committed", Version: v.N})
+	s.announce(api.Event{Name: d.booking.Name, Kind: "committed", Version: v.N})
 	return v.N, 0, nil
 }
 

@@ -32,7 +32,7 @@ func End(ctx context.Context, socket string) (lost []Info, err error) {
 			lost, err = endIdle(ctx, store)
 			return lost, errors.Join(err, removeSockets(socket))
 		case none && !asked.IsZero():
-			if err := removeSockets(socket); !errors.Is(err, sock.ErrInUse) { // else the keeper is about to end
+			if err := removeSockets(socket); !errors.Is(err, sock.ErrListening) { // else the keeper is about to end
 				return lost, err
 			}
 		case !none && !errors.Is(err, ErrBusy):
@@ -82,7 +82,7 @@ func endIdle(ctx context.Context, store *fdstore.Client) (lost []state.Info, err
 	manifest, err := store.Manifest(ctx)
 	if err == nil && manifest != nil {
 		var st *state.State
-		if st, err = state.Decode(manifest, Policy{Owner: uint32(os.Geteuid())}); err == nil {
+		if st, err = state.Decode(manifest, state.Policy{Owner: uint32(os.Geteuid())}); err == nil {
 			lost = st.All()
 		}
 	}
@@ -114,7 +114,7 @@ func removeSocket(path string) error {
 	}
 	l, err := sock.Listen(path)
 	for range 5 {
-		if !errors.Is(err, sock.ErrInUse) {
+		if !errors.Is(err, sock.ErrListening) {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
@@ -16,7 +17,7 @@ import (
 const watchQueue = 64
 
 // announce tells watchers. It runs with mu held.
-func (s *Server) announce(e protocol.Event) {
+func (s *Server) announce(e api.Event) {
 	e.Time = time.Now()
 	for w, name := range s.watchers {
 		if name != "" && name != e.Name {
@@ -33,7 +34,7 @@ func (s *Server) announce(e protocol.Event) {
 
 // watch sends events to the client until it hangs up.
 func (c *session) watch(name string) error {
-	s, events := c.server, make(chan protocol.Event, watchQueue)
+	s, events := c.server, make(chan api.Event, watchQueue)
 	s.mu.Lock()
 	s.watchers[events] = name
 	s.mu.Unlock()
@@ -103,10 +104,10 @@ func (s *Server) drain(r protocol.Request, who state.Who) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !r.On {
-		s.announce(protocol.Event{Name: r.Name, Kind: "served"})
+		s.announce(api.Event{Name: r.Name, Kind: "served"})
 		return nil
 	}
-	s.announce(protocol.Event{Name: r.Name, Kind: "draining"})
+	s.announce(api.Event{Name: r.Name, Kind: "draining"})
 	for _, o := range s.offers {
 		if o.name == r.Name || o.part.Memory.Device.String() == r.Device {
 			s.work.Go(func() { s.tell(o.standing.Leases()) })

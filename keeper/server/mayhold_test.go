@@ -62,7 +62,7 @@ func TestListIsNoLease(t *testing.T) {
 		require.Len(t, offers, 1)
 	}
 	letGoOf(t, attach(t, c, dev, "x"))
-	require.NoError(t, c.Drain(soon(t), "x", true))
+	require.NoError(t, c.Drain(soon(t), "x"))
 	offers := ok(share.List(soon(t), s.opts.Socket, nil))(t)
 	require.Empty(t, offers, "what nobody can attach to")
 	require.NotContains(t, scraped(s), `gpufd_keeper_refusals_total{socket="readers",reason="draining"}`)

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -60,7 +61,7 @@ func reasonOf(err error) string {
 		return refusal.Reason()
 	case errors.As(err, &own):
 		return string(own.Code)
-	case errors.Is(err, sock.ErrRefused):
+	case errors.Is(err, sock.ErrNotAdmitted):
 		return "not allowed"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timed out"
@@ -109,7 +110,7 @@ func bytesAre(n state.Info, p state.PartInfo) string {
 	return string(p.State)
 }
 
-func leases(holders []state.Holder) (n int) {
+func leases(holders []api.Holder) (n int) {
 	for _, h := range holders {
 		if !h.Lost && !h.Revoked {
 			n++

@@ -53,7 +53,7 @@ func TestCountsOutliveAKeeper(t *testing.T) {
 	}
 	attach(t, c, dev, "a")
 	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "nothing", dev, nil)), share.ErrRefused)
-	require.NoError(t, c.Drain(soon(t), "a", true))
+	require.NoError(t, c.Drain(soon(t), "a"))
 	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "a", dev, nil)), share.ErrRefused)
 	_, err := c.Stat(soon(t), "nothing")
 	requireCode(t, "not-found", err)
@@ -98,7 +98,7 @@ func TestBytesByState(t *testing.T) {
 	for i, verdict := range []string{"damaged", "quarantined"} {
 		require.NoError(t, errOf(c.Report(soon(t), "odd", 1, i, verdict, "a test")))
 	}
-	require.NoError(t, c.Drain(soon(t), "draining", true))
+	require.NoError(t, c.Drain(soon(t), "draining"))
 	bookingOf(t, c, dev, 3*small)
 	put(t, c, dev, "gone", 9)
 	require.Eventually(t, func() bool { return scraped(s)[`gpufd_keeper_leases`] == "2" }, waitLong, waitStep)

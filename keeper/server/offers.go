@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
@@ -141,7 +142,7 @@ func (s *Server) discard() {
 // data returns what readers are told of a part. It is made once, and readers share it. A table is
 // left as its writer wrote it, and read into its place: it may be long.
 func (s *Server) data(name string, v *state.Version, p *state.Part) ([]byte, error) {
-	head, err := protocol.Data{Name: name, Version: v.N, Part: p.Index, Parts: len(v.Parts), Labels: v.Labels, Digest: p.Digest}.Encode()
+	head, err := api.Data{Name: name, Version: v.N, Part: p.Index, Parts: len(v.Parts), Labels: v.Labels, Digest: p.Digest}.Encode()
 	if err != nil || p.Table == 0 {
 		return head, err
 	}

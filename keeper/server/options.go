@@ -13,9 +13,6 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// Policy says who may read, write and remove what, and how much.
-type Policy = state.Policy
-
 // ReadPolicy reads a policy from a file of JSON, whose form is in docs/keeper.md.
 func ReadPolicy(path string) (Policy, error) {
 	text, err := os.ReadFile(path)
@@ -26,7 +23,7 @@ func ReadPolicy(path string) (Policy, error) {
 	if err != nil {
 		return Policy{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return p, nil
+	return Policy(p), nil
 }
 
 // Options configure a keeper. Socket is required.
@@ -63,7 +60,7 @@ func (o *Options) check() error {
 		}
 	}
 	o.Policy.Owner = uint32(os.Geteuid())
-	if err := o.Policy.Check(); err != nil {
+	if err := state.Policy(o.Policy).Check(); err != nil {
 		return err
 	}
 	o.admit()

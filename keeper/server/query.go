@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
@@ -12,11 +13,11 @@ import (
 // Status describes the keeper.
 func (s *Server) Status() Status {
 	if s.isZero() {
-		return protocol.Status{}
+		return api.Status{}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return protocol.Status{PID: os.Getpid(), Store: s.vault.pid(), Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
+	return api.Status{PID: os.Getpid(), Store: s.vault.pid(), Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
 }
 
 // remove removes a name, and gives up at once what nobody has of it.
@@ -30,7 +31,7 @@ func (s *Server) remove(name string, version uint64, who state.Who) error {
 	if err == nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.announce(protocol.Event{Name: name, Kind: "removed"})
+		s.announce(api.Event{Name: name, Kind: "removed"})
 	}
 	return err
 }
@@ -55,7 +56,7 @@ func (s *Server) report(r protocol.Request, who state.Who) (protocol.Reply, erro
 		if verdict == state.OK {
 			kind = "served" // again
 		}
-		s.announce(protocol.Event{Name: r.Name, Kind: kind, Version: r.Version, Text: r.Reason})
+		s.announce(api.Event{Name: r.Name, Kind: kind, Version: r.Version, Text: r.Reason})
 	}
 	return protocol.Reply{Counted: counted}, nil
 }

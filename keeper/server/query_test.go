@@ -92,20 +92,20 @@ func TestDrain(t *testing.T) {
 	_, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
 	all := attach(t, c, dev, "x")
-	for name, drain := range map[string]func(on bool) error{
-		"name":   func(on bool) error { return c.Drain(soon(t), "x", on) },
-		"device": func(on bool) error { return c.DrainDevice(soon(t), dev.UUID(), on) },
+	for name, do := range map[string]struct{ drain, undrain func() error }{
+		"name":   {func() error { return c.Drain(soon(t), "x") }, func() error { return c.Undrain(soon(t), "x") }},
+		"device": {func() error { return c.DrainDevice(soon(t), dev.UUID()) }, func() error { return c.UndrainDevice(soon(t), dev.UUID()) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.NoError(t, drain(true))
+			require.NoError(t, do.drain())
 			require.Equal(t, keeper.DrainNotice, string(<-all[0].Notices()))
 			require.Equal(t, "draining", stat(t, c, "x").State)
 			require.ErrorIs(t, errOf(keeper.Attach(soon(t), dev.Driver(), c.Client, "x", keeper.Want{})), share.ErrRefused)
-			require.NoError(t, drain(false))
+			require.NoError(t, do.undrain())
 			attach(t, c, dev, "x")
 		})
 	}
-	requireCode(t, "not-found", c.Drain(soon(t), "y", true))
+	requireCode(t, "not-found", c.Drain(soon(t), "y"))
 }
 
 func TestWatch(t *testing.T) {
@@ -128,7 +128,7 @@ func TestWatch(t *testing.T) {
 	put(t, c, dev, "y", 1)
 	put(t, c, dev, "x", 1)
 	require.NoError(t, errOf(c.Report(soon(t), "x", 1, 0, "damaged", "bits")))
-	require.NoError(t, c.Drain(soon(t), "x", true))
+	require.NoError(t, c.Drain(soon(t), "x"))
 	require.NoError(t, c.Remove(soon(t), "x"))
 	for _, kind := range []string{"committed", "damaged", "draining", "removed"} {
 		e := <-events
@@ -236,7 +236,7 @@ func TestReaderMayNotWrite(t *testing.T) {
 	_, err := c.Put(soon(t), keeper.Put{Name: "ro-x"}, part(0, dev, 2))
 	requireCode(t, "denied", err)
 	requireCode(t, "denied", c.Remove(soon(t), "ro-x"))
-	requireCode(t, "denied", c.Drain(soon(t), "ro-x", true))
+	requireCode(t, "denied", c.Drain(soon(t), "ro-x"))
 	_, err = c.Stat(soon(t), "hidden")
 	requireCode(t, "denied", err)
 	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "hidden", dev, nil)), share.ErrRefused)

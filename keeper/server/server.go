@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/serve"
-	"github.com/gpufd/gpufd/keeper/internal/protocol"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -49,7 +49,7 @@ type Server struct {
 	leaving   map[*offer]bool     // offers that end when the change is made
 	left      chan struct{}       // closed when the change is made or has failed
 	unoffered bool                // a part that should be offered is not
-	watchers  map[chan protocol.Event]string
+	watchers  map[chan api.Event]string
 	fences    map[state.ID]time.Time // processes whose end is awaited, and since when
 
 	holders    *holders
@@ -72,7 +72,7 @@ type Server struct {
 // listens. The caller owns the Server and ends it with Close; what it keeps stays in the fd
 // store. ctx bounds the start.
 //
-// Errors: [ErrBusy] if another keeper has the fd store; [sock.ErrInUse] if a living process has the
+// Errors: [ErrBusy] if another keeper has the fd store; [sock.ErrListening] if a living process has the
 // socket, [sock.ErrNoDirectory] and the others of [sock.Listen]; and one for a manifest that cannot
 // be read, which Open leaves as it is.
 func Open(ctx context.Context, opts Options) (*Server, error) {
@@ -95,7 +95,7 @@ func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, er
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, vault: vault, since: time.Now(), patience: patience, offers: map[string]*offer{}, resumable: map[state.ID]*offer{}, ready: map[state.ID]offerFiles{}, watchers: map[chan protocol.Event]string{}, fences: map[state.ID]time.Time{}, dead: map[state.ID]bool{}}
+	s := &Server{opts: opts, vault: vault, since: time.Now(), patience: patience, offers: map[string]*offer{}, resumable: map[state.ID]*offer{}, ready: map[state.ID]offerFiles{}, watchers: map[chan api.Event]string{}, fences: map[state.ID]time.Time{}, dead: map[state.ID]bool{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	s.store, s.cut = context.WithCancel(context.Background())
 	s.changeLock = newChangeLock(opts.Timeout, s.logLateChange)
@@ -159,9 +159,9 @@ func (s *Server) takeUp(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reading what the fd store keeps: %w", err)
 	}
-	s.state = state.New(s.opts.Policy)
+	s.state = state.New(state.Policy(s.opts.Policy))
 	if manifest != nil {
-		if s.state, err = state.Decode(manifest, s.opts.Policy); err != nil {
+		if s.state, err = state.Decode(manifest, state.Policy(s.opts.Policy)); err != nil {
 			return fmt.Errorf("reading what the fd store keeps: %w", err)
 		}
 	}
@@ -326,7 +326,7 @@ func (s *Server) announceRemoved(before *state.State) {
 	s.state.Current(func(name string, _ *state.Version) { kept[name] = true })
 	before.Current(func(name string, v *state.Version) {
 		if !kept[name] {
-			s.announce(protocol.Event{Name: name, Kind: "removed", Version: v.N, Text: "it has expired"})
+			s.announce(api.Event{Name: name, Kind: "removed", Version: v.N, Text: "it has expired"})
 		}
 	})
 }

@@ -94,7 +94,7 @@ func TestFault88_StoreIsStopped(t *testing.T) {
 	}
 
 	requireCode(t, codeUnknown, <-changed)
-	requireCode(t, codeStoreSilent, c.Drain(soon(t), "a", true))
+	requireCode(t, codeStoreSilent, c.Drain(soon(t), "a"))
 	lines.await(t, "has not answered for 5s")
 	require.Equal(t, "serving, with an fd store that does not answer\n", probe(s))
 	require.NoError(t, s.Err())

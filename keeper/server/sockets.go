@@ -92,7 +92,7 @@ func (s *Server) socket(ctx context.Context, id uint64, open func([]*os.File) (f
 		removed = true
 	}
 	files, err := open(nil)
-	for end := time.Now().Add(patience); errors.Is(err, sock.ErrInUse) && removed && time.Now().Before(end); {
+	for end := time.Now().Add(patience); errors.Is(err, sock.ErrListening) && removed && time.Now().Before(end); {
 		time.Sleep(takeOverPause) // the store closes what was dropped, with the lock, in its own time
 		files, err = open(nil)
 	}

@@ -111,7 +111,7 @@ func canFollow(ctx context.Context, c *protocol.Client, p Policy) error {
 	if err != nil {
 		return err
 	}
-	_, err = state.Decode(manifest, p)
+	_, err = state.Decode(manifest, state.Policy(p))
 	return err
 }
 

@@ -218,7 +218,7 @@ func calls(t *testing.T) map[string]call {
 	require.NoError(t, err)
 
 	// A channel with a frame.
-	w, err := channel.NewWriter(c, srv, "cam", 4, 64)
+	w, err := channel.NewWriter(bg, c, srv, "cam", 4, 64)
 	require.NoError(t, err)
 	closing(w)
 	r, err := channel.Open(bg, srv.Path(), "cam", c)
@@ -270,7 +270,8 @@ func calls(t *testing.T) map[string]call {
 		"counter.Counter.Wait":  func(ctx context.Context) error { return result(number.Wait(ctx, stream, 0)) },
 		"counter.Counter.Await": func(ctx context.Context) error { return number.Await(ctx, 0) },
 
-		"channel.Open": func(ctx context.Context) error { return result(channel.Open(ctx, srv.Path(), "cam", c)) },
+		"channel.NewWriter": func(ctx context.Context) error { return result(channel.NewWriter(ctx, c, srv, "other", 4, 64)) },
+		"channel.Open":      func(ctx context.Context) error { return result(channel.Open(ctx, srv.Path(), "cam", c)) },
 		"channel.Follow": func(ctx context.Context) (last error) {
 			for _, err := range channel.Follow(ctx, srv.Path(), "cam", c) {
 				last = err
@@ -296,8 +297,10 @@ func calls(t *testing.T) map[string]call {
 		"keeper.Client.Stat":          func(ctx context.Context) error { return result(kept.Stat(ctx, "w")) },
 		"keeper.Client.Remove":        func(ctx context.Context) error { return kept.Remove(ctx, "w") },
 		"keeper.Client.RemoveVersion": func(ctx context.Context) error { return kept.RemoveVersion(ctx, "w", 1) },
-		"keeper.Client.Drain":         func(ctx context.Context) error { return kept.Drain(ctx, "w", true) },
-		"keeper.Client.DrainDevice":   func(ctx context.Context) error { return kept.DrainDevice(ctx, dev.UUID(), true) },
+		"keeper.Client.Drain":         func(ctx context.Context) error { return kept.Drain(ctx, "w") },
+		"keeper.Client.DrainDevice":   func(ctx context.Context) error { return kept.DrainDevice(ctx, dev.UUID()) },
+		"keeper.Client.Undrain":       func(ctx context.Context) error { return kept.Undrain(ctx, "w") },
+		"keeper.Client.UndrainDevice": func(ctx context.Context) error { return kept.UndrainDevice(ctx, dev.UUID()) },
 		"keeper.Client.Report":        func(ctx context.Context) error { return result(kept.Report(ctx, "w", 1, 0, "ok", "none")) },
 		"keeper.Client.Yield":         kept.Yield,
 		"keeper.Client.Watch":         func(ctx context.Context) error { return kept.Watch(ctx, "w", func(keeper.Event) bool { return false }) },

@@ -79,8 +79,8 @@ func TestFault53_OtherUser(t *testing.T) {
 		{"another gid is allowed", args("-allow-gid", "12345"), 0o660, trust, args("permission denied"), false},
 		{"other gids are allowed", args("-allow-gid", "12345,1"), 0o666, trust, args("not allowed"), true},
 		{"it takes no offers of others", args("-allow-uid", "12345"), 0o666, nil,
-			args("sock: peer refused", "uid 0", "not user 12345", "to take its offers, use --allow-uid or --allow-gid"), false},
-		{"it takes offers of another", args("-allow-uid", "12345"), 0o666, args("-allow-uid", "1", "-allow-gid", "1"), args("sock: peer refused"), false},
+			args("sock: peer not admitted", "uid 0", "not user 12345", "to take its offers, use --allow-uid or --allow-gid"), false},
+		{"it takes offers of another", args("-allow-uid", "12345"), 0o666, args("-allow-uid", "1", "-allow-gid", "1"), args("sock: peer not admitted"), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			programs.Parallel(t)
@@ -114,7 +114,7 @@ func TestFault53_OtherUserServes(t *testing.T) {
 	require.NoError(t, os.Chown(s.Dir, programs.OtherUID, programs.OtherGID))
 	producer := s.StartAs(asOther(), "producer", "-allow-uid", "root", "-consumers", "2")
 	producer.WaitLine("Waiting for consumer connection...")
-	s.Consumer().Fails(1, "sock: peer refused", "uid 12345", "to take its offers, use --allow-uid or --allow-gid")
+	s.Consumer().Fails(1, "sock: peer not admitted", "uid 12345", "to take its offers, use --allow-uid or --allow-gid")
 	require.Empty(t, programs.Find(producer, "Consumer connected"))
 	s.Consumer("-allow-uid", "12345").Succeeds()
 	s.StartAs(asOther(), "consumer").Succeeds()

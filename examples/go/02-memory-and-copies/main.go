@@ -9,7 +9,7 @@
 //	the same bytes, copied on the device: [0 1 2 3]
 //	filled: [7 7 7 7]
 //	a copy to nowhere: cuMemcpyHtoDAsync_v2: CUDA_ERROR_INVALID_VALUE (1): …
-//	after Close: cu: use of a closed handle
+//	after Close: already closed
 package main
 
 import (

@@ -50,7 +50,7 @@ func write(wait context.Context, ctx *cu.Context, dir, name string, f func(*chan
 		return err
 	}
 	defer lesson.Close(&err, srv)
-	w, err := channel.NewWriter(ctx, srv, name, slots, 4*numbers)
+	w, err := channel.NewWriter(wait, ctx, srv, name, slots, 4*numbers)
 	if err != nil {
 		return err
 	}

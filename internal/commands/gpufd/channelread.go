@@ -94,7 +94,7 @@ func (p *program) readTo(ctx context.Context, out io.Writer, name string, f chan
 	}
 	last, err := p.copyFrames(ctx, c, r, out)
 	s := r.Stats()
-	var lost *channel.LostError
+	var lost *channel.WriterLostError
 	if errors.As(err, &lost) {
 		last = lost.Last
 	}

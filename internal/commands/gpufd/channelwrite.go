@@ -88,7 +88,11 @@ func (p *program) channelWrite(ctx context.Context, name string, f channelWriteF
 		return err
 	}
 	defer func() { err = errors.Join(err, srv.Close()) }()
-	w, err := channel.NewWriter(c, srv, name, f.slots, uint64(f.size), channel.WithStall(f.stall, f.drop), channel.OnGone(p.readerGone))
+	stall := channel.WithStallLimit(f.stall)
+	if f.drop {
+		stall = channel.WithDropAfter(f.stall)
+	}
+	w, err := channel.NewWriter(ctx, c, srv, name, f.slots, uint64(f.size), stall, channel.OnGone(p.readerGone))
 	if err != nil {
 		return err
 	}

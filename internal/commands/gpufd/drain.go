@@ -53,12 +53,15 @@ reset or an update of the driver.`,
 }
 
 func (p *program) drainName(ctx context.Context, k *keeper.Client, name string, undo, keep bool) error {
-	if err := k.Drain(ctx, name, !undo); err != nil {
-		return err
-	}
 	if undo {
+		if err := k.Undrain(ctx, name); err != nil {
+			return err
+		}
 		p.undone(name)
 		return nil
+	}
+	if err := k.Drain(ctx, name); err != nil {
+		return err
 	}
 	p.result = app.Fields{"removed": []string{}}
 	before, err := k.Stat(ctx, name)
@@ -160,12 +163,15 @@ func (p *program) findDevice(device string) (cu.UUID, error) {
 }
 
 func (p *program) drainDevice(ctx context.Context, k *keeper.Client, dev cu.UUID, undo, keep bool) error {
-	if err := k.DrainDevice(ctx, dev, !undo); err != nil {
-		return err
-	}
 	if undo {
+		if err := k.UndrainDevice(ctx, dev); err != nil {
+			return err
+		}
 		p.undone("device " + dev.String())
 		return nil
+	}
+	if err := k.DrainDevice(ctx, dev); err != nil {
+		return err
 	}
 	p.result = app.Fields{"removed": []string{}}
 	removed := []string{}

@@ -213,7 +213,7 @@ func (p *program) openKeeper(ctx context.Context, opts server.Options, takeOver 
 		return server.TakeOver(ctx, opts)
 	}
 	s, err := server.Open(ctx, opts)
-	if errors.Is(err, server.ErrBusy) || errors.Is(err, sock.ErrInUse) {
+	if errors.Is(err, server.ErrBusy) || errors.Is(err, sock.ErrListening) {
 		return nil, fmt.Errorf("%w; to take its place, use --take-over", err)
 	}
 	return s, err

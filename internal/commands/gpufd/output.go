@@ -90,7 +90,7 @@ func (p *program) explain(err error) string {
 	text := cli.OneLine(err)
 	switch {
 	case strings.HasPrefix(p.command, "gpufd channel"):
-		if errors.Is(err, sock.ErrInUse) {
+		if errors.Is(err, sock.ErrListening) {
 			text += ", for the writer and its readers, with --socket"
 		}
 	case errors.Is(err, sock.ErrNoListener):

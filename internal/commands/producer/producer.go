@@ -131,7 +131,7 @@ func (p *producer) listen(w *watcher) (*share.Server, error) {
 		return share.Listen(p.socket, &share.ListenOptions{Timeout: p.app.Timeout, Policy: p.allowed.Policy(), Mode: p.allowed.Mode(), MaxConnections: p.connections, MaxConnectionsPerPeer: p.perPeer, OnRefused: w.refused.see})
 	})
 	switch {
-	case errors.Is(err, sock.ErrInUse):
+	case errors.Is(err, sock.ErrListening):
 		return nil, cli.Codef(cli.ExitFailed, "another producer is already listening at %s: stop it, or choose another socket with --socket", p.socket)
 	case err != nil:
 		return nil, err

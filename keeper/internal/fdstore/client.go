@@ -59,7 +59,7 @@ func dial(ctx context.Context, path string, pid int) (*Client, error) {
 		return nil, err
 	}
 	if pid != anyStore && int(conn.Peer().PID) != pid {
-		return nil, errors.Join(fmt.Errorf("%w: %v", sock.ErrInUse, conn.Peer()), conn.Close())
+		return nil, errors.Join(fmt.Errorf("%w: %v", sock.ErrListening, conn.Peer()), conn.Close())
 	}
 	c := newClient(path, conn)
 	if _, err := c.status(ctx); err != nil { // a store that another keeper has says so here
@@ -167,7 +167,7 @@ func (c *Client) request(ctx context.Context, h header, body []byte, files ...*o
 	defer forget()
 	h.seq = c.seq
 	if err := c.conn.Send(ctx, append(h.append(nil), body...), files...); err != nil {
-		return reply{}, c.sendError(err)
+		return reply{}, c.sendError(ctx, err)
 	}
 	var err error
 	select {
@@ -199,8 +199,8 @@ func (c *Client) check(r reply, h header) error {
 }
 
 // sendError prefers what the store said before it hung up.
-func (c *Client) sendError(err error) error {
-	if !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
+func (c *Client) sendError(ctx context.Context, err error) error {
+	if ctx.Err() != nil || !errors.Is(err, sock.ErrPeerLost) && !errors.Is(err, sock.ErrClosed) {
 		return err
 	}
 	<-c.done // soon: the reader has the same news

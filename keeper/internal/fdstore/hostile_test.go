@@ -2,6 +2,7 @@ package fdstore
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -196,4 +198,12 @@ func TestNilClient(t *testing.T) {
 		require.ErrorIs(t, c.Err(), sock.ErrClosed, name)
 		require.NoError(t, c.Close(), name)
 	}
+}
+
+// A context may have what closed something else for its cause. A send that it ended does not wait for the store's end.
+func TestCauseOfAContextIsNoEnd(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(sock.ErrClosed)
+	err := plain.ContextErr(ctx)
+	require.Equal(t, err, (&Client{}).sendError(ctx, err))
 }

@@ -128,7 +128,7 @@ func TestSpawnThatFails(t *testing.T) {
 
 	other := serving(t, roomy)
 	_, err = Spawn(soon(t), other, childArgs("store", other)...)
-	require.ErrorIs(t, err, sock.ErrInUse)
+	require.ErrorIs(t, err, sock.ErrListening)
 	require.Empty(t, list(t, dialed(t, other)), "and goes on")
 }
 

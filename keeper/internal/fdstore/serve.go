@@ -54,7 +54,7 @@ func serve(ctx context.Context, l *sock.Listener, s *store, ended func()) error 
 // pause keeps an error of Accept from being repeated without end. None of them is a
 // reason to let go of anything.
 func pause(ctx context.Context, err error) {
-	if errors.Is(err, sock.ErrRefused) {
+	if errors.Is(err, sock.ErrNotAdmitted) {
 		return
 	}
 	select {

@@ -25,7 +25,7 @@ import (
 // absolute. The caller owns the Client.
 //
 // If the store does not come to listen, it is killed, and the error has the first line
-// that it wrote to standard error. sock.ErrInUse: another store has the path. ErrBusy:
+// that it wrote to standard error. sock.ErrListening: another store has the path. ErrBusy:
 // another keeper was faster and has the new store, which goes on.
 func Spawn(ctx context.Context, path string, argv ...string) (*Client, error) {
 	c, err := spawn(ctx, path, argv)

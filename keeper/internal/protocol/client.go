@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/sock"
 	"golang.org/x/sys/unix"
 )
@@ -180,7 +181,7 @@ func (c *Client) AskFiles(ctx context.Context, r Request) (Reply, []*os.File, er
 
 // Watch calls f with each event of a name, or of all names if that is "", until it returns false.
 // Other requests wait that long.
-func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) error {
+func (c *Client) Watch(ctx context.Context, name string, f func(api.Event) bool) error {
 	back, err := c.take(ctx)
 	if err != nil {
 		return err

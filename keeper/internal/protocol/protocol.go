@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -139,38 +140,19 @@ func (m *Memory) Descriptor(k gpumem.Kind, dev gpumem.UUID) gpumem.Descriptor {
 
 // A Reply answers a request.
 type Reply struct {
-	Error     *Error       `json:"error,omitempty"`
-	Ticket    string       `json:"ticket,omitempty"`
-	Version   uint64       `json:"version,omitempty"`
-	Missing   int          `json:"missing,omitempty"`   // parts of the transaction that have not come
-	Delivered bool         `json:"delivered,omitempty"` // the part of the ticket has come: see version and missing
-	Names     []state.Info `json:"names,omitempty"`
-	Status    *Status      `json:"status,omitempty"`
-	Event     *Event       `json:"event,omitempty"`
-	Counted   bool         `json:"counted,omitempty"`
-}
-
-// A Status describes a keeper.
-type Status struct {
-	PID     int       `json:"pid"`
-	Store   int       `json:"store_pid"` // 0 when there is none
-	Since   time.Time `json:"since"`
-	Names   int       `json:"names"`
-	Version string    `json:"version"`
-}
-
-// An Event is what happens to a name: Kind is committed, damaged, quarantined, draining, removed,
-// or served (again). Without a name it is about a device.
-type Event struct {
-	Time    time.Time `json:"time"`
-	Name    string    `json:"name,omitempty"`
-	Kind    string    `json:"event"`
-	Version uint64    `json:"version,omitempty"`
-	Text    string    `json:"text,omitempty"`
+	Error     *Error      `json:"error,omitempty"`
+	Ticket    string      `json:"ticket,omitempty"`
+	Version   uint64      `json:"version,omitempty"`
+	Missing   int         `json:"missing,omitempty"`   // parts of the transaction that have not come
+	Delivered bool        `json:"delivered,omitempty"` // the part of the ticket has come: see version and missing
+	Names     []api.Info  `json:"names,omitempty"`
+	Status    *api.Status `json:"status,omitempty"`
+	Event     *api.Event  `json:"event,omitempty"`
+	Counted   bool        `json:"counted,omitempty"`
 }
 
 // An Error is a keeper's refusal, with the reason.
-type Error = state.Error
+type Error = api.Error
 
 // Send sends v, in as many records as it takes; files go with the first.
 func Send(ctx context.Context, c *sock.Conn, v any, files ...*os.File) error {

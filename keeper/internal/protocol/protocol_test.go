@@ -153,15 +153,3 @@ func TestKeeperOf(t *testing.T) {
 	require.NoError(t, os.Chmod(dir, 0o731))
 	require.Equal(t, sock.Policy{}, KeeperOf(socket), "others may have made it")
 }
-
-// A table is told as it was written, and takes no more room than that.
-func TestTableIsToldAsItIs(t *testing.T) {
-	table := `{"a":"` + strings.Repeat("<&>", 1000) + `"}`
-	d := Data{Name: "x", Version: 1, Table: json.RawMessage(table)}
-	text := ok(d.Encode())(t)
-	require.Contains(t, string(text), table)
-	require.Less(t, len(text), len(table)+200)
-	var back Data
-	require.NoError(t, json.Unmarshal(text, &back))
-	require.Equal(t, d, back)
-}

@@ -220,7 +220,7 @@ func (s *State) roomForTable(rule *Rule, size uint64) error {
 		return nil
 	}
 	if u := s.usage(rule); plus(u.bytes, size) > *rule.Bytes {
-		return fail(Quota, "%d bytes are kept and booked, a table of %d more does not fit the %d bytes of %s: remove names, or let readers of retired versions go", u.bytes, size, *rule.Bytes, rule).because(u.writers...)
+		return because(fail(Quota, "%d bytes are kept and booked, a table of %d more does not fit the %d bytes of %s: remove names, or let readers of retired versions go", u.bytes, size, *rule.Bytes, rule), u.writers...)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 func TestShare(t *testing.T) {
@@ -97,7 +98,7 @@ func TestLostLeasesLeaveTheNameToOthers(t *testing.T) {
 	}
 	put(t, s, newBooking("weights", by(user(2))))
 	info := ok(s.Stat("weights", user(2).Who))(t)
-	require.Len(t, Processes(info.Retired[0].Holders), n-1+100)
+	require.Len(t, api.Processes(info.Retired[0].Holders), n-1+100)
 }
 
 // Processes of other PID namespaces have no pid here, and count as many as they have pidfds.
@@ -118,12 +119,12 @@ func TestHoldersWithoutPIDs(t *testing.T) {
 	for left := 3; left > 0; left-- {
 		info := ok(s.Stat("weights", reader))(t)
 		require.Len(t, info.Holders, left, "one of each process")
-		require.Len(t, Processes(info.Holders), left)
+		require.Len(t, api.Processes(info.Holders), left)
 		require.True(t, s.Fence(pidfds[left-1]))
 	}
 	info := ok(s.Stat("weights", reader))(t)
 	require.Empty(t, info.Holders)
-	require.Len(t, Processes([]Holder{{}, {}, {Process: 5}, {Process: 5}, {Who: reader, Process: 6}, {Who: reader, Process: 7}}), 4)
+	require.Len(t, api.Processes([]api.Holder{{}, {}, {Process: 5}, {Process: 5}, {Who: reader, Process: 6}, {Who: reader, Process: 7}}), 4)
 }
 
 // deliverTable puts one part with a table of that many bytes.

@@ -91,7 +91,7 @@ func (r *record) expected(name string, expect *uint64) error {
 	}
 	e := fail(Conflict, "%q has version %d, and its writer expected version %d: read version %d, then decide whether to write", name, n, *expect, n)
 	for i := range r.Current.Parts {
-		e.because(r.Current.Parts[i].Writer.asHolder(i))
+		because(e, r.Current.Parts[i].Writer.asHolder(i))
 	}
 	return e
 }
@@ -152,12 +152,12 @@ func (t *transaction) fits(b *Booking) error {
 	}
 	for _, x := range t.Bookings {
 		if x.Index == b.Index {
-			return fail(Taken, "part %d of transaction %q is booked by %s: it is free again when that process or its ticket has ended", b.Index, t.ID, x.By).because(x.By.asHolder(x.Index))
+			return because(fail(Taken, "part %d of transaction %q is booked by %s: it is free again when that process or its ticket has ended", b.Index, t.ID, x.By), x.By.asHolder(x.Index))
 		}
 	}
 	for i := range t.Delivered {
 		if w := t.Delivered[i].Writer; t.Delivered[i].Index == b.Index {
-			return fail(Taken, "part %d of transaction %q was delivered by %s: deliver the others, or begin another transaction", b.Index, t.ID, w).because(w.asHolder(b.Index))
+			return because(fail(Taken, "part %d of transaction %q was delivered by %s: deliver the others, or begin another transaction", b.Index, t.ID, w), w.asHolder(b.Index))
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 func TestBookRefusesNonsense(t *testing.T) {
@@ -80,7 +81,7 @@ func TestPartsOfATransactionAgree(t *testing.T) {
 	e := first
 	e.By = Writer{Who: Who{UID: 2001, GID: 50, PID: 22}}
 	_, err := s.Book(e)
-	require.Equal(t, []Holder{{Who: writer, Access: gpumem.ReadWrite, Since: t0}}, refused(t, err, Taken, "process 2").Holders)
+	require.Equal(t, []api.Holder{{Who: writer, Access: gpumem.ReadWrite, Since: t0}}, refused(t, err, Taken, "process 2").Holders)
 	require.NoError(t, errOf(s.Deliver(ticket, partOf(s, first), t0)))
 	_, err = s.Book(e)
 	refused(t, err, Taken, "was delivered")

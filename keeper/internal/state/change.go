@@ -102,7 +102,7 @@ func (s *State) Report(name string, version uint64, part int, by Who, verdict Pa
 	if v == nil || part < 0 || part >= len(v.Parts) {
 		return false, fail(NotFound, "part %d of version %d of %q is not kept", part, version, name)
 	}
-	counted = rule.allows(Write, Remove)
+	counted = allows(rule, Write, Remove)
 	if verdict == OK {
 		if err := s.mayClear(name, v, part, by); err != nil {
 			return false, err

@@ -141,6 +141,6 @@ func TestErrors(t *testing.T) {
 	require.Empty(t, none.Error())
 	require.Empty(t, CodeOf(nil))
 	require.Empty(t, CodeOf(none))
-	text := ok(json.Marshal(fail(Quota, "no").because(newBooking("x").By.asHolder(1))))(t)
+	text := ok(json.Marshal(because(fail(Quota, "no"), newBooking("x").By.asHolder(1))))(t)
 	require.JSONEq(t, `{"code":"quota","message":"no","holders":[{"uid":2000,"gid":50,"pid":2,"part":1,"access":"read-write","since":"`+t0.Format(time.RFC3339)+`","fenced":false}]}`, string(text))
 }

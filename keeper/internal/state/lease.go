@@ -88,7 +88,7 @@ func noVersion(name string, r *record) error {
 	if r == nil || len(r.Pending) == 0 {
 		return fail(NotFound, "%q is not kept here", name)
 	}
-	return fail(NotFound, "%q is not kept here yet: it is being written", name).because(r.writers()...)
+	return because(fail(NotFound, "%q is not kept here yet: it is being written", name), r.writers()...)
 }
 
 // part returns the part of an index, or the only one for -1.
@@ -112,9 +112,9 @@ func (s *State) mayServe(r *record, p *Part) error {
 	case slices.Contains(s.draining, p.Memory.Device):
 		return fail(Draining, "part %d of %q is on %s, which is draining and takes no new leases; the keeper's owner can end that (gpufd drain --undo)", p.Index, r.Name, p.Memory.Device)
 	case p.State == Damaged:
-		return fail(IsDamaged, "part %d of %q, version %d, is damaged (%s): its writer has to put another version", p.Index, r.Name, r.Current.N, p.Reason).because(p.Writer.asHolder(p.Index))
+		return because(fail(IsDamaged, "part %d of %q, version %d, is damaged (%s): its writer has to put another version", p.Index, r.Name, r.Current.N, p.Reason), p.Writer.asHolder(p.Index))
 	case p.State != OK:
-		return fail(IsQuarantined, "part %d of %q, version %d, is quarantined (%s): a user who may remove it can end that (gpufd quarantine --undo), or put another version", p.Index, r.Name, r.Current.N, p.Reason).because(p.Writer.asHolder(p.Index))
+		return because(fail(IsQuarantined, "part %d of %q, version %d, is quarantined (%s): a user who may remove it can end that (gpufd quarantine --undo), or put another version", p.Index, r.Name, r.Current.N, p.Reason), p.Writer.asHolder(p.Index))
 	}
 	return nil
 }

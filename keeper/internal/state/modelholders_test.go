@@ -13,7 +13,7 @@ import (
 
 func (w *world) hold(next *State) (string, func()) {
 	name := w.name()
-	who := reader.with(100 + w.Int32N(3))
+	who := withPID(reader, 100+w.Int32N(3))
 	held := len(slices.DeleteFunc(slices.Clone(w.holds), func(h *mHold) bool { return !h.leased() && h.pid == who.PID }))
 	v := w.current(name)
 	_, _, err := next.Lease(name, 0, who, nil)

@@ -147,10 +147,10 @@ func (w *world) name() string { return string(rune('a' + w.IntN(5))) }
 // someone is one of four processes; each lives until it is killed.
 func (w *world) someone() Who {
 	n := w.Uint32N(4)
-	return []Who{{UID: 2000, GID: 50}, {UID: 2001, GID: 50}, {UID: owner.UID, GID: owner.GID}, nobody}[n].with(w.pid + int32(n))
+	return withPID([]Who{{UID: 2000, GID: 50}, {UID: 2001, GID: 50}, {UID: owner.UID, GID: owner.GID}, nobody}[n], w.pid+int32(n))
 }
 
-func (w Who) with(pid int32) Who {
+func withPID(w Who, pid int32) Who {
 	w.PID = pid
 	return w
 }

@@ -1,11 +1,13 @@
 package state
 
+import "github.com/gpufd/gpufd/keeper/api"
+
 // A usage is what counts against the quotas of a rule.
 type usage struct {
 	bytes   uint64
 	names   int
-	writers []Holder // of what counts in bytes and names
-	readers []Holder // of what counts in leases: also those that were lost
+	writers []api.Holder // of what counts in bytes and names
+	readers []api.Holder // of what counts in leases: also those that were lost
 }
 
 // usage adds up what the rule decides.
@@ -61,10 +63,10 @@ func (s *State) roomFor(rule *Rule, b *Booking) error {
 	}
 	u := s.usage(rule)
 	if limit := rule.Bytes; limit != nil && plus(u.bytes, b.Bytes) > *limit {
-		return fail(Quota, "%d bytes are kept and booked, %d more do not fit the %d bytes of %s: remove names, or let readers of retired versions go", u.bytes, b.Bytes, *limit, rule).because(u.writers...)
+		return because(fail(Quota, "%d bytes are kept and booked, %d more do not fit the %d bytes of %s: remove names, or let readers of retired versions go", u.bytes, b.Bytes, *limit, rule), u.writers...)
 	}
 	if limit := rule.Names; limit != nil && u.names >= *limit && !s.counted(rule, b.Name) {
-		return fail(Quota, "%d names are kept and booked, as many as %s allows: remove one", u.names, rule).because(u.writers...)
+		return because(fail(Quota, "%d names are kept and booked, as many as %s allows: remove one", u.names, rule), u.writers...)
 	}
 	return nil
 }
@@ -102,7 +104,7 @@ func (s *State) roomForLease(rule *Rule, by Who, soon func() []Soon) error {
 	}
 	own := 0
 	for _, h := range u.readers {
-		if !h.leased() && h.Who == by {
+		if (h.Lost || h.Revoked) && h.Who == by {
 			own++
 		}
 	}
@@ -110,7 +112,7 @@ func (s *State) roomForLease(rule *Rule, by Who, soon func() []Soon) error {
 		own = min(own, 1)
 	}
 	if len(u.readers)-own >= *rule.Leases {
-		return fail(Quota, "%d leases are held, or were lost by processes that still run, as many as %s allows: end one", len(u.readers), rule).because(u.readers...)
+		return because(fail(Quota, "%d leases are held, or were lost by processes that still run, as many as %s allows: end one", len(u.readers), rule), u.readers...)
 	}
 	return nil
 }

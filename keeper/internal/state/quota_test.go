@@ -80,19 +80,19 @@ func TestQuotaOfLeases(t *testing.T) {
 	_, _, err = s.Lease("a", -1, writer, nil)
 	require.NoError(t, err)
 	require.NoError(t, s.Lose(one))
-	_, _, err = s.Lease("b", -1, reader.with(34), nil)
+	_, _, err = s.Lease("b", -1, withPID(reader, 34), nil)
 	refused(t, err, Quota, "lost by processes that still run")
 	_, _, err = s.Lease("a", -1, reader, nil)
 	require.NoError(t, err, "the process that has lost it takes it up again")
 	require.NoError(t, s.Release(two))
-	_, _, err = s.Lease("b", -1, reader.with(34), nil)
+	_, _, err = s.Lease("b", -1, withPID(reader, 34), nil)
 	require.NoError(t, err)
-	soon := Soon{"a", Holder{Who: reader.with(35), Access: gpumem.ReadOnly}}
-	_, _, err = s.Lease("b", -1, reader.with(34), func() []Soon { return []Soon{soon} })
+	soon := Soon{"a", Holder{Who: withPID(reader, 35), Access: gpumem.ReadOnly}}
+	_, _, err = s.Lease("b", -1, withPID(reader, 34), func() []Soon { return []Soon{soon} })
 	e = refused(t, err, Quota, "2 leases")
 	require.Equal(t, int32(35), e.Holders[1].PID)
 	soon.Holder.Who = writer
-	_, _, err = s.Lease("b", -1, reader.with(34), func() []Soon { return []Soon{soon} })
+	_, _, err = s.Lease("b", -1, withPID(reader, 34), func() []Soon { return []Soon{soon} })
 	require.NoError(t, err, "it is another rule's")
 }
 
@@ -103,7 +103,7 @@ func TestQuotaOfLeasesWithoutPIDs(t *testing.T) {
 	p.Rules[1].Leases = at(2)
 	s := New(p)
 	put(t, s, newBooking("a"))
-	pod := reader.with(0)
+	pod := withPID(reader, 0)
 	for range 2 {
 		id, _ := hold(t, s, "a", 1, func(h *Holder) { h.Who = pod })
 		require.NoError(t, s.Lose(id))

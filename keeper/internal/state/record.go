@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 // A record is all that there is of a name. Once a record is in a State, neither it
@@ -212,7 +213,7 @@ func (r *record) lost(next *record) (ids []ID) {
 }
 
 // writers returns the writers of all parts, come or booked.
-func (r *record) writers() (all []Holder) {
+func (r *record) writers() (all []api.Holder) {
 	r.parts(func(p *Part) { all = append(all, p.Writer.asHolder(p.Index)) })
 	for _, t := range r.Pending {
 		for _, b := range t.Bookings {

@@ -6,25 +6,49 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/keeper/api"
+)
+
+// What answers and a policy say: see package api.
+type (
+	Who         = api.Who
+	Info        = api.Info
+	PartInfo    = api.PartInfo
+	PartOn      = api.PartOn
+	RetiredInfo = api.RetiredInfo
+	PendingInfo = api.PendingInfo
+	PartState   = api.PartState
+	Error       = api.Error
+	Code        = api.Code
+	Rule        = api.Rule
+	Right       = api.Right
+	Duration    = api.Duration
+)
+
+// The states of a part, the codes of an [Error] and the rights.
+const (
+	OK          = api.OK
+	Damaged     = api.Damaged
+	Quarantined = api.Quarantined
+
+	BadRequest    = api.BadRequest
+	Denied        = api.Denied
+	NotFound      = api.NotFound
+	Conflict      = api.Conflict
+	Taken         = api.Taken
+	Quota         = api.Quota
+	Draining      = api.Draining
+	IsDamaged     = api.IsDamaged
+	IsQuarantined = api.IsQuarantined
+	Expired       = api.Expired
+
+	Read   = api.Read
+	Write  = api.Write
+	Remove = api.Remove
 )
 
 // An ID names descriptors in the fd store. 0 is none.
 type ID uint64
-
-// Who is a process, as the kernel named it when it connected.
-type Who struct {
-	UID uint32 `json:"uid"`
-	GID uint32 `json:"gid"`
-	PID int32  `json:"pid"` // for people: 0 across PID namespaces, and used again
-}
-
-// String describes the process in errors.
-func (w Who) String() string {
-	if w.PID == 0 {
-		return fmt.Sprintf("a process in another PID namespace, of uid %d", w.UID)
-	}
-	return fmt.Sprintf("process %d of uid %d", w.PID, w.UID)
-}
 
 // A Writer wrote a part, or is about to. It can write to the part's memory until it is
 // fenced.
@@ -34,16 +58,6 @@ type Writer struct {
 	Since  time.Time `json:"since"`          // when it booked
 	Fenced bool      `json:"fenced,omitzero"`
 }
-
-// A PartState tells whether a part is served.
-type PartState string
-
-// The states of a part.
-const (
-	OK          PartState = "ok"
-	Damaged     PartState = "damaged"     // for good: its bytes are not what its digest says
-	Quarantined PartState = "quarantined" // until a process that may remove the name says OK
-)
 
 // A Part is the memory on one device that a version has, or a share of that.
 type Part struct {
@@ -107,29 +121,21 @@ type Holder struct {
 	Who
 	Version uint64        `json:"version,omitzero"`
 	Part    int           `json:"part"`
-	Access  gpumem.Access `json:"access"` // in JSON as its String
 	Since   time.Time     `json:"since"`
 	Fenced  bool          `json:"fenced"`           // its process has ended
 	Lost    bool          `json:"lost,omitzero"`    // its connection has ended without a goodbye
 	Revoked bool          `json:"revoked,omitzero"` // it was told to let go, and nobody knows whether it has
 	Pidfd   ID            `json:"pidfd,omitzero"`   // 0 when there is none, and once it is fenced
-	Process uint64        `json:"process,omitzero"` // in answers: the keeper's number of its process, 0 if that is not known
-}
-
-// SameProcess reports whether two holders, as answers have them, are known to be one process. A
-// pid of 0 tells nothing: all processes of other PID namespaces have it.
-func (h Holder) SameProcess(o Holder) bool {
-	return h.Process != 0 && h.Process == o.Process || h.PID != 0 && h.Who == o.Who
+	Access  gpumem.Access `json:"access"`           // in JSON as its String
 }
 
 // shown returns the holder as answers have it.
-func (h Holder) shown() Holder {
-	h.Process, h.Pidfd = uint64(h.Pidfd), 0
-	return h
+func (h Holder) shown() api.Holder {
+	return api.Holder{Who: h.Who, Version: h.Version, Part: h.Part, Access: h.Access, Since: h.Since, Fenced: h.Fenced, Lost: h.Lost, Revoked: h.Revoked, Process: uint64(h.Pidfd)}
 }
 
-// IsProcess is SameProcess for holders as the state has them. While a process is not fenced, no
-// other process has its pid.
+// IsProcess reports whether two holders are known to be one process ([api.Holder.SameProcess]). While a
+// process is not fenced, no other process has its pid.
 func (h Holder) IsProcess(o Holder) bool { return h.shown().SameProcess(o.shown()) }
 
 // plainHolder is Holder without its methods.
@@ -163,12 +169,9 @@ func (h *Holder) UnmarshalJSON(text []byte) error {
 }
 
 // asHolder returns the writer as a holder, for errors that name the processes in the way.
-func (w Writer) asHolder(part int) Holder {
-	return Holder{Who: w.Who, Part: part, Access: gpumem.ReadWrite, Since: w.Since, Fenced: w.Fenced, Process: uint64(w.Pidfd)}
+func (w Writer) asHolder(part int) api.Holder {
+	return api.Holder{Who: w.Who, Part: part, Access: gpumem.ReadWrite, Since: w.Since, Fenced: w.Fenced, Process: uint64(w.Pidfd)}
 }
 
 // leased reports whether the holder has its lease.
 func (h Holder) leased() bool { return !h.Lost && !h.Revoked }
-
-// writes reports whether the holder may write to the memory now.
-func (h Holder) writes() bool { return h.Access == gpumem.ReadWrite && !h.Fenced }
