@@ -350,10 +350,10 @@ func (p *producer) offer(ctx context.Context, offer *share.Offer, w *watcher, me
 	}
 	w.serving()
 	p.sayWaiting()
-	if err := offer.Publish(ctx); err != nil {
+	defer context.AfterFunc(ctx, func() { _ = offer.Close() })()
+	if err := offer.Publish(ctx); err != nil && ctx.Err() == nil {
 		return err
 	}
-	defer context.AfterFunc(ctx, func() { _ = offer.Close() })()
-	<-offer.Done()
+	<-offer.Done() // an interruption ends it, too
 	return offer.Err()
 }
