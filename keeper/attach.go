@@ -9,6 +9,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
@@ -30,7 +31,7 @@ func (w Want) takes(part int) bool { return w.Part == nil || *w.Part == part }
 // An Attached is a part of a version that is mapped here. The caller owns it.
 type Attached struct {
 	*share.Attachment
-	Data Data
+	Data api.Data
 }
 
 // Attach maps parts of the current version of a name, each on its own device. All parts are of
@@ -41,7 +42,7 @@ type Attached struct {
 // If a part cannot be mapped as its writer declared it, Attach reports that to the
 // keeper.
 //
-// Errors: the keeper's [*Error]; those of [share.Attach]; [ErrLabels].
+// Errors: the keeper's [*api.Error]; those of [share.Attach]; [ErrLabels].
 func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Want) ([]*Attached, error) {
 	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
@@ -52,13 +53,13 @@ func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Wa
 			return nil, err
 		}
 		if info.Version == 0 {
-			return nil, &Error{Code: "not-found", Message: fmt.Sprintf("%s has no version yet", name)}
+			return nil, &api.Error{Code: "not-found", Message: fmt.Sprintf("%s has no version yet", name)}
 		}
 		if err := demand(name, info.Labels, want.Labels); err != nil {
 			return nil, err
 		}
 		if p := want.Part; p != nil && (*p < 0 || *p >= len(info.Parts)) {
-			return nil, &Error{Code: "not-found", Message: fmt.Sprintf("%s has no part %d: it has %d, from 0", name, *p, len(info.Parts))}
+			return nil, &api.Error{Code: "not-found", Message: fmt.Sprintf("%s has no part %d: it has %d, from 0", name, *p, len(info.Parts))}
 		}
 		if err := good(info, want); err != nil {
 			return nil, err
@@ -71,13 +72,13 @@ func Attach(ctx context.Context, drv *cu.Driver, c *Client, name string, want Wa
 }
 
 // good returns an error if the keeper does not serve a wanted part.
-func good(info Info, want Want) error {
+func good(info api.Info, want Want) error {
 	for i, p := range info.Parts {
 		if want.takes(i) && p.State != state.OK {
-			no := &Error{Code: state.Code(p.State), Message: fmt.Sprintf("part %d of version %d of %s is %s (%s), and not served", i, info.Version, info.Name, p.State, p.Reason)}
+			no := &api.Error{Code: state.Code(p.State), Message: fmt.Sprintf("part %d of version %d of %s is %s (%s), and not served", i, info.Version, info.Name, p.State, p.Reason)}
 			if p.Writer != nil {
 				no.Message += fmt.Sprintf("; %s wrote it", p.Writer.Who)
-				no.Holders = []Holder{*p.Writer}
+				no.Holders = []api.Holder{*p.Writer}
 			}
 			return no
 		}
@@ -105,7 +106,7 @@ func demand(name string, has, want map[string]string) error {
 var errOther = errors.New("keeper: another version was committed meanwhile")
 
 // attachAll attaches to the parts of one version, or to none.
-func attachAll(ctx context.Context, drv *cu.Driver, c *Client, info Info, want Want) (all []*Attached, err error) {
+func attachAll(ctx context.Context, drv *cu.Driver, c *Client, info api.Info, want Want) (all []*Attached, err error) {
 	defer func() {
 		if err != nil {
 			for _, a := range all {
@@ -135,7 +136,7 @@ func attachAll(ctx context.Context, drv *cu.Driver, c *Client, info Info, want W
 	return all, nil
 }
 
-func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int, want Want) (*Attached, error) {
+func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info api.Info, i int, want Want) (*Attached, error) {
 	var devices []*cu.Device
 	if drv != nil {
 		devices = drv.Devices()
@@ -169,7 +170,7 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info Info, i int
 // whyRefused returns the keeper's reason to refuse a reader, which is only told that it is
 // refused. It returns err if there is no such reason now.
 func (c *Client) whyRefused(ctx context.Context, name string, part int, access cu.Access, err error) error {
-	var no *Error
+	var no *api.Error
 	_, why := c.conn().Query(ctx, protocol.Request{Op: protocol.OpLease, Name: name, Part: part, Access: access.String()})
 	if errors.As(why, &no) && no.Code != state.BadRequest { // BadRequest: this keeper does not know the operation
 		return errors.Join(no, err)

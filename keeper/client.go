@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 )
 
@@ -40,32 +41,32 @@ func (c *Client) conn() *protocol.Client {
 }
 
 // Status asks the keeper to describe itself.
-func (c *Client) Status(ctx context.Context) (Status, error) {
+func (c *Client) Status(ctx context.Context) (api.Status, error) {
 	a, err := c.conn().Query(ctx, protocol.Request{Op: protocol.OpStatus})
 	if err != nil {
-		return Status{}, err
+		return api.Status{}, err
 	}
 	if a.Status == nil {
-		return Status{}, protocol.ErrMalformed
+		return api.Status{}, protocol.ErrMalformed
 	}
 	return *a.Status, nil
 }
 
 // List returns what is kept under all names that this process may read.
-func (c *Client) List(ctx context.Context) ([]Info, error) {
+func (c *Client) List(ctx context.Context) ([]api.Info, error) {
 	a, err := c.conn().Query(ctx, protocol.Request{Op: protocol.OpList})
 	return a.Names, err
 }
 
-// Stat returns what is kept under a name. If there is no such name the error is an [*Error]
+// Stat returns what is kept under a name. If there is no such name the error is an [*api.Error]
 // with the code not-found.
-func (c *Client) Stat(ctx context.Context, name string) (Info, error) {
+func (c *Client) Stat(ctx context.Context, name string) (api.Info, error) {
 	a, err := c.conn().Query(ctx, protocol.Request{Op: protocol.OpStat, Name: name})
 	if err != nil {
-		return Info{}, err
+		return api.Info{}, err
 	}
 	if len(a.Names) != 1 {
-		return Info{}, protocol.ErrMalformed
+		return api.Info{}, protocol.ErrMalformed
 	}
 	return a.Names[0], nil
 }
@@ -77,7 +78,7 @@ func (c *Client) Remove(ctx context.Context, name string) error {
 }
 
 // RemoveVersion is Remove if that version is the current one; 0 is any. If another one is
-// current the error is an [*Error] with the code conflict.
+// current the error is an [*api.Error] with the code conflict.
 func (c *Client) RemoveVersion(ctx context.Context, name string, version uint64) error {
 	_, err := c.conn().Ask(ctx, protocol.Request{Op: protocol.OpRemove, Name: name, Version: version})
 	return err
@@ -126,6 +127,6 @@ func (c *Client) Yield(ctx context.Context) error {
 
 // Watch calls f with each event of a name, or of all names if that is "". It returns when ctx
 // is done, f returns false or the keeper has ended. Other requests of the Client wait that long.
-func (c *Client) Watch(ctx context.Context, name string, f func(Event) bool) error {
+func (c *Client) Watch(ctx context.Context, name string, f func(api.Event) bool) error {
 	return c.conn().Watch(ctx, name, f)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -127,15 +128,15 @@ func requireBytes(t testing.TB, a *Attached, fill byte) {
 	require.Equal(t, a.Data.Digest, ok(a.Digest(soon(t)))(t))
 }
 
-func stat(t testing.TB, c *Client, name string) Info {
+func stat(t testing.TB, c *Client, name string) api.Info {
 	t.Helper()
 	return ok(c.Stat(soon(t), name))(t)
 }
 
 // eventually waits until a name is as it should be.
-func eventually(t testing.TB, c *Client, name string, is func(Info) bool) Info {
+func eventually(t testing.TB, c *Client, name string, is func(api.Info) bool) api.Info {
 	t.Helper()
-	var info Info
+	var info api.Info
 	require.Eventually(t, func() bool {
 		info = stat(t, c, name)
 		return is(info)
@@ -146,7 +147,7 @@ func eventually(t testing.TB, c *Client, name string, is func(Info) bool) Info {
 // requireCode requires err to be a keeper's refusal with that code.
 func requireCode(t testing.TB, code string, err error) {
 	t.Helper()
-	var no *Error
+	var no *api.Error
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, code, string(no.Code), no.Message)
 }

@@ -16,7 +16,7 @@ type Use struct {
 	Current bool   // readers get it; else it is a retired one
 	Gone    bool   // the keeper has given it up: its holders alone may have it
 	Bytes   uint64 // of its parts on the device
-	Holders []Holder
+	Holders []api.Holder
 }
 
 // String describes the use for people: which processes have the memory, and how it
@@ -40,11 +40,11 @@ func (u Use) String() string {
 
 // Processes returns one holder of each process, in their order. Holders of other PID namespaces
 // have the pid 0; where the keeper cannot tell whether two of them are one process, they are two.
-func Processes(holders []Holder) []Holder { return api.Processes(holders) }
+func Processes(holders []api.Holder) []api.Holder { return api.Processes(holders) }
 
 // PIDs names the processes of holders for people, each once. Those of other PID namespaces, which
 // have no pid here, are counted.
-func PIDs(holders []Holder) string {
+func PIDs(holders []api.Holder) string {
 	var named []string
 	elsewhere := 0
 	for _, h := range Processes(holders) {
@@ -64,7 +64,7 @@ func PIDs(holders []Holder) string {
 }
 
 // UsesOf returns the versions of a name that take memory of a device.
-func UsesOf(n Info, dev cu.UUID) (all []Use) {
+func UsesOf(n api.Info, dev cu.UUID) (all []Use) {
 	device := dev.String()
 	now := Use{Name: n.Name, Version: n.Version, Current: true}
 	for _, p := range n.Parts {
@@ -89,7 +89,7 @@ func UsesOf(n Info, dev cu.UUID) (all []Use) {
 }
 
 // add adds a part and its holders, if the part is on the device.
-func (u *Use) add(device string, part int, of string, bytes uint64, holders []Holder) {
+func (u *Use) add(device string, part int, of string, bytes uint64, holders []api.Holder) {
 	if of != device {
 		return
 	}

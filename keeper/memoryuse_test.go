@@ -5,15 +5,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
 // Holders are processes: one with two parts counts once, and those without a pid here each.
 func TestPIDs(t *testing.T) {
-	h := func(pid int32, process uint64, part int) Holder {
-		return Holder{Who: state.Who{PID: pid, UID: 7}, Process: process, Part: part}
+	h := func(pid int32, process uint64, part int) api.Holder {
+		return api.Holder{Who: state.Who{PID: pid, UID: 7}, Process: process, Part: part}
 	}
-	for want, holders := range map[string][]Holder{
+	for want, holders := range map[string][]api.Holder{
 		"":             nil,
 		"PID 3, PID 4": {h(3, 1, 0), h(4, 2, 0), h(3, 1, 1), h(3, 9, 2)},
 		"PID 3, a process in another PID namespace": {h(3, 1, 0), h(0, 2, 0), h(0, 2, 1)},
@@ -21,7 +22,7 @@ func TestPIDs(t *testing.T) {
 	} {
 		require.Equal(t, want, PIDs(holders))
 	}
-	require.Len(t, Processes([]Holder{h(3, 1, 0), h(3, 1, 1), h(0, 5, 0), h(0, 5, 1), h(0, 6, 0)}), 3)
+	require.Len(t, Processes([]api.Holder{h(3, 1, 0), h(3, 1, 1), h(0, 5, 0), h(0, 5, 1), h(0, 6, 0)}), 3)
 }
 
 // A refusal names the three uses that have most, and counts the others.

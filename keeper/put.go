@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels/digest"
@@ -62,11 +63,11 @@ type Kept struct {
 // another version has been committed since, the error matches [ErrNewerVersion], and Kept says
 // which version this Put made.
 //
-// If a device is smaller than the parts for it, Put fails at once, with an [*Error] of code too-large.
-// If the device has no room, Put waits until ctx is done. Then the error is an [*Error] with the
+// If a device is smaller than the parts for it, Put fails at once, with an [*api.Error] of code too-large.
+// If the device has no room, Put waits until ctx is done. Then the error is an [*api.Error] with the
 // code no-room that names the processes with the memory. If the keeper dies meanwhile, Put waits for the
 // next one and goes on with it. A Put that fails leaves the version before it as it is, with three
-// exceptions. After an [*Error] with the code unknown the version may be committed later. If ctx ends
+// exceptions. After an [*api.Error] with the code unknown the version may be committed later. If ctx ends
 // while the last part is handed over, and no keeper says in time what has become of it, the version may
 // be committed, too. If all parts were handed over, but this process could not release their memory,
 // Kept says what has become of them, without Parts.
@@ -158,7 +159,7 @@ func checkRoom(name string, parts []Part) error {
 		}
 		total, err := part.Device.TotalMemory()
 		if err == nil && want[id] > total {
-			return &Error{Code: codeTooLarge, Message: fmt.Sprintf("%s wants %d bytes of device %s, which has %d: it can never fit; spread it over several devices, or put less", name, want[id], id, total)}
+			return &api.Error{Code: codeTooLarge, Message: fmt.Sprintf("%s wants %d bytes of device %s, which has %d: it can never fit; spread it over several devices, or put less", name, want[id], id, total)}
 		}
 	}
 	return nil
@@ -271,7 +272,7 @@ func (w *writer) write(ctx context.Context, b *protocol.Booking, part Part) (pro
 // hasCome asks whether the keeper has the part, after an error that may have kept its answer from
 // this process.
 func hasCome(b *protocol.Booking, err error) bool {
-	var no *Error
+	var no *api.Error
 	if errors.As(err, &no) { // the keeper has answered
 		return false
 	}
@@ -342,7 +343,7 @@ func (w *writer) room(ctx context.Context, part Part) (*vmm.Buffer, error) {
 func (w *writer) noRoom(part Part, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
-	no := &Error{Code: "no-room", Message: fmt.Sprintf("device %s has no room for %d bytes", part.Device.UUID(), part.Size)}
+	no := &api.Error{Code: "no-room", Message: fmt.Sprintf("device %s has no room for %d bytes", part.Device.UUID(), part.Size)}
 	names, listErr := w.client.List(ctx)
 	if listErr != nil {
 		names = nil // then the error names no process
@@ -380,13 +381,13 @@ func inTheWay(uses []Use) (text string) {
 }
 
 // others returns a name without what this Put is writing itself.
-func (w *writer) others(n Info) Info {
+func (w *writer) others(n api.Info) api.Info {
 	own := func(part int) bool { return slices.ContainsFunc(w.parts, func(p Part) bool { return p.Index == part }) }
 	n.Pending = slices.Clone(n.Pending)
 	for i := range n.Pending {
 		if t := &n.Pending[i]; n.Name == w.put.Name && t.Transaction == w.put.Transaction {
 			t.Devices = slices.DeleteFunc(slices.Clone(t.Devices), func(p state.PartOn) bool { return own(p.Part) })
-			t.Writers = slices.DeleteFunc(slices.Clone(t.Writers), func(h Holder) bool { return own(h.Part) })
+			t.Writers = slices.DeleteFunc(slices.Clone(t.Writers), func(h api.Holder) bool { return own(h.Part) })
 		}
 	}
 	return n
@@ -401,7 +402,7 @@ func (w *writer) again(ctx context.Context) error {
 			return errors.Join(context.Cause(ctx), err)
 		case <-time.After(pause):
 		}
-		var no *Error
+		var no *api.Error
 		if err = w.renew(ctx); err == nil || errors.As(err, &no) {
 			return err
 		}

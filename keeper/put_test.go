@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/vmm"
@@ -28,10 +29,10 @@ func TestPutAndAttach(t *testing.T) {
 	all := attach(t, c, dev, "llama")
 	require.Len(t, all, 1)
 	requireBytes(t, all[0], 7)
-	require.Equal(t, Data{Name: "llama", Version: 1, Parts: 1, Labels: map[string]string{"dtype": "F16"}, Digest: k.Digests[0], Table: p.Table}, all[0].Data)
+	require.Equal(t, api.Data{Name: "llama", Version: 1, Parts: 1, Labels: map[string]string{"dtype": "F16"}, Digest: k.Digests[0], Table: p.Table}, all[0].Data)
 	require.NoError(t, cutest.Context(t, dev).Synchronize(soon(t)))
 
-	info := eventually(t, c, "llama", func(i Info) bool { return len(i.Holders) == 1 })
+	info := eventually(t, c, "llama", func(i api.Info) bool { return len(i.Holders) == 1 })
 	require.Equal(t, "ok", info.State)
 	require.Equal(t, uint64(small), info.Bytes)
 	require.Equal(t, map[string]string{"dtype": "F16"}, info.Labels)
@@ -39,7 +40,7 @@ func TestPutAndAttach(t *testing.T) {
 	require.Equal(t, cu.ReadOnly, info.Holders[0].Access)
 	require.NotEmpty(t, info.Parts[0].WritableBy, "its writer lives")
 	letGoOf(t, all)
-	eventually(t, c, "llama", func(i Info) bool { return len(i.Holders) == 0 })
+	eventually(t, c, "llama", func(i api.Info) bool { return len(i.Holders) == 0 })
 
 	require.Equal(t, uint64(2), put(t, c, dev, "llama", 8).Version)
 	names := ok(c.List(soon(t)))(t)
@@ -112,7 +113,7 @@ func TestShareReadsAKeeper(t *testing.T) {
 	for att, err := range share.Follow(soon(t), c.socket, "a", dev, nil) {
 		require.NoError(t, err)
 		seen++
-		var d Data
+		var d api.Data
 		require.NoError(t, json.Unmarshal(att.Offer().Data, &d))
 		require.Equal(t, uint64(seen), d.Version)
 		requireBytes(t, &Attached{att, d}, byte(d.Version))

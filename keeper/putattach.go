@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 )
 
@@ -25,7 +26,7 @@ func (w *writer) keep(ctx context.Context, parts []Part, kept *Kept) (err error)
 			kept.Parts = nil
 		}
 	}()
-	info := Info{Name: w.put.Name, Version: kept.Version, Parts: make([]PartInfo, w.put.Parts)}
+	info := api.Info{Name: w.put.Name, Version: kept.Version, Parts: make([]api.PartInfo, w.put.Parts)}
 	for _, part := range parts {
 		a, err := attachPart(ctx, part.Device.Driver(), w.client, info, part.Index, Want{})
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -23,10 +24,10 @@ func TestPutAndKeep(t *testing.T) {
 		require.Equal(t, cu.ReadOnly, a.Buffer().Access())
 		require.Equal(t, k.Digests[i], a.Data.Digest)
 	}
-	info := eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 2 })
+	info := eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 2 })
 	require.Equal(t, cu.ReadOnly, info.Holders[0].Access)
 	letGoOf(t, k.Parts)
-	eventually(t, c, "x", func(i Info) bool { return len(i.Holders) == 0 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 0 })
 }
 
 // It waits for the writers of the other parts, and not longer than its context.

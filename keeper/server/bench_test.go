@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/wire"
-	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -62,7 +62,7 @@ func BenchmarkAuthorize(b *testing.B) {
 	for range 64 {
 		attach(b, c, dev, "many/n0000")
 	}
-	eventually(b, c, "many/n0000", func(i keeper.Info) bool { return len(i.Holders) == 64 })
+	eventually(b, c, "many/n0000", func(i api.Info) bool { return len(i.Holders) == 64 })
 	o := wire.Offer{Name: "many/n0000"}
 	peer := sock.Peer{UID: s.self().UID, GID: s.self().GID, PID: s.self().PID}
 	for b.Loop() {

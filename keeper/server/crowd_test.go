@@ -19,6 +19,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/share"
 )
@@ -125,7 +126,7 @@ func TestManyNamesAndReaders(t *testing.T) {
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
-	eventually(t, c, "many/n0001", func(i keeper.Info) bool { return len(i.Holders) == readers })
+	eventually(t, c, "many/n0001", func(i api.Info) bool { return len(i.Holders) == readers })
 	require.NoError(t, s.Close())
 	next := opened(t, s.opts)
 	require.Equal(t, names, next.Status().Names)
@@ -143,5 +144,5 @@ func TestManyNamesAndReaders(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, all[i].Close())
 	}
-	eventually(t, c, "many/n0001", func(i keeper.Info) bool { return len(i.Holders) == 0 })
+	eventually(t, c, "many/n0001", func(i api.Info) bool { return len(i.Holders) == 0 })
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -22,7 +23,7 @@ var ErrEnded = errors.New("keeper: it was asked to end, with its fd store")
 //
 // Without a keeper, End ends the fd store that one has left behind. Without a store, too, the error is
 // [sock.ErrNoListener].
-func End(ctx context.Context, socket string) (lost []Info, err error) {
+func End(ctx context.Context, socket string) (lost []api.Info, err error) {
 	var asked time.Time
 	for {
 		store, err := fdstore.Dial(ctx, socket+storeSuffix)

@@ -17,6 +17,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/kernels/digest"
@@ -193,7 +194,7 @@ func newJudge(dev *cu.Device) (*judge, error) {
 func (j *judge) close() error { return errors.Join(j.sum.Close(), j.ctx.Close()) }
 
 // check reads all of a part.
-func (j *judge) check(a *share.Attachment, d keeper.Data, fill byte) error {
+func (j *judge) check(a *share.Attachment, d api.Data, fill byte) error {
 	got := make([]byte, a.Size())
 	if err := cu.CopyToHost(j.ctx, got, a.Ptr()); err != nil {
 		return err
@@ -225,16 +226,16 @@ func letGoOf(t testing.TB, all []*keeper.Attached) {
 	}
 }
 
-func stat(t testing.TB, c *client, name string) keeper.Info {
+func stat(t testing.TB, c *client, name string) api.Info {
 	t.Helper()
 	info := ok(c.Stat(soon(t), name))(t)
 	return info
 }
 
 // eventually waits until a name is as it should be.
-func eventually(t testing.TB, c *client, name string, is func(keeper.Info) bool) keeper.Info {
+func eventually(t testing.TB, c *client, name string, is func(api.Info) bool) api.Info {
 	t.Helper()
-	var info keeper.Info
+	var info api.Info
 	require.Eventually(t, func() bool {
 		info = stat(t, c, name)
 		return is(info)
@@ -248,9 +249,9 @@ type lazily func() string
 func (f lazily) String() string { return f() }
 
 // requireCode requires err to be a keeper's refusal with that code.
-func requireCode(t testing.TB, code string, err error) *keeper.Error {
+func requireCode(t testing.TB, code string, err error) *api.Error {
 	t.Helper()
-	var no *keeper.Error
+	var no *api.Error
 	require.ErrorAs(t, err, &no)
 	require.Equal(t, code, string(no.Code), no.Message)
 	return no
@@ -270,7 +271,7 @@ func spread(drv *cu.Driver) (devs []*cu.Device) {
 }
 
 // dataOf returns the data of an attachment's offer.
-func dataOf(t testing.TB, a *share.Attachment) (d keeper.Data) {
+func dataOf(t testing.TB, a *share.Attachment) (d api.Data) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal(a.Offer().Data, &d))
 	return d

@@ -24,6 +24,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/testenv"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -171,7 +172,7 @@ func fillOf(stamp int64, part int) byte { return byte(stamp*8 + int64(part)) }
 
 // verify returns an error unless version, digest and bytes of a part belong together, and the
 // version is no older than what its writer knew before.
-func (x *trial) verify(a *share.Attachment, d keeper.Data, known uint64) error {
+func (x *trial) verify(a *share.Attachment, d api.Data, known uint64) error {
 	stamp, err := strconv.ParseInt(d.Labels["stamp"], 10, 64)
 	if err != nil {
 		return err
@@ -209,7 +210,7 @@ func (x *trial) read(name string) error {
 
 // mended returns nil for an error that a keeper's death causes, and that passes.
 func (x *trial) mended(err error) error {
-	var no *keeper.Error
+	var no *api.Error
 	switch {
 	case errors.Is(err, sock.ErrPeerLost), errors.Is(err, share.ErrWithdrawn), errors.Is(err, sock.ErrNoListener),
 		errors.As(err, &no) && no.Code == "not-found", errors.Is(err, share.ErrNotFound):
@@ -243,7 +244,7 @@ func (x *trial) hold(name string) error {
 	return errors.Join(err, att.Close())
 }
 
-func mustData(a *share.Attachment) (d keeper.Data) {
+func mustData(a *share.Attachment) (d api.Data) {
 	if err := json.Unmarshal(a.Offer().Data, &d); err != nil {
 		panic(err)
 	}

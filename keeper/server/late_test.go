@@ -14,6 +14,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
@@ -307,13 +308,13 @@ func TestLeaseOfADroppedVersion(t *testing.T) {
 	require.Empty(t, stat(t, c, "x").Retired)
 	close(dropped)
 	a := <-taken
-	info := eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Retired) == 1 })
+	info := eventually(t, c, "x", func(i api.Info) bool { return len(i.Retired) == 1 })
 	require.True(t, info.Retired[0].Gone)
 	require.Equal(t, uint64(1), info.Retired[0].Version)
 	require.Equal(t, uint64(small), info.Retired[0].Bytes)
 	require.Equal(t, int32(os.Getpid()), info.Retired[0].Holders[0].PID)
 	require.NoError(t, a.Close())
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Retired) == 0 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Retired) == 0 })
 }
 
 // A store that was killed does not answer again.

@@ -19,6 +19,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/broker"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -161,7 +162,7 @@ func TestFault87_WriterDies(t *testing.T) {
 		} else {
 			require.ErrorContains(t, err, "killed", step)
 		}
-		info := eventually(t, c, "shards", func(i keeper.Info) bool {
+		info := eventually(t, c, "shards", func(i api.Info) bool {
 			return len(i.Pending) == 0 && len(i.Parts[0].WritableBy) == boolInt(i.Version == 1)
 		})
 		require.Equal(t, version, info.Version, step)
@@ -395,7 +396,7 @@ func TestReadersComeBackOrAreForgotten(t *testing.T) {
 	s, c, dev := kept(t)
 	put(t, c, dev, "x", 1)
 	reader := attach(t, c, dev, "x")[0]
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 1 })
 	require.NoError(t, s.Close())
 	opts := options(s.opts.Socket)
 	opts.Grace = 2 * time.Second
@@ -405,9 +406,9 @@ func TestReadersComeBackOrAreForgotten(t *testing.T) {
 	require.True(t, info.Holders[0].Lost)
 	<-reader.Done()
 	resumed := ok(reader.Resume(soon(t)))(t)
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
 	require.NoError(t, resumed.Close())
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 0 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 0 })
 }
 
 // A booking is forgotten when its time is over, and when its writer has died.
@@ -422,7 +423,7 @@ func TestBookingsEnd(t *testing.T) {
 	opts := options(s.opts.Socket)
 	opts.Ticket = time.Second // looked at ten times a second
 	opened(t, opts)
-	eventually(t, c, "x", func(i keeper.Info) bool { return i.ReservedBytes == 0 })
+	eventually(t, c, "x", func(i api.Info) bool { return i.ReservedBytes == 0 })
 }
 
 // TestFault86_ReaderOfARetiredVersion: a reader has version 1 while version 2 is current, and
@@ -441,11 +442,11 @@ func TestFault86_ReaderOfARetiredVersion(t *testing.T) {
 		require.NoError(t, s.Close())
 		s = opened(t, opts)
 		<-reader.Done()
-		info := eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Retired) == 1 && i.Retired[0].Holders[0].Lost })
+		info := eventually(t, c, "x", func(i api.Info) bool { return len(i.Retired) == 1 && i.Retired[0].Holders[0].Lost })
 		require.Equal(t, uint64(1), info.Retired[0].Version)
 		next := ok(reader.Resume(soon(t)))(t)
 		reader = next
-		eventually(t, c, "x", func(i keeper.Info) bool {
+		eventually(t, c, "x", func(i api.Info) bool {
 			return len(i.Retired) == 1 && len(i.Retired[0].Holders) == 1 && !i.Retired[0].Holders[0].Lost
 		})
 		require.ErrorIs(t, errOf(share.Attach(soon(t), opts.Socket, "x", dev, nil)), share.ErrRefused, "x has parts now")
@@ -454,7 +455,7 @@ func TestFault86_ReaderOfARetiredVersion(t *testing.T) {
 	require.ErrorIs(t, errOf(other.Resume(soon(t))), share.ErrRefused, "its process has the lease that it had lost")
 	require.NoError(t, reader.Close())
 	require.NoError(t, other.Close())
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Retired) == 0 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Retired) == 0 })
 	awaitOffers(t, s, 2)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -45,7 +46,7 @@ func TestQuotaOfLeasesAtOnce(t *testing.T) {
 	work.Wait()
 	require.Len(t, got, most)
 	letGoOf(t, got)
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 0 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 0 })
 	letGoOf(t, attach(t, c, dev, "x"))
 }
 

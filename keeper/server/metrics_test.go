@@ -17,6 +17,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
@@ -144,7 +145,7 @@ func TestFenceWaits(t *testing.T) {
 	cmd.Stderr = os.Stderr
 	in := ok(cmd.StdinPipe())(t)
 	require.NoError(t, cmd.Start())
-	eventually(t, c, "a", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "a", func(i api.Info) bool { return len(i.Holders) == 1 })
 	require.NoError(t, c.Remove(soon(t), "a"))
 	require.Eventually(t, func() bool { return scraped(s)["gpufd_keeper_fences_awaited"] == "1" }, waitLong, waitStep)
 
@@ -197,15 +198,15 @@ func TestRevokedReaderComesBack(t *testing.T) {
 	_, c, dev := kept(t)
 	put(t, c, dev, "a", 1)
 	reader := attach(t, c, dev, "a")[0]
-	eventually(t, c, "a", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "a", func(i api.Info) bool { return len(i.Holders) == 1 })
 	require.NoError(t, errOf(c.Report(soon(t), "a", 1, 0, "quarantined", "")))
 	<-reader.Done()
-	eventually(t, c, "a", func(i keeper.Info) bool { return len(i.Holders) == 1 && i.Holders[0].Revoked })
+	eventually(t, c, "a", func(i api.Info) bool { return len(i.Holders) == 1 && i.Holders[0].Revoked })
 	require.NoError(t, errOf(c.Report(soon(t), "a", 1, 0, "ok", "")))
 	again := attach(t, c, dev, "a")
-	eventually(t, c, "a", func(i keeper.Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Revoked })
+	eventually(t, c, "a", func(i api.Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Revoked })
 	letGoOf(t, again)
-	eventually(t, c, "a", func(i keeper.Info) bool { return len(i.Holders) == 0 })
+	eventually(t, c, "a", func(i api.Info) bool { return len(i.Holders) == 0 })
 }
 
 // The address is served, and a keeper that cannot start leaves nothing: no store, no

@@ -8,29 +8,31 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
 )
 
 // ReadPolicy reads a policy from a file of JSON, whose form is in docs/keeper.md.
-func ReadPolicy(path string) (Policy, error) {
+func ReadPolicy(path string) (api.Policy, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return Policy{}, err
+		return api.Policy{}, err
 	}
 	p, err := state.ParsePolicy(text, uint32(os.Geteuid()))
 	if err != nil {
-		return Policy{}, fmt.Errorf("%s: %w", path, err)
+		return api.Policy{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return Policy(p), nil
+	return api.Policy(p), nil
 }
 
 // Options configure a keeper. Socket is required.
 type Options struct {
 	Socket  string        // where readers connect; that of writers and the fd store's lie beside it. Its directory is made, 0750, if it is missing
 	Store   []string      // the command that starts an fd store if there is none, with its path appended; without it, the keeper waits for a store
-	Policy  Policy        // without rules it admits this user alone
+	Policy  api.Policy    // without rules it admits this user alone
 	Mode    os.FileMode   // of the sockets; if 0, 0600, or 0666 where the policy names others
 	Peers   sock.Policy   // may connect beside those that the policy names
 	Ticket  time.Duration // the most that a writer may take between booking and delivering, an hour if 0
@@ -109,3 +111,6 @@ func RunStore(path string) error {
 		}
 	})
 }
+
+// ErrClosed says that a server has ended by [Server.Close]. It is [gpumem.ErrClosed].
+var ErrClosed = gpumem.ErrClosed

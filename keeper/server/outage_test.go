@@ -15,6 +15,7 @@ import (
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/testenv/leak"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -160,7 +161,7 @@ func TestFenceWithoutAStore(t *testing.T) {
 	in := ok(cmd.StdinPipe())(t)
 	defer in.Close()
 	require.NoError(t, cmd.Start())
-	eventually(t, c, "a", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "a", func(i api.Info) bool { return len(i.Holders) == 1 })
 	require.NoError(t, os.Remove(program))
 	hold(s)
 	require.NoError(t, unix.Kill(s.vault.pid(), unix.SIGKILL))
@@ -176,7 +177,7 @@ func TestFenceWithoutAStore(t *testing.T) {
 	require.Len(t, stat(t, c, "a").Holders, 1)
 	require.Less(t, strings.Count(lines.text(), "\n"), 8, "%s", lazily(lines.text))
 	require.NoError(t, os.Symlink(self, program))
-	eventually(t, c, "a", func(i keeper.Info) bool { return len(i.Holders) == 0 })
+	eventually(t, c, "a", func(i api.Info) bool { return len(i.Holders) == 0 })
 }
 
 // A process that attaches again and again is waited for once, and not when it has nothing.
@@ -185,9 +186,9 @@ func TestReaderThatComesAndGoes(t *testing.T) {
 	put(t, c, dev, "x", 1)
 	for range 20 {
 		one := ok(keeper.Attach(soon(t), dev.Driver(), c.Client, "x", keeper.Want{}))(t)
-		eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+		eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 1 })
 		letGoOf(t, one)
-		eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 0 })
+		eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 0 })
 		require.NoError(t, c.Remove(soon(t), "x"))
 		put(t, c, dev, "x", 1)
 	}

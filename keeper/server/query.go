@@ -11,7 +11,7 @@ import (
 )
 
 // Status describes the keeper.
-func (s *Server) Status() Status {
+func (s *Server) Status() api.Status {
 	if s.isZero() {
 		return api.Status{}
 	}

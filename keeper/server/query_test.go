@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
@@ -24,7 +25,7 @@ func TestRemove(t *testing.T) {
 	requireCode(t, "not-found", c.Remove(soon(t), "x"))
 	put(t, c, dev, "x", 1)
 	all := attach(t, c, dev, "x")
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 1 })
 	held := storeSets(s)
 	require.NoError(t, c.Remove(soon(t), "x"))
 	<-all[0].Done()
@@ -32,7 +33,7 @@ func TestRemove(t *testing.T) {
 	requireBytes(t, all[0], 1)
 	letGoOf(t, all)
 	require.ErrorIs(t, errOf(share.Attach(soon(t), s.opts.Socket, "x", dev, nil)), share.ErrRefused)
-	info := eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Retired) == 1 && i.Retired[0].Gone })
+	info := eventually(t, c, "x", func(i api.Info) bool { return len(i.Retired) == 1 && i.Retired[0].Gone })
 	require.Equal(t, "removed", info.State)
 	require.True(t, info.Retired[0].Holders[0].Revoked, "this process lives, and nobody knows what it has mapped")
 	require.Less(t, storeSets(s), held, "the store has given up the descriptors")
@@ -56,7 +57,7 @@ func TestReaderLeavesBeforeRemove(t *testing.T) {
 	put(t, c, dev, "x", 1)
 	deaf.Store(true)
 	att := ok(share.Attach(soon(t), s.opts.Socket, "x", dev, nil))(t)
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 1 })
 	require.NoError(t, att.Close())
 	require.NoError(t, c.Remove(soon(t), "x"))
 	require.Equal(t, "removed", stat(t, c, "x").State)
@@ -84,7 +85,7 @@ func TestRetiredVersionGoes(t *testing.T) {
 	requireBytes(t, all[0], 1)
 	<-all[0].Superseded()
 	letGoOf(t, all)
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Retired) == 0 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Retired) == 0 })
 	awaitOffers(t, s, 1)
 }
 
@@ -111,11 +112,11 @@ func TestDrain(t *testing.T) {
 func TestWatch(t *testing.T) {
 	s, c, dev := kept(t)
 	watcher := dialled(t, s.opts.Socket)
-	events := make(chan keeper.Event, 16)
+	events := make(chan api.Event, 16)
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(soon(t))
 	go func() {
-		ended <- watcher.Watch(ctx, "x", func(e keeper.Event) bool { events <- e; return e.Kind != "removed" })
+		ended <- watcher.Watch(ctx, "x", func(e api.Event) bool { events <- e; return e.Kind != "removed" })
 	}()
 	watching := func(n int) func() bool {
 		return func() bool {
@@ -137,7 +138,7 @@ func TestWatch(t *testing.T) {
 	}
 	require.NoError(t, <-ended)
 	require.NoError(t, errOf(watcher.Status(ctx)), "the client asks over another connection")
-	go func() { ended <- watcher.Watch(ctx, "", func(keeper.Event) bool { return true }) }()
+	go func() { ended <- watcher.Watch(ctx, "", func(api.Event) bool { return true }) }()
 	require.Eventually(t, watching(1), waitLong, waitStep)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
@@ -153,7 +154,7 @@ func TestFault89_BytesChangedBehindTheKeepersBack(t *testing.T) {
 	put(t, c, dev, "x", 1)
 	reader := attach(t, c, dev, "x")[0]
 	all := ok(keeper.Attach(soon(t), dev.Driver(), c.Client, "x", keeper.Want{Part: new(0), Access: cu.ReadWrite}))(t)
-	eventually(t, c, "x", func(i keeper.Info) bool { return len(i.Holders) == 2 })
+	eventually(t, c, "x", func(i api.Info) bool { return len(i.Holders) == 2 })
 	primary := ok(dev.PrimaryContext())(t)
 	require.NoError(t, cu.CopyToDevice(primary, all[0].Ptr()+1, []byte{0xff}))
 	require.NoError(t, primary.Close())
@@ -264,9 +265,9 @@ func TestQuotas(t *testing.T) {
 	require.NoError(t, errOf(c.Put(soon(t), keeper.Put{Name: "q-a"}, big)))
 
 	all := attach(t, c, dev, "q-a")
-	eventually(t, c, "q-a", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "q-a", func(i api.Info) bool { return len(i.Holders) == 1 })
 	require.ErrorIs(t, errOf(keeper.Attach(soon(t), dev.Driver(), c.Client, "q-a", keeper.Want{})), share.ErrRefused)
 	letGoOf(t, all)
-	eventually(t, c, "q-a", func(i keeper.Info) bool { return len(i.Holders) == 0 })
+	eventually(t, c, "q-a", func(i api.Info) bool { return len(i.Holders) == 0 })
 	attach(t, c, dev, "q-a")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/share"
@@ -103,7 +104,7 @@ func TestFault88_StoreIsStopped(t *testing.T) {
 	goOn()
 	lines.await(t, "answers again")
 	require.Eventually(t, func() bool { return probe(s) == "serving\n" }, waitLong, waitStep)
-	eventually(t, asks, "a", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, asks, "a", func(i api.Info) bool { return len(i.Holders) == 1 })
 	require.Eventually(t, func() bool { _, err := asks.Stat(soon(t), "b"); return err != nil }, waitLong, waitStep, "the change was made")
 	put(t, c, dev, "b", 3)
 	require.NoError(t, s.Close())
@@ -242,8 +243,8 @@ func TestQuotasAreLowered(t *testing.T) {
 	put(t, c, dev, "q-a", 1)
 	put(t, c, dev, "q-b", 2)
 	held := []*keeper.Attached{attach(t, c, dev, "q-a")[0], attach(t, c, dev, "q-b")[0]}
-	eventually(t, c, "q-a", func(i keeper.Info) bool { return len(i.Holders) == 1 })
-	eventually(t, c, "q-b", func(i keeper.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "q-a", func(i api.Info) bool { return len(i.Holders) == 1 })
+	eventually(t, c, "q-b", func(i api.Info) bool { return len(i.Holders) == 1 })
 	pending := ok(c.book(soon(t), keeper.Put{Name: "q-c", Parts: 1}, part(0, dev, 3), "tx"))(t)
 	me := uint32(os.Geteuid())
 	all := []state.Right{state.Read, state.Write, state.Remove}
@@ -254,10 +255,10 @@ func TestQuotasAreLowered(t *testing.T) {
 	}
 	for i, name := range []string{"q-a", "q-b"} {
 		again := ok(held[i].Resume(soon(t)))(t)
-		eventually(t, c, name, func(i keeper.Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
+		eventually(t, c, name, func(i api.Info) bool { return len(i.Holders) == 1 && !i.Holders[0].Lost })
 		require.ErrorIs(t, errOf(share.Attach(soon(t), c.socket, []string{"q-b", "q-a"}[i], dev, nil)), share.ErrRefused, "one lease is allowed")
 		require.NoError(t, again.Close())
-		eventually(t, c, name, func(i keeper.Info) bool { return len(i.Holders) == 0 })
+		eventually(t, c, name, func(i api.Info) bool { return len(i.Holders) == 0 })
 	}
 	for _, name := range []string{"q-a", "q-d"} {
 		_, err := c.Put(soon(t), keeper.Put{Name: name}, part(0, dev, 4))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/descriptor"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/keeper/internal/state"
@@ -103,7 +104,7 @@ func askToYield(ctx context.Context, opts Options) (yielded bool, err error) {
 }
 
 // canFollow returns nil if this process can read the manifest of the keeper that serves.
-func canFollow(ctx context.Context, c *protocol.Client, p Policy) error {
+func canFollow(ctx context.Context, c *protocol.Client, p api.Policy) error {
 	manifest, err := servedManifest(ctx, c)
 	if state.CodeOf(err) == state.BadRequest {
 		return nil // the keeper is older than this operation, and so is its manifest

@@ -15,7 +15,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/descriptor"
-	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/protocol"
 	"github.com/gpufd/gpufd/share"
@@ -113,7 +113,7 @@ func laterKeeper(ctx context.Context, l *sock.Listener, yielded *atomic.Bool) er
 		case protocol.OpYield:
 			yielded.Store(true)
 		}
-		err := protocol.Send(ctx, conn, protocol.Reply{Status: &keeper.Status{}}, files...)
+		err := protocol.Send(ctx, conn, protocol.Reply{Status: &api.Status{}}, files...)
 		if err := errors.Join(err, sock.CloseFiles(files)); err != nil {
 			return err
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/kernels"
 	"github.com/gpufd/gpufd/kernels/digest"
@@ -303,7 +304,7 @@ func calls(t *testing.T) map[string]call {
 		"keeper.Client.UndrainDevice": func(ctx context.Context) error { return kept.UndrainDevice(ctx, dev.UUID()) },
 		"keeper.Client.Report":        func(ctx context.Context) error { return result(kept.Report(ctx, "w", 1, 0, "ok", "none")) },
 		"keeper.Client.Yield":         kept.Yield,
-		"keeper.Client.Watch":         func(ctx context.Context) error { return kept.Watch(ctx, "w", func(keeper.Event) bool { return false }) },
+		"keeper.Client.Watch":         func(ctx context.Context) error { return kept.Watch(ctx, "w", func(api.Event) bool { return false }) },
 		"keeper.Client.Put":           func(ctx context.Context) error { return result(kept.Put(ctx, keeper.Put{Name: "x"}, part)) },
 
 		"vmm.NewWait":      func(ctx context.Context) error { return result(vmm.NewWait(ctx, dev, 16)) },

@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 func (p *program) drainCommand() *cobra.Command {
@@ -97,8 +98,8 @@ const drainPause = 100 * time.Millisecond
 
 // drained waits until no process has a name, and returns what is left of it. It does not wait
 // for processes that were told to release it and still run: nothing tells when they do.
-func (p *program) drained(ctx context.Context, k *keeper.Client, name string) (keeper.Info, error) {
-	var last []keeper.Holder
+func (p *program) drained(ctx context.Context, k *keeper.Client, name string) (api.Info, error) {
+	var last []api.Holder
 	for {
 		n, err := k.Stat(ctx, name)
 		switch {
@@ -107,7 +108,7 @@ func (p *program) drained(ctx context.Context, k *keeper.Client, name string) (k
 		case err != nil:
 			return n, err
 		}
-		if last = slices.DeleteFunc(holdersOf(n), func(h keeper.Holder) bool { return h.Revoked }); len(last) == 0 {
+		if last = slices.DeleteFunc(holdersOf(n), func(h api.Holder) bool { return h.Revoked }); len(last) == 0 {
 			return n, nil
 		}
 		pause(ctx)
@@ -115,8 +116,8 @@ func (p *program) drained(ctx context.Context, k *keeper.Client, name string) (k
 }
 
 // held returns the error of a wait that has timed out.
-func (p *program) held(what string, by []keeper.Holder) error {
-	return cli.Codef(cli.ExitPeer, "%w", &keeper.Error{Code: "draining", Message: fmt.Sprintf("%s is still held by %s after %s, and stays draining", what, cli.Count(len(keeper.Processes(by)), "process"), p.timeout), Holders: by})
+func (p *program) held(what string, by []api.Holder) error {
+	return cli.Codef(cli.ExitPeer, "%w", &api.Error{Code: "draining", Message: fmt.Sprintf("%s is still held by %s after %s, and stays draining", what, cli.Count(len(keeper.Processes(by)), "process"), p.timeout), Holders: by})
 }
 
 // pause waits until it is time to look again: more often towards the end of ctx, so that a process
@@ -133,7 +134,7 @@ func pause(ctx context.Context) {
 }
 
 // holdersOf returns the holders of the current version and of the retired ones.
-func holdersOf(n keeper.Info) []keeper.Holder {
+func holdersOf(n api.Info) []api.Holder {
 	all := slices.Clone(n.Holders)
 	for _, r := range n.Retired {
 		all = append(all, r.Holders...)
@@ -142,8 +143,8 @@ func holdersOf(n keeper.Info) []keeper.Holder {
 }
 
 // toldToLetGo returns the processes that may still have memory that the keeper has taken back.
-func toldToLetGo(n keeper.Info) []keeper.Holder {
-	return slices.DeleteFunc(holdersOf(n), func(h keeper.Holder) bool { return !h.Revoked })
+func toldToLetGo(n api.Info) []api.Holder {
+	return slices.DeleteFunc(holdersOf(n), func(h api.Holder) bool { return !h.Revoked })
 }
 
 // findDevice returns a device's UUID. It asks the driver if device is not one.
@@ -236,7 +237,7 @@ func isDrained(uses []keeper.Use, keep bool) bool {
 
 // stillThere returns the error of a device on which something is left.
 func (p *program) stillThere(dev cu.UUID, uses []keeper.Use) error {
-	no := &keeper.Error{Code: "draining", Message: fmt.Sprintf("device %s is still in use after %s, and stays draining", dev, p.timeout)}
+	no := &api.Error{Code: "draining", Message: fmt.Sprintf("device %s is still in use after %s, and stays draining", dev, p.timeout)}
 	for _, u := range uses {
 		no.Message += "; " + u.String()
 		no.Holders = append(no.Holders, u.Holders...)

@@ -16,6 +16,7 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/server"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -99,7 +100,7 @@ func (p *program) endKeeper(c *cobra.Command) error {
 }
 
 // lostFields are what was lost, for JSON.
-func lostFields(lost []keeper.Info) []app.Fields {
+func lostFields(lost []api.Info) []app.Fields {
 	all := []app.Fields{}
 	for _, n := range lost {
 		all = append(all, app.Fields{"name": n.Name, "version": n.Version, "bytes": bytesOf(n), "holders": len(keeper.Processes(holdersOf(n)))})
@@ -108,7 +109,7 @@ func lostFields(lost []keeper.Info) []app.Fields {
 }
 
 // bytesOf counts all versions of a name.
-func bytesOf(n keeper.Info) uint64 {
+func bytesOf(n api.Info) uint64 {
 	sum := n.Bytes + n.ReservedBytes
 	for _, r := range n.Retired {
 		sum += r.Bytes
@@ -117,7 +118,7 @@ func bytesOf(n keeper.Info) uint64 {
 }
 
 // lostName describes a name that was lost, for people.
-func lostName(n keeper.Info) string {
+func lostName(n api.Info) string {
 	text := fmt.Sprintf("%s, version %d: %s", n.Name, n.Version, cli.Human(n.Bytes))
 	for _, r := range n.Retired {
 		text += fmt.Sprintf(", and %s of version %d", cli.Human(r.Bytes), r.Version)

@@ -10,6 +10,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 func (p *program) lsCommand() *cobra.Command {
@@ -28,7 +29,7 @@ func (p *program) lsCommand() *cobra.Command {
 	}
 }
 
-func (p *program) list(names []keeper.Info) {
+func (p *program) list(names []api.Info) {
 	if p.json {
 		for _, n := range names {
 			p.object(n)

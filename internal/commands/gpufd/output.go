@@ -10,7 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
-	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -51,7 +51,7 @@ func (o *output) failure() error {
 
 // keeperCode returns the code of a keeper's error, or "".
 func keeperCode(err error) string {
-	if no := (*keeper.Error)(nil); errors.As(err, &no) {
+	if no := (*api.Error)(nil); errors.As(err, &no) {
 		return string(no.Code)
 	}
 	return ""
@@ -75,7 +75,7 @@ func exitCode(err error) int {
 // errorFields returns an error for JSON.
 func errorFields(err error, text string) app.Fields {
 	f := app.Fields{"message": text}
-	var no *keeper.Error
+	var no *api.Error
 	if errors.As(err, &no) {
 		f["code"] = no.Code
 		if len(no.Holders) > 0 {

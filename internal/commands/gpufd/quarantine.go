@@ -9,6 +9,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 type quarantineFlags struct {
@@ -53,7 +54,7 @@ func (p *program) quarantine(ctx context.Context, k *keeper.Client, name string,
 		return err
 	}
 	if f.part >= len(n.Parts) {
-		return &keeper.Error{Code: "not-found", Message: fmt.Sprintf("%s, version %d, has no part %d: it has %s", name, n.Version, f.part, cli.Count(len(n.Parts), "part"))}
+		return &api.Error{Code: "not-found", Message: fmt.Sprintf("%s, version %d, has no part %d: it has %s", name, n.Version, f.part, cli.Count(len(n.Parts), "part"))}
 	}
 	verdict, reason := "quarantined", f.reason
 	if f.undo {
@@ -69,7 +70,7 @@ func (p *program) quarantine(ctx context.Context, k *keeper.Client, name string,
 			return err
 		}
 		if !counted {
-			return &keeper.Error{Code: "denied", Message: "the keeper has noted it but goes on serving, because this user may not write or remove " + name}
+			return &api.Error{Code: "denied", Message: "the keeper has noted it but goes on serving, because this user may not write or remove " + name}
 		}
 		changed = append(changed, part.Part)
 	}

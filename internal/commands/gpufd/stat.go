@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 func (p *program) statCommand() *cobra.Command {
@@ -34,7 +35,7 @@ func (p *program) statCommand() *cobra.Command {
 }
 
 // describe prints everything about a name for people.
-func (p *program) describe(n keeper.Info) {
+func (p *program) describe(n api.Info) {
 	p.say("%s, version %d: %s, %s", n.Name, n.Version, n.State, cli.Human(n.Bytes))
 	if n.ReservedBytes > 0 {
 		p.say("  reserved by writers: %s", cli.Human(n.ReservedBytes))
@@ -72,7 +73,7 @@ func (p *program) describe(n keeper.Info) {
 }
 
 // processText names a process for people.
-func processText(h keeper.Holder) string {
+func processText(h api.Holder) string {
 	if h.PID != 0 {
 		return fmt.Sprintf("PID %d of uid %d", h.PID, h.UID)
 	}
@@ -83,7 +84,7 @@ func processText(h keeper.Holder) string {
 }
 
 // holder describes a process that has memory, for people.
-func holder(h keeper.Holder) string {
+func holder(h api.Holder) string {
 	text := fmt.Sprintf("%s, %s, part %d, since %s", processText(h), h.Access, h.Part, h.Since.Format(time.RFC3339))
 	switch {
 	case h.Fenced:

@@ -6,9 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/spf13/cobra"
-
-	"github.com/gpufd/gpufd/keeper"
 )
 
 func (p *program) watchCommand() *cobra.Command {
@@ -19,7 +18,7 @@ func (p *program) watchCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = k.Watch(c.Context(), strings.Join(args, ""), func(e keeper.Event) bool {
+			err = k.Watch(c.Context(), strings.Join(args, ""), func(e api.Event) bool {
 				if p.json {
 					p.object(e)
 				}
@@ -32,7 +31,7 @@ func (p *program) watchCommand() *cobra.Command {
 }
 
 // event describes an event for people.
-func event(e keeper.Event) string {
+func event(e api.Event) string {
 	text := e.Time.Format(time.RFC3339) + " " + e.Name + " " + e.Kind
 	if e.Version > 0 {
 		text += fmt.Sprintf(" version %d", e.Version)

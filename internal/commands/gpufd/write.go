@@ -14,6 +14,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/keeper"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -37,7 +38,7 @@ func (p *program) verify(ctx context.Context, k *keeper.Client, parts []*keeper.
 }
 
 // report tells the keeper that a part is damaged, and returns that as an error.
-func (p *program) report(ctx context.Context, k *keeper.Client, d keeper.Data, got string) error {
+func (p *program) report(ctx context.Context, k *keeper.Client, d api.Data, got string) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	why := fmt.Sprintf("its digest is %s, and was %s", got, d.Digest)
@@ -87,7 +88,7 @@ func (p *program) write(ctx context.Context, parts []*keeper.Attached, f getFlag
 }
 
 // tableOf reads a part's table; memory of another writer holds bytes.
-func tableOf(d keeper.Data) (t table, err error) {
+func tableOf(d api.Data) (t table, err error) {
 	if len(d.Table) == 0 {
 		return table{Format: formatBytes}, nil
 	}

@@ -104,7 +104,7 @@ func (c *Client) take(ctx context.Context) (back func(), err error) {
 	}
 }
 
-// Ask sends a request and returns the answer. The error is the keeper's [*Error], or that of
+// Ask sends a request and returns the answer. The error is the keeper's [*api.Error], or that of
 // the connection.
 func (c *Client) Ask(ctx context.Context, r Request, files ...*os.File) (Reply, error) {
 	back, err := c.take(ctx)
