@@ -24,7 +24,7 @@ type Slot struct {
 // Errors: [ErrClosed]; [ErrNoOffer]; [ErrStalled]; what ended ctx.
 func (w *Writer) Acquire(ctx context.Context) (Slot, error) {
 	if w.isZero() {
-		return Slot{}, ErrClosed
+		return Slot{}, errClosed
 	}
 	if err := plain.ContextErr(ctx); err != nil {
 		return Slot{}, err
@@ -58,7 +58,7 @@ func (w *Writer) Acquire(ctx context.Context) (Slot, error) {
 // isOpen is nil while the writer can give frames. The zero Writer never could.
 func (w *Writer) isOpen() error {
 	if w.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -106,7 +106,7 @@ func TestWriterDoneByClose(t *testing.T) {
 	w := newWriter(t, ctx, listen(t), 2, 64)
 	require.NoError(t, w.Close())
 	<-w.Done()
-	require.Equal(t, ErrClosed, w.Err())
+	require.ErrorIs(t, w.Err(), ErrClosed)
 }
 
 // A body of Follow that panics leaves no reader: the suite's leak check is this test's.

@@ -88,7 +88,7 @@ func (r *Reader) noteStall(d time.Duration) {
 // isOpen is nil while the reader is. The zero Reader never was.
 func (r *Reader) isOpen() error {
 	if r.isZero() || r.leaving.begun.Load() {
-		return ErrClosed
+		return errClosed
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func (r *Reader) keep(f *Frame, number uint64) error {
 // released before, has not come yet, or is to be released by a stream; [ErrClosed].
 func (r *Reader) Release(f Frame) error {
 	if r.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -304,7 +304,7 @@ func (r *Reader) gaveBack(f *Frame) {
 // that it may have.
 func (r *Reader) Whole(f Frame) error {
 	if r.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()

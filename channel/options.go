@@ -1,9 +1,11 @@
 package channel
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -45,8 +47,8 @@ func WithReaders(n int) WriterOption { return func(o *writerOptions) { o.readers
 // not close the writer: Close waits for f.
 func OnGone(f func(Gone)) WriterOption { return func(o *writerOptions) { o.onDrop = f } }
 
-// WithOffer sets the options of the offer of the channel's memory. The writer itself sets
-// CursorSize, OnCursors and Synchronized.
+// WithOffer sets the options of the offer of the channel's memory. Access, Pending, Fence, CursorSize and
+// OnCursors are the channel's own, and so is Synchronized.
 func WithOffer(opts share.OfferOptions) WriterOption {
 	return func(o *writerOptions) { o.offer = opts }
 }
@@ -63,6 +65,8 @@ func newWriterOptions(opts []WriterOption) (*writerOptions, error) {
 		return nil, fmt.Errorf("channel: a reader may stall the writer for %s: want 0, which is no bound, or more", o.stall)
 	case o.readers < 1 || o.readers > MaxReaders:
 		return nil, fmt.Errorf("channel: WithReaders(%d): want 1 to %d", o.readers, MaxReaders)
+	case o.offer.Access > cu.ReadOnly || o.offer.Pending || o.offer.Fence != 0 || o.offer.CursorSize != 0:
+		return nil, errors.New("channel: WithOffer with Access, Pending, Fence or CursorSize: these are the channel's own")
 	case o.onDrop == nil:
 		return nil, fmt.Errorf("channel: OnGone without a function (nil)")
 	}

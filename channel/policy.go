@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A Policy says what happens to a reader that is slower than the writer.
@@ -61,6 +62,8 @@ const (
 var (
 	// ErrClosed says that this side was closed. It is [gpumem.ErrClosed].
 	ErrClosed = gpumem.ErrClosed
+
+	errClosed = plain.ErrorOf("channel: this side was closed", ErrClosed)
 	// ErrEnded says that the writer has ended in order and this reader has taken all frames.
 	ErrEnded = errors.New("channel: the writer has ended")
 	// ErrLost matches every [*WriterLostError].

@@ -53,7 +53,7 @@ var started = func() (s struct {
 // acquire it or to publish earlier frames; [ErrNoOffer]; [ErrClosed].
 func (w *Writer) Publish(s Slot, m Meta) error {
 	if w.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	w.turn.Lock()
 	defer w.turn.Unlock()

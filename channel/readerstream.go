@@ -24,7 +24,7 @@ import (
 // gone; [ErrCursor] if the writer wrote nonsense; [ErrClosed]; those of [cu.Stream.BatchMemOps].
 func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 	if r.isZero() {
-		return Frame{}, ErrClosed
+		return Frame{}, errClosed
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -81,7 +81,7 @@ func (r *Reader) checkTold() error {
 // Errors: those of [Reader.NextOn], but for the writer's end; [ErrOrder] as [Reader.Release].
 func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
 	if r.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -109,7 +109,7 @@ func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
 // be whole.
 func (r *Reader) Check(f Frame) error {
 	if r.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -123,7 +123,7 @@ func (r *Reader) Check(f Frame) error {
 		select {
 		case <-r.done: // and lost is set, but by Close
 		case <-r.leaving.closed: // which waits for this
-			return ErrClosed
+			return errClosed
 		}
 	}
 	if r.streams {

@@ -102,6 +102,14 @@ func TestRefusals(t *testing.T) {
 		func() error { _, err := NewWriter(soon(t), nil, srv, "x", 2, 64); return err },
 		func() error { _, err := NewWriter(soon(t), ctx, nil, "x", 2, 64); return err },
 		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 2, 64, WithReaders(65)); return err },
+		func() error {
+			_, err := NewWriter(soon(t), ctx, srv, "x", 2, 64, WithOffer(share.OfferOptions{Pending: true}))
+			return err
+		},
+		func() error {
+			_, err := NewWriter(soon(t), ctx, srv, "x", 2, 64, WithOffer(share.OfferOptions{Access: cu.ReadWrite}))
+			return err
+		},
 		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 2, 64, WithDropAfter(-1)); return err },
 		func() error { _, err := Open(soon(t), srv.Path(), "x", nil); return err },
 		func() error { _, err := Open(soon(t), srv.Path(), "x", ctx, WithPolicy(9)); return err },

@@ -150,7 +150,7 @@ func (w *Writer) Done() <-chan struct{} {
 // Err returns nil before Done is closed, and then why: [ErrNoOffer] with the reason, or [ErrClosed].
 func (w *Writer) Err() error {
 	if w.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -160,7 +160,7 @@ func (w *Writer) Err() error {
 // over says why no frame can be given any more, or nil. It runs with mu held.
 func (w *Writer) over() error {
 	if w.closed {
-		return ErrClosed
+		return errClosed
 	}
 	return w.why
 }
@@ -218,7 +218,7 @@ func (w *Writer) Stats() WriterStats {
 // AwaitReaders waits until n readers have joined. Errors: [ErrClosed]; [ErrNoOffer]; what ended ctx.
 func (w *Writer) AwaitReaders(ctx context.Context, n int) error {
 	if w.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
@@ -255,7 +255,7 @@ func (w *Writer) welcome(l *share.Lease, f *os.File) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		return ErrClosed
+		return errClosed
 	}
 	c, err := openCursor(w.ctx, f, w.cursorSize())
 	if err != nil {

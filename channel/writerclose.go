@@ -21,7 +21,7 @@ func (w *Writer) Close() error {
 	}
 	w.mu.Lock()
 	w.closed = true
-	w.end(ErrClosed)
+	w.end(errClosed)
 	w.closing.Store(true)
 	for _, m := range w.readers {
 		m.ring(offWriterBell)

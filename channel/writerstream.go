@@ -23,7 +23,7 @@ const maxBatch = 255
 // [ErrNoOffer]; [ErrClosed]; those of [cu.Stream.BatchMemOps].
 func (w *Writer) AcquireOn(s *cu.Stream) (Slot, error) {
 	if w.isZero() {
-		return Slot{}, ErrClosed
+		return Slot{}, errClosed
 	}
 	w.turn.Lock()
 	defer w.turn.Unlock()
@@ -101,7 +101,7 @@ func (w *Writer) streamed(call string, s *cu.Stream) error {
 // acquired. With an error the frame is not published.
 func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
 	if w.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	w.turn.Lock()
 	defer w.turn.Unlock()

@@ -38,8 +38,7 @@ const Stride = 128
 // writes a number there that frees all its streams (D20b), and the slot must not be used
 // again. The producer fills the buffer with zeros before it offers it, because new memory
 // may hold anything (D9); counting begins with 1. Offer it before streams wait, or with
-// Synchronized (share.OfferOptions): else share.Server.Offer waits for those streams, and consumers
-// wait for the offer.
+// Synchronized: else the offer waits for those streams, and its consumers wait for it.
 //
 // A stream that reaches a signal or wait whose memory is gone loses all contexts of the
 // process. So the counter keeps the memory until all of them are done: Close of the buffer,

@@ -79,7 +79,7 @@ func (a *Attachment) run() {
 	}
 	switch a.reason = t.reason; {
 	case a.open.Err() != nil && !a.isOver(t): // while there was no lease
-		a.reason = ErrClosed
+		a.reason = errClosed
 	case errors.Is(why, ErrStale):
 		a.reason = ErrSuperseded
 	case why != nil && a.more.Err() == nil:
@@ -109,7 +109,7 @@ func (a *Attachment) Size() uint64 {
 	return a.memory.Size()
 }
 
-// Access returns what the device may do with the memory here: what [OfferOptions].Access asked
+// Access returns what the device may do with the memory here: what [AttachOptions].Access asked
 // for, but always [cu.ReadWrite] for legacy memory.
 func (a *Attachment) Access() cu.Access {
 	if a.isZero() {
@@ -128,7 +128,7 @@ func (a *Attachment) Device() *cu.Device {
 	return a.memory.Device()
 }
 
-// Buffer returns the memory, or nil for legacy memory ([Offer.Handle]), which a consumer
+// Buffer returns the memory, or nil for legacy memory ([OfferInfo].Legacy), which a consumer
 // gets only if it asks for that ([AttachOptions].Legacy). It belongs to the attachment and ends
 // with it, though not before a hold on it ([vmm.Buffer.Hold]).
 func (a *Attachment) Buffer() *vmm.Buffer {
@@ -172,7 +172,7 @@ func (a *Attachment) Context() context.Context {
 // ended is the Context of a zero Attachment.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(ErrClosed)
+	cancel(errClosed)
 	return ctx
 }()
 
@@ -195,7 +195,7 @@ func (a *Attachment) Superseded() <-chan struct{} {
 // without a farewell; [ErrClosed] after Close; or what was wrong with the producer's records.
 func (a *Attachment) Err() error {
 	if a.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	select {
 	case <-a.done:
@@ -229,7 +229,7 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 		return err
 	}
 	if a.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	t := a.judge()
 	m := wire.Verdict{OK: fault == nil}

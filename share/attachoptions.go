@@ -44,8 +44,9 @@ type AttachOptions struct {
 
 	// Legacy takes legacy memory, too ([Legacy]); without, it is refused ([ErrHandle]). It has no
 	// [Attachment.Buffer], can always be written, and is gone when its producer frees it. A producer
-	// sends a legacy handle only to a consumer that takes such.
-	Legacy bool
+	// sends a legacy handle only to a consumer that takes such. LegacyOnly takes nothing else, for a
+	// device without virtual memory management.
+	Legacy, LegacyOnly bool
 
 	// Reservation is where the memory is mapped: at its beginning. The caller keeps it, and closes it
 	// after the attachment. If the memory is larger, the error is [vmm.ErrCapacity]. Attachments in the
@@ -171,7 +172,7 @@ func newAttachOptions(opts *AttachOptions) (*attachOptions, error) {
 	if o.Access == 0 {
 		o.Access = cu.ReadOnly
 	}
-	o.AnyDevice = o.AnyDevice || o.PeerAccess
+	o.AnyDevice, o.Legacy = o.AnyDevice || o.PeerAccess, o.Legacy || o.LegacyOnly
 	switch {
 	case o.Reoffer && o.Legacy:
 		return nil, fmt.Errorf("%w: both Reoffer and Legacy: legacy memory cannot be offered on", ErrHandle)
@@ -213,6 +214,8 @@ func (o *attachOptions) suits(m wire.Offer, name string) error {
 		return fmt.Errorf("%w: %q was offered where %q was asked for", serve.ErrUnexpected, m.Name, name)
 	case m.Legacy != nil && !o.Legacy:
 		return fmt.Errorf("%w: %q is legacy memory, which this side does not take", ErrHandle, m.Name)
+	case m.Legacy == nil && o.LegacyOnly:
+		return fmt.Errorf("%w: %q is offered by descriptors, and this side takes legacy memory alone", ErrHandle, m.Name)
 	case o.NewerThan != 0 && generation <= o.NewerThan:
 		return fmt.Errorf("%w: %q is of generation %d, and one above %d was asked for", ErrStale, m.Name, generation, o.NewerThan)
 	}

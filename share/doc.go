@@ -3,9 +3,9 @@
 // a Unix socket, and the connection is the lease.
 //
 //	srv, err := share.Listen(path)                       // 0600, in a directory of yours
-//	offer, err := srv.Offer("weights", buf)              // read-only, until it is closed
+//	offer, err := srv.Offer("weights", buf, nil)             // read-only, until it is closed
 //
-//	att, err := share.Attach(ctx, path, "weights", dev)  // in another process
+//	att, err := share.Attach(ctx, path, "weights", dev, nil)  // in another process
 //	defer att.Close()
 //	use(att.Ptr())
 //
@@ -29,7 +29,7 @@
 // side a few bytes.
 //
 // A successor can take memory over from a producer that is about to end, without loading
-// it again: it attaches [AttachOptions].Reoffer and offers the buffer of its [Attachment]. With
+// it again: it attaches with Reoffer ([AttachOptions]) and offers the buffer of its [Attachment]. With
 // [Server.HandOver] and [TakeOver] it gets the socket as well, and no consumer is refused.
 //
 // # Lease

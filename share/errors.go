@@ -3,6 +3,7 @@ package share
 import (
 	"errors"
 
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/vmm"
@@ -65,6 +66,10 @@ var (
 	ErrNoPeer = errors.New("share: no peer access")
 	// ErrClosed says that the server or attachment was closed. It is [gpumem.ErrClosed].
 	ErrClosed = serve.ErrClosed
+
+	// errClosed says that the attachment was, and errNoOffer that an offer is nil or zero.
+	errClosed  = plain.ErrorOf("share: the attachment was closed", ErrClosed)
+	errNoOffer = plain.ErrorOf("share: no offer, or an offer that is over", ErrClosed)
 )
 
 // ErrInUse says that memory cannot be freed because it is offered, or held, as by a counter

@@ -57,6 +57,9 @@ import (
 // that the body does not want again, the producer says when there is newer (Wait); an
 // older producer is asked again and again.
 func Follow(ctx context.Context, path, name string, dev *cu.Device, opts *AttachOptions) iter.Seq2[*Attachment, error] {
+	if opts != nil {
+		opts = new(*opts)
+	}
 	return func(yield func(*Attachment, error) bool) {
 		f := &following{path: path, name: name, dev: dev, opts: opts}
 		defer f.closeLent()
@@ -72,7 +75,7 @@ type following struct {
 	dev        *cu.Device
 	opts       *AttachOptions
 	known      uint64 // the generation that the body does not want again, or 0
-	lent       []lent // what the body has, WithOverlap
+	lent       []lent // what the body has, with Overlap
 }
 
 // run gives the body one attachment after the other. more says whether the body wants the error.
@@ -156,7 +159,7 @@ type teller struct {
 }
 
 // errNoAnswer is why a wait goes on before a first try has failed.
-var errNoAnswer = errors.New("share: the producer has not answered yet, or has not made the offer that it expects to make")
+var errNoAnswer = errors.New("share: the producer has not answered yet, or has not given its offer memory yet")
 
 func newTeller(say func(error)) *teller {
 	t := &teller{say: say, why: errNoAnswer}

@@ -63,7 +63,7 @@ func (a *Attachment) follow(t *leaseConn) {
 	case cause != nil:
 		t.reason = *cause
 	case t.ctx.Err() != nil:
-		t.reason = ErrClosed
+		t.reason = errClosed
 	}
 	t.reason = t.fence.Lost(t.transport, t.says, t.reason)
 	t.fence.Released = t.transport.Left || serve.IsEnded(t.reason)

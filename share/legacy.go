@@ -15,6 +15,9 @@ import (
 	"github.com/gpufd/gpufd/vmm"
 )
 
+// errMemoryClosed says that legacy memory is nil, or was closed.
+var errMemoryClosed = plain.ErrorOf("share: the legacy memory was closed", ErrClosed)
+
 // legacyUnit is what allocations are rounded up to. Smaller ones share 2 MiB with others
 // of the process, which a consumer would get as well.
 const legacyUnit = 2 << 20
@@ -192,12 +195,12 @@ type legacySource struct {
 func (l legacySource) Lend(o *serve.Offering) (serve.Loan, error) {
 	m := l.m
 	if m.isZero() {
-		return serve.Loan{}, ErrClosed
+		return serve.Loan{}, errMemoryClosed
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return serve.Loan{}, ErrClosed
+		return serve.Loan{}, errMemoryClosed
 	}
 	if err := l.Vouch(); err != nil {
 		return serve.Loan{}, err
@@ -216,7 +219,7 @@ func (l legacySource) Identity() any { return nil }
 
 func (l legacySource) Synchronize(ctx context.Context) error { return l.m.ctx.Synchronize(ctx) }
 
-// vouch fails if the memory was freed by others, even if other memory is at its address
+// Vouch fails if the memory was freed by others, even if other memory is at its address
 // by now.
 func (l legacySource) Vouch() error {
 	id, err := l.m.allocation()

@@ -64,7 +64,7 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 	return vmm.Import(dev, m.Memory, a.files, opts...)
 }
 
-// peers lets the device that was asked for use memory of dev, if WithPeerAccess is set and
+// peers lets the device that was asked for use memory of dev, if PeerAccess is set and
 // dev is another device.
 func (a *attaching) peers(dev *cu.Device) ([]vmm.ImportOption, error) {
 	if !a.opts.PeerAccess || dev.UUID() == a.dev.UUID() {

@@ -38,8 +38,8 @@ type Listing struct {
 }
 
 // List asks the producer that listens at path what it offers. It returns the offers as of
-// one instant, sorted by name, with those that are pending, but without those that are only
-// expected. If the producer has an Authorize function, offers that this process may not read are
+// one instant, sorted by name, with those that are pending, but without those that have
+// no memory yet. If the producer has an Authorize function, offers that this process may not read are
 // left out. List attaches to nothing and needs no driver. It takes no longer than one step.
 //
 // Errors: [sock.ErrNoListener] and the others of [sock.Dial]; [sock.ErrNotAdmitted] for a

@@ -72,11 +72,13 @@ func (o *Offer) offering() *serve.Offering {
 //
 // [ListenOptions].Authorize decides about each offer anew. The errors are those of [Server.Offer]; if the
 // name belongs to another pending offer, whose descriptors consumers have, the error is
-// [ErrNameTaken]. After an error this offer goes on. It need not be the one that has the name now. Of two
-// offers that are not pending, the later one has the name in the end, whichever is ready first.
+// [ErrNameTaken]. After an error this offer goes on, unless another has superseded it. It need not be the one
+// that has the name now. Of two offers that are not pending, the later one has the name in the end,
+// whichever is ready first: the earlier one is superseded at once, which is [ErrSuperseded] if Supersede
+// has not returned yet.
 func (o *Offer) Supersede(src Source, opts *OfferOptions) (*Offer, error) {
 	if o.offering() == nil {
-		return nil, ErrClosed
+		return nil, errNoOffer
 	}
 	terms, err := opts.served(true)
 	if err != nil {
@@ -87,11 +89,11 @@ func (o *Offer) Supersede(src Source, opts *OfferOptions) (*Offer, error) {
 
 // Provide gives a pending offer that was made without memory its memory. It exports that
 // (cuMemExportToShareableHandle, 600 to 900 µs for a buffer of one chunk), and sends the descriptors
-// to the consumers that wait or come from now on. The errors are those of [Server.Offer]; the offer
-// is over then.
+// to the consumers that wait or come from now on. The errors are those of [Server.Offer]. If the memory
+// could not be offered, the offer is over; after a call that does not apply it goes on.
 func (o *Offer) Provide(src Source) error {
 	if o.offering() == nil {
-		return ErrClosed
+		return errNoOffer
 	}
 	source, err := o.server.source(src)
 	if err != nil {
@@ -124,11 +126,11 @@ func (o *Offer) Done() <-chan struct{} { return o.offering().Done() }
 // Err returns nil before Done, and then why the offer is over: nil if it was closed, its consumers
 // have left, or another one has superseded it; [ErrNoConsumer]; [ErrClosed] if the server was
 // closed; what has failed, such as the wait for work, the socket, or the fence of [OfferOptions].Fence
-// (a [*fence.Error]); or a [ErrStillOpen].
+// (a [*fence.Error]); or [ErrStillOpen].
 func (o *Offer) Err() error { return o.offering().Err() }
 
 // Close ends the offer. Consumers that are still attached are told ([ErrWithdrawn], or
 // [ErrSuperseded]) and disconnected; they keep what they have mapped. Close waits for the leases to
 // end, and for the fence of [OfferOptions].Fence, so functions of [OfferOptions].OnEvent and [OfferOptions].OnLease must not call it.
-// It may be called again and on nil. The only errors are a [ErrStillOpen] and a [*fence.Error].
+// It may be called again and on nil. The only errors are [ErrStillOpen] and a [*fence.Error].
 func (o *Offer) Close() error { return o.offering().Close() }

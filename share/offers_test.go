@@ -160,3 +160,55 @@ func TestPublishAndEnd(t *testing.T) {
 		require.NoError(t, <-ended)
 	}
 }
+
+// A pending offer that waits for what may write its memory hears in the end that it may still be written,
+// also if nobody asked just then.
+func TestPublishHearsOfWritersAfterATry(t *testing.T) {
+	_, ctx, srv := listening(t)
+	buf := newBuffer(t, ctx, 1)
+	before := ok(srv.Offer("data", buf, &OfferOptions{Access: cu.ReadWrite, Fence: fence.Released, FenceTimeout: 2 * brief, Synchronized: true}))(t)
+	c := leaver(t, srv, "")
+	o := ok(srv.Offer("next", buf, &OfferOptions{Pending: true}))(t)
+	c.stop(t)
+	ended := make(chan error, 1)
+	go func() { ended <- before.Close() }()
+	require.Eventually(t, func() bool { return !offered(srv, "data") }, 10*time.Second, time.Millisecond)
+	require.ErrorIs(t, o.Publish(briefly(t)), context.DeadlineExceeded)
+	var who *fence.Error
+	require.ErrorAs(t, <-ended, &who)
+	require.ErrorAs(t, o.Publish(soon(t)), &who, "both have the same error")
+	require.ErrorAs(t, awaitOver(t, o), &who)
+}
+
+// Options are copied: what the caller does with them afterwards is nobody's business.
+func TestOptionsAreCopied(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	memory, files := kept(t, ctx, 5, 1)
+	told := make(chan Event, 16)
+	opts := &OfferOptions{OnEvent: func(e Event) { told <- e }, OnLease: func(*Lease) {}}
+	o := ok(srv.Offer("data", Descriptors{memory, files}, opts))(t)
+	*opts = OfferOptions{}
+	clear(files)
+	require.NoError(t, attached(t, srv, "data", dev).Close())
+	require.Equal(t, Connected, (<-told).Kind)
+	require.NoError(t, o.Close())
+}
+
+// Legacy memory cannot be offered for reading alone, and is not by accident.
+func TestLegacyIsNotOfferedReadOnly(t *testing.T) {
+	_, ctx, srv := listening(t)
+	require.ErrorContains(t, errOf(srv.Offer("data", newLegacy(t, ctx, 1), &OfferOptions{Access: cu.ReadOnly})), "read-only")
+}
+
+// A lease that is revoked while its consumer hangs is over when the fence's time is.
+func TestRevokedWriterThatHangs(t *testing.T) {
+	_, ctx, srv := listening(t)
+	onLease, begun := leases()
+	o := ok(srv.Offer("data", newBuffer(t, ctx, 1), &OfferOptions{Access: cu.ReadWrite, Fence: fence.Released, FenceTimeout: brief, OnLease: onLease}))(t)
+	c := leaver(t, srv, "")
+	l := next(t, begun)
+	c.stop(t)
+	l.Revoke("")
+	require.ErrorIs(t, awaitEnd(t, srv, l), ErrRevoked)
+	require.Error(t, o.Close())
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -13,7 +14,8 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// Options of which nothing is set, or that are nil, are the defaults.
+// A nil or zero options struct means the defaults. Options are copied: changing them after the call
+// changes nothing.
 
 // ListenOptions are those of [Listen] and [TakeOver].
 type ListenOptions struct {
@@ -86,6 +88,7 @@ func (o *ListenOptions) options() (*serve.Options, error) {
 	if o == nil {
 		return all, nil
 	}
+	o = new(*o)
 	if o.MaxConnections < 0 || o.MaxConnectionsPerPeer < 0 {
 		return nil, fmt.Errorf("share: %d connections, %d of a process: want 0, which is the default, or more", o.MaxConnections, o.MaxConnectionsPerPeer)
 	}
@@ -118,7 +121,7 @@ func setPeer(o *serve.PeerOptions, timeout time.Duration, policy sock.Policy, te
 	if timeout > 0 {
 		o.Timeout = timeout
 	}
-	if o.Policy = policy; test != nil {
+	if o.Policy = (sock.Policy{UIDs: slices.Clone(policy.UIDs), GIDs: slices.Clone(policy.GIDs)}); test != nil {
 		test(o)
 	}
 	return nil
@@ -126,8 +129,8 @@ func setPeer(o *serve.PeerOptions, timeout time.Duration, policy sock.Policy, te
 
 // OfferOptions are those of [Server.Offer] and [Offer.Supersede].
 type OfferOptions struct {
-	// Access is the most that consumers may ask for; 0 is [cu.ReadOnly]. Legacy memory is always
-	// [cu.ReadWrite]: see [Attachment.Access].
+	// Access is the most that consumers may ask for; 0 is [cu.ReadOnly], but [cu.ReadWrite] for legacy
+	// memory, which cannot be offered for reading alone: see [Attachment.Access].
 	Access cu.Access
 
 	// Pending: the data is not there yet. [Offer.Publish] says when it is.
@@ -160,7 +163,7 @@ type OfferOptions struct {
 	// otherwise. So Offer does not wait, which saves driver calls of some microseconds each.
 	Synchronized bool
 
-	// Fence makes the offer be done only when no consumer writes the memory any more; until then its
+	// With Fence the offer is done only when no consumer writes the memory any more; until then its
 	// buffer cannot be closed. It waits for each consumer whose lease let it write to be fenced as
 	// wanted, no longer than FenceTimeout. [fence.Fenced] requires the death of its process. For [fence.Released]
 	// its word is enough ([Attachment.Close], [Attachment.Release]): consumers are told that the
@@ -189,10 +192,10 @@ type OfferOptions struct {
 	CursorSize uint64
 	OnCursors  func(l *Lease, f *os.File) error // goes with CursorSize
 
-	// OnEvent is called for each [Event] of the offer, on the goroutine of Publish and on those of the
-	// server, several at once. It should be quick: other consumers may wait for it. It may call the
-	// server, but must neither close it nor wait for the offer's end. After that end it is not called
-	// any more.
+	// OnEvent is called for each [Event] of the offer, several at once: on goroutines of the server, and on
+	// those that call Offer, Supersede, Provide and Publish, which must hold no lock that OnEvent takes. It
+	// should be quick: other consumers may wait for it. It may call the server and the offer, but must
+	// neither close them nor wait for the offer's end. After that end it is not called any more.
 	OnEvent func(Event)
 
 	// OnLease is called with each lease when it begins, before the consumer is sent anything and
@@ -208,11 +211,12 @@ func (o *OfferOptions) served(replaces bool) (*serve.Terms, error) {
 	if o == nil {
 		o = &OfferOptions{}
 	}
+	o = new(*o)
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	t := &serve.Terms{
-		Access: o.Access, Pending: o.Pending, Data: o.Data, Leases: o.MaxConsumers, Idle: o.IdleTimeout, Grace: o.Grace,
+		Access: o.Access, ReadOnly: o.Access == cu.ReadOnly, Pending: o.Pending, Data: o.Data, Leases: o.MaxConsumers, Idle: o.IdleTimeout, Grace: o.Grace,
 		Verdict: o.Verdict, Synchronized: o.Synchronized, Replaces: replaces,
 		OnEvent: func(serve.Event) {}, OnLease: func(*serve.Lease) {},
 	}
@@ -243,7 +247,7 @@ func (o *OfferOptions) check() error {
 		return fmt.Errorf("share: %d bytes of application data; %d are allowed", len(o.Data), MaxData)
 	case o.MaxConsumers < 0, o.IdleTimeout < 0, o.Grace < 0:
 		return fmt.Errorf("share: MaxConsumers %d, IdleTimeout %s, Grace %s: want 0, which is no bound, or more", o.MaxConsumers, o.IdleTimeout, o.Grace)
-	case (o.Fence != 0) != (o.FenceTimeout > 0):
+	case (o.Fence != 0) != (o.FenceTimeout > 0) || o.FenceTimeout < 0:
 		return fmt.Errorf("share: a FenceTimeout of %s for the Fence %v: want both or neither", o.FenceTimeout, o.Fence)
 	case o.CursorSize > maxCursors:
 		return fmt.Errorf("share: a CursorSize of %d: want %d bytes at most", o.CursorSize, maxCursors)

@@ -56,7 +56,7 @@ func (a *Attachment) endLease(released bool) (err error) {
 		<-a.done
 		for _, w := range append(a.former, t.fence.Watch) {
 			if w != nil {
-				w.Stop(ErrClosed)
+				w.Stop(errClosed)
 			}
 		}
 		a.behind.Wait()
@@ -94,7 +94,7 @@ func (a *Attachment) Release(ctx context.Context) error {
 		return err
 	}
 	if a.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	a.owner.Lock()
 	defer a.owner.Unlock()
@@ -146,7 +146,7 @@ func (a *Attachment) Fenced() <-chan struct{} {
 // known, and after Close; else it holds what ended ctx.
 func (a *Attachment) AwaitFence(ctx context.Context, want fence.Kind) error {
 	if a.isZero() {
-		return ErrClosed
+		return errClosed
 	}
 	return a.now.Load().fence.AwaitFence(ctx, want)
 }

@@ -32,13 +32,13 @@ func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
 		return nil, err
 	}
 	if a.isZero() {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	a.owner.Lock()
 	defer a.owner.Unlock()
 	switch {
 	case a.closed, a.given:
-		return nil, ErrClosed
+		return nil, errClosed
 	case a.Offer().Legacy != nil:
 		return nil, fmt.Errorf("%w: legacy memory cannot be resumed, because nothing keeps it without a lease", ErrHandle)
 	case a.Err() == nil:

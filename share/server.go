@@ -69,7 +69,7 @@ func (s *Server) Remove() error { return s.server().Remove() }
 // successor's. After HandOver, Close leaves the socket alone.
 //
 // HandOver returns when each consumer that had connected here has a lease of which [OfferOptions].OnLease
-// has told, waits for an expected offer or for newer memory ([AttachOptions].Wait), or was refused. So
+// has told, waits for an offer without memory or for newer memory ([AttachOptions].Wait), or was refused. So
 // the function of OnLease must not wait for it. If ctx is done first, HandOver returns nil if
 // the successor has the socket by then. To end without taking a lease back, wait for the
 // leases that there are now ([Offer.Leases], [Lease.Done]): there will be no others.

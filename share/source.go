@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
@@ -39,7 +40,7 @@ func (s *Server) source(src Source) (serve.Source, error) {
 	case *Legacy:
 		return legacySource{s, src}, nil
 	case Descriptors:
-		return serve.Files{Memory: src.Memory, Files: src.Files}, nil
+		return serve.Files{Memory: src.Memory, Files: slices.Clone(src.Files)}, nil
 	}
 	return nil, fmt.Errorf("share: a %T cannot be offered: want a *vmm.Buffer, a *share.Legacy or share.Descriptors", src)
 }

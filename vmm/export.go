@@ -33,7 +33,7 @@ func (b *Buffer) exportPart(part func(Descriptor) (offset, size uint64)) (d Desc
 }
 
 // A Loan is the description of a buffer with descriptors that stay the buffer's.
-// Package share passes those on, which costs no duplicates. The Loan's owner ends
+// Whoever offers the buffer passes those on, which costs no duplicates. The Loan's owner ends
 // it with Close; until then the buffer cannot be closed ([ErrInUse]). It does not
 // contain what the buffer grows by later.
 type Loan struct {

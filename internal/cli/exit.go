@@ -108,7 +108,7 @@ func Advice(err error) string {
 		return "wait longer with --wait"
 	case is(err, share.ErrNoConsumer):
 		return "start a consumer with the same --socket, or wait longer with --timeout"
-	case is(err, share.ErrTimeout):
+	case is(err, share.ErrTimeout) && !is(err, share.ErrRefused):
 		return "wait longer with --timeout"
 	}
 	return ""

@@ -93,3 +93,14 @@ func List[T fmt.Stringer](all []T) string {
 	}
 	return strings.Join(texts, "; ")
 }
+
+type errorOf struct {
+	text string
+	of   error
+}
+
+// ErrorOf returns an error with that text, which matches another one as well.
+func ErrorOf(text string, of error) error { return &errorOf{text, of} }
+
+func (e *errorOf) Error() string        { return e.text }
+func (e *errorOf) Is(target error) bool { return target == e.of }

@@ -59,7 +59,7 @@ func (x *session) allows(o *Offering, access gpumem.Access) error {
 	return nil
 }
 
-// A deniedError is an error of WithAuthorize's function, which the peer does not see.
+// A deniedError is an error of Options.Allow, which the peer does not see.
 type deniedError struct{ error }
 
 func (e deniedError) Unwrap() error { return e.error }

@@ -34,24 +34,29 @@ var (
 	// ErrRestarting says that the producer ends for a successor.
 	ErrRestarting = errors.New("share: the producer is restarting")
 	// ErrUnexpected says that the peer sent a record where another one belongs.
-	ErrUnexpected = wire.Kind("share: unexpected record", wire.ErrProtocol)
+	ErrUnexpected = plain.ErrorOf("share: unexpected record", wire.ErrProtocol)
 	// ErrTimeout says that a peer took too long over a step.
 	ErrTimeout = errors.New("share: the peer took too long")
 	// ErrNoConsumer says that no consumer came in time.
 	ErrNoConsumer = errors.New("share: no consumer came in time")
 	// ErrVerdict matches every VerdictError.
 	ErrVerdict = errors.New("share: the consumer reported an error")
-	// ErrNoVerdict says that a consumer left without its verdict (WithVerdict).
+	// ErrNoVerdict says that a consumer left without its verdict (OfferOptions.Verdict).
 	ErrNoVerdict = errors.New("share: the consumer left without a verdict")
 	// ErrNameTaken says that the server has an offer of that name already.
 	ErrNameTaken = errors.New("share: an offer of this name exists")
-	// ErrStale says that the offer is not newer than WithNewerThan demands, or that the
+	// ErrStale says that the offer is not newer than AttachOptions.NewerThan demands, or that the
 	// offer is of other memory than is mapped here (Attachment.Resume).
 	ErrStale = errors.New("share: the offer is not newer than what is known already")
 	// ErrRate says that the peer sent more records a second than are taken.
-	ErrRate = wire.Kind("share: too many records a second", wire.ErrProtocol)
-	// ErrClosed says that the server or attachment was closed. It is gpumem.ErrClosed.
+	ErrRate = plain.ErrorOf("share: too many records a second", wire.ErrProtocol)
+	// ErrClosed says that something was closed. It is gpumem.ErrClosed.
 	ErrClosed = gpumem.ErrClosed
+	// errServerClosed says that the server was.
+	errServerClosed = plain.ErrorOf("share: the server was closed", ErrClosed)
+	// errNoOffer says that an offer is nil or zero, and errNoLease that a lease is.
+	errNoOffer = plain.ErrorOf("share: no offer, or an offer that is over", ErrClosed)
+	errNoLease = plain.ErrorOf("share: no lease, or a lease that is over", ErrClosed)
 )
 
 // ErrInUse says that memory cannot be freed because it is offered, or held, as by a counter.

@@ -91,7 +91,7 @@ func (f *PeerFence) await(ctx context.Context, want fence.Kind) error {
 	}
 }
 
-// AwaitFence checks want, and waits for the fence. After an error it is a *FenceError that names the peer.
+// AwaitFence checks want, and waits for the fence. After an error it is a *fence.Error that names the peer.
 func (f *PeerFence) AwaitFence(ctx context.Context, want fence.Kind) error {
 	if err := want.Check(); err != nil {
 		return err

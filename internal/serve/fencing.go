@@ -41,7 +41,7 @@ func (o *Offering) boundFence() (stop func() bool) {
 	return time.AfterFunc(f.Within, func() { o.unfence(fmt.Errorf("not within %s: %w", f.Within, context.DeadlineExceeded)) }).Stop
 }
 
-// awaitFinished waits until the offer's leases have ended and its fences have passed, as WithFence
+// awaitFinished waits until the offer's leases have ended and its fences have passed, as OfferOptions.Fence
 // says.
 func (o *Offering) awaitFinished() {
 	select {
@@ -99,20 +99,19 @@ func (o *Offering) isOfSameMemory(x *Offering) bool {
 // awaitEarlier waits until nobody writes the memory on account of an earlier offer, or ctx ends.
 // If it must not wait, it fails instead.
 func (o *Offering) awaitEarlier(ctx context.Context, wait bool) error {
+	if o.mayBegin() { // the time until the first consumer has the memory counts
+		return nil
+	}
 	s := o.server
 	s.mu.Lock()
 	var work []*session
-	none := len(s.fencing) == 0 // the time until the first consumer has the memory counts
-	if !none && o.inUse == nil {
+	if o.inUse == nil {
 		o.begun = make(chan struct{})
 		work = s.step(broker.AwaitWriters{Offer: o.id, Wait: wait})
 	}
 	begun := o.begun
 	s.mu.Unlock()
 	performAll(work)
-	if none {
-		return nil
-	}
 	select {
 	case <-begun:
 	case <-o.over:
@@ -121,6 +120,13 @@ func (o *Offering) awaitEarlier(ctx context.Context, wait bool) error {
 		return plain.ContextErr(ctx)
 	}
 	return o.inUse
+}
+
+// mayBegin reports whether there is no fence that the offering might have to wait for.
+func (o *Offering) mayBegin() bool {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
+	return len(o.server.fencing) == 0 && o.inUse == nil
 }
 
 // isAskedToRelease reports whether the consumer, whose offer or lease has ended, keeps its
@@ -134,7 +140,7 @@ func (l *Lease) isAskedToRelease(reason error) bool {
 // closeWhenReleased says last, and waits until the consumer has gone, or until fences are
 // waited for no longer.
 func (l *Lease) closeWhenReleased(last wire.Message) {
-	ctx, cancel := context.WithCancel(l.offering.fence)
+	ctx, cancel := context.WithTimeout(l.offering.fence, l.offering.opts.Fence.Within) // also of an offer that goes on
 	defer cancel()
 	defer context.AfterFunc(l.offering.server.ctx, cancel)()
 	_ = l.transport.closeBy(ctx, last)
@@ -158,7 +164,7 @@ func (l *Lease) Fenced() <-chan struct{} {
 // AwaitFence waits until the lease has ended and the consumer is fenced as wanted.
 func (l *Lease) AwaitFence(ctx context.Context, want fence.Kind) error {
 	if l.isZero() {
-		return ErrClosed
+		return errNoLease
 	}
 	return l.fence.AwaitFence(ctx, want)
 }

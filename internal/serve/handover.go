@@ -14,7 +14,7 @@ func (s *Server) HandOver(ctx context.Context, to *sock.Conn) error {
 		return err
 	}
 	if s.isZero() || s.ctx.Err() != nil {
-		return ErrClosed
+		return errServerClosed
 	}
 	if err := s.listener.HandOver(ctx, to); err != nil {
 		return err
@@ -49,7 +49,7 @@ func (s *Server) leave(ctx context.Context) error {
 // Shutdown ends the server for a successor, as Settle and CloseForSuccessor do.
 func (s *Server) Shutdown(ctx context.Context) error {
 	if s.isZero() {
-		return ErrClosed
+		return errServerClosed
 	}
 	return join(s.Settle(ctx), s.CloseForSuccessor())
 }

@@ -85,7 +85,7 @@ func (l *Lease) Peer() sock.Peer {
 // (sock.Process.File).
 func (l *Lease) Process() (*sock.Process, error) {
 	if l.isZero() {
-		return nil, ErrClosed
+		return nil, errNoLease
 	}
 	if l.fence.Watch == nil {
 		return nil, fmt.Errorf("%w: %w", sock.ErrNoProcess, l.fence.unknown)
@@ -120,7 +120,7 @@ func (l *Lease) isZero() bool { return l == nil || l.offering == nil }
 // Err returns why the lease has ended, after Done.
 func (l *Lease) Err() error {
 	if l.isZero() {
-		return ErrClosed
+		return errNoLease
 	}
 	select {
 	case <-l.done:

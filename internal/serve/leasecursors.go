@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// beginCursors makes the lease's own memory and calls begin of WithCursors.
+// beginCursors makes the lease's own memory and calls CursorTerms.Begin.
 func (l *Lease) beginCursors() {
 	c := l.offering.opts.Cursors
 	if c == nil {

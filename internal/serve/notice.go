@@ -21,7 +21,7 @@ func (l *Lease) Notify(ctx context.Context, b []byte) error {
 		return err
 	}
 	if l.isZero() {
-		return ErrClosed
+		return errNoLease
 	}
 	if err := l.Err(); err != nil {
 		return err

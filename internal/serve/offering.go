@@ -28,8 +28,8 @@ type Offering struct {
 	server *Server
 	opts   *Terms
 
-	source Source // or nil, before Provide
-	made   bool   // the descriptors are the offer's, and not the caller's
+	source    Source // or nil, before Provide
+	ownsFiles bool   // the descriptors are the offer's, and not the caller's
 
 	Record  wire.Offer // what consumers are told, but for the descriptors in a record
 	loan    Loan
@@ -47,7 +47,7 @@ type Offering struct {
 	replaced chan struct{}  // closed when another has its name
 	finished chan struct{}  // closed when leases and fences are over; then the next two stay
 	open     error          // consumers may have legacy memory open
-	unsure   error          // consumers may still write; see WithFence
+	unsure   error          // consumers may still write
 	done     chan struct{}  // closed when the memory is given back
 
 	// Under server.mu:
@@ -67,7 +67,7 @@ type Offering struct {
 // Offer does as soon as it can unless the offer is pending. A pending offer may be without memory.
 func (s *Server) Offer(name string, source Source, terms *Terms) (*Offering, error) {
 	if s.isZero() {
-		return nil, ErrClosed
+		return nil, errServerClosed
 	}
 	if err := errors.Join(wire.CheckName(name), wire.CheckAccess(terms.Access)); err != nil {
 		return nil, err
@@ -86,21 +86,21 @@ func (s *Server) Offer(name string, source Source, terms *Terms) (*Offering, err
 	}
 	if source == nil {
 		terms.Data = bytes.Clone(terms.Data)
-		o.made = true
+		o.ownsFiles = true
 		o.release()
 		return o, nil
 	}
 	o.source = source
 	err := o.provide()
 	if err == nil && !terms.Pending {
-		return o.publishSoon()
+		return o.publishOrDefer()
 	}
-	return o.settle(err)
+	return o.finishMaking(err)
 }
 
-// settle ends the making of an offer: with an error the descriptors stay the caller's, and nobody has them.
-func (o *Offering) settle(err error) (*Offering, error) {
-	o.made = err == nil
+// finishMaking ends the making of an offer: with an error the descriptors stay the caller's, and nobody has them.
+func (o *Offering) finishMaking(err error) (*Offering, error) {
+	o.ownsFiles = err == nil
 	o.release()
 	if err != nil {
 		return nil, join(err, o.end(err))
@@ -112,7 +112,7 @@ func (o *Offering) settle(err error) (*Offering, error) {
 // release. The application's functions, which run in between, may call the offer: so it is no lock.
 func (o *Offering) acquire() error {
 	if o.isZero() {
-		return ErrClosed
+		return errNoOffer
 	}
 	o.server.mu.Lock()
 	defer o.server.mu.Unlock()
@@ -151,7 +151,7 @@ func (o *Offering) Provide(source Source) error {
 	}
 	o.source = source
 	err := o.provide()
-	if o.made = err == nil; !o.made {
+	if o.ownsFiles = err == nil; !o.ownsFiles {
 		o.withdraw(err, err)
 	}
 	return err
@@ -169,7 +169,10 @@ func (o *Offering) provide() (err error) {
 		o.Record.CursorSize = c.Size
 	}
 	if o.Record.Memory, o.Record.Legacy = o.loan.Memory, o.loan.Handle; o.Record.Legacy != nil {
-		o.Record.Access = gpumem.ReadWrite // nothing can keep consumers from writing
+		if o.opts.ReadOnly {
+			return errors.New("share: legacy memory cannot be offered read-only: nothing can keep consumers from writing it")
+		}
+		o.Record.Access = gpumem.ReadWrite
 	}
 	o.Record.Process = wire.Process{Told: true, Flags: o.source.Process() | o.opts.Fence.flags()}
 	o.records = o.parcels(o.Record)
@@ -200,7 +203,7 @@ func (o *Offering) Publish(ctx context.Context) error {
 		return errors.New("share: the offer has no memory yet: provide it first")
 	}
 	err := o.publish(ctx)
-	if err != nil && plain.ContextErr(ctx) == nil {
+	if err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
 		o.withdraw(err, err)
 	}
 	return err
@@ -214,29 +217,45 @@ func (o *Offering) publish(ctx context.Context) error {
 	if err := o.synchronize(ctx); err != nil {
 		return err
 	}
+	return o.publishNow()
+}
+
+// publishNow publishes the offering: from now on consumers get it.
+func (o *Offering) publishNow() error {
 	return o.advance(broker.Publish{Offer: o.id, InOrder: !o.opts.Pending})
 }
 
-// atOnce is how long Offer waits for work on the memory. A device that is idle takes microseconds.
-const atOnce = 10 * time.Millisecond
+// quickWait is how long Offer waits until the offer is published. A device that is idle takes microseconds.
+const quickWait = 10 * time.Millisecond
 
-// publishSoon publishes the offering: at once, or when there is no work on the memory any more and nobody
-// may write it on account of an earlier offer.
-func (o *Offering) publishSoon() (*Offering, error) {
-	ctx, cancel := context.WithTimeout(o.ctx, atOnce)
-	defer cancel()
-	err := o.publish(ctx)
-	if err == nil || ctx.Err() == nil || o.ctx.Err() != nil {
-		return o.settle(err)
+// publishOrDefer publishes the offering, now or when there is no work on the memory any more and nobody may
+// write it on account of an earlier offer. The driver may wait for work for as long as it likes.
+func (o *Offering) publishOrDefer() (*Offering, error) {
+	if o.opts.Synchronized && o.mayBegin() {
+		return o.finishMaking(o.publishNow())
 	}
-	o.made = true
+	published, deferred := make(chan error), make(chan struct{})
 	go func() {
-		defer o.release()
-		if err := o.publish(o.ctx); err != nil {
-			o.withdraw(err, err)
+		err := o.publish(o.ctx)
+		select {
+		case published <- err:
+		case <-deferred:
+			if err != nil {
+				o.withdraw(err, err)
+			}
+			o.release()
 		}
 	}()
-	return o, nil
+	timer := time.NewTimer(quickWait)
+	defer timer.Stop()
+	select {
+	case err := <-published:
+		return o.finishMaking(err)
+	case <-timer.C:
+		o.ownsFiles = true
+		close(deferred)
+		return o, nil
+	}
 }
 
 // advance brings Prepare or Publish, and returns why the offering cannot be prepared or published.
@@ -319,7 +338,7 @@ func (o *Offering) giveBack() {
 	o.awaitFinished()
 	o.unfence(ErrClosed)
 	switch l := o.loan; {
-	case !o.made && l.Abort != nil:
+	case !o.ownsFiles && l.Abort != nil:
 		l.Abort()
 	case l.End != nil:
 		l.End()
@@ -402,7 +421,7 @@ func (o *Offering) Done() <-chan struct{} {
 func (o *Offering) Err() error {
 	switch {
 	case o.isZero():
-		return ErrClosed
+		return errNoOffer
 	case !IsClosed(o.done):
 		return nil
 	}

@@ -31,7 +31,7 @@ type Server struct {
 	number    uint64 // the last id
 	offerings map[broker.OfferID]*Offering
 	sessions  map[broker.SessionID]*session
-	fencing   []*Offering                 // those WithFence that have not finished
+	fencing   []*Offering                 // those with a fence that have not finished
 	finished  []broker.OfferID            // by this step
 	watched   map[broker.ProcessID]*Watch // for offers that wait for their ends
 	successor bool                        // another process has, or will have, the names: leases end for a restart
@@ -77,7 +77,7 @@ func (s *Server) Path() string {
 // Files returns copies of the descriptors of the server's socket, to keep it alive while nobody listens.
 func (s *Server) Files() ([]*os.File, error) {
 	if s.isZero() {
-		return nil, ErrClosed
+		return nil, errServerClosed
 	}
 	return s.listener.Files()
 }
@@ -107,7 +107,7 @@ func (s *Server) Close() error {
 	if s.isZero() {
 		return nil
 	}
-	s.end(ErrClosed)
+	s.end(errServerClosed)
 	err := s.listener.Close()
 	s.work.Wait()
 	return err

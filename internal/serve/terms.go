@@ -51,6 +51,7 @@ const MaxData = 64 << 20
 // Terms are those of an offer.
 type Terms struct {
 	Access       gpumem.Access // the most that a consumer may ask for
+	ReadOnly     bool          // memory that can only be offered for writing, too, is refused
 	Pending      bool          // its data is not there yet: Publish says when it is
 	Data         []byte        // the application's own
 	Leases       int           // after how many leases it ends, or 0

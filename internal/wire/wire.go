@@ -12,6 +12,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Version is the version of the wire format that this package speaks.
@@ -33,24 +35,13 @@ var (
 	ErrProtocol = errors.New("the peer breaks the protocol")
 	// ErrMalformed matches every error about a record that is not as docs/wire.md
 	// says.
-	ErrMalformed = Kind("malformed record", ErrProtocol)
+	ErrMalformed = plain.ErrorOf("malformed record", ErrProtocol)
 	// ErrUnsupported says that a record has something that a receiver must understand
 	// and this package does not. The error names it.
 	ErrUnsupported = errors.New("the peer uses what this program does not know")
 	// ErrVersion says that the peer speaks another version of the wire format. It matches ErrUnsupported.
-	ErrVersion = Kind("other version of the wire format", ErrUnsupported)
+	ErrVersion = plain.ErrorOf("other version of the wire format", ErrUnsupported)
 )
-
-type kind struct {
-	text string
-	of   error
-}
-
-// Kind returns an error with that text, which matches another one as well.
-func Kind(text string, of error) error { return &kind{text, of} }
-
-func (k *kind) Error() string        { return k.text }
-func (k *kind) Is(target error) bool { return target == k.of }
 
 // Flags of a record. A receiver ignores those of the lower half that it does not
 // know, and refuses a record with one of the upper half that it does not know.

@@ -162,9 +162,9 @@ func TestDescriptorsWithoutVMM(t *testing.T) {
 		programs.NewScene(t).Start("consumer", neither).Fails(3, why)
 	}
 	s, producer := serving(t, "-consumers", "2")
-	s.Start("consumer", none).Fails(3, why, "by a vmm handle, and this side takes [legacy]", "start the producer with --handle legacy")
+	s.Start("consumer", none).Fails(3, why, "is offered by descriptors, and this side takes legacy memory alone", "start the producer with --handle legacy")
 	s.Consumer().Succeeds()
-	producer.Fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "this side takes [legacy]")
+	producer.Fails(1, "consumer 1 (pid ", "the consumer reports: attaching failed", "this side takes legacy memory alone")
 }
 
 // TestLegacyWrongData defends invariant 6: one bit, flipped by another process, and the

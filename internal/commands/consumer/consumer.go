@@ -100,7 +100,7 @@ func (c *consumer) enter() (err error) {
 
 func (c *consumer) attach(ctx context.Context) (err error) {
 	opts := &share.AttachOptions{
-		Access: app.Access(c.access), Timeout: c.app.Timeout, Policy: c.allow.Policy(), MaxSize: uint64(c.most), AnyDevice: c.device == "", Legacy: true,
+		Access: app.Access(c.access), Timeout: c.app.Timeout, Policy: c.allow.Policy(), MaxSize: uint64(c.most), AnyDevice: c.device == "", Legacy: true, LegacyOnly: c.noVMM != nil,
 		OnConnected: c.connected, OnReceived: c.received, OnProgress: c.heard,
 	}
 	c.app.Say("connecting", app.Fields{"socket": c.socket}, "Connecting to producer...")
@@ -219,7 +219,7 @@ func (c *consumer) received(o share.OfferInfo, files []*os.File) {
 	defer c.waitingForData("waiting for the producer's data")
 	c.app.Step("receive", time.Since(c.started))
 	d := o.Descriptor
-	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, "fd"
+	c.app.Result["size"], c.app.Result["aligned"], c.app.Result["handle"] = d.Size, uint64(d.Chunks)*d.ChunkSize, "vmm"
 	if o.Legacy != nil {
 		c.app.Result["handle"] = "legacy"
 		c.app.Say("received", app.Fields{"handle": "legacy", "offset": o.Legacy.Offset, "size": d.Size, "allocation": d.ChunkSize},

@@ -104,6 +104,9 @@ func (p *producer) expect(srv *share.Server, w *watcher) (*share.Offer, error) {
 	opts := &share.OfferOptions{
 		Pending: true, Access: app.Access(p.access), Data: p.meta().Encode(), MaxConsumers: p.consumers, Verdict: true, OnEvent: w.see,
 	}
+	if p.isLegacy() {
+		opts.Access = 0 // consumers can always write it
+	}
 	if p.consumers > 0 {
 		opts.IdleTimeout = p.app.Timeout
 	}
@@ -345,11 +348,11 @@ func (p *producer) serve(ctx context.Context, offer *share.Offer, w *watcher) er
 
 // offer offers the memory until its consumers have left, or ctx ends.
 func (p *producer) offer(ctx context.Context, offer *share.Offer, w *watcher, memory share.Source) error {
+	w.serving()
+	p.sayWaiting()
 	if err := offer.Provide(memory); err != nil {
 		return err
 	}
-	w.serving()
-	p.sayWaiting()
 	defer context.AfterFunc(ctx, func() { _ = offer.Close() })()
 	if err := offer.Publish(ctx); err != nil && ctx.Err() == nil {
 		return err
