@@ -38,16 +38,12 @@ func (u Use) String() string {
 	return fmt.Sprintf("%s, which is retired and is free when %s let go", what, PIDs(u.Holders))
 }
 
-// Processes returns one holder of each process, in their order. Holders of other PID namespaces
-// have the pid 0; where the keeper cannot tell whether two of them are one process, they are two.
-func Processes(holders []api.Holder) []api.Holder { return api.Processes(holders) }
-
 // PIDs names the processes of holders for people, each once. Those of other PID namespaces, which
 // have no pid here, are counted.
 func PIDs(holders []api.Holder) string {
 	var named []string
 	elsewhere := 0
-	for _, h := range Processes(holders) {
+	for _, h := range api.Processes(holders) {
 		if h.PID == 0 {
 			elsewhere++
 		} else {

@@ -22,7 +22,7 @@ func TestPIDs(t *testing.T) {
 	} {
 		require.Equal(t, want, PIDs(holders))
 	}
-	require.Len(t, Processes([]api.Holder{h(3, 1, 0), h(3, 1, 1), h(0, 5, 0), h(0, 5, 1), h(0, 6, 0)}), 3)
+	require.Len(t, api.Processes([]api.Holder{h(3, 1, 0), h(3, 1, 1), h(0, 5, 0), h(0, 5, 1), h(0, 6, 0)}), 3)
 }
 
 // A refusal names the three uses that have most, and counts the others.

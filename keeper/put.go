@@ -159,14 +159,11 @@ func checkRoom(name string, parts []Part) error {
 		}
 		total, err := part.Device.TotalMemory()
 		if err == nil && want[id] > total {
-			return &api.Error{Code: codeTooLarge, Message: fmt.Sprintf("%s wants %d bytes of device %s, which has %d: it can never fit; spread it over several devices, or put less", name, want[id], id, total)}
+			return &api.Error{Code: api.TooLarge, Message: fmt.Sprintf("%s wants %d bytes of device %s, which has %d: it can never fit; spread it over several devices, or put less", name, want[id], id, total)}
 		}
 	}
 	return nil
 }
-
-// codeTooLarge says that something can never fit.
-const codeTooLarge = "too-large"
 
 // A writer carries out one Put.
 type writer struct {
@@ -343,7 +340,7 @@ func (w *writer) room(ctx context.Context, part Part) (*vmm.Buffer, error) {
 func (w *writer) noRoom(part Part, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
-	no := &api.Error{Code: "no-room", Message: fmt.Sprintf("device %s has no room for %d bytes", part.Device.UUID(), part.Size)}
+	no := &api.Error{Code: api.NoRoom, Message: fmt.Sprintf("device %s has no room for %d bytes", part.Device.UUID(), part.Size)}
 	names, listErr := w.client.List(ctx)
 	if listErr != nil {
 		names = nil // then the error names no process

@@ -158,7 +158,7 @@ func offerFiles(srv *Server, name string, memory vmm.Descriptor, files []*os.Fil
 
 // offerResumed offers descriptors to consumers that have the memory mapped.
 func offerResumed(srv *Server, name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOptions) (*Offer, error) {
-	return offerFiles(srv, name, memory, files, access, *with(opts, access, func(o *serve.Terms) { o.Resumed = true }))
+	return offerFiles(srv, name, memory, files, access, *with(opts, access, func(o *serve.Terms) { o.Resumes = true }))
 }
 
 // leasesAs returns the leases of the offer that has a name.

@@ -14,7 +14,7 @@ func (o *Offering) claim() error {
 	o.id = broker.OfferID(s.newID())
 	s.offerings[o.id] = o
 	work := s.step(broker.Claim{Offer: o.id, Terms: broker.Terms{
-		Record: o.Record, Leases: t.Leases, Idle: t.Idle, Grace: t.Grace, Replaces: t.Replaces, Resumes: t.Resumed, Fence: t.Fence.terms(),
+		Record: o.Record, Leases: t.Leases, Idle: t.Idle, Grace: t.Grace, Replaces: t.Replaces, Resumes: t.Resumes, Fence: t.Fence.terms(),
 	}})
 	err := o.whyRefused()
 	if o.taken {

@@ -59,7 +59,7 @@ type Terms struct {
 	Verdict      bool          // each consumer owes one
 	Synchronized bool          // there is no work on the memory to wait for
 	Replaces     bool          // it takes its name from the offer that has it
-	Resumed      bool          // it is for consumers that have its memory, and does not have its name
+	Resumes      bool          // it is for consumers that have its memory, and does not have its name
 	Grace        time.Duration // how long leases go on after it is replaced, or 0
 	Fence        *FenceTerms
 	Cursors      *CursorTerms

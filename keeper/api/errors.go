@@ -7,16 +7,21 @@ type Code string
 
 // The codes.
 const (
-	BadRequest    Code = "bad-request" // what was asked for makes no sense
-	Denied        Code = "denied"      // the policy does not allow it
-	NotFound      Code = "not-found"   // no such name, version, part, ticket or holder
-	Conflict      Code = "conflict"    // another version is current than was expected, or parts disagree
-	Taken         Code = "taken"       // somebody else has booked the part
-	Quota         Code = "quota"       // there is no room for it
-	Draining      Code = "draining"    // the name or device is to be freed
-	IsDamaged     Code = "damaged"
-	IsQuarantined Code = "quarantined"
-	Expired       Code = "expired" // the deadline has passed
+	BadRequest    Code = "bad-request"  // what was asked for makes no sense
+	Denied        Code = "denied"       // the policy does not allow it
+	NotFound      Code = "not-found"    // no such name, version, part, ticket or holder
+	Conflict      Code = "conflict"     // another version is current than was expected, or parts disagree
+	Taken         Code = "taken"        // somebody else has booked the part
+	Quota         Code = "quota"        // there is no room for it
+	Draining      Code = "draining"     // the name or device is to be freed
+	IsDamaged     Code = "damaged"      // what is kept failed its check
+	IsQuarantined Code = "quarantined"  // somebody has withdrawn it
+	Expired       Code = "expired"      // the deadline has passed
+	TooLarge      Code = "too-large"    // a device is smaller than what is to be on it
+	NoRoom        Code = "no-room"      // a device has no room
+	StoreSilent   Code = "store-silent" // the fd store does not answer, and nothing was changed
+	Unknown       Code = "unknown"      // the fd store does not answer, and the change may have been made
+	StoreLost     Code = "store-lost"   // the fd store has gone, and what it held with it
 )
 
 // An Error says what was not done, why, and what to do.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 )
 
@@ -41,7 +42,7 @@ func (s *Server) begin(ctx context.Context) error {
 	case <-s.ctx.Done():
 		return errEnding
 	case <-ctx.Done():
-		return s.silence(codeStoreSilent, "nothing was changed: try again when it does")
+		return s.silence(api.StoreSilent, "nothing was changed: try again when it does")
 	}
 	now := time.Now()
 	s.changeLock.since.Store(&now)
@@ -65,12 +66,6 @@ func (s *Server) finish() {
 func (s *Server) logLateChange() {
 	s.log("the fd store, process %d, has not answered for %s: readers are served, and nothing can be changed until it answers", s.vault.pid(), s.opts.Timeout)
 }
-
-// The codes of a store that does not answer.
-const (
-	codeStoreSilent = "store-silent" // before a change was begun
-	codeUnknown     = "unknown"      // after that
-)
 
 func (s *Server) silence(code state.Code, what string) error {
 	return &state.Error{Code: code, Message: fmt.Sprintf("the fd store, process %d, has not answered for %s; %s", s.vault.pid(), s.opts.Timeout, what)}
@@ -104,7 +99,7 @@ func (s *Server) within(ctx context.Context, f func() error) error {
 			return err
 		default:
 		}
-		return s.silence(codeUnknown, "it is not known whether the change was made: ask when the store answers again")
+		return s.silence(api.Unknown, "it is not known whether the change was made: ask when the store answers again")
 	}
 }
 
@@ -183,5 +178,5 @@ func (s *Server) await(ctx context.Context, o func() *offer) (*offer, error) {
 
 // undecided returns the reason to refuse an offer that is leaving.
 func (s *Server) undecided(o *offer) error {
-	return s.silence(codeStoreSilent, fmt.Sprintf("it has not said whether version %d of %s is replaced: try again when it does", o.version, o.as))
+	return s.silence(api.StoreSilent, fmt.Sprintf("it has not said whether version %d of %s is replaced: try again when it does", o.version, o.as))
 }

@@ -363,7 +363,7 @@ func (c *session) mayYield() error {
 		return &state.Error{Code: "denied", Message: "a keeper yields to a successor of its own user"}
 	}
 	if s := c.server; s.changeLock.heldLong() { // a successor could not read what the store has, and nobody would serve
-		return s.silence(codeStoreSilent, "this keeper serves on: take over when the store answers again")
+		return s.silence(api.StoreSilent, "this keeper serves on: take over when the store answers again")
 	}
 	return nil
 }

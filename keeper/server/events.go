@@ -110,7 +110,7 @@ func (s *Server) drain(r protocol.Request, who state.Who) error {
 	s.announce(api.Event{Name: r.Name, Kind: "draining"})
 	for _, o := range s.offers {
 		if o.name == r.Name || o.part.Memory.Device.String() == r.Device {
-			s.work.Go(func() { s.tell(o.standing.Leases()) })
+			s.work.Go(func() { s.tell(o.offering.Leases()) })
 		}
 	}
 	return nil

@@ -66,9 +66,9 @@ func TestNoYieldWithAStoppedStore(t *testing.T) {
 	s, c, _, _ := hastyKeeper(t, time.Second)
 	finish := holdLong(t, s)
 	defer finish()
-	requireCode(t, codeStoreSilent, c.Yield(soon(t)))
+	requireCode(t, string(api.StoreSilent), c.Yield(soon(t)))
 	_, err := servedManifest(soon(t), c.conn())
-	requireCode(t, codeStoreSilent, err)
+	requireCode(t, string(api.StoreSilent), err)
 	finish()
 	require.NoError(t, s.Err())
 	require.NoError(t, c.Yield(soon(t)))
@@ -162,10 +162,10 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	b := ok(c.book(soon(t), keeper.Put{Name: "a", Parts: 1}, part(0, dev, 2), "tx"))(t)
 	d, files := exported(t, dev)
 	_, err := b.Deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:00000000000000000000000000000000", nil)
-	requireCode(t, codeUnknown, err)
+	requireCode(t, string(api.Unknown), err)
 	again := protocol.Request{Op: protocol.OpDeliver, Ticket: b.Ticket}
 	_, err = c.conn().Ask(soon(t), again)
-	requireCode(t, codeStoreSilent, err)
+	requireCode(t, string(api.StoreSilent), err)
 	require.Positive(t, taken(s.received))
 
 	p.goOn()
@@ -212,7 +212,7 @@ func TestLeaseWhileOthersLeave(t *testing.T) {
 	finish := holdLong(t, s)
 	defer finish()
 	leave(current) // a change may have come between
-	requireCode(t, codeStoreSilent, asks())
+	requireCode(t, string(api.StoreSilent), asks())
 	leave(&offer{name: "a", as: "a"}) // one of a retired version
 	require.NoError(t, asks())
 	s.mu.Lock()
@@ -324,7 +324,7 @@ func TestStoppedStoreIsKilled(t *testing.T) {
 	s, c, _, lines := hastyKeeper(t, time.Second)
 	pid := s.Status().Store
 	stop(t, pid)
-	requireCode(t, codeUnknown, c.Remove(soon(t), "a"))
+	requireCode(t, string(api.Unknown), c.Remove(soon(t), "a"))
 	require.NoError(t, unix.Kill(pid, unix.SIGKILL))
 	lines.await(t, "holds everything")
 	require.Contains(t, lines.text(), "has not answered for 1s")

@@ -19,7 +19,7 @@ type offer struct {
 	as       string // that readers ask for
 	version  uint64
 	part     state.Part
-	standing *serve.Offering
+	offering *serve.Offering
 }
 
 // reconcile makes the offers match the state. It is part of a change, and runs with mu held. It
@@ -58,7 +58,7 @@ func (s *Server) reconcile() {
 		}
 		delete(s.offers, as)
 		if next := s.state.Next(o.name, o.version); next != nil { // the next version has other parts
-			o.standing.Supersede(next.Parts[0].Memory.Generation)
+			o.offering.Supersede(next.Parts[0].Memory.Generation)
 		} else {
 			s.end(o)
 		}
@@ -68,7 +68,7 @@ func (s *Server) reconcile() {
 
 // offer offers a part, in place of the part that has its name.
 func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
-	o, err := s.stand(name, as, v, p, false)
+	o, err := s.offerPart(name, as, v, p, false)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
 }
 
 // stand offers a part to all readers, or to those that resume.
-func (s *Server) stand(name, as string, v *state.Version, p *state.Part, resumed bool) (*offer, error) {
+func (s *Server) offerPart(name, as string, v *state.Version, p *state.Part, resumed bool) (*offer, error) {
 	m, ok := s.ready[p.Files]
 	if delete(s.ready, p.Files); !ok {
 		var err error
@@ -87,8 +87,8 @@ func (s *Server) stand(name, as string, v *state.Version, p *state.Part, resumed
 	}
 	var err error
 	o := &offer{name: name, as: as, version: v.N, part: *p}
-	o.standing, err = s.readers.Offer(as, serve.Files{Memory: p.Memory, Files: m.files}, &serve.Terms{
-		Access: gpumem.ReadWrite, Data: m.data, Replaces: true, Resumed: resumed,
+	o.offering, err = s.readers.Offer(as, serve.Files{Memory: p.Memory, Files: m.files}, &serve.Terms{
+		Access: gpumem.ReadWrite, Data: m.data, Replaces: true, Resumes: resumed, Synchronized: true,
 		OnLease: func(l *serve.Lease) { s.holders.began(o, l) }, OnEvent: s.hear,
 	})
 	if err != nil {
@@ -163,7 +163,7 @@ func (s *Server) data(name string, v *state.Version, p *state.Part) ([]byte, err
 
 // end ends an offer without waiting for it.
 func (s *Server) end(o *offer) {
-	s.work.Go(func() { _ = o.standing.Close() })
+	s.work.Go(func() { _ = o.offering.Close() })
 }
 
 // hear counts readers that have attached to an offer.

@@ -21,20 +21,20 @@ func (s *Server) reconcileResumable() {
 		if s.resumable[p.Files] != nil {
 			return
 		}
-		o, err := s.stand(name, protocol.OfferName(name, p.Index, len(v.Parts)), v, p, true)
+		o, err := s.offerPart(name, protocol.OfferName(name, p.Index, len(v.Parts)), v, p, true)
 		if err != nil {
 			s.log("version %d of %s is kept and cannot be offered to those who had it: %v", v.N, name, err)
 			return
 		}
 		if next := s.state.Next(name, v.N); next != nil {
-			o.standing.Supersede(next.Parts[0].Memory.Generation)
+			o.offering.Supersede(next.Parts[0].Memory.Generation)
 		}
 		s.resumable[p.Files] = o
 	})
 	for id, o := range s.resumable {
 		if !want[id] {
 			delete(s.resumable, id)
-			o.standing.Retire()
+			o.offering.Retire()
 		}
 	}
 }

@@ -333,13 +333,10 @@ func (s *Server) announceRemoved(before *state.State) {
 
 // note logs an error that nobody waits for. It leaves a lost store to tend.
 func (s *Server) note(err error) {
-	if err != nil && s.ctx.Err() == nil && state.CodeOf(err) != codeStoreLost {
+	if err != nil && s.ctx.Err() == nil && state.CodeOf(err) != api.StoreLost {
 		s.log("%v", err)
 	}
 }
-
-// codeStoreLost says that there is no fd store now.
-const codeStoreLost = "store-lost"
 
 func (s *Server) log(format string, a ...any) {
 	if s.opts.Log != nil {

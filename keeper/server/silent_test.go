@@ -94,8 +94,8 @@ func TestFault88_StoreIsStopped(t *testing.T) {
 	default:
 	}
 
-	requireCode(t, codeUnknown, <-changed)
-	requireCode(t, codeStoreSilent, c.Drain(soon(t), "a"))
+	requireCode(t, string(api.Unknown), <-changed)
+	requireCode(t, string(api.StoreSilent), c.Drain(soon(t), "a"))
 	lines.await(t, "has not answered for 5s")
 	require.Equal(t, "serving, with an fd store that does not answer\n", probe(s))
 	require.NoError(t, s.Err())
@@ -141,8 +141,8 @@ func TestStoreStopsDuringACommit(t *testing.T) {
 	}
 	_, err := keeper.Attach(soon(t), dev.Driver(), dialled(t, s.opts.Socket).Client, "a", keeper.Want{})
 	require.ErrorIs(t, err, share.ErrRefused, "nobody knows which version is the one")
-	requireCode(t, codeStoreSilent, err)
-	requireCode(t, codeUnknown, <-changed)
+	requireCode(t, string(api.StoreSilent), err)
+	requireCode(t, string(api.Unknown), <-changed)
 	goOn()
 	require.Equal(t, uint64(2), attach(t, dialled(t, s.opts.Socket), dev, "a")[0].Data.Version)
 }
@@ -161,7 +161,7 @@ func TestCloseWithAStoppedStore(t *testing.T) {
 	s, c, dev, lines := hastyKeeper(t, time.Second)
 	goOn := stop(t, s.Status().Store)
 	_, err := c.Put(soon(t), keeper.Put{Name: "b"}, part(0, dev, 2))
-	requireCode(t, codeUnknown, err)
+	requireCode(t, string(api.Unknown), err)
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	select {
@@ -199,7 +199,7 @@ func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, uint64(1), a.Version)
 			} else {
-				requireCode(t, string(codeStoreLost), err)
+				requireCode(t, string(api.StoreLost), err)
 				require.Zero(t, stat(t, c, "b").Version)
 			}
 			lines.await(t, "holds everything")

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
+	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/keeper/internal/fdstore"
 	"github.com/gpufd/gpufd/keeper/internal/state"
 	"github.com/gpufd/gpufd/sock"
@@ -149,7 +150,7 @@ func (v *vault) failed(err error) error {
 		return nil
 	}
 	if v.lost() {
-		return &state.Error{Code: codeStoreLost, Message: "the fd store is lost, and nothing was changed: try again when the keeper has found it again, or has given another one what it holds: " + err.Error()}
+		return &state.Error{Code: api.StoreLost, Message: "the fd store is lost, and nothing was changed: try again when the keeper has found it again, or has given another one what it holds: " + err.Error()}
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("the fd store did not say whether it has taken a change: %w", err)

@@ -103,7 +103,7 @@ func (p *program) endKeeper(c *cobra.Command) error {
 func lostFields(lost []api.Info) []app.Fields {
 	all := []app.Fields{}
 	for _, n := range lost {
-		all = append(all, app.Fields{"name": n.Name, "version": n.Version, "bytes": bytesOf(n), "holders": len(keeper.Processes(holdersOf(n)))})
+		all = append(all, app.Fields{"name": n.Name, "version": n.Version, "bytes": bytesOf(n), "holders": len(api.Processes(holdersOf(n)))})
 	}
 	return all
 }

@@ -39,7 +39,7 @@ func (p *program) list(names []api.Info) {
 	w := tabwriter.NewWriter(p.out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tVERSION\tSTATE\tSIZE\tPARTS\tHOLDERS\tFREES")
 	for _, n := range names {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\n", plain.Text(n.Name), n.Version, plain.Text(n.State), cli.Human(n.Bytes), len(n.Parts), len(keeper.Processes(n.Holders)), cli.Human(n.FreesBytes))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\n", plain.Text(n.Name), n.Version, plain.Text(n.State), cli.Human(n.Bytes), len(n.Parts), len(api.Processes(n.Holders)), cli.Human(n.FreesBytes))
 	}
 	w.Flush()
 }
