@@ -48,6 +48,10 @@ func (o *readerOptions) attaching() *share.AttachOptions {
 // writer has ended or died, its reader yields no more frames, and Follow yields the reader of
 // the next writer. The loop's body uses the reader until it returns; then Follow closes it.
 // [share.Follow] says what Follow waits for and what ends it.
+//
+// A body returns to the loop, for the next reader, when [Reader.Next] fails with [ErrEnded] or [ErrLost]: the
+// writer has gone, and a frame that it published later is another writer's. With [ErrDropped] it was too
+// slow; the loop's next reader joins the same writer anew. Each writer counts its frames from 1.
 func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...ReaderOption) iter.Seq2[*Reader, error] {
 	return func(yield func(*Reader, error) bool) {
 		o, err := newReaderOptions(opts)

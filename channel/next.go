@@ -26,7 +26,8 @@ type Frame struct {
 	user   [MaxUser]byte
 }
 
-// User returns the application's own bytes that go with the frame. They are part of f.
+// User returns the application's own bytes that go with the frame. They are a copy in f, and stay good
+// when the frame is released.
 func (f *Frame) User() []byte { return f.user[:f.length] }
 
 // entry is a copy of what the writer wrote of a frame.

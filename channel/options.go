@@ -35,7 +35,7 @@ func WithStallLimit(d time.Duration) WriterOption {
 }
 
 // WithDropAfter makes the writer drop a reader that blocks and keeps it waiting for a slot for d. The
-// reader gets [ErrDropped], and the writer goes on.
+// reader gets [ErrDropped], and the writer goes on. The default, 0, is no bound.
 func WithDropAfter(d time.Duration) WriterOption {
 	return func(o *writerOptions) { o.stall, o.drop = d, true }
 }

@@ -76,7 +76,7 @@ type counters struct{ received, lost, passed, stall atomic.Uint64 }
 // Stats are the counters of a reader.
 type Stats struct {
 	Received uint64        // frames taken
-	Lost     uint64        // frames published that this reader was not given, or that were overwritten before it took them
+	Lost     uint64        // frames published that this reader was not given, or that were overwritten before it took them; not those that it had not taken when it was dropped or the channel ended
 	Passed   uint64        // frames overwritten while this reader held them
 	MaxStall time.Duration // the longest that Next waited
 }
