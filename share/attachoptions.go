@@ -99,7 +99,8 @@ type AttachOptions struct {
 
 	// OnWait is called when Follow has waited for a second, for a producer or for another lease, with
 	// what is in the way: the error of the last try, such as that nobody listens or that there is no
-	// such offer. It is called again when that changes. It must not close an attachment of that Follow,
+	// such offer. If a lease was lost or the producer restarts, the error says and matches that, too
+	// ([ErrRestarting], [sock.LostError]). It is called again when the error changes. It must not close an attachment of that Follow,
 	// and with Overlap there may be several calls at once.
 	OnWait func(error)
 
@@ -116,17 +117,20 @@ type AttachOptions struct {
 	//		if err != nil {
 	//			return err
 	//		}
-	//		if err := check(att); err != nil {
-	//			log.Print(err, att.Close()) // refused: the server goes on with the old one
+	//		if err := check(att); err != nil { // refused: the server goes on with the old one
+	//			log.Print(err, att.Report(ctx, err), att.Close())
 	//			continue
 	//		}
-	//		go drain(current.Swap(att)) // closes the old one when its last request is done
+	//		if err := current.Swap(att); err != nil { // a Current, which closes the old one behind its last request
+	//			return err
+	//		}
 	//	}
 	//
 	// A version that the body has closed is not given again. The [Attachment.Context] of an older one
-	// goes on when it is superseded. Follow closes what the body has not closed when the loop ends, so
-	// nothing may use the memory any more then: after the loop's last pair, which is the error. A
-	// Reservation has room for one version, and cannot be used.
+	// goes on when it is superseded. Follow closes what the body has not closed when the loop ends, behind its
+	// last pair, which is the error: nothing may use the memory any more then, but what a [Current] holds. A
+	// Reservation has room for one version, and cannot be used. The device needs room for both versions, and
+	// for one more where one that was refused stays offered.
 	Overlap bool
 
 	peer func(*serve.PeerOptions) // tests'

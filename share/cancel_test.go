@@ -377,7 +377,7 @@ func TestFault64_CancelAtEachStepOfALease(t *testing.T) {
 						return
 					}
 					go func() { closed <- srv.Close() }() // which an observer must not wait for
-					for !errors.Is(srv.HandOver(context.Background(), nil), ErrClosed) {
+					for !isServerClosed(srv) {
 						runtime.Gosched()
 					}
 				})

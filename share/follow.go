@@ -25,6 +25,16 @@ import (
 //		serve(att.Context(), att)
 //	}
 //
+// A body that is told to let go leaves the loop. One that returns to it is given what is offered next, also
+// after its lease was revoked:
+//
+//	switch why := context.Cause(att.Context()); {
+//	case errors.Is(why, share.ErrRevoked): // it alone was meant
+//		return why
+//	case errors.Is(why, share.ErrWithdrawn): // the name is given up; or wait for another
+//		return nil
+//	}
+//
 // Each attachment is of newer memory than the one before, or of a producer that came
 // back. Its [Attachment.Context] ends when ctx does, when the producer offers something
 // newer ([ErrSuperseded]), or when it takes the memory back ([ErrWithdrawn], [ErrRevoked]). It
@@ -111,16 +121,21 @@ func (f *following) attach(ctx context.Context) (*Attachment, error) {
 		o.NewerThan, o.Wait = f.known, true
 	}
 	var att *Attachment
-	err = retry(ctx, o.OnWait, func() (err error) {
+	why := errNoAnswer
+	if o.Wait && o.NewerThan > 0 {
+		why = errNothingNewer
+	}
+	err = retry(ctx, o.OnWait, why, func() (err error) {
 		att, err = o.attach(ctx, f.path, f.name, f.dev)
 		return err
 	})
 	return att, err
 }
 
-// retry tries until it succeeds, waiting does not help, or ctx ends, with pauses.
-func retry(ctx context.Context, say func(error), try func() error) error {
-	t := newTeller(say)
+// retry tries until it succeeds, waiting does not help, or ctx ends, with pauses. first is why it waits until a
+// try has failed.
+func retry(ctx context.Context, say func(error), first error, try func() error) error {
+	t := newTeller(say, first)
 	defer t.stop()
 	var why error // it waits
 	for pause := followMin; ; pause = min(2*pause, followMax) {
@@ -158,11 +173,14 @@ type teller struct {
 	told string
 }
 
-// errNoAnswer is why a wait goes on before a first try has failed.
-var errNoAnswer = errors.New("share: the producer has not answered yet, or has not given its offer memory yet")
+// Why a wait goes on before a first try has failed.
+var (
+	errNoAnswer     = errors.New("share: the producer has not answered yet, or has not given its offer memory yet")
+	errNothingNewer = errors.New("share: the producer has nothing newer than what was taken or refused before")
+)
 
-func newTeller(say func(error)) *teller {
-	t := &teller{say: say, why: errNoAnswer}
+func newTeller(say func(error), why error) *teller {
+	t := &teller{say: say, why: why}
 	t.timer = time.AfterFunc(silence, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()

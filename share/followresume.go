@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
@@ -33,7 +34,11 @@ func (a *Attachment) another(t *leaseConn) (next *leaseConn, why error) {
 		defer cancel()
 	}
 	var from *attaching
-	err := retry(ctx, a.opts.OnWait, func() error {
+	say := a.opts.OnWait
+	if say != nil {
+		say = func(err error) { a.opts.OnWait(fmt.Errorf("%w; %w", t.reason, err)) }
+	}
+	err := retry(ctx, say, errNoAnswer, func() error {
 		from = a.resuming()
 		from.opts.quiet()
 		return from.lease(ctx)

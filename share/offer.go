@@ -68,7 +68,8 @@ func (o *Offer) offering() *serve.Offering {
 // one instant on consumers that ask for it get the new memory, and none is refused for lack of an
 // offer. Earlier leases go on. Their consumers are told ([Attachment.Superseded]), and may stay:
 // until the last of them has left, this offer is not done, and its memory must not be written for
-// the next version. [OfferOptions].Grace of this offer bounds that, and so does Close.
+// the next version. Each version needs a buffer of its own: one that is filled again is of the same
+// generation, and consumers that wait for newer memory do not take it. [OfferOptions].Grace of this offer bounds that, and so does Close.
 //
 // [ListenOptions].Authorize decides about each offer anew. The errors are those of [Server.Offer]; if the
 // name belongs to another pending offer, whose descriptors consumers have, the error is
@@ -124,8 +125,7 @@ func (o *Offer) Leases() []*Lease { return leasesOf(o.offering().Leases()) }
 func (o *Offer) Done() <-chan struct{} { return o.offering().Done() }
 
 // Err returns nil before Done, and then why the offer is over: nil if it was closed, its consumers
-// have left, or another one has superseded it; [ErrNoConsumer]; [ErrClosed] if the server was
-// closed; what has failed, such as the wait for work, the socket, or the fence of [OfferOptions].Fence
+// have left, another one has superseded it, or the server was closed; [ErrNoConsumer]; what has failed, such as the wait for work, the socket, or the fence of [OfferOptions].Fence
 // (a [*fence.Error]); or [ErrStillOpen].
 func (o *Offer) Err() error { return o.offering().Err() }
 

@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"slices"
@@ -67,7 +68,16 @@ func lasts(ctx context.Context, srv *Server, name string, o *Offer, err error) e
 	}
 	unexpect(srv, name)
 	<-o.Done()
-	return o.Err()
+	if err := o.Err(); err != nil || !isServerClosed(srv) {
+		return err
+	}
+	return ErrClosed
+}
+
+func isServerClosed(srv *Server) bool {
+	o, err := srv.Offer("closed?", nil, &OfferOptions{Pending: true})
+	_ = o.Close()
+	return errors.Is(err, ErrClosed)
 }
 
 // named is a name of a server.

@@ -70,7 +70,8 @@ type ListenOptions struct {
 	Inherited []*os.File
 
 	// MaxConnections bounds the connections that are served at once; 0 is 1,024. Further ones are
-	// refused ([ErrBusy]). Consumers that wait for an offer count.
+	// refused ([ErrBusy]). Consumers that wait for an offer count, and so do those that ask for a list and
+	// a successor that attaches to take the memory over.
 	MaxConnections int
 
 	// MaxConnectionsPerPeer bounds the connections of one process; 0 is 256. Processes without a pid
@@ -142,8 +143,8 @@ type OfferOptions struct {
 	// file is refused ([ErrUnsupported]).
 	Data []byte
 
-	// MaxConsumers is how many consumers are admitted in all: the offer ends when the last of them
-	// has gone. 0 is no bound.
+	// MaxConsumers is how many consumers are admitted in all, not at once: the offer ends when the last
+	// of them has gone. 0 is no bound.
 	MaxConsumers int
 
 	// IdleTimeout ends the offer after that long without a consumer ([ErrNoConsumer]). 0 is no bound.

@@ -2,6 +2,7 @@ package share
 
 import (
 	"context"
+	"errors"
 	"os"
 	"sync"
 
@@ -49,13 +50,10 @@ func (s *Server) Close() error { return s.server().Close() }
 // socket was handed over or that has copies of it ([Server.Files]), in which peers that connect
 // meanwhile wait. Consumers learn that the producer is restarting ([ErrRestarting]): [Follow] goes on
 // with the memory that is mapped, and comes back. Shutdown waits for consumers that are attaching, until
-// ctx is done, and then does what Close does. With a context that has ended it does nothing and returns
-// that error.
+// ctx is done, and then does what Close does, so that nothing of the server is left in any case. With a
+// context that has ended it waits for nobody, and returns that error as well.
 func (s *Server) Shutdown(ctx context.Context) error {
-	if err := plain.ContextErr(ctx); err != nil {
-		return err
-	}
-	return s.server().Shutdown(ctx)
+	return errors.Join(plain.ContextErr(ctx), s.server().Shutdown(ctx))
 }
 
 // Remove removes the socket and its lock file without waiting, for a process that is about
@@ -66,7 +64,8 @@ func (s *Server) Remove() error { return s.server().Remove() }
 // [TakeOver]. No consumer is refused meanwhile, and there is always a server. This server
 // goes on to serve its leases, and the consumers that have connected before, until the
 // offers end. Consumers that connect during the handover wait; later ones are the
-// successor's. After HandOver, Close leaves the socket alone.
+// successor's. After HandOver, Close and Shutdown leave the socket alone, and tell consumers that the
+// producer restarts. The connection can be used on, to hear when the successor serves.
 //
 // HandOver returns when each consumer that had connected here has a lease of which [OfferOptions].OnLease
 // has told, waits for an offer without memory or for newer memory ([AttachOptions].Wait), or was refused. So

@@ -312,7 +312,9 @@ func (o *Offering) noteOver(a broker.Over) {
 	switch {
 	case s.ctx.Err() != nil:
 		o.cause = context.Cause(s.ctx)
-		o.failure = o.cause
+		if !errors.Is(o.cause, ErrClosed) { // else the application closed the server
+			o.failure = o.cause
+		}
 	case o.cause != nil:
 	case a.Reason == broker.Superseded:
 		o.cause = ErrSuperseded

@@ -259,7 +259,6 @@ func calls(t *testing.T) map[string]call {
 			return last
 		},
 		"share.Offer.Publish":       pending.Publish,
-		"share.Server.Shutdown":     func(ctx context.Context) error { return srv.Shutdown(ctx) },
 		"share.Server.HandOver":     func(ctx context.Context) error { return srv.HandOver(ctx, far) },
 		"share.Lease.Notify":        func(ctx context.Context) error { return lease.Notify(ctx, []byte("x")) },
 		"share.Attachment.Notify":   func(ctx context.Context) error { return att.Notify(ctx, []byte("x")) },

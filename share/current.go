@@ -1,0 +1,124 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/vmm"
+)
+
+// A Current is the version of some memory that requests use while the next one comes: the loop of
+// [Follow] with Overlap swaps, and requests use. What is in use stays mapped ([vmm.Buffer.Hold]), whoever
+// closes it. The zero Current has no attachment. It is safe for concurrent use.
+//
+//	var current share.Current
+//	http.HandleFunc("/infer", func(w http.ResponseWriter, r *http.Request) {
+//		att, done := current.Use()
+//		defer done()
+//		answer(w, r, att) // nil before the first version
+//	})
+type Current struct {
+	mu   sync.Mutex
+	now  *version
+	old  map[*version]struct{} // replaced, and in use
+	idle chan struct{}         // closed when old is empty; nil if nobody waits for that
+	err  error                 // of closing them
+}
+
+type version struct {
+	att  *Attachment
+	hold *vmm.Hold
+	uses int
+}
+
+// Use returns the current attachment, or nil if there is none, and a function that ends its use, which may be
+// called again. The memory stays mapped until then.
+func (c *Current) Use() (att *Attachment, done func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.now
+	if v == nil {
+		return nil, func() {}
+	}
+	v.uses++
+	return v.att, sync.OnceFunc(func() { c.done(v) })
+}
+
+func (c *Current) done(v *version) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v.uses--
+	c.closeUnused(v)
+}
+
+// Swap makes att the current attachment, which belongs to c from now on. The one before is closed when its
+// last use has ended. An attachment that cannot be held stays the caller's: one that is closed ([ErrClosed]),
+// or of legacy memory ([ErrHandle]).
+func (c *Current) Swap(att *Attachment) error {
+	if att.isZero() || att.isClosed() {
+		return errClosed
+	}
+	buf := att.Buffer()
+	if buf == nil {
+		return ErrHandle
+	}
+	hold, err := buf.Hold("share.Current")
+	if err != nil {
+		return err
+	}
+	c.replace(&version{att: att, hold: hold})
+	return nil
+}
+
+func (c *Current) replace(next *version) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before := c.now
+	c.now = next
+	if before == nil {
+		return
+	}
+	if c.old == nil {
+		c.old = map[*version]struct{}{}
+	}
+	c.old[before] = struct{}{}
+	c.closeUnused(before)
+}
+
+// closeUnused closes a version that is replaced and not in use. It runs with mu held.
+func (c *Current) closeUnused(v *version) {
+	if _, replaced := c.old[v]; !replaced || v.uses > 0 {
+		return
+	}
+	delete(c.old, v)
+	c.err = errors.Join(c.err, v.hold.Close(), v.att.Close())
+	if len(c.old) == 0 && c.idle != nil {
+		close(c.idle)
+		c.idle = nil
+	}
+}
+
+// Close leaves no attachment, and waits until those that there were are closed, because their last uses have
+// ended. If ctx ends first, what is in use stays mapped until its use ends. The error is that of ctx, or those
+// of closing attachments. Close may be called again.
+func (c *Current) Close(ctx context.Context) error {
+	c.replace(nil)
+	c.mu.Lock()
+	if len(c.old) > 0 && c.idle == nil {
+		c.idle = make(chan struct{})
+	}
+	idle := c.idle
+	c.mu.Unlock()
+	if idle != nil {
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return plain.ContextErr(ctx)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
