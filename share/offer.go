@@ -68,8 +68,9 @@ func (o *Offer) offering() *serve.Offering {
 // one instant on consumers that ask for it get the new memory, and none is refused for lack of an
 // offer. Earlier leases go on. Their consumers are told ([Attachment.Superseded]), and may stay:
 // until the last of them has left, this offer is not done, and its memory must not be written for
-// the next version. Each version needs a buffer of its own: one that is filled again is of the same
-// generation, and consumers that wait for newer memory do not take it. [OfferOptions].Grace of this offer bounds that, and so does Close.
+// the next version; [OfferOptions].Grace of this offer bounds that, and so does Close. Each version needs a
+// buffer of its own: one that is filled again is of the same generation, and consumers that wait for newer
+// memory do not take it.
 //
 // [ListenOptions].Authorize decides about each offer anew. The errors are those of [Server.Offer]; if the
 // name belongs to another pending offer, whose descriptors consumers have, the error is

@@ -17,6 +17,7 @@ const (
 	TwoGPUs    = "two"        // two GPUs that are each other's peers
 	Python     = "python"     // Python with NumPy and PyTorch
 	CC         = "cc"         // a C compiler
+	Curl       = "curl"       // curl(1)
 	Namespaces = "namespaces" // user, PID and mount namespaces
 )
 

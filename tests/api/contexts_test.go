@@ -53,6 +53,8 @@ var others = map[string]string{
 	"share.Attachment.AwaitFence": "with a context that has ended it only checks, and says so",
 	"share.Lease.AwaitFence":      "the same",
 	"channel.Reader.AwaitFence":   "the same",
+	"share.Server.Shutdown":       "with a context that has ended it waits for nobody, and leaves nothing",
+	"share.Current.Close":         "the same",
 }
 
 // A call is made with a context that has ended, of things that are fit for it.

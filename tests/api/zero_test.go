@@ -27,7 +27,7 @@ import (
 // zeros are zero values of all exported types that have methods.
 var zeros = []any{
 	new(sock.Conn), new(sock.Error), new(sock.LostError), new(fence.Kind), new(fence.Error), new(sock.Listener), new(sock.Peer), new(sock.Policy), new(sock.Process), new(sock.Record), new(sock.NotAdmittedError),
-	new(share.Attachment), new(share.Descriptors), new(share.EventKind), new(share.Lease),
+	new(share.Attachment), new(share.Current), new(share.Descriptors), new(share.EventKind), new(share.Lease),
 	new(share.Legacy), new(share.Offer), new(share.OfferInfo), new(share.Server),
 	new(counter.Counter),
 	new(channel.Frame), new(channel.WriterLostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),

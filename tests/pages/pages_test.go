@@ -295,10 +295,11 @@ func needTools(t *testing.T, commands string) {
 		{"pip ", testenv.Python, "/usr/bin/python3 -c 'import setuptools, wheel, pip'"},
 		{"torchrun ", testenv.Python, "/usr/bin/python3 -c 'import torch.distributed'"},
 		{"cc ", testenv.CC, "cc --version"},
+		{"curl ", testenv.Curl, "curl --version"},
 		{"unshare ", testenv.Namespaces, "unshare --fork --pid --ipc --net true"},
 		{"setpriv ", testenv.Namespaces, "setpriv --reuid 65534 --regid 65534 --clear-groups true"},
 	} {
-		if !strings.HasPrefix(commands, notRun) && regexp.MustCompile(`(?m)(^|[$&;|] |=\S+ )`+tool.word).MatchString(commands) {
+		if !strings.HasPrefix(commands, notRun) && regexp.MustCompile(`(?m)(^|[$&;|] |=\S+ |\bdo )`+tool.word).MatchString(commands) {
 			testenv.Need(t, tool.need, exec.Command("bash", "-c", tool.try).Run() == nil, tool.try)
 		}
 	}

@@ -101,7 +101,7 @@ func (d *daemon) offer(buf *vmm.Buffer, owner io.Closer, onLease func(*share.Lea
 	d.current = next
 	d.offers.Go(func() {
 		<-next.Done()
-		if err := errors.Join(next.Err(), owner.Close()); err != nil && !errors.Is(err, share.ErrClosed) {
+		if err := errors.Join(next.Err(), owner.Close()); err != nil {
 			log.Print(err)
 		}
 	})
