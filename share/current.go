@@ -22,15 +22,16 @@ import (
 type Current struct {
 	mu   sync.Mutex
 	now  *version
-	old  map[*version]struct{} // replaced, and in use
-	idle chan struct{}         // closed when old is empty; nil if nobody waits for that
-	err  error                 // of closing them
+	old  int           // versions that are replaced, and not closed yet
+	idle chan struct{} // closed when there is none; nil if nobody waits for that
+	err  error         // the first of closing them
 }
 
 type version struct {
-	att  *Attachment
-	hold *vmm.Hold
-	uses int
+	att      *Attachment
+	hold     *vmm.Hold
+	uses     int
+	replaced bool
 }
 
 // Use returns the current attachment, or nil if there is none, and a function that ends its use, which may be
@@ -48,9 +49,12 @@ func (c *Current) Use() (att *Attachment, done func()) {
 
 func (c *Current) done(v *version) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	v.uses--
-	c.closeUnused(v)
+	unused := v.replaced && v.uses == 0
+	c.mu.Unlock()
+	if unused {
+		c.close(v)
+	}
 }
 
 // Swap makes att the current attachment, which belongs to c from now on. The one before is closed when its
@@ -74,27 +78,28 @@ func (c *Current) Swap(att *Attachment) error {
 
 func (c *Current) replace(next *version) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	before := c.now
 	c.now = next
-	if before == nil {
-		return
+	unused := false
+	if before != nil {
+		c.old++
+		before.replaced, unused = true, before.uses == 0
 	}
-	if c.old == nil {
-		c.old = map[*version]struct{}{}
+	c.mu.Unlock()
+	if unused {
+		c.close(before)
 	}
-	c.old[before] = struct{}{}
-	c.closeUnused(before)
 }
 
-// closeUnused closes a version that is replaced and not in use. It runs with mu held.
-func (c *Current) closeUnused(v *version) {
-	if _, replaced := c.old[v]; !replaced || v.uses > 0 {
-		return
+// close closes a version that is replaced and not in use. Requests go on meanwhile.
+func (c *Current) close(v *version) {
+	err := errors.Join(v.hold.Close(), v.att.Close())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
 	}
-	delete(c.old, v)
-	c.err = errors.Join(c.err, v.hold.Close(), v.att.Close())
-	if len(c.old) == 0 && c.idle != nil {
+	if c.old--; c.old == 0 && c.idle != nil {
 		close(c.idle)
 		c.idle = nil
 	}
@@ -106,7 +111,7 @@ func (c *Current) closeUnused(v *version) {
 func (c *Current) Close(ctx context.Context) error {
 	c.replace(nil)
 	c.mu.Lock()
-	if len(c.old) > 0 && c.idle == nil {
+	if c.old > 0 && c.idle == nil {
 		c.idle = make(chan struct{})
 	}
 	idle := c.idle
