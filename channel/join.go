@@ -50,8 +50,8 @@ func (o *readerOptions) attaching() *share.AttachOptions {
 // [share.Follow] says what Follow waits for and what ends it.
 //
 // A body returns to the loop, for the next reader, when [Reader.Next] fails with [ErrEnded] or [ErrLost]: the
-// writer has gone, and a frame that it published later is another writer's. With [ErrDropped] it was too
-// slow; the loop's next reader joins the same writer anew. Each writer counts its frames from 1.
+// writer has gone, and a frame that is published later is another writer's. With [ErrDropped] it was too
+// slow, or the writer's server was closed; the loop's next reader joins who writes then. Each writer counts its frames from 1.
 func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...ReaderOption) iter.Seq2[*Reader, error] {
 	return func(yield func(*Reader, error) bool) {
 		o, err := newReaderOptions(opts)

@@ -65,8 +65,8 @@ func newWriterOptions(opts []WriterOption) (*writerOptions, error) {
 		return nil, fmt.Errorf("channel: a reader may stall the writer for %s: want 0, which is no bound, or more", o.stall)
 	case o.readers < 1 || o.readers > MaxReaders:
 		return nil, fmt.Errorf("channel: WithReaders(%d): want 1 to %d", o.readers, MaxReaders)
-	case o.offer.Access > cu.ReadOnly || o.offer.Pending || o.offer.Fence != 0 || o.offer.CursorSize != 0:
-		return nil, errors.New("channel: WithOffer with Access, Pending, Fence or CursorSize: these are the channel's own")
+	case o.offer.Access > cu.ReadOnly || o.offer.Pending || o.offer.Fence != 0 || o.offer.CursorSize != 0 || o.offer.OnCursors != nil:
+		return nil, errors.New("channel: WithOffer with Access, Pending, Fence, CursorSize or OnCursors: these are the channel's own")
 	case o.onDrop == nil:
 		return nil, fmt.Errorf("channel: OnGone without a function (nil)")
 	}

@@ -72,9 +72,9 @@ var (
 	ErrPolicy = errors.New("channel: not with this policy")
 	// ErrStalled says that a reader did not give a slot back in time ([WithStallLimit]).
 	ErrStalled = errors.New("channel: a reader holds the slot too long")
-	// ErrDropped says that the writer has dropped this reader and uses its slots again. A writer whose
-	// server is closed before it has dropped its readers, too: close the writer first, and readers get
-	// the frames that are left, and then ErrEnded.
+	// ErrDropped says that the writer has dropped this reader and uses its slots again. So has a writer
+	// whose server is closed first: close the writer before its server, and readers get the frames that
+	// are left, and then ErrEnded.
 	ErrDropped = errors.New("channel: dropped by the writer")
 	// ErrPassed says that the writer took the slot of a frame while the reader held it.
 	ErrPassed = errors.New("channel: the writer has passed this reader by")

@@ -120,8 +120,8 @@ func (w *Writer) noteEnd(err error) {
 	switch {
 	case err != nil:
 		w.end(fmt.Errorf("%w: %w", ErrNoOffer, err))
-	default: // replaced, or an option of the offer has ended it
-		w.end(fmt.Errorf("%w: another offer has its name, or an option ended this one", ErrNoOffer))
+	default:
+		w.end(fmt.Errorf("%w: its server was closed, another offer has its name, or an option ended this one", ErrNoOffer))
 	}
 	w.moved()
 }

@@ -58,7 +58,8 @@ func (c *Current) done(v *version) {
 }
 
 // Swap makes att the current attachment, which belongs to c from now on. The one before is closed when its
-// last use has ended. An attachment that cannot be held stays the caller's: one that is closed ([ErrClosed]),
+// last use has ended; if that fails, because it is offered on or held by others, it is its holder's to close
+// again, and the error is Close's. An attachment that cannot be held stays the caller's: one that is closed ([ErrClosed]),
 // or of legacy memory ([ErrHandle]).
 func (c *Current) Swap(att *Attachment) error {
 	if att.isZero() || att.isClosed() {
@@ -72,13 +73,20 @@ func (c *Current) Swap(att *Attachment) error {
 	if err != nil {
 		return err
 	}
-	c.replace(&version{att: att, hold: hold})
+	if !c.replace(&version{att: att, hold: hold}) {
+		return hold.Close()
+	}
 	return nil
 }
 
-func (c *Current) replace(next *version) {
+// replace makes next current, unless its attachment is.
+func (c *Current) replace(next *version) bool {
 	c.mu.Lock()
 	before := c.now
+	if before != nil && next != nil && before.att == next.att {
+		c.mu.Unlock()
+		return false
+	}
 	c.now = next
 	unused := false
 	if before != nil {
@@ -89,6 +97,7 @@ func (c *Current) replace(next *version) {
 	if unused {
 		c.close(before)
 	}
+	return true
 }
 
 // close closes a version that is replaced and not in use. Requests go on meanwhile.
@@ -106,8 +115,9 @@ func (c *Current) close(v *version) {
 }
 
 // Close leaves no attachment, and waits until those that there were are closed, because their last uses have
-// ended. If ctx ends first, what is in use stays mapped until its use ends. The error is that of ctx, or those
-// of closing attachments. Close may be called again.
+// ended. If ctx ends first, what is in use stays mapped until its use ends. The error is that of ctx, or the
+// first of closing an attachment. Close may be called again. End the loop that swaps before: a Swap after
+// Close makes an attachment current again.
 func (c *Current) Close(ctx context.Context) error {
 	c.replace(nil)
 	c.mu.Lock()

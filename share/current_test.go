@@ -55,6 +55,9 @@ func TestCurrent(t *testing.T) {
 		replace(t, srv, filled(t, ctx, v+2))
 		<-swapped
 	}
+	again, end := c.Use()
+	require.NoError(t, c.Swap(again), "it is current already")
+	end()
 	require.NotZero(t, first.Ptr(), "it is in use")
 	release()
 	require.Zero(t, first.Ptr())

@@ -69,6 +69,7 @@ import (
 func Follow(ctx context.Context, path, name string, dev *cu.Device, opts *AttachOptions) iter.Seq2[*Attachment, error] {
 	if opts != nil {
 		opts = new(*opts)
+		opts.Policy = clonePolicy(opts.Policy)
 	}
 	return func(yield func(*Attachment, error) bool) {
 		f := &following{path: path, name: name, dev: dev, opts: opts}
@@ -176,7 +177,7 @@ type teller struct {
 // Why a wait goes on before a first try has failed.
 var (
 	errNoAnswer     = errors.New("share: the producer has not answered yet, or has not given its offer memory yet")
-	errNothingNewer = errors.New("share: the producer has nothing newer than what was taken or refused before")
+	errNothingNewer = errors.New("share: the producer has not answered yet, or has nothing newer than what was taken or refused before")
 )
 
 func newTeller(say func(error), why error) *teller {

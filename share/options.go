@@ -122,10 +122,14 @@ func setPeer(o *serve.PeerOptions, timeout time.Duration, policy sock.Policy, te
 	if timeout > 0 {
 		o.Timeout = timeout
 	}
-	if o.Policy = (sock.Policy{UIDs: slices.Clone(policy.UIDs), GIDs: slices.Clone(policy.GIDs)}); test != nil {
+	if o.Policy = clonePolicy(policy); test != nil {
 		test(o)
 	}
 	return nil
+}
+
+func clonePolicy(p sock.Policy) sock.Policy {
+	return sock.Policy{UIDs: slices.Clone(p.UIDs), GIDs: slices.Clone(p.GIDs)}
 }
 
 // OfferOptions are those of [Server.Offer] and [Offer.Supersede].

@@ -53,7 +53,11 @@ func (s *Server) Close() error { return s.server().Close() }
 // ctx is done, and then does what Close does, so that nothing of the server is left in any case. With a
 // context that has ended it waits for nobody, and returns that error as well.
 func (s *Server) Shutdown(ctx context.Context) error {
-	return errors.Join(plain.ContextErr(ctx), s.server().Shutdown(ctx))
+	err := s.server().Shutdown(ctx)
+	if ended := plain.ContextErr(ctx); ended != nil && !errors.Is(err, ctx.Err()) {
+		err = errors.Join(ended, err)
+	}
+	return err
 }
 
 // Remove removes the socket and its lock file without waiting, for a process that is about

@@ -76,7 +76,7 @@ func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
 	return nil
 }
 
-// stand offers a part to all readers, or to those that resume.
+// offerPart offers a part to all readers, or to those that resume.
 func (s *Server) offerPart(name, as string, v *state.Version, p *state.Part, resumed bool) (*offer, error) {
 	m, ok := s.ready[p.Files]
 	if delete(s.ready, p.Files); !ok {

@@ -54,7 +54,7 @@ var others = map[string]string{
 	"share.Lease.AwaitFence":      "the same",
 	"channel.Reader.AwaitFence":   "the same",
 	"share.Server.Shutdown":       "with a context that has ended it waits for nobody, and leaves nothing",
-	"share.Current.Close":         "the same",
+	"share.Current.Close":         "with a context that has ended it waits for nobody; what is in use stays",
 }
 
 // A call is made with a context that has ended, of things that are fit for it.
