@@ -114,22 +114,24 @@ func TestDescriptorsOfAnOfferThatFails(t *testing.T) {
 	_, ctx, srv := listening(t)
 	memory, files := kept(t, ctx, 5, 1)
 	defer func() { require.NoError(t, sock.CloseFiles(files)) }()
-	for name, opts := range map[string]*OfferOptions{"taken": nil, "data": {Data: make([]byte, MaxData+1)}, "closed": nil} {
-		switch name {
-		case "taken":
-			o := ok(srv.Offer("taken", nil, &OfferOptions{Pending: true}))(t)
-			defer func() { require.NoError(t, o.Close()) }()
-			require.NoError(t, o.Provide(newBuffer(t, ctx, 1)))
-		case "closed":
-			srv = listen(t)
-			require.NoError(t, srv.Close())
-		}
-		_, err := srv.Offer(name, Descriptors{memory, files}, opts)
-		require.Error(t, err, name)
+	taken := ok(srv.Offer("taken", nil, &OfferOptions{Pending: true}))(t)
+	require.NoError(t, taken.Provide(newBuffer(t, ctx, 1)))
+	closed := listen(t)
+	require.NoError(t, closed.Close())
+	for name, offer := range map[string]func() (*Offer, error){
+		"taken": func() (*Offer, error) { return srv.Offer("taken", Descriptors{memory, files}, nil) },
+		"data": func() (*Offer, error) {
+			return srv.Offer("data", Descriptors{memory, files}, &OfferOptions{Data: make([]byte, MaxData+1)})
+		},
+		"memory": func() (*Offer, error) { return srv.Offer("x", Descriptors{vmm.Descriptor{}, files}, nil) },
+		"closed": func() (*Offer, error) { return closed.Offer("x", Descriptors{memory, files}, nil) },
+	} {
+		require.Error(t, errOf(offer()), name)
 		for _, f := range files {
 			require.NoError(t, errOf(f.Stat()), name)
 		}
 	}
+	require.NoError(t, taken.Close())
 }
 
 // Shutdown waits for nobody whose data is not there.

@@ -348,11 +348,11 @@ func (p *producer) serve(ctx context.Context, offer *share.Offer, w *watcher) er
 
 // offer offers the memory until its consumers have left, or ctx ends.
 func (p *producer) offer(ctx context.Context, offer *share.Offer, w *watcher, memory share.Source) error {
-	w.serving()
-	p.sayWaiting()
 	if err := offer.Provide(memory); err != nil {
 		return err
 	}
+	w.serving()
+	p.sayWaiting() // whoever reads it finds the offer
 	defer context.AfterFunc(ctx, func() { _ = offer.Close() })()
 	if err := offer.Publish(ctx); err != nil && ctx.Err() == nil {
 		return err
