@@ -2,6 +2,7 @@ package channel
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -134,7 +135,11 @@ func TestStreamFramesMakeNoSystemCall(t *testing.T) {
 	if cutest.Emulated() || cutest.RaceDetector {
 		t.Skip("qemu-user has no seccomp, and the race detector makes calls of its own")
 	}
-	out, err := cutest.Child(soon(t), "frames without system calls", "GODEBUG=asyncpreemptoff=1").CombinedOutput()
+	var out []byte
+	err := errors.New("not tried")
+	for try := 0; err != nil && try < 10; try++ { // where other processes run, the scheduler takes the thread away, which is a call
+		out, err = cutest.Child(soon(t), "frames without system calls", "GODEBUG=asyncpreemptoff=1").CombinedOutput()
+	}
 	if strings.Contains(string(out), "no seccomp here") {
 		t.Skip("the kernel has no seccomp")
 	}
