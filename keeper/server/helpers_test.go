@@ -113,7 +113,11 @@ func options(socket string) Options {
 // opened is a keeper that ends with the test.
 func opened(t testing.TB, opts Options) *Server {
 	t.Helper()
-	s := ok(Open(soon(t), opts))(t)
+	s, err := Open(soon(t), opts)
+	for wait := soon(t); errors.Is(err, fdstore.ErrBusy) && wait.Err() == nil; { // it has not heard yet that the one before has gone
+		s, err = Open(soon(t), opts)
+	}
+	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
