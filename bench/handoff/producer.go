@@ -7,11 +7,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/bench/internal/program"
 	"github.com/gpufd/gpufd/bench/internal/rival"
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
+	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
 )
 
@@ -24,6 +26,7 @@ type producer struct {
 	srv      *share.Server
 	consumer *rival.Rival
 	offers   uint64 // made so far
+	under    atomic.Pointer[handover]
 }
 
 func newProducer(driver string) (*producer, error) {
@@ -40,7 +43,7 @@ func (p *producer) open() (err error) {
 	if p.dir, err = os.MkdirTemp("", "gpufd-bench-"); err != nil {
 		return err
 	}
-	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock"), nil); err != nil {
+	if p.srv, err = share.Listen(filepath.Join(p.dir, "sock"), &share.ListenOptions{OnRefused: p.refused}); err != nil {
 		return err
 	}
 	started := make(chan error, 1)
@@ -105,8 +108,16 @@ func (p *producer) handoff(args []uint64) (rival.Answer, error) {
 	return h.answer(), nil
 }
 
+// refused ends the handover that is under way: its consumer does not get the memory.
+func (p *producer) refused(_ sock.Peer, err error) {
+	if h := p.under.Load(); h != nil {
+		h.settle(err)
+	}
+}
+
 // expect makes the consumer wait for the memory.
 func (p *producer) expect(h *handover) (*share.Offer, error) {
+	p.under.Store(h)
 	return p.srv.Offer(h.name, nil, &share.OfferOptions{Pending: true, MaxConsumers: 1, Verdict: true, OnEvent: h.observe, Synchronized: true})
 }
 
