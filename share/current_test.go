@@ -77,7 +77,7 @@ func TestCurrent(t *testing.T) {
 	require.Zero(t, last.Ptr())
 }
 
-// What cannot be held is not taken.
+// An attachment that cannot be held is not taken.
 func TestCurrentRefuses(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	put(t, srv, newBuffer(t, ctx, 1))

@@ -39,7 +39,7 @@ func TestOfferOfNothing(t *testing.T) {
 	require.ErrorContains(t, awaitOver(t, o), "no memory to offer (nil)", "what failed later is in Err")
 }
 
-// Of two that supersede an offer, the one that was offered later has the name, whichever is ready first.
+// The later of two offers that supersede another has the name in the end, whichever is ready first.
 func TestOffersTakeTheNameInOrder(t *testing.T) {
 	warmUp(t)
 	dev, ctx, srv := listening(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/gpufd/gpufd/keeper/api"
 )
 
-// What answers and a policy say: see package api.
+// Types of answers and of a policy: see package api.
 type (
 	Who         = api.Who
 	Info        = api.Info
