@@ -351,12 +351,12 @@ func (p *producer) offer(ctx context.Context, offer *share.Offer, w *watcher, me
 	if err := offer.Provide(memory); err != nil {
 		return err
 	}
-	w.serving()
-	p.sayWaiting() // whoever reads it finds the offer
 	defer context.AfterFunc(ctx, func() { _ = offer.Close() })()
 	if err := offer.Publish(ctx); err != nil && ctx.Err() == nil {
 		return err
 	}
+	w.serving()
+	p.sayWaiting() // whoever reads it finds the offer, and its data
 	<-offer.Done() // an interruption ends it, too
 	return offer.Err()
 }
