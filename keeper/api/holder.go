@@ -8,7 +8,7 @@ import (
 	"github.com/gpufd/gpufd/gpumem"
 )
 
-// Who is a process, as the kernel named it when it connected.
+// A Who identifies a process, as the kernel named it when it connected.
 type Who struct {
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid"`
