@@ -381,6 +381,7 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 	_, ctx := leavesNothing(t)
 	path := socketPath(t)
 	reasons := make(chan error, 10)
+	begun := time.Now()
 	found, cancel := followed(t, ctx, path, AttachOptions{OnWait: func(err error) { reasons <- err }})
 	reason := func() error {
 		select {
@@ -391,7 +392,6 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 			return nil
 		}
 	}
-	begun := time.Now()
 	require.ErrorIs(t, reason(), sock.ErrNoListener)
 	require.GreaterOrEqual(t, time.Since(begun), silence)
 	srv := ok(Listen(path, nil))(t)
