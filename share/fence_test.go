@@ -168,7 +168,7 @@ func TestOfferWaitsForFencesNoLongerThan(t *testing.T) {
 			buf := newBuffer(t, ctx, 1)
 			within := time.Hour
 			if !closed {
-				within = time.Second / 2
+				within = 3 * time.Second
 			}
 			s := put(t, srv, buf, OfferOptions{Fence: want, FenceTimeout: within, terms: goodbyeIn(1, brief)})
 			c := leaver(t, srv, "")

@@ -405,7 +405,7 @@ func TestFollowSaysWhyItWaits(t *testing.T) {
 	require.ErrorIs(t, cancel(), context.Canceled)
 
 	life, stop := context.WithCancel(t.Context())
-	time.AfterFunc(20*time.Millisecond, stop)
+	time.AfterFunc(silence/2, stop)
 	for _, err := range Follow(life, path, "data", ctx.Device(), nil) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, err, sock.ErrNoListener)

@@ -163,7 +163,7 @@ func TestListsThatLie(t *testing.T) {
 		"half of it":               {[]lie{record(two)}, nil, sock.ErrPeerLost},
 		"the same again":           {[]lie{record(two), record(two)}, nil, wire.ErrMalformed},
 		"more than there can be":   {[]lie{record(wire.Listed{Left: 1<<32 - 1, Offers: two.Offers})}, nil, ErrTooLarge},
-		"4,096 records":            {many, nil, serve.ErrRate},
+		"4,096 records":            {many, withRate(100), serve.ErrRate},
 		"4,096 records, and taken": {many, withRate(0), nil},
 		"progress":                 {[]lie{record(wire.Progress{Done: 1, Total: 2})}, nil, serve.ErrUnexpected},
 		"what it need not know":    {[]lie{record(wire.Unknown{Kind: 0x7f00}), record(wire.Listed{})}, nil, nil},

@@ -168,7 +168,9 @@ func offerFiles(srv *Server, name string, memory vmm.Descriptor, files []*os.Fil
 
 // offerResumed offers descriptors to consumers that have the memory mapped.
 func offerResumed(srv *Server, name string, memory vmm.Descriptor, files []*os.File, access cu.Access, opts ...OfferOptions) (*Offer, error) {
-	return offerFiles(srv, name, memory, files, access, *with(opts, access, func(o *serve.Terms) { o.Resumes = true }))
+	o := with(opts, access, func(o *serve.Terms) { o.Resumes = true })
+	o.Synchronized = true // so that consumers find it when this returns
+	return offerFiles(srv, name, memory, files, access, *o)
 }
 
 // leasesAs returns the leases of the offer that has a name.

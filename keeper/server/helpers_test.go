@@ -110,14 +110,19 @@ func options(socket string) Options {
 	return Options{Socket: socket, Store: storeCommand(), Timeout: 20 * time.Second}
 }
 
+// openNext opens a keeper. The fd store may not have heard yet that the one before has gone.
+func openNext(ctx context.Context, opts Options) (*Server, error) {
+	s, err := Open(ctx, opts)
+	for errors.Is(err, ErrBusy) && ctx.Err() == nil {
+		s, err = Open(ctx, opts)
+	}
+	return s, err
+}
+
 // opened is a keeper that ends with the test.
 func opened(t testing.TB, opts Options) *Server {
 	t.Helper()
-	s, err := Open(soon(t), opts)
-	for wait := soon(t); errors.Is(err, fdstore.ErrBusy) && wait.Err() == nil; { // it has not heard yet that the one before has gone
-		s, err = Open(soon(t), opts)
-	}
-	require.NoError(t, err)
+	s := ok(openNext(soon(t), opts))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }

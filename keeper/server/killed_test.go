@@ -46,7 +46,7 @@ func mortalKeeper() error {
 	defer cancel()
 	opts := options(os.Getenv(socketEnv))
 	opts.Log = func(line string) { fmt.Fprintln(os.Stderr, "keeper:", line) }
-	s, err := Open(ctx, opts)
+	s, err := openNext(ctx, opts)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func TestFault86_KeeperKilledAtEveryStep(t *testing.T) {
 		require.ErrorContains(t, x.kill(step, int64(killed)), "signal: killed", step)
 		killed++
 	}
-	last := ok(Open(soon(t), options(x.socket)))(t)
+	last := ok(openNext(soon(t), options(x.socket)))(t)
 	defer last.Close()
 	t.Logf("%d kills, %d commits, %d attaches so far", killed, x.commits.Load(), x.attaches.Load())
 	for x.ctx.Err() == nil && (x.commits.Load() < int64(kills) || x.attaches.Load() < int64(10*kills)) {

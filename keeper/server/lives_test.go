@@ -274,7 +274,7 @@ func mortalAndNext(t *testing.T, step string) (*client, <-chan *Server) {
 	ctx := soon(t)
 	go func() {
 		_ = first.Wait()
-		s, _ := Open(ctx, options(socket))
+		s, _ := openNext(ctx, options(socket))
 		second <- s
 	}()
 	return c, second
