@@ -68,13 +68,15 @@ func (n *session) lasts(ctx context.Context) bool {
 	if n == nil {
 		return false
 	}
-	late := time.NewTimer(grace)
-	defer late.Stop()
-	select {
-	case <-n.done:
-		return false
-	case <-ctx.Done():
-	case <-late.C:
+	const looks = 10 // to a process that does not run for a while only one is lost
+	for range looks {
+		select {
+		case <-n.done:
+			return false
+		case <-ctx.Done():
+			return true
+		case <-time.After(grace / looks):
+		}
 	}
 	return true
 }
