@@ -2,7 +2,7 @@
 // they offer. It joins packages vmm and sock: descriptors of memory travel over
 // a Unix socket, and the connection is the lease.
 //
-//	srv, err := share.Listen(path, nil)                       // 0600, in a directory of yours
+//	srv, err := share.Listen(path, nil)                      // 0600, in a directory of yours
 //	offer, err := srv.Offer("weights", buf, nil)             // read-only, until it is closed
 //
 //	att, err := share.Attach(ctx, path, "weights", dev, nil)  // in another process

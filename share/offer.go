@@ -126,8 +126,8 @@ func (o *Offer) Leases() []*Lease { return leasesOf(o.offering().Leases()) }
 func (o *Offer) Done() <-chan struct{} { return o.offering().Done() }
 
 // Err returns nil before Done, and then why the offer is over: nil if it was closed, its consumers
-// have left, another one has superseded it, or the server was closed; [ErrNoConsumer]; what has failed, such as the wait for work, the socket, or the fence of [OfferOptions].Fence
-// (a [*fence.Error]); or [ErrStillOpen].
+// have left, another one has superseded it, or the server was closed; [ErrNoConsumer]; what has failed, such
+// as the wait for work, the socket, or the fence of [OfferOptions].Fence (a [*fence.Error]); or [ErrStillOpen].
 func (o *Offer) Err() error { return o.offering().Err() }
 
 // Close ends the offer. Consumers that are still attached are told ([ErrWithdrawn], or

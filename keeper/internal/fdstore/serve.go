@@ -68,7 +68,7 @@ func (n *session) lasts(ctx context.Context) bool {
 	if n == nil {
 		return false
 	}
-	const looks = 10 // to a process that does not run for a while only one is lost
+	const looks = 10 // a pause of the machine costs one of them, and not the whole grace
 	for range looks {
 		select {
 		case <-n.done:
