@@ -70,6 +70,9 @@ func (s *Stream) beginCapture() error {
 	}
 	inner := s.ctx.inner
 	inner.dev.drv.captures.add(inner.ctx, 1)
+	begin := &inner.dev.drv.captures.begin
+	begin.RLock()
+	defer begin.RUnlock()
 	err := s.run("cuStreamBeginCapture_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamBeginCapture_v2(h, sys.CU_STREAM_CAPTURE_MODE_RELAXED)
 	})
@@ -133,9 +136,10 @@ func (h *contextHandle) refuseCaptured(call sys.Caller, stream sys.CUstream) sys
 
 // captures counts the calls of [Stream.Capture] that are under way.
 type captures struct {
-	all atomic.Int32
-	mu  sync.Mutex
-	of  map[sys.CUcontext]int // by the context that they began in
+	begin sync.RWMutex // held while a stream may begin to be captured; no stream does while it is locked
+	all   atomic.Int32
+	mu    sync.Mutex
+	of    map[sys.CUcontext]int // by the context that they began in
 }
 
 func (c *captures) add(ctx sys.CUcontext, n int) {

@@ -54,7 +54,8 @@ func (h *contextHandle) memory() (n uint64) {
 
 // A closer is what a context owns.
 type closer interface {
-	close() bool                      // its gate's
+	close() bool // its gate's, as the next
+	isClosed() bool
 	closeIn(ctx *contextHandle) error // after that
 	unclosed() Unclosed
 }
@@ -96,7 +97,12 @@ func (h *contextHandle) close() error {
 		return nil
 	}
 	defer h.forget()
-	return errors.Join(h.closeChildren(), h.giveBack())
+	err := h.closeChildren()
+	left := h.references().drop(h)
+	if left == 0 {
+		h.references().dropTails(h)
+	}
+	return errors.Join(err, h.giveBack(left))
 }
 
 // closeChildren ends what was made in the context. No call is under way in it any
@@ -135,6 +141,18 @@ func (h *contextHandle) adopt(c closer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.children[c] = struct{}{}
+}
+
+// releaseUnused is release for memory, whose Close first waits for work that may use it. what describes the memory.
+func (c *Context) releaseUnused(child closer, what func() string) error {
+	defer runtime.KeepAlive(c)
+	if child.isClosed() || c.inner.isClosed() {
+		return nil
+	}
+	if err := c.inner.dev.drv.waitUnused(what); err != nil {
+		return err
+	}
+	return c.release(child)
 }
 
 // release closes child for its owner, unless that was done or the context does it.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -30,7 +31,10 @@ type Driver struct {
 	devices  []*Device
 	loss     lostState
 	captures captures
+	open     references   // to all contexts
 	watches  atomic.Int64 // goroutines that look after streams which wait
+
+	closeLimit time.Duration
 
 	libraries sync.Map // *libraryHandle → nil: those loaded, of whose logs the driver has the addresses
 
@@ -49,6 +53,8 @@ type config struct {
 	hooks    []sys.Hook
 	leak     func(Leak)
 	err      error // of an option
+
+	closeLimit time.Duration
 }
 
 // An Option changes what [Open] opens.
@@ -84,7 +90,7 @@ func WithLeakHandler(f func(Leak)) Option { return func(c *config) { c.leak = f 
 // visible; another [*Error] of cuInit if the driver is there but broken;
 // *soft.ConfigError if the environment of the software driver makes no sense.
 func Open(opts ...Option) (*Driver, error) {
-	c := config{leak: printLeak}
+	c := config{leak: printLeak, closeLimit: defaultCloseLimit}
 	if on, _ := strconv.ParseBool(os.Getenv("GPUFD_TRACE")); on {
 		c.trace = os.Stderr
 	}
@@ -108,7 +114,7 @@ func open(c config) (*Driver, error) {
 			return nil, err
 		}
 	}
-	d := &Driver{name: c.name, kind: CUDA, leak: c.leak}
+	d := &Driver{name: c.name, kind: CUDA, leak: c.leak, closeLimit: c.closeLimit}
 	if err := d.init(c); err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"github.com/gpufd/gpufd/cu/sys"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // HostFlags say how pinned host memory will be used.
@@ -119,12 +120,13 @@ func (m *HostMemory) Flags() (HostFlags, error) {
 	return HostFlags(*flags), err
 }
 
-// Close frees the memory, after all work of its context (cuMemFreeHost).
+// Close waits for queued work and frees the memory (cuMemFreeHost), or returns [ErrInUse], as
+// [Memory.Close].
 func (m *HostMemory) Close() error {
 	if m == nil {
 		return nil
 	}
-	return m.ctx.release(m.hostHandle)
+	return m.ctx.releaseUnused(m.hostHandle, m.describe)
 }
 
 // RegisterHost pins b, so that copies from and to it are as fast and asynchronous
@@ -156,13 +158,17 @@ func (m *HostRegistration) DevicePtr() (DevicePtr, error) {
 	return m.hostHandle.devicePtr(m.ctx)
 }
 
-// Close unpins the memory, after all work of the context (cuMemHostUnregister).
-// The caller must not unmap the memory before.
+// Close waits for queued work and unpins the memory (cuMemHostUnregister), or returns [ErrInUse], as
+// [Memory.Close]. The caller must not unmap the memory before.
 func (m *HostRegistration) Close() error {
 	if m == nil {
 		return nil
 	}
-	return m.ctx.release(m.hostHandle)
+	return m.ctx.releaseUnused(m.hostHandle, m.describe)
+}
+
+func (h *hostHandle) describe() string {
+	return plain.Count(len(h.bytes), "byte") + " of pinned host memory"
 }
 
 func (h *hostHandle) devicePtr(c *Context) (DevicePtr, error) {

@@ -162,13 +162,15 @@ func (m *IPCMemory) Context() *Context {
 	return m.ctx
 }
 
-// Close ends one OpenIPC. The last one of a handle ends the mapping, which no
-// work may be using (cuIpcCloseMemHandle). The owner keeps the memory.
+// Close waits for queued work and ends one OpenIPC; the last one of a handle ends the mapping
+// (cuIpcCloseMemHandle). Or it returns [ErrInUse], as [Memory.Close]. The owner keeps the memory.
 func (m *IPCMemory) Close() error {
 	if m == nil {
 		return nil
 	}
-	return m.ctx.release(m.ipcMemoryHandle)
+	return m.ctx.releaseUnused(m.ipcMemoryHandle, func() string {
+		return fmt.Sprintf("memory of another process at %s", m.ptr)
+	})
 }
 
 func (m *ipcMemoryHandle) closeIn(h *contextHandle) error {

@@ -55,14 +55,16 @@ func (m *Memory) Size() uint64 {
 	return m.size
 }
 
-// Close waits in the driver, without end, for all work of the context, and frees
-// the memory (cuMemFree). Before that, work of other contexts must be done, and
-// processes that opened it by its [Memory.IPCHandle] must have closed it.
+// Close waits for queued work ([Driver.WaitQueued]) and frees the memory (cuMemFree). If the work is not
+// done within [Driver.CloseLimit], Close returns [ErrInUse], nothing has changed, and it may be called
+// again. Processes that opened the memory by its [Memory.IPCHandle] must have closed it before.
 func (m *Memory) Close() error {
 	if m == nil {
 		return nil
 	}
-	return m.ctx.release(m.memoryHandle)
+	return m.ctx.releaseUnused(m.memoryHandle, func() string {
+		return fmt.Sprintf("%d bytes of device memory at %s", m.size, m.ptr)
+	})
 }
 
 func (m *memoryHandle) closeIn(h *contextHandle) error {

@@ -74,11 +74,11 @@ func (dev *Device) check(op string, r sys.CUresult) error {
 	return err
 }
 
-// giveBack ends the context for the driver: the last thing that is done to it.
-func (h *contextHandle) giveBack() error {
+// giveBack ends the context for the driver: the last thing that is done to it. left is how many references are.
+func (h *contextHandle) giveBack(left int) error {
 	call := h.dev.drv.call
 	if h.created != nil {
-		if h.created.drop(h) > 0 {
+		if left > 0 {
 			return nil
 		}
 		return h.check("cuCtxDestroy_v2", call.CuCtxDestroy_v2(h.ctx))

@@ -14,6 +14,9 @@ import (
 type references struct {
 	mu   sync.Mutex
 	open map[*contextHandle]struct{}
+
+	tails  []tail // of closed streams, in their order
+	tailed uint64 // the number of the last one
 }
 
 func (r *references) add(h *contextHandle) {
@@ -33,6 +36,13 @@ func (r *references) drop(h *contextHandle) int {
 	return len(r.open)
 }
 
+func (r *references) has(h *contextHandle) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, has := r.open[h]
+	return has
+}
+
 func (r *references) all() []*contextHandle {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,6 +59,7 @@ func (h *contextHandle) references() *references {
 
 func (h *contextHandle) remember() {
 	h.references().add(h)
+	h.dev.drv.open.add(h)
 	if h.created == nil {
 		h.dev.users.Add(1)
 	}
@@ -57,6 +68,7 @@ func (h *contextHandle) remember() {
 // forget undoes remember.
 func (h *contextHandle) forget() {
 	h.references().drop(h)
+	h.dev.drv.open.drop(h)
 	if h.created == nil {
 		h.dev.users.Done()
 	}

@@ -22,9 +22,10 @@ type Stream struct {
 // streamHandle is the part of a Stream that its context closes.
 type streamHandle struct {
 	gate
-	stream sys.CUstream
-	guards guards
-	ends   ends
+	stream   sys.CUstream
+	blocking bool
+	guards   guards
+	ends     ends
 }
 
 // StreamOptions are the options of a new stream. The zero value is that of
@@ -47,7 +48,7 @@ func (c *Context) NullStream() *Stream {
 // NewStream creates a stream that does not wait for the null stream
 // (cuStreamCreate with CU_STREAM_NON_BLOCKING).
 func (c *Context) NewStream() (*Stream, error) {
-	return c.newStream("cuStreamCreate", func(call sys.Caller, h *sys.CUstream) sys.CUresult {
+	return c.newStream("cuStreamCreate", false, func(call sys.Caller, h *sys.CUstream) sys.CUresult {
 		return call.CuStreamCreate(h, uint32(sys.CU_STREAM_NON_BLOCKING))
 	})
 }
@@ -59,13 +60,13 @@ func (c *Context) NewStreamWith(o StreamOptions) (*Stream, error) {
 	if o.Blocking {
 		flags = sys.CU_STREAM_DEFAULT
 	}
-	return c.newStream("cuStreamCreateWithPriority", func(call sys.Caller, h *sys.CUstream) sys.CUresult {
+	return c.newStream("cuStreamCreateWithPriority", o.Blocking, func(call sys.Caller, h *sys.CUstream) sys.CUresult {
 		return call.CuStreamCreateWithPriority(h, uint32(flags), int32(min(max(o.Priority, math.MinInt32), math.MaxInt32)))
 	})
 }
 
-func (c *Context) newStream(op string, create func(sys.Caller, *sys.CUstream) sys.CUresult) (*Stream, error) {
-	s := &Stream{&streamHandle{}, c}
+func (c *Context) newStream(op string, blocking bool, create func(sys.Caller, *sys.CUstream) sys.CUresult) (*Stream, error) {
+	s := &Stream{&streamHandle{blocking: blocking}, c}
 	return made(s, c.create(op, s.streamHandle, func(call sys.Caller) sys.CUresult { return create(call, &s.stream) }))
 }
 
@@ -101,6 +102,10 @@ func (s *Stream) Close() error {
 		calls.Go(f)
 	}
 	calls.Wait()
+	_ = s.run("cuStreamQuery", func(_ sys.Caller, h sys.CUstream) sys.CUresult { // WaitQueued must see the stream or its tail
+		s.ctx.inner.keepTail(h)
+		return sys.CUDA_SUCCESS
+	})
 	return s.ctx.release(s.streamHandle)
 }
 
@@ -145,6 +150,7 @@ func (e *ends) begin() (calls map[any]func(), first bool) {
 }
 
 func (s *streamHandle) closeIn(h *contextHandle) error {
+	h.keepTail(s.stream)
 	return h.check("cuStreamDestroy_v2", h.call.CuStreamDestroy_v2(s.stream))
 }
 
@@ -189,6 +195,9 @@ func (s *Stream) WaitEvent(e *Event) error {
 	if err := e.driver().refuseOther(op, "the event", s.ctx.inner.dev.drv); err != nil {
 		return err
 	}
+	begin := &s.ctx.inner.dev.drv.captures.begin // the event may be in a capture, which takes s in
+	begin.RLock()
+	defer begin.RUnlock()
 	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamWaitEvent(h, e.event, uint32(sys.CU_EVENT_WAIT_DEFAULT))
 	})
