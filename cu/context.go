@@ -163,10 +163,16 @@ func (c *Context) release(child closer) error {
 		return nil
 	}
 	defer h.leave()
-	if !h.disown(child) {
-		return nil
-	}
+	defer h.disown(child) // behind it: WaitQueued waits for streams that are being closed
 	return h.closeChild(child)
+}
+
+// owns reports whether the context would close c.
+func (h *contextHandle) owns(c closer) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, mine := h.children[c]
+	return mine
 }
 
 // disown takes c from the context, which no longer closes it. It is false if c

@@ -2,7 +2,6 @@ package cu
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -39,6 +38,9 @@ func (d *Driver) WaitQueued(ctx context.Context) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
+	if d.loss.isLost() {
+		return nil
+	}
 	var w queuedWork
 	defer w.close()
 	err := w.gather(d)
@@ -53,36 +55,39 @@ func (d *Driver) WaitQueued(ctx context.Context) error {
 
 // queuedWork is work that WaitQueued waits for.
 type queuedWork struct {
-	held  []*contextHandle // open until close
-	ended []*contextHandle // that are being closed: their streams may be on their way to the tails
+	held  map[*references][]*contextHandle // open until close
 	parts []workPart
 }
 
 // A workPart asks whether some of the work is done. Once it has said so, it is not asked again.
 type workPart struct {
 	done func() (bool, error)
-	end  func()
+	end  func() // or nil
 }
 
 // gather finds the work of all contexts.
 func (w *queuedWork) gather(d *Driver) error {
-	seen := map[*references]bool{}
+	w.held = map[*references][]*contextHandle{}
+	var ending []*contextHandle
 	for _, h := range d.open.all() {
 		if !h.enter() {
-			w.ended = append(w.ended, h)
+			ending = append(ending, h)
 			continue
 		}
-		w.held = append(w.held, h)
-		refs := h.references()
-		if !seen[refs] {
-			seen[refs] = true
-			if err := w.addShared(h, refs); err != nil {
+		w.held[h.references()] = append(w.held[h.references()], h)
+	}
+	for refs, all := range w.held {
+		if err := w.addShared(all[0], refs); err != nil {
+			return err
+		}
+		for _, h := range all {
+			if err := w.addStreams(h, refs); err != nil {
 				return err
 			}
 		}
-		if err := w.addStreams(h); err != nil {
-			return err
-		}
+	}
+	for _, h := range ending {
+		w.addTailsBehind(h.references(), func() bool { return !d.open.has(h) })
 	}
 	return nil
 }
@@ -100,10 +105,11 @@ func (w *queuedWork) addShared(h *contextHandle, refs *references) error {
 	return w.add(h, 0)
 }
 
-func (w *queuedWork) addStreams(h *contextHandle) error {
+func (w *queuedWork) addStreams(h *contextHandle, refs *references) error {
 	for _, s := range h.ownStreams() {
-		if !s.enter() {
-			continue // its Close has kept a tail
+		if !s.enter() { // it is being closed
+			w.addTailsBehind(refs, func() bool { return !h.owns(s) })
+			continue
 		}
 		err := w.add(h, s.stream)
 		s.leave()
@@ -112,6 +118,24 @@ func (w *queuedWork) addStreams(h *contextHandle) error {
 		}
 	}
 	return nil
+}
+
+// addTailsBehind adds the tails that there are in a context when kept says that those of what is being closed are
+// among them. Work of a context that nobody holds has ended with it.
+func (w *queuedWork) addTailsBehind(refs *references, kept func() bool) {
+	known, last := false, uint64(0)
+	w.parts = append(w.parts, workPart{done: func() (bool, error) {
+		if !known && !kept() {
+			return false, nil
+		}
+		if !known {
+			known, last = true, refs.lastTail()
+		}
+		if held := w.held[refs]; len(held) > 0 {
+			return refs.tailsDone(held[0], last)
+		}
+		return true, nil
+	}})
 }
 
 // add adds the work that a stream has now.
@@ -139,11 +163,6 @@ func (w *queuedWork) done() (bool, error) {
 			p.end()
 		}
 	}
-	for _, h := range w.ended {
-		if h.dev.drv.open.has(h) {
-			return false, nil
-		}
-	}
 	return true, nil
 }
 
@@ -153,8 +172,10 @@ func (w *queuedWork) close() {
 			p.end()
 		}
 	}
-	for _, h := range w.held {
-		h.leave()
+	for _, all := range w.held {
+		for _, h := range all {
+			h.leave()
+		}
 	}
 }
 
@@ -192,28 +213,13 @@ func (h *contextHandle) queryEvent(e sys.CUevent) (done bool, err error) {
 	return done, h.check("cuEventQuery", r)
 }
 
-// waitUnused waits, at most for the driver's CloseLimit, until memory that what describes is not in use by queued
-// work. Else it returns ErrInUse.
+// waitUnused waits, at most for the driver's CloseLimit, until queued work does not use the memory that what describes
+// any more. Else it returns ErrInUse.
 func (d *Driver) waitUnused(what func() string) error {
-	if d.loss.isLost() {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), d.closeLimit)
 	defer cancel()
 	if err := d.WaitQueued(ctx); err != nil {
-		return d.InUse(what(), err)
+		return fmt.Errorf("%w: cannot close %s while streams may have work from before: synchronise them, or free one that waits, and close again: %w", ErrInUse, what(), err)
 	}
 	return nil
-}
-
-// InUse returns the error of a Close that has waited for queued work in vain: [ErrInUse] with what was to be closed
-// and err, that of [Driver.WaitQueued].
-func (d *Driver) InUse(what string, err error) error {
-	switch {
-	case errors.Is(err, ErrStreamCaptureUnsupported):
-		return fmt.Errorf("%w: cannot close %s while a stream is being captured: %w", ErrInUse, what, err)
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return fmt.Errorf("%w: cannot close %s: streams still have work from before: synchronise them, or free one that waits, and close again (%w)", ErrInUse, what, err)
-	}
-	return fmt.Errorf("cannot close %s: %w", what, err)
 }

@@ -2,6 +2,7 @@ package cu
 
 import (
 	"context"
+	"errors"
 	"math"
 	"runtime"
 	"sync"
@@ -102,10 +103,6 @@ func (s *Stream) Close() error {
 		calls.Go(f)
 	}
 	calls.Wait()
-	_ = s.run("cuStreamQuery", func(_ sys.Caller, h sys.CUstream) sys.CUresult { // WaitQueued must see the stream or its tail
-		s.ctx.inner.keepTail(h)
-		return sys.CUDA_SUCCESS
-	})
 	return s.ctx.release(s.streamHandle)
 }
 
@@ -150,8 +147,8 @@ func (e *ends) begin() (calls map[any]func(), first bool) {
 }
 
 func (s *streamHandle) closeIn(h *contextHandle) error {
-	h.keepTail(s.stream)
-	return h.check("cuStreamDestroy_v2", h.call.CuStreamDestroy_v2(s.stream))
+	err := h.keepTail(s.stream)
+	return errors.Join(err, h.check("cuStreamDestroy_v2", h.call.CuStreamDestroy_v2(s.stream)))
 }
 
 // Query reports whether all work in the stream is done (cuStreamQuery).

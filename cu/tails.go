@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -13,10 +14,13 @@ type tail struct {
 }
 
 // keepTail records the end of the work of a stream that is about to be destroyed.
-func (h *contextHandle) keepTail(stream sys.CUstream) {
+func (h *contextHandle) keepTail(stream sys.CUstream) error {
 	mark, err := h.markQueued(stream)
+	if errors.Is(err, ErrStreamCaptureUnsupported) { // the capture ends with the stream
+		return nil
+	}
 	if err != nil || mark == 0 {
-		return
+		return err
 	}
 	r := h.references()
 	r.dropDone(h)
@@ -24,6 +28,7 @@ func (h *contextHandle) keepTail(stream sys.CUstream) {
 	defer r.mu.Unlock()
 	r.tailed++
 	r.tails = append(r.tails, tail{r.tailed, mark})
+	return nil
 }
 
 // lastTail returns the number of the tail that was recorded last.

@@ -90,15 +90,6 @@ func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
 	return m.inner.res.setAccess(m.inner.offset, m.inner.size, a, devices...)
 }
 
-// Close ends the mapping. It does not wait for kernels that use it.
-func (m *Mapping) Close() error {
-	if m == nil || m.inner == nil {
-		return nil
-	}
-	defer runtime.KeepAlive(m)
-	return m.inner.close()
-}
-
 func (m *mapping) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -48,7 +48,7 @@ func callAll(t *testing.T, name string, v reflect.Value) {
 				require.Zero(t, at.Ptr())
 			}
 			switch method {
-			case "Close", "Unwrap":
+			case "Close", "CloseNow", "Release", "Unmap", "Unwrap":
 				require.NoError(t, err)
 			case "Grow", "NewView", "Export", "ExportRange", "ExportFabric", "Lend", "Hold", "Load", "Store":
 				require.ErrorIs(t, err, cu.ErrClosed)
@@ -70,6 +70,10 @@ func callWithZeros(t *testing.T, f reflect.Value) (err error) {
 		in := f.Type().In(i)
 		if f.Type().IsVariadic() && i == f.Type().NumIn()-1 {
 			in = in.Elem()
+		}
+		if in == reflect.TypeFor[context.Context]() {
+			args = append(args, reflect.ValueOf(t.Context()))
+			continue
 		}
 		args = append(args, reflect.Zero(in))
 	}

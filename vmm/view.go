@@ -2,7 +2,6 @@ package vmm
 
 import (
 	"errors"
-	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -151,14 +150,4 @@ func (v *View) Access() cu.Access {
 	v.inner.mu.Lock()
 	defer v.inner.mu.Unlock()
 	return v.inner.access
-}
-
-// Close unmaps the view and frees its address space. It does not wait for
-// kernels that use it. A second Close does nothing.
-func (v *View) Close() error {
-	if v == nil || v.inner == nil {
-		return nil
-	}
-	defer runtime.KeepAlive(v)
-	return v.inner.close()
 }
