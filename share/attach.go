@@ -75,16 +75,16 @@ type attaching struct {
 	resumes   *Attachment // whose memory this is to be a lease of, or nil
 	step      *serve.Stepper
 
-	made    cu.Stack // where a lost attachment was made
-	offer   wire.Offer
-	whole   bool // the last record of the offer has come
-	files   []*os.File
-	closing <-chan struct{} // closed when they are; nil before that has begun
-	data    []byte          // of the application, that came behind the offer
-	cursors *os.File        // memory of this lease alone, or nil
-	memory  attachedMemory  // nil before it is open
-	asked   bool            // there is a conversation
-	answer  [64]byte        // room for what is said, made before the offer comes
+	made        cu.Stack // where a lost attachment was made
+	offer       wire.Offer
+	whole       bool // the last record of the offer has come
+	files       []*os.File
+	filesClosed <-chan struct{} // closed when they are; nil before that has begun
+	data        []byte          // of the application, that came behind the offer
+	cursors     *os.File        // memory of this lease alone, or nil
+	memory      attachedMemory  // nil before it is open
+	asked       bool            // there is a conversation
+	answer      [64]byte        // room for what is said, made before the offer comes
 }
 
 // attach makes an attachment.
@@ -160,8 +160,8 @@ func (a *attaching) take(ctx context.Context) error {
 	if err := a.say(ctx, wire.Mapped{Generation: a.offer.Memory.Generation}); err != nil {
 		return err
 	}
-	a.refuseFiles()                                   // not before: the producer waits for what was said
-	a.closing, a.files = sock.DropFiles(a.files), nil // the caller need not wait for that
+	a.refuseFiles()                                       // not before: the producer waits for what was said
+	a.filesClosed, a.files = sock.DropFiles(a.files), nil // the caller need not wait for that
 	if a.offer.Legacy == nil {
 		return nil
 	}
@@ -319,7 +319,7 @@ func (a *attaching) fail(ctx context.Context, err error) error {
 		a.refuseFiles()
 	}
 	if a.memory != nil {
-		err = errors.Join(err, a.memory.Close())
+		err = errors.Join(err, a.memory.CloseNow())
 	}
 	a.dropFiles()
 	serve.DropCursors(a.cursors)

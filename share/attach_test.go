@@ -105,8 +105,8 @@ func TestCloseWaitsForDescriptors(t *testing.T) {
 	dev, ctx, srv := listening(t)
 	put(t, srv, newBuffer(t, ctx, 1))
 	att := attached(t, srv, "data", dev)
-	<-att.closing
-	att.closing = make(chan struct{})
+	<-att.filesClosed
+	att.filesClosed = make(chan struct{})
 	start := time.Now()
 	require.NoError(t, att.Close())
 	require.GreaterOrEqual(t, time.Since(start), serve.Goodbye)

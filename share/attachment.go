@@ -18,14 +18,13 @@ import (
 // connection. The caller owns it. It is safe for concurrent use. The zero
 // Attachment is a closed one.
 type Attachment struct {
-	path    string
-	dev     *cu.Device // that was asked for
-	opts    *attachOptions
-	memory  attachedMemory
-	cursors *os.File        // of this lease alone, or nil
-	closing <-chan struct{} // closed when the descriptors are that came with the offer
-	reoffer bool            // this side may offer the memory on
-	writes  bool            // this side may write the memory
+	path        string
+	dev         *cu.Device // that was asked for
+	opts        *attachOptions
+	memory      attachedMemory
+	cursors     *os.File        // of this lease alone, or nil
+	filesClosed <-chan struct{} // closed when the descriptors are that came with the offer
+	writes      bool            // this side may write the memory
 
 	now    atomic.Pointer[leaseConn] // the lease, or the last one
 	swap   sync.Mutex                // held while there is another
@@ -33,9 +32,10 @@ type Attachment struct {
 	gone   bool                      // the memory is closed, too; under swap
 	former []*serve.Watch            // of earlier producers; run has them, and then endLease
 
-	owner  sync.Mutex // held while the memory is closed or changes hands
-	closed bool       // there was a Close; under owner
-	given  bool       // the memory is another attachment's; under owner
+	owner   sync.Mutex // held while the memory is closed or changes hands
+	closing int        // calls of Close that wait; under owner
+	closed  bool       // there was a Close; under owner
+	given   bool       // the memory is another attachment's; under owner
 
 	open   context.Context // until this side ends it
 	stop   context.CancelFunc
@@ -52,7 +52,7 @@ type Attachment struct {
 }
 
 func newAttachment(from *attaching) *Attachment {
-	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, closing: from.closing, reoffer: from.opts.Reoffer, done: make(chan struct{})}
+	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, filesClosed: from.filesClosed, done: make(chan struct{})}
 	a.open, a.stop = context.WithCancel(context.Background())
 	a.more, a.last = context.WithCancel(a.open)
 	a.life, a.cancel = context.WithCancelCause(context.Background())
@@ -78,6 +78,8 @@ func (a *Attachment) run() {
 		t = next
 	}
 	switch a.reason = t.reason; {
+	case t.isReported():
+		a.reason = nil
 	case a.open.Err() != nil && !a.isOver(t): // while there was no lease
 		a.reason = errClosed
 	case errors.Is(why, ErrStale):
@@ -192,7 +194,8 @@ func (a *Attachment) Superseded() <-chan struct{} {
 // Err returns nil before Done, and then why the lease has ended: [ErrWithdrawn],
 // [ErrSuperseded], [ErrRevoked] or [ErrRestarting]; a
 // [*sock.LostError], which matches [sock.ErrPeerLost], if the producer was killed or went
-// without a farewell; [ErrClosed] after Close; or what was wrong with the producer's records.
+// without a farewell; [ErrClosed] after Close; or what was wrong with the producer's records. It stays nil if
+// the producer has read a [Attachment.Report].
 func (a *Attachment) Err() error {
 	if a.isZero() {
 		return errClosed
@@ -205,15 +208,23 @@ func (a *Attachment) Err() error {
 	}
 }
 
+// over returns why nothing can be said to the producer any more, or nil.
+func (a *Attachment) over() error {
+	if err := a.Err(); err != nil || !serve.IsClosed(a.done) {
+		return err
+	}
+	return errReported
+}
+
 // Progress tells the producer that this side has worked through done of total bytes,
 // which restarts the time that the producer allows for a step. Call it a few times a
 // second; a producer refuses more than 1,000 records a second. When the lease
-// is over, Progress returns [Attachment.Err].
+// is over, Progress returns [Attachment.Err], or [ErrClosed] if this side has reported its verdict.
 func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
-	if err := a.Err(); err != nil {
+	if err := a.over(); err != nil {
 		return err
 	}
 	t := a.now.Load()
@@ -223,7 +234,7 @@ func (a *Attachment) Progress(ctx context.Context, done, total uint64) error {
 // Report sends the producer this side's verdict on the memory, which is good if fault
 // is nil, and waits until the producer has read it. Then the lease is over; the memory
 // stays until Close. Report first closes legacy memory, because the producer may free
-// it: no work may use it when Report is called.
+// it; if that fails, as with [ErrInUse], nothing is sent and Report may be called again.
 func (a *Attachment) Report(ctx context.Context, fault error) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
@@ -231,12 +242,15 @@ func (a *Attachment) Report(ctx context.Context, fault error) error {
 	if a.isZero() {
 		return errClosed
 	}
+	if err := a.closeLegacy(ctx); err != nil {
+		return err
+	}
 	t := a.judge()
 	m := wire.Verdict{OK: fault == nil}
 	if fault != nil {
 		m.Text = fault.Error()
 	}
-	return errors.Join(a.leave(), t.report(ctx, m))
+	return t.report(ctx, m)
 }
 
 // judge returns the lease that the verdict is for, and makes it the last one. It notes the verdict
@@ -249,10 +263,10 @@ func (a *Attachment) judge() *leaseConn {
 	return a.now.Load()
 }
 
-// leave closes memory that may not be used without a lease.
-func (a *Attachment) leave() error {
+// closeLegacy closes memory that may not be used without a lease.
+func (a *Attachment) closeLegacy(ctx context.Context) error {
 	if a.now.Load().offer.Legacy == nil {
 		return nil
 	}
-	return a.memory.Close()
+	return a.memory.Release(ctx)
 }

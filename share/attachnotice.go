@@ -11,7 +11,7 @@ func (a *Attachment) Notify(ctx context.Context, b []byte) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
-	if err := a.Err(); err != nil {
+	if err := a.over(); err != nil {
 		return err
 	}
 	t := a.now.Load()

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -167,7 +168,40 @@ func childConsumer() error {
 	if err := cu.CopyToDevice(ctx, att.Ptr(), noise(att.Size(), 2)); err != nil {
 		return err
 	}
+	if do == "report in use" {
+		if err := childReportsInUse(ctx, att); err != nil {
+			return err
+		}
+	}
 	return errors.Join(att.Report(context.Background(), nil), att.Close(), ctx.Close())
+}
+
+// childReportsInUse reports a verdict on memory that a stream may still use.
+func childReportsInUse(ctx *cu.Context, att *Attachment) error {
+	release, err := busy(ctx)
+	if err != nil {
+		return err
+	}
+	brief, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if err := att.Report(brief, nil); !errors.Is(err, ErrInUse) || att.Err() != nil || att.Ptr() == 0 {
+		return fmt.Errorf("reported what is in use: %w, %w, at %s", err, att.Err(), att.Ptr())
+	}
+	return release()
+}
+
+// busy keeps a stream of ctx busy until release is called.
+func busy(ctx *cu.Context) (release func() error, err error) {
+	s, err1 := ctx.NewStream()
+	helper, err2 := ctx.NewStream()
+	word, err3 := ctx.Alloc(4)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, err
+	}
+	err = errors.Join(cu.Fill(ctx, word.Ptr(), uint32(0), 1), s.WaitValue32(word.Ptr(), 1, cu.WaitGEQ))
+	return sync.OnceValue(func() error {
+		return errors.Join(helper.WriteValue32(word.Ptr(), 1, cu.WriteDefault), s.Close(), helper.Close(), word.Close())
+	}), err
 }
 
 // childReads says what is wrong with what a consumer reads.

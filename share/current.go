@@ -22,9 +22,9 @@ import (
 type Current struct {
 	mu   sync.Mutex
 	now  *version
-	old  int           // versions that are replaced, and not closed yet
+	old  int           // versions that are replaced, and whose closing has not ended
 	idle chan struct{} // closed when there is none; nil if nobody waits for that
-	err  error         // the first of closing them
+	left []*Attachment // that could not be closed; Close tries again
 }
 
 type version struct {
@@ -53,13 +53,13 @@ func (c *Current) done(v *version) {
 	unused := v.replaced && v.uses == 0
 	c.mu.Unlock()
 	if unused {
-		c.close(v)
+		go c.close(v)
 	}
 }
 
 // Swap makes att the current attachment, which belongs to c from now on. The one before is closed when its
-// last use has ended; if that fails, because it is offered on or held by others, it is its holder's to close
-// again, and the error is Close's. An attachment that cannot be held stays the caller's: one that is closed ([ErrClosed]),
+// last use has ended, on a goroutine that waits for queued work; if that fails, because it is still in use, offered on
+// or held by others, Close tries again. An attachment that cannot be held stays the caller's: one that is closed ([ErrClosed]),
 // or of legacy memory ([ErrHandle]).
 func (c *Current) Swap(att *Attachment) error {
 	if att.isZero() || att.isClosed() {
@@ -95,18 +95,18 @@ func (c *Current) replace(next *version) bool {
 	}
 	c.mu.Unlock()
 	if unused {
-		c.close(before)
+		go c.close(before)
 	}
 	return true
 }
 
-// close closes a version that is replaced and not in use. Requests go on meanwhile.
+// close closes a version that is replaced and not in use. It may wait for queued work.
 func (c *Current) close(v *version) {
 	err := errors.Join(v.hold.Close(), v.att.Close())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
+	if err != nil {
+		c.left = append(c.left, v.att)
 	}
 	if c.old--; c.old == 0 && c.idle != nil {
 		close(c.idle)
@@ -115,25 +115,45 @@ func (c *Current) close(v *version) {
 }
 
 // Close leaves no attachment, and waits until those that there were are closed, because their last uses have
-// ended. If ctx ends first, what is in use stays mapped until its use ends. The error is that of ctx, or the
-// first of closing an attachment. Close may be called again. End the loop that swaps before: a Swap after
-// Close makes an attachment current again.
+// ended. It tries again to close those that could not be, for as long as ctx lasts. If ctx ends first, what is in use
+// stays mapped until its use ends. The error is that of ctx, or of closing an attachment. Close may be called again. End
+// the loop that swaps before: a Swap after Close makes an attachment current again.
 func (c *Current) Close(ctx context.Context) error {
 	c.replace(nil)
+	if err := c.awaitIdle(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	left := c.left
+	c.left = nil
+	c.mu.Unlock()
+	var errs []error
+	for _, att := range left {
+		if err := att.Release(ctx); err != nil {
+			errs = append(errs, err)
+			c.mu.Lock()
+			c.left = append(c.left, att)
+			c.mu.Unlock()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// awaitIdle waits until nothing that was replaced is in use or being closed.
+func (c *Current) awaitIdle(ctx context.Context) error {
 	c.mu.Lock()
 	if c.old > 0 && c.idle == nil {
 		c.idle = make(chan struct{})
 	}
 	idle := c.idle
 	c.mu.Unlock()
-	if idle != nil {
-		select {
-		case <-idle:
-		case <-ctx.Done():
-			return plain.ContextErr(ctx)
-		}
+	if idle == nil {
+		return nil
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return plain.ContextErr(ctx)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -60,7 +61,7 @@ func TestCurrent(t *testing.T) {
 	end()
 	require.NotZero(t, first.Ptr(), "it is in use")
 	release()
-	require.Zero(t, first.Ptr())
+	require.Eventually(t, func() bool { return first.Ptr() == 0 }, 30*time.Second, time.Millisecond)
 
 	last, release := c.Use()
 	stop()

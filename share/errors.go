@@ -68,8 +68,9 @@ var (
 	ErrClosed = serve.ErrClosed
 
 	// errClosed says that the attachment was, and errNoOffer that an offer is nil or zero.
-	errClosed  = plain.ErrorOf("share: the attachment was closed", ErrClosed)
-	errNoOffer = plain.ErrorOf("share: no offer, or an offer that is over", ErrClosed)
+	errClosed   = plain.ErrorOf("share: the attachment was closed", ErrClosed)
+	errReported = plain.ErrorOf("share: the lease is over: the producer has read this side's verdict", ErrClosed)
+	errNoOffer  = plain.ErrorOf("share: no offer, or an offer that is over", ErrClosed)
 )
 
 // ErrInUse says that memory cannot be freed because it is offered, or held, as by a counter

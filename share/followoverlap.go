@@ -39,11 +39,3 @@ func (l lent) isDropped() bool {
 	l.unlink()
 	return true
 }
-
-// closeLent closes what the body has not.
-func (f *following) closeLent() {
-	for _, l := range f.lent {
-		l.unlink()
-		_ = l.Close()
-	}
-}

@@ -27,6 +27,8 @@ type leaseConn struct {
 	done   chan struct{}
 	reason error                 // why done is closed
 	cause  atomic.Pointer[error] // why this side closed the connection, if it did
+
+	verdict atomic.Pointer[chan error] // whether the verdict was sent, once it is being sent
 }
 
 // take makes the new lease of from the attachment's, and watches the producer's process
@@ -70,6 +72,12 @@ func (a *Attachment) follow(t *leaseConn) {
 	t.hangUp(last)
 }
 
+// isReported reports whether the producer ended the lease because it had read the verdict: it closes then.
+func (t *leaseConn) isReported() bool {
+	sent := t.verdict.Load()
+	return sent != nil && errors.Is(t.reason, io.EOF) && <-*sent == nil
+}
+
 // read reads until the producer goes or says that the offer has ended.
 func (t *leaseConn) read() error {
 	for {
@@ -99,7 +107,11 @@ func (t *leaseConn) hangUp(last wire.Message) {
 }
 
 func (t *leaseConn) report(ctx context.Context, m wire.Verdict) error {
-	if err := t.transport.Send(ctx, m); err != nil {
+	sent := make(chan error, 1)
+	t.verdict.Store(&sent)
+	err := t.transport.Send(ctx, m)
+	sent <- err
+	if err != nil {
 		return t.ended(err)
 	}
 	timer := time.NewTimer(t.transport.Timeout)

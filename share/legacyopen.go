@@ -1,6 +1,7 @@
 package share
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -15,7 +16,8 @@ type attachedMemory interface {
 	Size() uint64
 	Access() cu.Access
 	Device() *cu.Device
-	Close() error
+	Release(context.Context) error
+	CloseNow() error
 }
 
 // open maps the offered memory, or opens it by its handle, unless it is mapped already.
@@ -98,8 +100,20 @@ func (m *opened) Size() uint64       { return m.size }
 func (m *opened) Access() cu.Access  { return cu.ReadWrite }
 func (m *opened) Device() *cu.Device { return m.ctx.Device() }
 
-// Close may be called again.
-func (m *opened) Close() error { return errors.Join(m.mem.Close(), m.ctx.Close()) }
+func (m *opened) Release(ctx context.Context) error {
+	if err := m.ctx.Device().Driver().WaitQueued(ctx); err != nil {
+		return fmt.Errorf("%w: cannot close the legacy memory at %s while streams may have work from before: synchronise them, or free one that waits, and close again: %w", ErrInUse, m.ptr, err)
+	}
+	return m.CloseNow()
+}
+
+// CloseNow waits all the same: the driver does, for all work of the context (C40). It may be called again.
+func (m *opened) CloseNow() error {
+	if err := m.mem.Close(); err != nil {
+		return err
+	}
+	return m.ctx.Close()
+}
 
 // openHandle opens the memory in the primary context of its device, or of dev if its device
 // is hidden here and any will do. The producer confirms later that this is the offered
@@ -123,7 +137,7 @@ func (a *attaching) openHandle() (*opened, error) {
 	}
 	m := &opened{ctx, mem, mem.Ptr().Add(a.offer.Legacy.Offset), d.Size}
 	if err := m.check(d); err != nil {
-		return nil, errors.Join(err, m.Close())
+		return nil, errors.Join(err, m.CloseNow())
 	}
 	return m, nil
 }

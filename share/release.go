@@ -2,7 +2,6 @@ package share
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/gpufd/gpufd/fence"
@@ -11,27 +10,72 @@ import (
 	"github.com/gpufd/gpufd/internal/wire"
 )
 
-// Close unmaps the memory, says farewell to the producer, and ends the lease. Kernels that
-// still use the memory fail: [Attachment.Release] waits for them. While the buffer is held
-// ([vmm.Buffer.Hold]), as by a counter, Close ends the lease without a farewell, keeps the
-// memory, and returns [ErrInUse]: end the hold, and then call Close again. An attachment
-// made with Reoffer stays as it is while its memory is offered on or held. Close may be
-// called again and on nil.
+// Close waits for work that was queued before it ([cu.Driver.WaitQueued]), unmaps the memory, says farewell to
+// the producer, and ends the lease. So the producer learns that nothing of this process uses the memory any
+// more, except other mappings of it ([vmm.View]) and exported descriptors, which are the caller's to close
+// before.
+//
+// If the work is not done within [cu.Driver.CloseLimit], a stream is being captured, or the buffer is held
+// ([vmm.Buffer.Hold]), as by a counter, or offered on, Close returns [ErrInUse], nothing has changed, and it may be
+// called again. After Close it does nothing, as on nil.
 func (a *Attachment) Close() error {
 	if a.isZero() {
 		return nil
 	}
-	a.owner.Lock()
-	defer a.owner.Unlock()
-	if a.given {
+	ctx, cancel := context.WithTimeout(context.Background(), a.Device().Driver().CloseLimit())
+	defer cancel()
+	return a.closeBy(func() error { return a.memory.Release(ctx) })
+}
+
+// Release is [Attachment.Close] that waits until ctx ends.
+func (a *Attachment) Release(ctx context.Context) error {
+	if a.isZero() {
 		return nil
 	}
-	err := a.memory.Close()
-	if a.reoffer && errors.Is(err, ErrInUse) {
+	if err := plain.ContextErr(ctx); err != nil {
+		return err
+	}
+	return a.closeBy(func() error { return a.memory.Release(ctx) })
+}
+
+// CloseNow is [Attachment.Close] without waiting: the caller knows that no work uses the memory. A kernel or copy
+// that does loses every context of the process. For legacy memory it is Close.
+func (a *Attachment) CloseNow() error {
+	if a.isZero() {
+		return nil
+	}
+	return a.closeBy(a.memory.CloseNow)
+}
+
+// closeBy closes the memory by a function that may wait, and then ends the lease. Memory that Resume has given to
+// another attachment is not this one's to close.
+func (a *Attachment) closeBy(free func() error) error {
+	a.owner.Lock()
+	if a.given {
+		a.owner.Unlock()
+		return nil
+	}
+	a.closing++
+	a.owner.Unlock()
+	err := free()
+	a.owner.Lock()
+	defer a.owner.Unlock()
+	a.closing--
+	if err != nil {
 		return err
 	}
 	a.closed = true
-	return errors.Join(err, a.endLease(err == nil))
+	return a.endLease(true)
+}
+
+// abandon ends the lease and leaves the memory mapped: it cannot be closed now. Close may do so later.
+func (a *Attachment) abandon() {
+	a.owner.Lock()
+	defer a.owner.Unlock()
+	if !a.given {
+		a.closed = true
+		_ = a.endLease(false)
+	}
 }
 
 // isClosed reports whether there was a Close or Release.
@@ -68,7 +112,7 @@ func (a *Attachment) endLease(released bool) (err error) {
 // take long.
 func (a *Attachment) awaitFiles() {
 	select {
-	case <-a.closing:
+	case <-a.filesClosed:
 	case <-time.After(serve.Goodbye):
 	}
 }
@@ -79,43 +123,6 @@ func (a *Attachment) lastLeaseConn(released bool) *leaseConn {
 	defer a.swap.Unlock()
 	a.shut, a.gone = true, released
 	return a.now.Load()
-}
-
-// Release first waits for the work in the primary contexts of the devices that can use the
-// memory ([vmm.Buffer.Users]), and then does what Close does. So the producer learns that
-// nothing of this process uses the memory any more, and may use it again. The caller waits
-// for work in other contexts, and closes other mappings of the memory ([vmm.View]) and
-// exported descriptors of it.
-//
-// If Release fails, the attachment stays as it is. The error is that of ctx, [ErrInUse] as
-// for Close, or the driver's. After Close, Release does nothing.
-func (a *Attachment) Release(ctx context.Context) error {
-	if err := plain.ContextErr(ctx); err != nil {
-		return err
-	}
-	if a.isZero() {
-		return errClosed
-	}
-	a.owner.Lock()
-	defer a.owner.Unlock()
-	if a.given {
-		return nil
-	}
-	if err := a.synchronize(ctx); err != nil {
-		return err
-	}
-	if err := a.memory.Close(); err != nil {
-		return err
-	}
-	a.closed = true
-	return a.endLease(true)
-}
-
-func (a *Attachment) synchronize(ctx context.Context) error {
-	if buf := a.Buffer(); buf != nil {
-		return synchronize(ctx, buf)
-	}
-	return a.Device().Synchronize(ctx)
 }
 
 // sayFarewell says that this side does not use the memory any more, to a producer that

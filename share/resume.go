@@ -39,9 +39,11 @@ func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
 	switch {
 	case a.closed, a.given:
 		return nil, errClosed
+	case a.closing > 0:
+		return nil, fmt.Errorf("%w: the attachment is being closed", ErrInUse)
 	case a.Offer().Legacy != nil:
 		return nil, fmt.Errorf("%w: legacy memory cannot be resumed, because nothing keeps it without a lease", ErrHandle)
-	case a.Err() == nil:
+	case !serve.IsClosed(a.done):
 		return nil, errors.New("share: the lease has not ended: resume it after Done")
 	}
 	from := a.resuming()

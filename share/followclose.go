@@ -1,0 +1,53 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/gpufd/gpufd/internal/plain"
+)
+
+// letGo closes what the body had. While the memory is in use it tries again until ctx ends, and says that it waits.
+// The last try takes [cu.Driver.CloseLimit].
+func (f *following) letGo(ctx context.Context, att *Attachment) error {
+	t := newTeller(att.opts.OnWait, errStillUsed)
+	defer t.stop()
+	for pause := followMin; ctx.Err() == nil; pause = min(2*pause, followMax) {
+		err := att.Release(ctx)
+		if !errors.Is(err, ErrInUse) && plain.ContextErr(ctx) == nil {
+			return err
+		}
+		if err != nil {
+			t.note(fmt.Errorf("%w: %w", errStillUsed, err))
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+	return closeOrAbandon(att)
+}
+
+var errStillUsed = plain.ErrorOf("share: the memory of the version before is still in use here", ErrInUse)
+
+// closeOrAbandon closes an attachment, or ends its lease if its memory is in use. Then Close unmaps it later.
+func closeOrAbandon(att *Attachment) error {
+	err := att.Close()
+	if err != nil {
+		att.abandon()
+	}
+	return err
+}
+
+// closeLent closes what the body has not.
+func (f *following) closeLent() {
+	var closing sync.WaitGroup
+	for _, l := range f.lent {
+		l.unlink()
+		closing.Go(func() { _ = closeOrAbandon(l.Attachment) })
+	}
+	closing.Wait()
+}
