@@ -33,6 +33,7 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 		for _, d := range descs {
 			p.rights[d.Location.Id] = d.Flags
 		}
+		m.withdraw(p.base, p.size) // kernels that run have other rights from now on
 		next = p.end()
 	}
 	return sys.CUDA_SUCCESS

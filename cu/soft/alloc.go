@@ -100,10 +100,7 @@ func (m *machine) cuMemFree_v2(ptr sys.CUdeviceptr) sys.CUresult {
 
 // freeReservation frees the memory of an allocation and its addresses.
 func (m *machine) freeReservation(v *reservation) {
-	for _, p := range v.mappings {
-		m.drop(p.phys)
-		m.space.remember(v, p.base, p.size, "freed")
-	}
+	m.end(v, "freed", v.mappings...)
 	m.space.remove(v)
 }
 

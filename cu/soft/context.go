@@ -316,12 +316,12 @@ func (ctx *context) tails(want func(*stream) bool) (work []*op) {
 // everyStream is what tails is given to return all.
 func everyStream(*stream) bool { return true }
 
-// fail poisons the context and all others of the process: every later call in
+// fail poisons all contexts of the process: every later call in
 // them returns r, and there will be no new ones. The first failure stays.
-func (ctx *context) fail(r sys.CUresult) {
-	if ctx.sticky == sys.CUDA_SUCCESS {
-		ctx.sticky = r
-		for _, end := range ctx.ends {
+func (h *health) fail(r sys.CUresult) {
+	if h.sticky == sys.CUDA_SUCCESS {
+		h.sticky = r
+		for _, end := range h.ends {
 			end()
 		}
 	}

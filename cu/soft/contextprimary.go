@@ -135,7 +135,7 @@ func (m *machine) dropContext(ctx *context) {
 			m.freeReservation(v)
 		}
 	}
-	m.host.freeAll(ctx)
+	m.freeBlocks(ctx)
 	if m.contexts[ctx.handle] == ctx { // and not a primary context since
 		delete(m.contexts, ctx.handle)
 	}

@@ -54,8 +54,9 @@
 //
 // Streams are asynchronous, and a missing synchronisation shows. Copies on
 // streams run later, except where CUDA makes them synchronous; bytes of pageable
-// memory are copied out first. A failure of asynchronous work, such
-// as memory that was unmapped in between or a file that somebody cut short,
+// memory are copied out first. Memory that is unmapped under a kernel, a copy or a
+// fill, or freed by another context, is a failure at the next access (C40, C41). A
+// failure of asynchronous work, such as that or a file that somebody cut short,
 // poisons every context of the process, as on hardware. A stream that waits for
 // a value polls, at least every millisecond, and so sees what other processes
 // write. The first ABI of these waits works only before CUDA 11.7, as if the

@@ -7,10 +7,10 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// LastFault returns the latest failure of work, or nil. For a kernel it names the
-// line of its PTX, the block and the thread. For a bad access, by a kernel, a
-// copy or a stream's wait for a word, it names the address and what is there:
-// memory that was unmapped before, with its address and size, memory without
+// LastFault returns the failure of work that the contexts were lost to, or nil. For
+// a kernel it names the line of its PTX, the block and the thread. For a bad access,
+// by a kernel, a copy or a stream's wait for a word, it names the address and what is
+// there: memory that was unmapped before, with its address and size, memory without
 // rights, or the nearest memory. The results that a driver returns say much less.
 func LastFault() error {
 	driver.mu.Lock()
@@ -20,19 +20,20 @@ func LastFault() error {
 
 // A former is a range where memory was.
 type former struct {
-	base, size, in uintptr // in is the base of its reservation
+	base, size, in uintptr // in is the base of its reservation, or of its pinned memory
 	end            string  // how it ended
 }
 
 // maxFormer is how many ranges are remembered.
 const maxFormer = 64
 
-// remember records that n bytes of r from base on are gone. Neighbours that end one
-// after the other, such as the chunks of a buffer, are one range.
-func (s *space) remember(r *reservation, base, n uintptr, end string) {
+// remember records that n bytes from base on are gone, which were in what begins at
+// in. Neighbours that end one after the other, such as the chunks of a buffer, are one
+// range.
+func (s *space) remember(in, base, n uintptr, end string) {
 	if i := len(s.former) - 1; i >= 0 {
 		last := &s.former[i]
-		if last.in == r.base && last.end == end && (last.base == base+n || base == last.base+last.size) {
+		if last.in == in && last.end == end && (last.base == base+n || base == last.base+last.size) {
 			last.base, last.size = min(last.base, base), last.size+n
 			return
 		}
@@ -40,7 +41,7 @@ func (s *space) remember(r *reservation, base, n uintptr, end string) {
 	if len(s.former) == maxFormer {
 		s.former = append(s.former[:0], s.former[1:]...)
 	}
-	s.former = append(s.former, former{base, n, r.base, end})
+	s.former = append(s.former, former{base, n, in, end})
 }
 
 // gone returns what was last at an address, if anything is known of it.
@@ -104,6 +105,17 @@ func (m *machine) obstacle(p *mapping, dev sys.CUdevice) string {
 	return "of a file that somebody has cut short"
 }
 
+// die records why work has died, and that the contexts are lost to r, unless they
+// are lost already: the first failure stays. It returns what they are lost to. The
+// machine is locked.
+func (m *machine) die(r sys.CUresult, why error) sys.CUresult {
+	if m.health.sticky == sys.CUDA_SUCCESS {
+		m.lastFault = why
+		m.health.fail(r)
+	}
+	return m.health.sticky
+}
+
 // explain adds to a kernel's fault what is at its address. The machine is locked.
 func (m *machine) explain(f *ptx.Fault, dev sys.CUdevice) error {
 	if !f.Global {
@@ -122,8 +134,9 @@ func (o *memOp) fault(m *machine) error {
 		what, o.value, o.where.width, o.where.addr, m.whatIsAt(o.where.addr, o.where.dev))
 }
 
-// fault says why a transfer could not be done. The machine is locked.
-func (t *transfer) fault(m *machine) error {
+// fault says why a transfer could not be done, of which a mapping may be gone. The
+// machine is locked.
+func (t *transfer) fault(m *machine, gone *mapping) error {
 	what := fmt.Sprintf("copy of %d bytes from %#x to %#x", t.n, t.from.addr, t.to.addr)
 	if t.pattern != nil {
 		what = fmt.Sprintf("fill of %d bytes at %#x", t.n, t.to.addr)
@@ -131,6 +144,8 @@ func (t *transfer) fault(m *machine) error {
 	why := "the file of its memory was cut short by somebody"
 	if at, dev := t.barred(m); at != 0 {
 		why = fmt.Sprintf("at %#x, %s", at, m.whatIsAt(at, dev))
+	} else if gone != nil { // and there is other memory since
+		why = fmt.Sprintf("the %d bytes at %#x were taken away under it", gone.size, gone.base)
 	}
 	return fmt.Errorf("soft: a %s: %s", what, why)
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // Work that finds its memory gone when its turn comes says which memory that was.
-func TestFaultOfMemoryThatIsGone(t *testing.T) { // D13, D20b
+func TestFaultOfMemoryThatIsGone(t *testing.T) { // D13, D20b, C40
+	host := hostMemory(t, inContext(t, 0), 64)
 	for name, tc := range map[string]struct {
 		queue func(t *testing.T, c sys.Caller, s sys.CUstream, p, other sys.CUdeviceptr) sys.CUresult
 		want  sys.CUresult
@@ -31,6 +32,9 @@ func TestFaultOfMemoryThatIsGone(t *testing.T) { // D13, D20b
 		"copy to": {func(t *testing.T, c sys.Caller, s sys.CUstream, p, other sys.CUdeviceptr) sys.CUresult {
 			return c.CuMemcpyDtoDAsync_v2(p+128, other, 64, s)
 		}, sys.CUDA_ERROR_ILLEGAL_ADDRESS, "soft: a copy of 64 bytes from OTHER to ADDRESS: at ADDRESS, the 2097152 bytes at BASE were unmapped before"},
+		"copy to the host": {func(t *testing.T, c sys.Caller, s sys.CUstream, p, _ sys.CUdeviceptr) sys.CUresult {
+			return c.CuMemcpyDtoHAsync_v2(at(host), p+128, 64, s)
+		}, sys.CUDA_ERROR_LAUNCH_FAILED, "soft: a copy of 64 bytes from ADDRESS to HOST: at ADDRESS, the 2097152 bytes at BASE were unmapped before"},
 		"fill": {func(t *testing.T, c sys.Caller, s sys.CUstream, p, _ sys.CUdeviceptr) sys.CUresult {
 			return c.CuMemsetD8Async(p+128, 1, 64, s)
 		}, sys.CUDA_ERROR_ILLEGAL_ADDRESS, "soft: a fill of 64 bytes at ADDRESS: at ADDRESS, the 2097152 bytes at BASE were unmapped before"},
@@ -49,7 +53,7 @@ func TestFaultOfMemoryThatIsGone(t *testing.T) { // D13, D20b
 			open()
 			want(t, tc.want, c.CuStreamSynchronize(s))
 			driver.heal()
-			say := strings.NewReplacer("BASE", inHex(p), "ADDRESS", inHex(p+128), "OTHER", inHex(other)).Replace(tc.say)
+			say := strings.NewReplacer("BASE", inHex(p), "ADDRESS", inHex(p+128), "OTHER", inHex(other), "HOST", inHex(addr(host))).Replace(tc.say)
 			require.EqualError(t, LastFault(), say)
 		})
 	}
@@ -122,20 +126,20 @@ func TestFormerMemory(t *testing.T) {
 	a, b := &reservation{base: 0x10000}, &reservation{base: 0x14000}
 	var s space
 	for _, base := range []uintptr{0x12000, 0x11000, 0x13000} {
-		s.remember(a, base, 0x1000, "unmapped")
+		s.remember(a.base, base, 0x1000, "unmapped")
 	}
-	s.remember(b, 0x14000, 0x1000, "unmapped")
-	s.remember(b, 0x15000, 0x1000, "freed")
+	s.remember(b.base, 0x14000, 0x1000, "unmapped")
+	s.remember(b.base, 0x15000, 0x1000, "freed")
 	require.Equal(t, []former{
 		{0x11000, 0x3000, 0x10000, "unmapped"}, {0x14000, 0x1000, 0x14000, "unmapped"}, {0x15000, 0x1000, 0x14000, "freed"},
 	}, s.former)
 	require.Nil(t, s.gone(0x10fff))
 	require.Equal(t, &s.former[0], s.gone(0x13fff))
 	require.Equal(t, &s.former[2], s.gone(0x15000))
-	s.remember(a, 0x12000, 0x800, "freed")
+	s.remember(a.base, 0x12000, 0x800, "freed")
 	require.Equal(t, &s.former[3], s.gone(0x12000), "the latest")
 	for i := range uintptr(maxFormer) {
-		s.remember(b, 0x100000+i*0x2000, 0x1000, "unmapped")
+		s.remember(b.base, 0x100000+i*0x2000, 0x1000, "unmapped")
 	}
 	require.Len(t, s.former, maxFormer)
 	require.Nil(t, s.gone(0x12000))

@@ -15,7 +15,7 @@ import (
 type hostTable struct{ blocks []*hostBlock }
 
 // A hostBlock is memory of cuMemHostAlloc, which outlives its cuMemFreeHost while
-// copies use it, or of cuMemHostRegister, which is the caller's.
+// work of other contexts uses it, or of cuMemHostRegister, which is the caller's.
 type hostBlock struct {
 	ctx        *context
 	base, size uintptr
@@ -83,13 +83,24 @@ func (t *hostTable) free(b *hostBlock) {
 	b.unpin()
 }
 
-// freeAll frees what a context owns.
-func (t *hostTable) freeAll(ctx *context) {
-	for _, b := range slices.Clone(t.blocks) {
+// freeBlocks ends what a context owns.
+func (m *machine) freeBlocks(ctx *context) {
+	for _, b := range slices.Clone(m.host.blocks) {
 		if b.ctx == ctx {
-			t.free(b)
+			m.freeBlock(b)
 		}
 	}
+}
+
+// freeBlock takes a block from kernels of other contexts, too.
+func (m *machine) freeBlock(b *hostBlock) {
+	m.host.free(b)
+	m.withdraw(b.base, b.size)
+	how := "freed"
+	if b.registered {
+		how = "unregistered"
+	}
+	m.space.remember(b.base, b.base, b.size, how)
 }
 
 func (m *machine) cuMemAllocHost_v2(out *uintptr, size uintptr) sys.CUresult {
@@ -149,7 +160,7 @@ func (m *machine) endBlock(p uintptr, allowed func(*hostBlock) sys.CUresult) sys
 		if again, _ := m.host.find(p); again != b {
 			return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "host memory %#x given back twice at once", p)
 		}
-		m.host.free(b)
+		m.freeBlock(b)
 		return sys.CUDA_SUCCESS
 	})
 }

@@ -9,12 +9,15 @@ import (
 
 // A kernelMemory is what a kernel sees of memory: what its context's device may
 // read or write, and pinned host memory. It holds what the kernel has touched
-// until that has ended, though the caller unmaps it meanwhile (D13).
+// until that has ended, though the kernel may no longer touch what is unmapped
+// meanwhile (C40): another thread's access may be under way.
 type kernelMemory struct {
-	m      *machine
-	ctx    *context
-	dev    sys.CUdevice
-	pieces atomic.Pointer[[]kernelPiece] // found so far
+	m           *machine
+	ctx         *context
+	dev         sys.CUdevice
+	pieces      atomic.Pointer[[]kernelPiece] // found so far
+	withdrawn   []kernelPiece                 // that were pieces
+	withdrawals atomic.Uint64
 }
 
 // A kernelPiece is memory that was found, with what it holds.
@@ -24,6 +27,15 @@ type kernelPiece struct {
 	write bool
 	phys  *physical
 	block *hostBlock
+}
+
+// newKernelMemory returns what a kernel of a context is going to see, until drop.
+// The machine is locked.
+func (m *machine) newKernelMemory(ctx *context) *kernelMemory {
+	k := &kernelMemory{m: m, ctx: ctx, dev: m.number(ctx.dev)}
+	k.pieces.Store(new([]kernelPiece))
+	m.running[k] = true
+	return k
 }
 
 // find returns the piece that an address is in, if it was found before.
@@ -74,9 +86,35 @@ func (k *kernelMemory) look(addr uintptr, write bool) (p kernelPiece, ok bool) {
 	return kernelPiece{bytes: bytesAt(b.base, b.size), begin: uint64(b.base), write: write, block: b}, true
 }
 
+// withdraw takes a range from the kernels that run: they look anew at their next
+// access. The machine is locked until the mapping has gone, or has other rights.
+func (m *machine) withdraw(base, size uintptr) {
+	for k := range m.running {
+		k.withdraw(base, size)
+	}
+}
+
+// withdraw stores what is left before it counts: an access that sees the count
+// finds no piece of the range.
+func (k *kernelMemory) withdraw(base, size uintptr) {
+	var left []kernelPiece
+	for _, p := range *k.pieces.Load() {
+		if p.begin < uint64(base+size) && uint64(base) < p.begin+uint64(len(p.bytes)) {
+			k.withdrawn = append(k.withdrawn, p)
+		} else {
+			left = append(left, p)
+		}
+	}
+	if len(left) < len(*k.pieces.Load()) {
+		k.pieces.Store(&left)
+		k.withdrawals.Add(1)
+	}
+}
+
 // drop releases what the kernel held. The machine is locked.
 func (k *kernelMemory) drop() {
-	for _, p := range *k.pieces.Load() {
+	delete(k.m.running, k)
+	for _, p := range append(k.withdrawn, *k.pieces.Load()...) {
 		if p.phys != nil {
 			k.m.drop(p.phys)
 		} else {

@@ -231,8 +231,7 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	stop, cancel := gocontext.WithCancel(gocontext.Background())
 	defer cancel()
 	m.mu.Lock()
-	memory := &kernelMemory{m: m, ctx: mod.ctx, dev: m.number(mod.ctx.dev)}
-	memory.pieces.Store(new([]kernelPiece))
+	memory := m.newKernelMemory(mod.ctx)
 	stack := int(mod.ctx.limits[sys.CU_LIMIT_STACK_SIZE])
 	if mod.ctx.heap == nil {
 		mod.ctx.heap = ptx.NewHeap(uint64(mod.ctx.limits[sys.CU_LIMIT_MALLOC_HEAP_SIZE]))
@@ -245,7 +244,7 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	}
 	err := mod.code.Run(stop, l.f.Name, ptx.Launch{
 		Grid: l.grid, Block: l.block, Shared: int(l.shared), Params: l.params,
-		Stack: stack, Memory: memory, Address: mod.address, Touch: touch, Cooperative: l.cooperative,
+		Stack: stack, Memory: memory, Withdrawals: &memory.withdrawals, Address: mod.address, Touch: touch, Cooperative: l.cooperative,
 		Stdout: &mod.ctx.prints, Stderr: os.Stderr, Heap: mod.ctx.heap,
 	})
 	m.mu.Lock()
@@ -257,8 +256,7 @@ func (m *machine) runKernel(l *launch) sys.CUresult {
 	case err == nil:
 		return sys.CUDA_SUCCESS
 	case errors.As(err, &fault):
-		m.lastFault = m.explain(fault, memory.dev)
-		return firstError(mod.ctx.sticky, faultResult(fault))
+		return m.die(faultResult(fault), m.explain(fault, memory.dev))
 	}
 	return firstError(mod.ctx.sticky, sys.CUDA_ERROR_LAUNCH_FAILED)
 }

@@ -74,8 +74,7 @@ again:
 }
 `
 
-// A launch happens later and in order, and what it works on stays though it is
-// unmapped meanwhile.
+// A launch happens later and in order.
 func TestLaunchLater(t *testing.T) {
 	c := inContext(t, 0)
 	mod := loaded(t, c, probes)

@@ -40,6 +40,7 @@ type machine struct {
 	kernels   map[sys.CUkernel]*kernel
 	cache     moduleCache // with a lock of its own
 	lastFault error       // of work
+	running   map[*kernelMemory]bool
 
 	waiting atomic.Int64 // streams that are at a word's operation
 
@@ -72,6 +73,7 @@ func newMachine() *machine {
 		functions: make(map[sys.CUfunction]*function),
 		libraries: make(map[sys.CUlibrary]*library),
 		kernels:   make(map[sys.CUkernel]*kernel),
+		running:   make(map[*kernelMemory]bool),
 
 		threads: make(map[int]*thread),
 		handles: make(map[sys.CUmemGenericAllocationHandle]*handle),

@@ -245,11 +245,8 @@ func (m *machine) tryMemOp(ctx *context, o *memOp) (done bool, r sys.CUresult) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dropView(v)
-	if !ok && r == sys.CUDA_SUCCESS {
-		m.lastFault = o.fault(m)
-	}
 	if !ok {
-		return false, firstError(r, sys.CUDA_ERROR_LAUNCH_FAILED)
+		return false, m.die(sys.CUDA_ERROR_LAUNCH_FAILED, o.fault(m))
 	}
 	return done, r
 }

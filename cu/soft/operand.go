@@ -2,6 +2,7 @@ package soft
 
 import (
 	"math/bits"
+	"slices"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -147,10 +148,21 @@ func (m *machine) barred(addr, n uintptr, dev sys.CUdevice, write bool) uintptr 
 	return 0
 }
 
-// A segment is a piece of memory to work on, of device memory if phys is set.
+// A segment is a piece of memory to work on, of device memory if at is set.
 type segment struct {
-	phys  *physical
+	at    *mapping
 	bytes []byte
+}
+
+// gone reports whether the memory was unmapped since the view was made.
+func (s segment) gone() bool { return s.at != nil && s.at.gone.Load() }
+
+// lost returns the first mapping of a view that is gone, or nil.
+func lost(v []segment) *mapping {
+	if i := slices.IndexFunc(v, segment.gone); i >= 0 {
+		return v[i].at
+	}
+	return nil
 }
 
 // view returns the operand's memory as it is now, and holds the device's. ok is
@@ -172,7 +184,7 @@ func (m *machine) view(o *operand, write bool) (v []segment, ok bool) {
 			p := m.space.mapping(addr)
 			step := min(n, p.end()-addr)
 			p.phys.hold()
-			v = append(v, segment{p.phys, bytesAt(p.phys.alias+addr-p.base, step)})
+			v = append(v, segment{p, bytesAt(p.phys.alias+addr-p.base, step)})
 			addr, n = addr+step, n-step
 		}
 	}
@@ -182,8 +194,8 @@ func (m *machine) view(o *operand, write bool) (v []segment, ok bool) {
 // dropView ends the holds of views.
 func (m *machine) dropView(v []segment) {
 	for _, s := range v {
-		if s.phys != nil {
-			m.drop(s.phys)
+		if s.at != nil {
+			m.drop(s.at.phys)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package soft
 
 import (
 	"slices"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
@@ -33,6 +34,7 @@ type mapping struct {
 	phys       *physical
 	rights     []sys.CUmemAccess_flags // by visible device
 	id         uint64                  // of CU_POINTER_ATTRIBUTE_BUFFER_ID
+	gone       atomic.Bool             // copies and sets under way look at it
 }
 
 // allocated reports whether an allocation made it, and not
@@ -67,6 +69,18 @@ func (s *space) reservation(addr uintptr) *reservation {
 		return nil
 	}
 	return s.reservations[i]
+}
+
+// end ends mappings of a reservation, from kernels, copies and sets that are under
+// way, too: their next access is an illegal one (C40). how says what happened to
+// the memory. The caller takes them off the reservation's list.
+func (m *machine) end(r *reservation, how string, mappings ...*mapping) {
+	for _, p := range mappings {
+		p.gone.Store(true)
+		m.withdraw(p.base, p.size)
+		m.space.remember(r.base, p.base, p.size, how)
+		m.drop(p.phys)
+	}
 }
 
 // within orders a range before, around or after an address, for a search.

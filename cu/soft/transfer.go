@@ -1,6 +1,7 @@
 package soft
 
 import (
+	"cmp"
 	"runtime/debug"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -160,8 +161,8 @@ func (m *machine) submit(t *transfer) sys.CUresult {
 	return m.finish(s, o, mine)
 }
 
-// perform does the work. Device memory that is no longer accessible, or whose
-// file somebody cut short, is an illegal address.
+// perform does the work. It fails for device memory that is no longer accessible,
+// or was unmapped meanwhile, and for memory whose file somebody cut short.
 func (m *machine) perform(t *transfer) sys.CUresult {
 	m.mu.Lock()
 	to, ok := m.view(&t.to, true)
@@ -170,14 +171,14 @@ func (m *machine) perform(t *transfer) sys.CUresult {
 		from, ok = m.view(&t.from, false)
 	}
 	m.mu.Unlock()
-	r := sys.CUDA_ERROR_ILLEGAL_ADDRESS
+	r := t.unmapped()
 	if ok {
 		r = t.move(to, from)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r == sys.CUDA_ERROR_ILLEGAL_ADDRESS {
-		m.lastFault = t.fault(m)
+	if r != sys.CUDA_SUCCESS && r != badHostMemory {
+		r = m.die(r, t.fault(m, cmp.Or(lost(to), lost(from))))
 	}
 	m.dropView(to)
 	m.dropView(from)
@@ -193,15 +194,27 @@ func (t *transfer) move(to, from []segment) sys.CUresult {
 			copySegments(to, from)
 		}
 	})
-	if !faulted {
+	switch {
+	case lost(to) != nil, lost(from) != nil:
+		return t.unmapped()
+	case !faulted:
 		return sys.CUDA_SUCCESS
 	}
 	for _, s := range append(to[:len(to):len(to)], from...) {
-		if s.phys != nil && s.cut() {
+		if s.at != nil && s.cut() {
 			return sys.CUDA_ERROR_ILLEGAL_ADDRESS
 		}
 	}
 	return badHostMemory
+}
+
+// unmapped returns how the transfer fails if its device memory is no longer
+// accessible: with a host side otherwise than without (C40).
+func (t *transfer) unmapped() sys.CUresult {
+	if t.pattern == nil && (t.to.place != placeDevice || t.from.place != placeDevice) {
+		return sys.CUDA_ERROR_LAUNCH_FAILED
+	}
+	return sys.CUDA_ERROR_ILLEGAL_ADDRESS
 }
 
 // cut reports whether somebody cut short the file of the memory. Its end goes
@@ -239,30 +252,37 @@ var nowhere = func() (p any) {
 	return nil
 }()
 
-// copySegments copies between two views of the same length.
+// copySegments copies between two views of the same length, until some of the
+// memory is gone.
 func copySegments(to, from []segment) {
-	var d, s []byte
-	for len(d) > 0 || len(to) > 0 {
-		if len(d) == 0 {
-			d, to = to[0].bytes, to[1:]
+	var d, s segment
+	for len(d.bytes) > 0 || len(to) > 0 {
+		if len(d.bytes) == 0 {
+			d, to = to[0], to[1:]
 		}
-		if len(s) == 0 {
-			s, from = from[0].bytes, from[1:]
+		if len(s.bytes) == 0 {
+			s, from = from[0], from[1:]
 		}
-		n := copy(d[:min(len(d), pieceSize)], s)
-		d, s = d[n:], s[n:]
+		if d.gone() || s.gone() {
+			return
+		}
+		n := copy(d.bytes[:min(len(d.bytes), pieceSize)], s.bytes)
+		d.bytes, s.bytes = d.bytes[n:], s.bytes[n:]
 	}
 }
 
-// fill repeats a pattern over a view, whose borders are multiples of its
-// length.
+// fill repeats a pattern over a view, whose borders are multiples of its length,
+// until some of the memory is gone.
 func fill(to []segment, pattern []byte) {
 	for _, seg := range to {
+		if seg.gone() {
+			return
+		}
 		first := seg.bytes[:min(len(seg.bytes), pieceSize)]
 		for n := copy(first, pattern); n < len(first); n *= 2 {
 			copy(first[n:], first[:n])
 		}
-		for rest := seg.bytes[len(first):]; len(rest) > 0; {
+		for rest := seg.bytes[len(first):]; len(rest) > 0 && !seg.gone(); {
 			rest = rest[copy(rest, first):]
 		}
 	}

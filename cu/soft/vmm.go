@@ -197,7 +197,8 @@ func (m *machine) newMapping(base, size uintptr, p *physical) *mapping {
 
 // cuMemUnmap takes whole mappings away, one or several. Unmapping again, and
 // more than was mapped, succeeds on hardware (D4); here it is an error and a
-// misuse. It does not wait for work in flight (D13).
+// misuse. It does not wait for work in flight (D13), which dies of its next access
+// (C40).
 func (m *machine) cuMemUnmap(ptr sys.CUdeviceptr, size uintptr) sys.CUresult {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -212,10 +213,7 @@ func (m *machine) cuMemUnmap(ptr sys.CUdeviceptr, size uintptr) sys.CUresult {
 	if !covered {
 		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemUnmap(%#x, %d): not all of it is mapped", uint64(ptr), size)
 	}
-	for _, p := range v.mappings[i:j] {
-		m.drop(p.phys)
-	}
+	m.end(v, "unmapped", v.mappings[i:j]...)
 	v.mappings = slices.Delete(v.mappings, i, j)
-	m.space.remember(v, uintptr(ptr), size, "unmapped")
 	return sys.CUDA_SUCCESS
 }

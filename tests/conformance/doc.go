@@ -1,5 +1,5 @@
 // Package conformance asks a driver what docs/driver-facts.md says of it: each
-// row there that can be asked without a kernel, and each documented result of
+// row there that can be asked from outside, and each documented result of
 // cuMemMap. It runs unchanged on libcuda and on the software driver
 // (GPUFD_DRIVER=cuda or soft), through the raw calls of cu/sys.
 //

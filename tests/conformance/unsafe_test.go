@@ -72,3 +72,18 @@ func attributes(c sys.Caller, p sys.CUdeviceptr, before uint64, ids ...sys.CUpoi
 func setAttribute(c sys.Caller, a sys.CUpointer_attribute, p sys.CUdeviceptr, v uint64) sys.CUresult {
 	return c.CuPointerSetAttribute(unsafe.Pointer(&v), a, p)
 }
+
+// image returns PTX as a call takes it.
+func image(text string) unsafe.Pointer { return unsafe.Pointer(sys.CString(text)) }
+
+// wordAt returns the word at a host address.
+func wordAt(p unsafe.Pointer) *uint32 { return (*uint32)(p) }
+
+// arguments returns those of a kernel, as cuLaunchKernel takes them.
+func arguments(words ...uint64) *unsafe.Pointer {
+	list := make([]unsafe.Pointer, len(words))
+	for i := range words {
+		list[i] = unsafe.Pointer(&words[i])
+	}
+	return unsafe.SliceData(list)
+}

@@ -68,6 +68,9 @@ type Launch struct {
 	Stack       int    // bytes of a thread's local memory for functions that call themselves; 0 is the most
 	Params      []byte // as they lie in the kernel's parameter space; short ones are filled up with zeros
 	Memory      Memory
+	// Withdrawals counts how often Memory has taken something back: the next access
+	// of each thread asks it again. nil is for memory that stays.
+	Withdrawals *atomic.Uint64
 	// Address returns where a variable of the module lies; nil for a module
 	// without.
 	Address func(name string) uint64
@@ -125,6 +128,9 @@ func (m *Module) Run(ctx context.Context, kernel string, launch Launch) error {
 	l.Params = append(make([]byte, 0, alignUp(uint64(n), 16)), l.Params...)[:n] // aligned for atomics
 	if l.Stack > 0 && f.recursive() {
 		l.stack = min(l.stack, uint64(f.frame+l.Stack))
+	}
+	if l.Withdrawals == nil {
+		l.Withdrawals = new(atomic.Uint64)
 	}
 	if l.Touch == nil {
 		l.Touch = func(f func()) (uintptr, bool) { f(); return 0, false }

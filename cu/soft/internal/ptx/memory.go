@@ -9,8 +9,8 @@ import (
 type Memory interface {
 	// Piece returns the memory around address as one slice, and where that
 	// begins; if write, it must be writable. The slice stays valid until the
-	// launch is over. nil means that there is no memory, or none with such
-	// rights.
+	// launch is over, also when the memory has been withdrawn. nil means that
+	// there is no memory, or none with such rights.
 	Piece(address uint64, write bool) (memory []byte, begin uint64)
 }
 
@@ -44,6 +44,9 @@ func (c *cache) add(p piece) {
 
 // global returns n bytes of device memory, or fails the thread.
 func (t *thread) global(address, n uint64, write bool) []byte {
+	if n := t.withdrawals.Load(); n != t.withdrawn {
+		t.forget(n)
+	}
 	c := &t.read
 	if write {
 		c = &t.write
@@ -59,6 +62,12 @@ func (t *thread) global(address, n uint64, write bool) []byte {
 	t.fail(IllegalAddress, address)
 	t.fault.Global = true
 	return nil
+}
+
+// forget drops all that t knows of memory, since some was withdrawn. The count was
+// read before memory is asked for again, so a later withdrawal shows.
+func (t *thread) forget(withdrawn uint64) {
+	t.read, t.write, t.withdrawn = cache{}, cache{}, withdrawn
 }
 
 // piece returns the device's memory, or what a cooperative grid has.

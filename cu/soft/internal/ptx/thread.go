@@ -1,5 +1,7 @@
 package ptx
 
+import "sync/atomic"
+
 // state is what a thread waits for.
 type state uint8
 
@@ -33,9 +35,12 @@ type thread struct {
 	inst     *inst
 	mask     uint32
 	patience int
-	read     cache
-	write    cache
 	fault    *Fault
+
+	withdrawals *atomic.Uint64 // the launch's
+	withdrawn   uint64         // how many of them read and write know of
+	read        cache
+	write       cache
 }
 
 // An activation is a function that has called another one.
@@ -66,7 +71,8 @@ const (
 func (t *thread) begin(b *block, n int, tid [3]uint32) {
 	f := b.launch.kernel
 	regs, memory := t.regs[:0], t.local[:0]
-	*t = thread{block: b, index: n, tid: tid, read: t.read, write: t.write}
+	*t = thread{block: b, index: n, tid: tid, read: t.read, write: t.write, withdrawn: t.withdrawn}
+	t.withdrawals = b.launch.Withdrawals
 	t.regs = zeros(regs, int(f.slots))
 	t.local = zeros(memory, int(alignUp(uint64(f.frame), 16))) // aligned for atomics
 	t.enter(f, 0)
