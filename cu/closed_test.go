@@ -38,6 +38,7 @@ func TestNilIsClosed(t *testing.T) {
 		(*cu.Context)(nil), (*cu.Stream)(nil), (*cu.Event)(nil), (*cu.Memory)(nil), (*cu.PitchedMemory)(nil),
 		(*cu.StreamMemory)(nil), (*cu.IPCMemory)(nil), (*cu.HostMemory)(nil), (*cu.HostRegistration)(nil),
 		(*cu.Graph)(nil), (*cu.GraphExec)(nil), (*cu.Module)(nil), (*cu.Function)(nil), (*cu.Library)(nil),
+		(*cu.ExternalMemory)(nil), (*cu.ExternalBuffer)(nil),
 		(*cu.Kernel)(nil), (*cu.Pool)(nil), (*cu.MemHandle)(nil), (*cu.StreamWait)(nil), (*cu.Launch)(nil),
 	} {
 		v := reflect.ValueOf(owner)
@@ -121,6 +122,12 @@ func owners(t *testing.T, dev *cu.Device) (all []any) {
 	add(s.AllocAsync(64))
 	add(ctx.AllocHost(64, 0))
 	add(ctx.RegisterHost(make([]byte, 4096), 0))
+	size := granularity(t, dev)
+	physical := add(dev.CreateMemory(size, cu.HandleFD)).(*cu.MemHandle)
+	f := ok(physical.Export())(t)
+	external := add(ctx.ImportExternal(f, size, 0)).(*cu.ExternalMemory)
+	require.NoError(t, f.Close())
+	add(external.Map(0, 4096))
 	g := add(ctx.NewGraph()).(*cu.Graph)
 	add(g.Instantiate(0))
 	m := add(ctx.LoadModule(various(t))).(*cu.Module)
@@ -131,7 +138,6 @@ func owners(t *testing.T, dev *cu.Device) (all []any) {
 		add(lib.Kernel("nothing"))
 	}
 	add(dev.NewPool(cu.PoolOptions{Types: cu.HandleFD}))
-	add(dev.CreateMemory(granularity(t, dev), cu.HandleFD))
 	add(ctx, nil)
 	return all
 }

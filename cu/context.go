@@ -114,9 +114,18 @@ func (h *contextHandle) closeChildren() error {
 	h.children = nil
 	h.mu.Unlock()
 	var errs []error
-	for c := range children { // before the streams that it is freed in
-		if m, ok := c.(*streamMemoryHandle); ok {
-			errs = append(errs, h.closeChild(m))
+	waited := false
+	for c := range children {
+		switch c.(type) {
+		case *externalBufferHandle: // for whose work the driver does not wait (C42)
+			if !waited && !h.loss.isLost() {
+				waited = true
+				errs = append(errs, h.check("cuCtxSynchronize", h.call.CuCtxSynchronize()))
+			}
+			errs = append(errs, h.closeChild(c))
+			delete(children, c) // before the memory that it is a part of
+		case *streamMemoryHandle: // before the stream that it is freed in
+			errs = append(errs, h.closeChild(c))
 			delete(children, c)
 		}
 	}

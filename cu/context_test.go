@@ -25,7 +25,7 @@ func TestFault11_CloseIsIdempotentAndNilSafe(t *testing.T) {
 			closeAll(t, all)
 		}
 		for symbol, want := range map[string]int{
-			"cuStreamDestroy_v2": 1, "cuMemFree_v2": 2, "cuMemFreeAsync": 1, "cuMemFreeHost": 1, "cuMemHostUnregister": 1,
+			"cuStreamDestroy_v2": 1, "cuMemFree_v2": 3, "cuDestroyExternalMemory": 1, "cuMemFreeAsync": 1, "cuMemFreeHost": 1, "cuMemHostUnregister": 1,
 			"cuGraphDestroy": 1, "cuGraphExecDestroy": 1, "cuModuleUnload": 1, "cuMemPoolDestroy": 1, "cuMemRelease": 1, "cuDevicePrimaryCtxRelease_v2": 1,
 		} {
 			require.Equal(t, want, s.count(symbol), "%s, closed by its %s", symbol, by)

@@ -48,6 +48,14 @@ func (m *ipcMemoryHandle) unclosed() Unclosed {
 	return Unclosed{"memory of another process", uintptr(m.ptr), m.size}
 }
 
+func (m *externalHandle) unclosed() Unclosed {
+	return Unclosed{"external memory", uintptr(m.memory), 0}
+}
+
+func (b *externalBufferHandle) unclosed() Unclosed {
+	return Unclosed{"buffer of external memory", uintptr(b.ptr), b.size}
+}
+
 func (h *hostHandle) unclosed() Unclosed {
 	kind := "pinned memory"
 	if h.registered {

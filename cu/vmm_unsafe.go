@@ -94,7 +94,7 @@ func (dev *Device) CreateMemory(size uint64, types HandleType) (*MemHandle, erro
 // [AttributeHostNUMAVirtualMemoryManagementSupported]; the host as a whole, whose
 // memory has no descriptors, needs
 // [AttributeHostVirtualMemoryManagementSupported]. Without them the error is
-// [ErrInvalidValue] or [ErrNotSupported].
+// [ErrInvalidValue], [ErrInvalidDevice] or [ErrNotSupported].
 func (d *Driver) CreateMemory(size uint64, p MemProperties) (*MemHandle, error) {
 	h := new(sys.CUmemGenericAllocationHandle)
 	if err := d.check("cuMemCreate", d.call.CuMemCreate(h, uintptr(size), p.raw(), 0)); err != nil {

@@ -9,10 +9,11 @@ import (
 	"github.com/gpufd/gpufd/cu"
 )
 
-// An Allocation is physical memory on a device that can be exported as a file
-// descriptor. The caller owns it. It is safe for concurrent use.
+// An Allocation is physical memory on a device, or of the host, that can be exported as
+// a file descriptor. The caller owns it. It is safe for concurrent use.
 type Allocation struct {
-	dev    *cu.Device
+	dev    *cu.Device // nil for memory of the host
+	place  cu.Location
 	handle *cu.MemHandle // nil in an Allocation that nobody has made
 	own    bool          // made here, so it can be exported
 
@@ -40,7 +41,7 @@ func createFor(dev *cu.Device, size uint64, types cu.HandleType) (*Allocation, e
 	if err != nil {
 		return nil, fmt.Errorf("creating %d bytes on device %s: %w", size, dev, err)
 	}
-	return &Allocation{dev: dev, handle: h, own: true}, nil
+	return &Allocation{dev: dev, place: dev.Location(), handle: h, own: true}, nil
 }
 
 // ImportAllocation makes an Allocation of memory that another process exported:
@@ -49,8 +50,8 @@ func createFor(dev *cu.Device, size uint64, types cu.HandleType) (*Allocation, e
 // [Reservation]; [Import] does everything for a buffer. [Reservation.Map] finds
 // out if size is a lie; ImportAllocation does not.
 //
-// Errors: [cu.ErrUnknown] for a descriptor that is not device memory; a
-// [*DescriptorError] for memory on another device.
+// Errors: [cu.ErrUnknown] for a descriptor that is not memory; a [*DescriptorError]
+// for memory on another device, or of the host: for that see [ImportHost].
 func ImportAllocation(dev *cu.Device, f *os.File, size uint64) (*Allocation, error) {
 	if dev == nil {
 		return nil, noDevice("importing memory")
@@ -72,10 +73,10 @@ func importedOn(dev *cu.Device, h *cu.MemHandle) (*Allocation, error) {
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
-	return &Allocation{dev: dev, handle: h}, nil
+	return &Allocation{dev: dev, place: dev.Location(), handle: h}, nil
 }
 
-// Device returns the device that the memory is on.
+// Device returns the device that the memory is on, nil for memory of the host.
 func (a *Allocation) Device() *cu.Device {
 	if a == nil {
 		return nil

@@ -5,7 +5,8 @@
 //	defer buf.Close()
 //	use(buf.Ptr())
 //
-// An [Allocation] is physical memory on a device. A [Reservation] is address
+// An [Allocation] is physical memory on a device, or of the host ([CreateHost]), which
+// the host and devices use at one address. A [Reservation] is address
 // space. A [Mapping] ties them and holds both. A [Buffer] is what programs use:
 // reserve, create, map and set access in one, unwound completely if a step
 // fails. A [View] maps a buffer's memory once more, with other rights.

@@ -15,6 +15,8 @@ var children = cutest.Children{
 	"fabric owner":         childFabricOwner,
 	"fabric importer":      childFabricImporter,
 	"waits for memory":     childWaits,
+	"shares host memory":   childSharesHostMemory,
+	"no host memory":       childNoHostMemory,
 }
 
 func TestMain(m *testing.M) { cutest.Main(m, children) }

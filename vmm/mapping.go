@@ -28,7 +28,8 @@ type mapping struct {
 	made   cu.Stack
 	closed atomic.Bool // written under mu
 
-	mu sync.Mutex
+	mu         sync.Mutex
+	hostAccess cu.Access // to memory of the host
 }
 
 // Map maps the whole of a into r, offset bytes from its start. offset is a
@@ -70,7 +71,7 @@ func (m *Mapping) Size() uint64 {
 }
 
 // SetAccess sets what devices may do with the mapping. Without devices, it sets
-// what the memory's own device may do.
+// what the memory's own device may do; memory of the host has none ([ErrNil]).
 func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
 	if m == nil || m.inner == nil {
 		return cu.ErrClosed
@@ -78,6 +79,9 @@ func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
 	defer runtime.KeepAlive(m)
 	if slices.Contains(devices, nil) {
 		return fmt.Errorf("%w: one of the %d devices for SetAccess", ErrNil, len(devices))
+	}
+	if len(devices) == 0 && m.inner.alloc.host() {
+		return fmt.Errorf("%w: memory of %s has no device of its own; name those that are to use it", ErrNil, m.inner.alloc.place)
 	}
 	if len(devices) == 0 {
 		devices = []*cu.Device{m.inner.alloc.dev}

@@ -17,7 +17,7 @@ import (
 
 // functions take a device or a driver, and refuse nil.
 var functions = map[string]any{
-	"Create": vmm.Create, "Granularity": vmm.Granularity, "Import": vmm.Import, "ImportAllocation": vmm.ImportAllocation,
+	"Create": vmm.Create, "CreateHost": vmm.CreateHost, "ImportHost": vmm.ImportHost, "Granularity": vmm.Granularity, "Import": vmm.Import, "ImportAllocation": vmm.ImportAllocation,
 	"ImportFabric": vmm.ImportFabric, "New": vmm.New, "NewWait": vmm.NewWait, "Reserve": vmm.Reserve,
 }
 
@@ -50,7 +50,7 @@ func callAll(t *testing.T, name string, v reflect.Value) {
 			switch method {
 			case "Close", "CloseNow", "Release", "Unmap", "Unwrap":
 				require.NoError(t, err)
-			case "Grow", "NewView", "Export", "ExportRange", "ExportFabric", "Lend", "Hold", "Load", "Store":
+			case "Grow", "NewView", "Export", "ExportRange", "ExportFabric", "Lend", "Hold", "Load", "Store", "SetHostAccess":
 				require.ErrorIs(t, err, cu.ErrClosed)
 			case "SetAccess": // closed, and nil as well
 				require.True(t, errors.Is(err, cu.ErrClosed) || errors.Is(err, vmm.ErrNil), "%v", err)

@@ -148,3 +148,13 @@ func (r *reservation) setAccess(offset, size uint64, a cu.Access, devices ...*cu
 	}
 	return r.drv.SetAccess(r.ptr.Add(offset), size, a, devices...)
 }
+
+// setAccessEach gives places rights on a mapped range.
+func (r *reservation) setAccessEach(offset, size uint64, rights ...cu.LocationAccess) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed.Load() {
+		return cu.ErrClosed
+	}
+	return r.drv.SetAccessEach(r.ptr.Add(offset), size, rights...)
+}

@@ -18,7 +18,7 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 	}
 	descs := array(desc, count)
 	for _, d := range descs {
-		if r := m.mayMap(d); r != sys.CUDA_SUCCESS {
+		if r := m.mayMap(d, mappings); r != sys.CUDA_SUCCESS {
 			return r
 		}
 	}
@@ -31,7 +31,9 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 			return m.misuse(sys.CUDA_SUCCESS, "cuMemSetAccess(%#x, %d): nothing is mapped at %#x", uint64(ptr), size, next)
 		}
 		for _, d := range descs {
-			p.rights[d.Location.Id] = d.Flags
+			if r := p.allow(d); r != sys.CUDA_SUCCESS {
+				return r
+			}
 		}
 		m.withdraw(p.base, p.size) // kernels that run have other rights from now on
 		next = p.end()
@@ -44,6 +46,9 @@ func (m *machine) cuMemSetAccess(ptr sys.CUdeviceptr, size uintptr, desc *sys.CU
 func (m *machine) outOfReach(mappings []*mapping, descs []sys.CUmemAccessDesc) bool {
 	for _, p := range mappings {
 		for _, d := range descs {
+			if p.phys.host() {
+				continue // every device reaches that
+			}
 			if to := m.devices[d.Location.Id]; to != p.phys.dev && !m.linked(to, p.phys.dev) {
 				return true
 			}
@@ -66,12 +71,12 @@ func (r *reservation) between(addr, size uintptr) []*mapping {
 // devices make no sense.
 const maxDescs = 1 << 10
 
-// mayMap returns whether a mapping can have the rights: the host cannot have
+// mayMap returns whether mappings can have the rights: the host cannot have
 // memory of a device.
-func (m *machine) mayMap(d sys.CUmemAccessDesc) sys.CUresult {
+func (m *machine) mayMap(d sys.CUmemAccessDesc, mappings []*mapping) sys.CUresult {
 	switch d.Location.Type {
 	case sys.CU_MEM_LOCATION_TYPE_HOST, sys.CU_MEM_LOCATION_TYPE_HOST_NUMA:
-		return sys.CUDA_ERROR_NOT_SUPPORTED
+		return mayShow(d, mappings)
 	}
 	if m.validAccess(d) != sys.CUDA_SUCCESS {
 		return sys.CUDA_ERROR_INVALID_VALUE
@@ -84,7 +89,12 @@ func (m *machine) validAccess(d sys.CUmemAccessDesc) sys.CUresult {
 	if r := m.validLocation(&d.Location); r != sys.CUDA_SUCCESS {
 		return r
 	}
-	switch d.Flags {
+	return validRights(d.Flags)
+}
+
+// validRights refuses rights that do not exist.
+func validRights(f sys.CUmemAccess_flags) sys.CUresult {
+	switch f {
 	case sys.CU_MEM_ACCESS_FLAGS_PROT_NONE, sys.CU_MEM_ACCESS_FLAGS_PROT_READ, sys.CU_MEM_ACCESS_FLAGS_PROT_READWRITE:
 		return sys.CUDA_SUCCESS
 	}
@@ -120,8 +130,14 @@ func (m *machine) cuMemGetAccess(out *uint64, location *sys.CUmemLocation, ptr s
 }
 
 // rightsOf returns what a location may do with a mapping. For the host it returns
-// what the memory's device may do.
+// what the memory's device may do, or the host itself with memory of its own.
 func (m *machine) rightsOf(p *mapping, l *sys.CUmemLocation) (sys.CUmemAccess_flags, sys.CUresult) {
+	switch l.Type {
+	case sys.CU_MEM_LOCATION_TYPE_HOST, sys.CU_MEM_LOCATION_TYPE_HOST_NUMA:
+		if p.phys.host() && (l.Type == sys.CU_MEM_LOCATION_TYPE_HOST || l.Id == 0) {
+			return p.host, sys.CUDA_SUCCESS
+		}
+	}
 	switch l.Type {
 	case sys.CU_MEM_LOCATION_TYPE_HOST:
 		return p.rights[m.number(p.phys.dev)], sys.CUDA_SUCCESS

@@ -135,6 +135,7 @@ func (m *machine) dropContext(ctx *context) {
 			m.freeReservation(v)
 		}
 	}
+	m.dropExternals(ctx)
 	m.freeBlocks(ctx)
 	if m.contexts[ctx.handle] == ctx { // and not a primary context since
 		delete(m.contexts, ctx.handle)

@@ -14,7 +14,8 @@
 // The driver reads it once per process, when the first symbol is resolved.
 //
 //	GPUFD_SOFT_DEVICES    number of devices, 0 to 64; default 2
-//	GPUFD_SOFT_MEMORY     memory of each: bytes, or with KiB, MiB, GiB; default 2GiB
+//	GPUFD_SOFT_MEMORY     memory of each, and of the host's NUMA node: bytes, or with
+//	                      KiB, MiB, GiB; default 2GiB
 //	GPUFD_SOFT_VERSION    CUDA version to imitate, 12040 for 12.4; default 13000.
 //	                      Symbols newer than that do not resolve.
 //	GPUFD_SOFT_PEERS      0: no device reaches the memory of another; default 1
@@ -42,8 +43,8 @@
 // returns an error and remembers it for [Misuses].
 //
 // Each piece of device memory is a file, mapped once in every process that
-// uses it. A device address is in a reservation that the host cannot touch; a
-// copy looks it up in a table of mappings and rights. The lock on a file's
+// uses it. A device address is in a reservation that the host cannot touch, unless
+// it is memory of the host that it has access to; a copy looks it up in a table of mappings and rights. The lock on a file's
 // open description, which travels with its descriptors and mappings, tells
 // every process whether anybody still uses the memory. The next process that
 // needs the room, or calls cuInit, removes what a killed process left. A process
@@ -84,7 +85,7 @@
 // GPUFD_TRACE=1 in package cu prints every call. ls in the directory lists what is
 // there; lsof or fuser shows who holds it:
 //
-//	gpuORDINAL-BYTES-ID.mem       memory
+//	gpuORDINAL-BYTES-ID.mem       memory; 64 is the host
 //	gpuORDINAL-BYTES-ID-POOL.mem  memory of a pool that can be shared
 //	pool-POOL                     that pool
 //	ipc-ID                        memory of cuIpcGetMemHandle whose owner has it, or a live owner

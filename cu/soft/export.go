@@ -92,8 +92,11 @@ func ownCopy(fd int) (own int, t *trailer, r sys.CUresult) {
 	return own, t, sys.CUDA_SUCCESS
 }
 
-// deviceOf returns the visible device that memory is on, or nil.
+// deviceOf returns the visible device that memory is on, or the host, or nil.
 func (m *machine) deviceOf(t *trailer) *device {
+	if t.host() && t.uuid == m.node.uuid {
+		return m.node
+	}
 	i := slices.IndexFunc(m.devices, func(d *device) bool { return d.uuid == t.uuid && d.ordinal == t.ordinal })
 	if i < 0 {
 		return nil
@@ -108,7 +111,7 @@ func (m *machine) cuMemGetAllocationPropertiesFromHandle(out *sys.CUmemAllocatio
 		return set(out, sys.CUmemAllocationProp{
 			Type:                 sys.CU_MEM_ALLOCATION_TYPE_PINNED,
 			RequestedHandleTypes: a.phys.types,
-			Location:             sys.CUmemLocation{Type: sys.CU_MEM_LOCATION_TYPE_DEVICE, Id: int32(m.number(a.phys.dev))},
+			Location:             m.locationOf(a.phys),
 		})
 	})
 }

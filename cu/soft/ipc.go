@@ -115,7 +115,7 @@ func (m *machine) exportMemory(phys *physical, h *ipcHandle) (r sys.CUresult) {
 
 // exportable reports whether cuIpcGetMemHandle takes the address.
 func (p *pointee) exportable() bool {
-	return p.linear() && !p.reservation.fixed && p.reservation.opened == nil
+	return p.linear() && !p.reservation.fixed && !p.reservation.external && p.reservation.opened == nil
 }
 
 // An opened is memory of another process that cuIpcOpenMemHandle has mapped.

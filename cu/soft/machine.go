@@ -26,6 +26,7 @@ type machine struct {
 	token    [8]byte   // the process, in what it gives out to others, its number first
 	owner    *control  // says that it lives, once it shares memory by legacy IPC
 	devices  []*device // the visible ones, in CUDA's order
+	node     *device   // stands for the host's memory, in its place
 	health   health
 	contexts map[sys.CUcontext]*context
 	streams  map[sys.CUstream]*stream
@@ -46,6 +47,7 @@ type machine struct {
 
 	threads  map[int]*thread
 	handles  map[sys.CUmemGenericAllocationHandle]*handle
+	external map[sys.CUexternalMemory]*external
 	pools    map[sys.CUmemoryPool]*pool
 	space    space
 	host     hostTable
@@ -78,6 +80,8 @@ func newMachine() *machine {
 		threads: make(map[int]*thread),
 		handles: make(map[sys.CUmemGenericAllocationHandle]*handle),
 		pools:   make(map[sys.CUmemoryPool]*pool),
+
+		external: make(map[sys.CUexternalMemory]*external),
 	}
 }
 
@@ -105,7 +109,7 @@ func (m *machine) prepare() error {
 	}
 	rand.Read(m.token[:])
 	binary.LittleEndian.PutUint32(m.token[:], uint32(os.Getpid()))
-	m.store, m.devices = s, visibleDevices(m.conf, s)
+	m.store, m.devices, m.node = s, visibleDevices(m.conf, s), hostNode(m.conf, s)
 	return nil
 }
 
@@ -183,6 +187,7 @@ const (
 	kindFunction
 	kindLibrary
 	kindKernel
+	kindExternal
 )
 
 // newHandle returns a handle that was never used before.

@@ -100,6 +100,7 @@ func (m *machine) leftovers() (found []string) {
 		"kernels":      len(m.kernels),
 		"handles":      len(m.handles),
 		"pools":        len(m.pools) - m.defaultPools(),
+		"external":     len(m.external),
 		"reservations": len(m.space.reservations),
 		"host blocks":  len(m.host.blocks),
 		"staged bytes": int(m.staged),

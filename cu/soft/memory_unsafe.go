@@ -40,6 +40,18 @@ func mapReserved(hint, n uintptr) (uintptr, error) {
 	return uintptr(p), err
 }
 
+// mapFileAt maps the first n bytes of a file in place of reserved addresses.
+func mapFileAt(addr, n uintptr, fd, prot int) error {
+	_, err := unix.MmapPtr(fd, 0, pointer(addr), n, prot, unix.MAP_SHARED|unix.MAP_FIXED)
+	return err
+}
+
+// hideAt makes n bytes again what nothing can touch. It can fail as unmap can.
+func hideAt(addr, n uintptr) {
+	const flags = unix.MAP_PRIVATE | unix.MAP_ANON | unix.MAP_NORESERVE | unix.MAP_FIXED
+	_, _ = unix.MmapPtr(-1, 0, pointer(addr), n, unix.PROT_NONE, flags)
+}
+
 // unmap gives address space back. It can fail only where that would split a
 // range in two and the process has as many as it may; then the range stays
 // reserved, which does no harm.

@@ -21,10 +21,12 @@ type physical struct {
 	types  sys.CUmemAllocationHandleType // that it may be exported as
 	handle sys.CUmemGenericAllocationHandle
 	refs   int
-	lent   bool     // another process' pool has it
-	export *control // that cuIpcGetMemHandle made
-	number uint64   // of CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID
-	syncs  bool     // of CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
+	lent   bool      // no file of the store that is ours to remove: another process' pool has it, or another API
+	export *control  // that cuIpcGetMemHandle made
+	file   int       // of memory of the host; else 0
+	of     *physical // that this is a part of, if it is one
+	number uint64    // of CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID
+	syncs  bool      // of CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 }
 
 // A handle is what cuMemCreate and cuMemImportFromShareableHandle give out,
@@ -70,7 +72,14 @@ func (m *machine) adopt(fd int, t trailer, d *device) (*physical, sys.CUresult) 
 	if err != nil {
 		return nil, sys.CUDA_ERROR_OUT_OF_MEMORY
 	}
-	return &physical{trailer: t, dev: d, alias: alias, number: m.newBufferID()}, sys.CUDA_SUCCESS
+	p := &physical{trailer: t, dev: d, alias: alias, number: m.newBufferID()}
+	if t.host() {
+		if p.file, err = keepFile(fd); err != nil {
+			unmap(alias, uintptr(t.size))
+			return nil, sys.CUDA_ERROR_OPERATING_SYSTEM
+		}
+	}
+	return p, sys.CUDA_SUCCESS
 }
 
 // adoptOpened is adopt for an fd that the store has opened, and closes it. If the
@@ -95,7 +104,14 @@ func (m *machine) drop(p *physical) {
 	if p.export != nil {
 		m.dropControl(p.export)
 	}
+	if p.of != nil {
+		m.drop(p.of)
+		return
+	}
 	unmap(p.alias, uintptr(p.size))
+	if p.file > 0 {
+		unix.Close(p.file)
+	}
 	if !p.lent {
 		_ = m.store.reclaim(&p.trailer)
 	}

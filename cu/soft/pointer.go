@@ -181,6 +181,8 @@ func (p *pointee) memoryType() sys.CUmemorytype {
 	switch {
 	case p.block != nil:
 		return sys.CU_MEMORYTYPE_HOST
+	case p.mapping != nil && p.mapping.phys.host():
+		return sys.CU_MEMORYTYPE_HOST
 	case p.mapping != nil:
 		return sys.CU_MEMORYTYPE_DEVICE
 	}
@@ -228,9 +230,9 @@ func (p *pointee) blockID() uint64 {
 	return 0
 }
 
-// hostPointer is the address itself, if it is none of device memory.
+// hostPointer is the address itself, if it is none of device memory and the host may use it.
 func (m *machine) hostPointer(p *pointee) (uint64, sys.CUresult) {
-	if p.mapping != nil {
+	if p.mapping != nil && p.mapping.host == 0 {
 		return 0, sys.CUDA_ERROR_INVALID_VALUE
 	}
 	return uint64(p.addr), sys.CUDA_SUCCESS

@@ -26,6 +26,7 @@ type reservation struct {
 	pool       *pool    // of what cuMemAllocAsync made
 	freed      bool     // cuMemFreeAsync was called
 	fixed      bool     // it is a module's variables, which go with that
+	external   bool     // of cuExternalMemoryGetMappedBuffer
 }
 
 // A mapping is one piece of memory at one address.
@@ -33,6 +34,7 @@ type mapping struct {
 	base, size uintptr
 	phys       *physical
 	rights     []sys.CUmemAccess_flags // by visible device
+	host       sys.CUmemAccess_flags   // the host's, to memory of its own
 	id         uint64                  // of CU_POINTER_ATTRIBUTE_BUFFER_ID
 	gone       atomic.Bool             // copies and sets under way look at it
 }

@@ -175,6 +175,7 @@ func TestStoreGone(t *testing.T) {
 func FuzzTrailer(f *testing.F) {
 	f.Add([]byte(trailerMagic), uint64(4096))
 	for _, tr := range []trailer{
+		{kind: kindGeneric, ordinal: hostOrdinal, size: granularity}, {kind: kindGeneric, ordinal: hostOrdinal + 1, size: granularity},
 		{kind: kindGeneric, size: granularity, uuid: [16]byte{1}, id: [8]byte{2}},
 		{kind: kindBlock, ordinal: maxDevices - 1, size: math.MaxInt64, pool: [8]byte{3}},
 		{kind: kindControl}, {kind: kindExport}, {kind: kindSharedEvent}, {kind: kindControl, size: 1}, {kind: kindLinear, ordinal: maxDevices, size: 1}, {kind: kindLinear},
@@ -186,7 +187,7 @@ func FuzzTrailer(f *testing.F) {
 		copy(page[:], b)
 		if tr, ok := parseTrailer(page, size); ok {
 			require.Equal(t, size, tr.size)
-			require.Less(t, tr.ordinal, maxDevices)
+			require.True(t, tr.ordinal < maxDevices || tr.ordinal == hostOrdinal && tr.kind == kindGeneric)
 			require.Equal(t, page[:], tr.bytes())
 			if !tr.bare() {
 				require.Equal(t, size, sizeInName(tr.name()))

@@ -156,7 +156,7 @@ func (s *store) used(ordinal int) (used uint64, err error) {
 	return used, err
 }
 
-// sweep removes unheld files from all devices.
+// sweep removes unheld files from all devices and the host.
 func (s *store) sweep(devices int) error {
 	return s.locked(func(l *ledger) error {
 		for _, prefix := range barePrefixes { // before the memory that pools keep
@@ -168,6 +168,7 @@ func (s *store) sweep(devices int) error {
 		for i := range devices {
 			s.count(l, i)
 		}
+		s.count(l, hostOrdinal)
 		return nil
 	})
 }

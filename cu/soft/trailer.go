@@ -33,7 +33,7 @@ const blockSize = 512
 // that it is device memory (D8), its size, and its device.
 type trailer struct {
 	kind    uint32
-	ordinal int
+	ordinal int // of the device, or hostOrdinal
 	size    uint64
 	uuid    [16]byte
 	id      [8]byte
@@ -135,6 +135,7 @@ func parseTrailer(b [trailerBytes]byte, size uint64) (t *trailer, ok bool) {
 		id:      [8]byte(b[48:56]),
 		pool:    [8]byte(b[56:64]),
 	}
-	ok = string(b[:16]) == trailerMagic && t.size == size && (size > 0) != t.bare() && t.ordinal < maxDevices
+	place := t.ordinal < maxDevices || t.host() && t.kind == kindGeneric
+	ok = string(b[:16]) == trailerMagic && t.size == size && (size > 0) != t.bare() && place
 	return t, ok
 }

@@ -26,6 +26,9 @@ func (m *machine) createDevice(prop *sys.CUmemAllocationProp) (*device, sys.CUre
 		prop.Location.Type == sys.CU_MEM_LOCATION_TYPE_HOST || prop.Location.Type == sys.CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT {
 		return nil, sys.CUDA_ERROR_INVALID_VALUE
 	}
+	if prop.Location.Type == sys.CU_MEM_LOCATION_TYPE_HOST_NUMA {
+		return m.createNode(prop)
+	}
 	return m.propDevice(prop)
 }
 
@@ -213,6 +216,7 @@ func (m *machine) cuMemUnmap(ptr sys.CUdeviceptr, size uintptr) sys.CUresult {
 	if !covered {
 		return m.misuse(sys.CUDA_ERROR_INVALID_VALUE, "cuMemUnmap(%#x, %d): not all of it is mapped", uint64(ptr), size)
 	}
+	hide(v.mappings[i:j])
 	m.end(v, "unmapped", v.mappings[i:j]...)
 	v.mappings = slices.Delete(v.mappings, i, j)
 	return sys.CUDA_SUCCESS

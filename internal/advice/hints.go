@@ -56,13 +56,15 @@ var both = map[Call]string{
 	{"", sys.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE}:        "the graph differs in more than parameters: instantiate it again",
 	{"cuMemAddressReserve", sys.CUDA_ERROR_OUT_OF_MEMORY}: "this process does not have that much address space left in one piece: close reservations and attachments that are not needed, and see ulimit -v",
 
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:   "the handle is of this very process: use the memory at its own address; or its owner has the same process number in another PID namespace: ask for a descriptor",
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_HANDLE}:    "the owner of the memory has ended; or another context of this process has memory of that owner open, and only one per device may: open it there, or first close what is open",
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_VALUE}:     "these bytes are not a handle of a process of this machine and driver: its owner has freed the memory, or they are damaged, or of another kind (an event's, a pool's)",
-	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_ALREADY_MAPPED}:    "part of the memory is open in this process by another handle: close that first",
-	{"cuIpcCloseMemHandle", sys.CUDA_ERROR_INVALID_VALUE}:    "no memory of another process is open there: it was closed before, or this is not the address that it was opened at",
-	{"cuIpcGetEventHandle", sys.CUDA_ERROR_INVALID_HANDLE}:   "the event was not made for other processes, with EventInterprocess and EventDisableTiming; or it belongs to another process",
-	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_INVALID_CONTEXT}: "the handle is of this very process: use the event itself",
+	{"cuImportExternalMemory", sys.CUDA_ERROR_UNKNOWN}:        "the descriptor is not of memory that can be imported: Vulkan has to export it as VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT, on this device",
+	{"cuImportExternalMemory", sys.CUDA_ERROR_INVALID_DEVICE}: "the memory is on another device: import it in a context of that one (Driver.DeviceByUUID with Vulkan's deviceUUID)",
+	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:    "the handle is of this very process: use the memory at its own address; or its owner has the same process number in another PID namespace: ask for a descriptor",
+	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_HANDLE}:     "the owner of the memory has ended; or another context of this process has memory of that owner open, and only one per device may: open it there, or first close what is open",
+	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_INVALID_VALUE}:      "these bytes are not a handle of a process of this machine and driver: its owner has freed the memory, or they are damaged, or of another kind (an event's, a pool's)",
+	{"cuIpcOpenMemHandle", sys.CUDA_ERROR_ALREADY_MAPPED}:     "part of the memory is open in this process by another handle: close that first",
+	{"cuIpcCloseMemHandle", sys.CUDA_ERROR_INVALID_VALUE}:     "no memory of another process is open there: it was closed before, or this is not the address that it was opened at",
+	{"cuIpcGetEventHandle", sys.CUDA_ERROR_INVALID_HANDLE}:    "the event was not made for other processes, with EventInterprocess and EventDisableTiming; or it belongs to another process",
+	{"cuIpcOpenEventHandle", sys.CUDA_ERROR_INVALID_CONTEXT}:  "the handle is of this very process: use the event itself",
 }
 
 // onlyCUDA is for libcuda.

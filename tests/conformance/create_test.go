@@ -76,8 +76,6 @@ func TestC6_Create(t *testing.T) {
 	for _, x := range odd {
 		check(t, x.what, x.create, tryCreate(t, unit, propWith(x.change), 0))
 	}
-	differs(t, "host-memory", "a NUMA node", success, notSupported,
-		tryCreate(t, unit, propWith(place(sys.CU_MEM_LOCATION_TYPE_HOST_NUMA)), 0))
 	check(t, "a Windows attribute", invalid, tryCreate(t, unit, propWith(func(p *sys.CUmemAllocationProp) { p.Win32HandleMetaData = 1 }), 0))
 	check(t, "flags", invalid, tryCreate(t, unit, propOf(0), 1))
 	check(t, "flags and a size that is not aligned", invalid, tryCreate(t, 1, propOf(0), 1))

@@ -14,6 +14,11 @@ func hostPointer(addr uintptr) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&addr))
 }
 
+// hostBytes returns memory that the host may use at a device address.
+func hostBytes(p sys.CUdeviceptr, n int) []byte {
+	return unsafe.Slice((*byte)(hostPointer(uintptr(p))), n)
+}
+
 // given is memory whose address was given away as a number: it stays alive, and
 // is no stack, which the runtime moves.
 var given []unsafe.Pointer

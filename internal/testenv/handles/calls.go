@@ -9,6 +9,7 @@ const (
 	ctx      kind = "context"
 	event    kind = "event"
 	exec     kind = "executable graph"
+	external kind = "external memory"
 	graph    kind = "graph"
 	ipc      kind = "memory of another process"
 	library  kind = "library"
@@ -45,12 +46,14 @@ var makers = map[string]maker{
 	"cuCtxCreate_v4":                     {kind: ctx},
 	"cuDevicePrimaryCtxRetain":           {kind: primary, arg: 1, in: true},
 	"cuEventCreate":                      {kind: event, ctx: true},
+	"cuExternalMemoryGetMappedBuffer":    {kind: linear, ctx: true},
 	"cuGraphClone":                       {kind: graph},
 	"cuGraphCreate":                      {kind: graph},
 	"cuGraphInstantiate":                 {kind: exec},
 	"cuGraphInstantiateWithFlags":        {kind: exec},
 	"cuGraphInstantiateWithParams":       {kind: exec},
 	"cuGraphInstantiate_v2":              {kind: exec},
+	"cuImportExternalMemory":             {kind: external, ctx: true},
 	"cuIpcOpenEventHandle":               {kind: event, ctx: true},
 	"cuIpcOpenMemHandle":                 {kind: ipc, ctx: true},
 	"cuIpcOpenMemHandle_v2":              {kind: ipc, ctx: true},
@@ -91,6 +94,7 @@ var enders = map[string]kind{
 	"cuCtxDestroy":                 ctx,
 	"cuCtxDestroy_v2":              ctx,
 	"cuCtxDetach":                  ctx,
+	"cuDestroyExternalMemory":      external,
 	"cuDevicePrimaryCtxRelease":    primary,
 	"cuDevicePrimaryCtxRelease_v2": primary,
 	"cuDevicePrimaryCtxReset":      contents,
