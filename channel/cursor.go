@@ -30,7 +30,9 @@ func openCursor(ctx *cu.Context, f *os.File, size uint64) (c *cursor, err error)
 	}
 	c.reg, err = ctx.RegisterHost(c.b, cu.RegisterMapped|cu.RegisterPortable)
 	if err == nil {
-		c.base, err = c.reg.DevicePtr()
+		if c.base = c.reg.Ptr(); c.base == 0 {
+			err = errors.New("streams cannot address registered memory here")
+		}
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("channel: registering cursors of %d bytes: %w", size, err), c.close())

@@ -281,7 +281,7 @@ func TestStreamClosedWithOtherWork(t *testing.T) {
 		word.store(0, 1) // else the stream still waits if the test has failed
 		require.NoError(t, mem.Close())
 	}()
-	at := ok(mem.DevicePtr())(t)
+	at := mem.Ptr()
 	s := ok(ctx.NewStream())(t)
 	require.NoError(t, s.BatchMemOps(cu.WaitOp64(at, 1, cu.WaitGEQ)))
 	require.NoError(t, nextOn(r, s, 1))

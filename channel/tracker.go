@@ -43,8 +43,8 @@ func newTracker(ctx *cu.Context, letGo func()) (*tracker, error) {
 	}
 	t.word = words{t.mem.Bytes()}
 	t.word.store(0, 0)
-	if t.at, err = t.mem.DevicePtr(); err != nil {
-		return nil, errors.Join(err, t.mem.Close())
+	if t.at = t.mem.Ptr(); t.at == 0 {
+		return nil, errors.Join(errors.New("channel: streams cannot address pinned memory here"), t.mem.Close())
 	}
 	return t, nil
 }

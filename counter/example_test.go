@@ -30,7 +30,7 @@ func Example() {
 	dev := must(must(cu.Open(cu.WithFallback(soft.Resolver))).Device(0)) // a GPU, or the software driver's device
 	ctx := must(dev.PrimaryContext())
 	control := must(vmm.New(dev, counter.Stride))
-	must(0, cu.Fill(ctx, control.Ptr(), uint8(0), control.Size()))
+	must(0, cu.Fill(ctx, control, uint8(0), control.Size()))
 	dir := must(os.MkdirTemp("", "example"))
 	srv := must(share.Listen(filepath.Join(dir, "socket"), nil))
 	defer os.RemoveAll(dir)

@@ -24,7 +24,7 @@ import (
 // run makes one driver call with the context bound. Close waits for it.
 func (c *Context) run(op string, f func(sys.Caller) sys.CUresult) error {
 	if c == nil || !c.inner.enter() {
-		return ErrClosed
+		return unusable(op, "the context", c == nil)
 	}
 	defer runtime.KeepAlive(c)
 	defer c.inner.leave()
@@ -75,7 +75,7 @@ func (h *contextHandle) check(op string, r sys.CUresult) error {
 // run makes one driver call on the stream.
 func (s *Stream) run(op string, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
 	if s == nil || !s.enter() {
-		return ErrClosed
+		return unusable(op, "the stream", s == nil)
 	}
 	defer s.leave()
 	return s.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, s.stream) })
@@ -109,12 +109,12 @@ func (s *Stream) launch(c *Context, op string, f func(sys.Caller, sys.CUstream) 
 		return s.runIn(c, op, f)
 	}
 	if !s.enter() {
-		return ErrClosed
+		return unusable(op, "the stream", false)
 	}
 	defer s.leave()
 	inner := c.inner
 	if inner.isClosed() {
-		return ErrClosed
+		return unusable(op, "the context", false)
 	}
 	if err := inner.loss.refuse(op); err != nil {
 		return err

@@ -65,15 +65,16 @@ func (s *Stream) Capture(record func() error) (*Graph, error) {
 }
 
 func (s *Stream) beginCapture() error {
+	const op = "cuStreamBeginCapture_v2"
 	if s == nil {
-		return ErrClosed
+		return unusable(op, "the stream", true)
 	}
 	inner := s.ctx.inner
 	inner.dev.drv.captures.add(inner.ctx, 1)
 	begin := &inner.dev.drv.captures.begin
 	begin.RLock()
 	defer begin.RUnlock()
-	err := s.run("cuStreamBeginCapture_v2", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamBeginCapture_v2(h, sys.CU_STREAM_CAPTURE_MODE_RELAXED)
 	})
 	if err != nil {
@@ -87,7 +88,7 @@ func (s *Stream) endCapture() (*Graph, error) {
 	inner := s.ctx.inner
 	defer inner.dev.drv.captures.add(inner.ctx, -1)
 	if !s.enter() {
-		return nil, ErrClosed // the driver has ended the capture with the stream
+		return nil, unusable("cuStreamEndCapture", "the stream", false) // the driver has ended the capture with it
 	}
 	defer s.leave()
 	return s.ctx.newGraph("cuStreamEndCapture", func(call sys.Caller, out *sys.CUgraph) sys.CUresult {

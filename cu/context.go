@@ -200,7 +200,7 @@ func (h *contextHandle) disown(c closer) bool {
 // that of closed streams, and of streams that got more after they were seen idle.
 func (c *Context) Synchronize(ctx context.Context) error {
 	if c == nil {
-		return ErrClosed
+		return unusable("cuCtxSynchronize", "the context", true)
 	}
 	if ctx.Done() != nil {
 		if err := c.waitForStreams(ctx); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// ErrTooShort says that a slice is smaller than the copy from or to it. Nothing
-// reached the driver.
-var ErrTooShort = errors.New("cu: the slice is too short for the copy")
+// ErrTooShort says that a slice, or memory whose size is known, is smaller than the copy from or to
+// it, or than the fill. Nothing reached the driver.
+var ErrTooShort = errors.New("cu: the memory is too short")
 
 // A Side is one side of a copy of rows, [Copy2D] or [Copy3D]: the memory, how
 // rows lie in it, and where the copy begins. It owns nothing.
@@ -31,19 +31,29 @@ type Side struct {
 	kind sys.CUmemorytype
 	ptr  DevicePtr
 	host unsafe.Pointer
-	size uint64 // of the host's memory in bytes
+	size uint64 // of the memory in bytes; 0 if device memory's is not known
 	err  error
 }
 
-// DeviceSide returns device memory at p with rows that are pitch bytes apart.
-func DeviceSide(p DevicePtr, pitch uint64) Side {
-	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_DEVICE, ptr: p}
+// DeviceSide returns device memory at p with rows that are pitch bytes apart. A copy beyond the end
+// of p fails with [ErrTooShort] where its size is known: see [Pointer].
+func DeviceSide[P Pointer](p P, pitch uint64) Side {
+	return sideOf(sys.CU_MEMORYTYPE_DEVICE, p, pitch)
 }
 
 // UnifiedSide returns memory at p with rows that are pitch bytes apart. The
 // driver finds out what kind of memory it is.
-func UnifiedSide(p DevicePtr, pitch uint64) Side {
-	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_UNIFIED, ptr: p}
+func UnifiedSide[P Pointer](p P, pitch uint64) Side {
+	return sideOf(sys.CU_MEMORYTYPE_UNIFIED, p, pitch)
+}
+
+func sideOf[P Pointer](kind sys.CUmemorytype, p P, pitch uint64) Side {
+	at, err := reach("copy of rows", "the memory of a Side", p, 0)
+	s := Side{Pitch: pitch, kind: kind, ptr: at, err: err}
+	if err == nil {
+		s.size = sizeOf(p)
+	}
+	return s
 }
 
 // HostSide returns the memory of s, pinned or not, with rows that are pitch bytes
@@ -54,13 +64,13 @@ func HostSide[T any](s []T, pitch uint64) Side {
 	return Side{Pitch: pitch, kind: sys.CU_MEMORYTYPE_HOST, host: p, size: uint64(n), err: err}
 }
 
-// Copy2D copies height rows of width bytes and waits (cuMemcpy2DAsync). Errors:
+// Copy2D copies height rows of width bytes in q and waits (cuMemcpy2DAsync). Errors:
 // [ErrTooShort]; [ErrPointers]; [ErrInvalidValue] for rows longer than the
 // pitch, and for device memory with a hole between the first row and the last.
-func Copy2D(c *Context, dst, src Side, width, height uint64) error {
+func Copy2D(q Queue, dst, src Side, width, height uint64) error {
 	defer runtime.KeepAlive(dst.host)
 	defer runtime.KeepAlive(src.host)
-	return c.waiting(func(s *Stream) error { return Copy2DAsync(s, dst, src, width, height) })
+	return waiting(q, "cuMemcpy2DAsync_v2", func(s *Stream) error { return Copy2DAsync(s, dst, src, width, height) })
 }
 
 // Copy2DAsync queues [Copy2D] on s. The caller keeps host memory alive, and the
@@ -89,13 +99,13 @@ func Copy2DAsync(s *Stream, dst, src Side, width, height uint64) error {
 	return nil
 }
 
-// Copy3D copies depth layers of height rows of width bytes and waits
+// Copy3D copies depth layers of height rows of width bytes in q and waits
 // (cuMemcpy3DAsync, or cuMemcpy3DPeerAsync where a side has a Context). Errors
 // are those of [Copy2D].
-func Copy3D(c *Context, dst, src Side, width, height, depth uint64) error {
+func Copy3D(q Queue, dst, src Side, width, height, depth uint64) error {
 	defer runtime.KeepAlive(dst.host)
 	defer runtime.KeepAlive(src.host)
-	return c.waiting(func(s *Stream) error { return Copy3DAsync(s, dst, src, width, height, depth) })
+	return waiting(q, "cuMemcpy3DAsync_v2", func(s *Stream) error { return Copy3DAsync(s, dst, src, width, height, depth) })
 }
 
 // Copy3DAsync queues [Copy3D] on s. The caller treats host memory as for
@@ -133,7 +143,7 @@ func copyPeer3D(s *Stream, dst, src Side, width, height, depth uint64) error {
 		return err
 	}
 	if s == nil {
-		return ErrClosed
+		return unusable(op, "the stream", true)
 	}
 	to, from := dst.contextOr(s.ctx), src.contextOr(s.ctx)
 	d := newCopyDesc()
@@ -180,8 +190,7 @@ func (d *copyDesc) free() {
 	copyDescs.Put(d)
 }
 
-// fit sets the Pitch and Rows that are 0 and checks that host memory holds the
-// copy.
+// fit sets the Pitch and Rows that are 0 and checks that memory whose size is known holds the copy.
 func fit(op string, dst, src *Side, width, height, depth uint64) error {
 	for _, s := range [...]*Side{dst, src} {
 		if s.err != nil {
@@ -193,11 +202,14 @@ func fit(op string, dst, src *Side, width, height, depth uint64) error {
 		if s.Rows == 0 {
 			s.Rows = s.Y + height
 		}
-		if s.kind != sys.CU_MEMORYTYPE_HOST || width == 0 || height == 0 || depth == 0 {
+		if width == 0 || height == 0 || depth == 0 {
 			continue
 		}
-		if s.X+width > s.Pitch || s.X+width < width || s.Y+height > s.Rows || s.Y+height < height {
+		if s.kind == sys.CU_MEMORYTYPE_HOST && s.rowsOverlap(width, height) {
 			return &Error{Op: op, Result: ErrInvalidValue, Detail: fmt.Sprintf("rows or layers of a slice overlap: X %d and %d bytes need a pitch of %d, or Y %d and %d rows need %d rows", s.X, width, s.Pitch, s.Y, height, s.Rows)}
+		}
+		if s.kind != sys.CU_MEMORYTYPE_HOST && s.size == 0 {
+			continue
 		}
 		if need, ok := s.extent(width, height, depth); !ok || need > s.size {
 			return fmt.Errorf("%w: it has %d bytes; %d rows of %d bytes each in %d layers, at %d bytes, %d rows and %d layers, with a pitch of %d, do not fit",
@@ -205,6 +217,11 @@ func fit(op string, dst, src *Side, width, height, depth uint64) error {
 		}
 	}
 	return nil
+}
+
+// rowsOverlap reports whether rows or layers of the copy begin before the one before has ended.
+func (s *Side) rowsOverlap(width, height uint64) bool {
+	return s.X+width > s.Pitch || s.X+width < width || s.Y+height > s.Rows || s.Y+height < height
 }
 
 // extent returns how many bytes a copy spans, from the memory's first byte on; ok

@@ -1,6 +1,21 @@
 // Package cu is the CUDA driver API in Go: typed calls over package
 // [github.com/gpufd/gpufd/cu/sys], in pure Go, with libcuda opened at run time.
 //
+//	drv, err := cu.Open(cu.WithFallback(soft.Resolver)) // libcuda, or package cu/soft without a GPU
+//	dev, err := drv.Device(0)
+//	ctx, err := dev.PrimaryContext()
+//	defer ctx.Close()
+//	s, err := ctx.NewStream()
+//	xs, err := cu.Alloc[float32](ctx, len(host)) // elements on the device
+//	defer xs.Close()
+//	err = cu.CopyToDevice(s, xs, host)
+//	module, err := ctx.LoadModule(ptx)
+//	kernel, err := module.Function("scale")
+//	err = kernel.Launch(s, cu.LaunchConfig{Grid: cu.Dim3{X: 64}, Block: cu.Dim3{X: 256}}, xs, uint64(xs.Len()))
+//	err = cu.CopyToHost(s, host, xs) // behind the kernel, in its stream
+//
+// examples/go/vector-add is such a program as a whole.
+//
 // # Open
 //
 // [Open] opens libcuda. With [WithFallback] it opens the software driver of package
@@ -8,12 +23,7 @@
 // place. A [Driver] is a value: there are no package-level drivers, and every object
 // holds the one it came from.
 // [Driver.Devices], [Driver.FindDevice] and [Device.Attribute] say what there is.
-// Most calls need a [Context], as a rule the device's primary one:
-//
-//	drv, err := cu.Open()
-//	dev, err := drv.Device(0)
-//	ctx, err := dev.PrimaryContext()
-//	defer ctx.Close()
+// Most calls need a [Context], as a rule the device's primary one.
 //
 // # Rules
 //
@@ -27,26 +37,30 @@
 // what was made in it.
 //
 // A call that returns before its work is done takes a [*Stream], and its name ends in
-// Async. The form without Async takes a [*Context] and waits. Some calls always return
+// Async. The form without Async waits; it takes a [Queue], which is a stream or, for its
+// null stream, a [*Context]. Some calls always return
 // before, and have no Async in their names: [Function.Launch], [GraphExec.Upload],
 // [Event.Record], [Stream.WaitEvent], [Stream.WaitValue32], [Stream.Call] and the like.
 // The stream or context comes first, as receiver or first parameter; then destination,
-// source and size. A nil *Stream is [ErrClosed].
+// source and size. What is nil is [ErrClosed], too, and the error says which it is.
 //
 // # Memory
 //
-// [Context.Alloc] allocates device memory, [Context.AllocHost] pinned host
-// memory, and [Stream.AllocAsync] memory of a [Pool] in the order of a stream.
+// [Alloc] allocates elements of a type in device memory, a [Slice]; [Context.Alloc]
+// allocates bytes, [Context.AllocHost] pinned host memory, and [Stream.AllocAsync]
+// memory of a [Pool] in the order of a stream.
 // [Device.CreateMemory] makes physical memory for [Driver.Map]; package vmm owns
-// such memory properly. A [DevicePtr] is an address on the device.
+// such memory properly. A [DevicePtr] is an address on the device. Copies, fills and kernels
+// take any [Pointer]: an address, or memory that has one. [View] makes a Slice of it.
 //
 // # Copies
 //
 // [CopyToDevice], [CopyToHost], [Copy], [CopyPeer], [Copy2D], [Copy3D], [Fill]
-// and [Fill2D] queue their Async form in the null stream of a context and wait for
-// it (cuStreamSynchronize). So they wait for earlier work of the null stream and of
-// blocking streams, but not for that of [Context.NewStream]. Slices hold numbers, or
-// arrays and structs of numbers, as Go lays them out: see [ErrPointers].
+// and [Fill2D] queue their Async form in a stream and wait for it (cuStreamSynchronize).
+// Give them the stream of the work before: in the null stream, for which a context stands,
+// they do not wait for work of [Context.NewStream]. Slices hold numbers, or
+// arrays and structs of numbers, as Go lays them out: see [ErrPointers]. What is longer than
+// its memory is [ErrTooShort].
 //
 // # Streams
 //
@@ -74,7 +88,8 @@
 //
 // # Errors
 //
-// A refused call is an [*Error] that names the call; errors.Is matches it with
+// A refused call is an [*Error] that begins with the driver's function, and other errors
+// begin with cu; errors.Is matches it with
 // its [Result], such as [ErrOutOfMemory]. A function that an old driver lacks is a
 // [*SymbolError]. If work fails later, the process loses all its contexts, and every
 // call in them fails with [ErrContextLost]. GPUFD_TRACE=1 prints every driver call on

@@ -208,7 +208,7 @@ type NoDeviceError struct {
 
 // Error lists what is visible.
 func (e *NoDeviceError) Error() string {
-	return fmt.Sprintf("no device %s here; visible devices:\n  %s", cmp.Or(e.Want, `""`), strings.Join(e.Have, "\n  "))
+	return fmt.Sprintf("cu: no device %s here; visible devices:\n  %s", cmp.Or(e.Want, `""`), strings.Join(e.Have, "\n  "))
 }
 
 func (d *Driver) noDevice(want string) error {
@@ -289,7 +289,7 @@ func (d *Driver) FindDevice(name string) (*Device, error) {
 	for _, dev := range d.devices {
 		if len(want) > len("gpu-") && strings.HasPrefix(strings.ToLower(dev.uuid.String()), want) {
 			if found != nil {
-				return nil, fmt.Errorf("device %s is ambiguous: %s and %s", name, found, dev)
+				return nil, fmt.Errorf("cu: device %s is ambiguous: %s and %s", name, found, dev)
 			}
 			found = dev
 		}

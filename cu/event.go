@@ -75,12 +75,13 @@ func (e *eventHandle) closeIn(h *contextHandle) error {
 // and returns at once (cuEventRecord). [ErrInvalidHandle]: s is of another
 // context.
 func (e *Event) Record(s *Stream) error {
+	const op = "cuEventRecord"
 	if e == nil || !e.enter() {
-		return ErrClosed
+		return unusable(op, "the event", e == nil)
 	}
 	defer runtime.KeepAlive(e)
 	defer e.leave()
-	return s.runIn(e.ctx, "cuEventRecord", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	return s.runIn(e.ctx, op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuEventRecord(e.event, h)
 	})
 }
@@ -110,12 +111,12 @@ func (e *Event) Synchronize(ctx context.Context) error {
 func (e *Event) Elapsed(since *Event) (time.Duration, error) {
 	const op = "cuEventElapsedTime"
 	if since == nil || !since.enter() {
-		return 0, ErrClosed
+		return 0, unusable(op, "the other event", since == nil)
 	}
 	defer runtime.KeepAlive(since)
 	defer since.leave()
 	if e == nil {
-		return 0, ErrClosed
+		return 0, unusable(op, "the event", true)
 	}
 	if err := since.driver().refuseOther(op, "the other event", e.driver()); err != nil {
 		return 0, err
@@ -134,7 +135,7 @@ func (e *Event) driver() *Driver { return e.ctx.inner.dev.drv }
 // run makes one driver call on the event.
 func (e *Event) run(op string, f func(sys.Caller) sys.CUresult) error {
 	if e == nil || !e.enter() {
-		return ErrClosed
+		return unusable(op, "the event", e == nil)
 	}
 	defer e.leave()
 	return e.ctx.run(op, f)

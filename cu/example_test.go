@@ -30,16 +30,21 @@ func addVectors(drv *cu.Driver) error {
 	if err != nil {
 		return err
 	}
-	defer ctx.Close()
-	mem, err := ctx.Alloc(3 * 16)
+	defer ctx.Close() // closes what was made in it, too
+	s, err := ctx.NewStream()
 	if err != nil {
 		return err
 	}
-	a, b, c := mem.Ptr(), mem.Ptr().Add(16), mem.Ptr().Add(32)
-	if err := cu.CopyToDevice(ctx, a, []float32{1, 2, 3, 4}); err != nil {
+	var a, b, c cu.Slice[float32]
+	for _, v := range []*cu.Slice[float32]{&a, &b, &c} {
+		if *v, err = cu.Alloc[float32](ctx, 4); err != nil {
+			return err
+		}
+	}
+	if err := cu.CopyToDevice(s, a, []float32{1, 2, 3, 4}); err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, b, []float32{10, 20, 30, 40}); err != nil {
+	if err := cu.CopyToDevice(s, b, []float32{10, 20, 30, 40}); err != nil {
 		return err
 	}
 
@@ -52,12 +57,12 @@ func addVectors(drv *cu.Driver) error {
 		return err
 	}
 	cfg := cu.LaunchConfig{Grid: cu.Dim3{X: 1}, Block: cu.Dim3{X: 4}}
-	if err := add.Launch(ctx.NullStream(), cfg, a, b, c, uint64(4)); err != nil {
+	if err := add.Launch(s, cfg, a, b, c, uint64(4)); err != nil {
 		return err
 	}
 
 	sums := make([]float32, 4)
-	if err := cu.CopyToHost(ctx, sums, c); err != nil {
+	if err := cu.CopyToHost(s, sums, c); err != nil { // behind the kernel
 		return err
 	}
 	fmt.Println(sums)

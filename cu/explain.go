@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"reflect"
 	"slices"
 	"strings"
 )
@@ -112,7 +111,7 @@ func (o operand) in(c *Context) operand {
 
 // filled returns the memory that a fill sets: height rows of width elements.
 func filled[T any](p DevicePtr, pitch, width, height uint64) operand {
-	unit := uint64(reflect.TypeFor[T]().Size())
+	unit := unitOf[T]()
 	over, bytes := bits.Mul64(width, unit)
 	if over != 0 {
 		return operand{}

@@ -43,7 +43,7 @@ func openCUDAOrFallback(c config) (*Driver, error) {
 		return openFallback(c, "as asked", driverEnv+"=soft")
 	case "", "auto":
 	default:
-		return nil, fmt.Errorf("%s=%q: want auto, cuda or soft", driverEnv, choice)
+		return nil, fmt.Errorf("cu: %s=%q: want auto, cuda or soft", driverEnv, choice)
 	}
 	d, err := open(c)
 	if err == nil {
@@ -52,7 +52,7 @@ func openCUDAOrFallback(c config) (*Driver, error) {
 	if why := whyNoGPU(err); why != "" {
 		return openFallback(c, why, why+", and the fallback fails")
 	}
-	return nil, fmt.Errorf("the driver is installed but does not work: %w; repair it, or set %s=soft to do without a GPU", err, driverEnv)
+	return nil, fmt.Errorf("cu: the driver is installed but does not work: %w; repair it, or set %s=soft to do without a GPU", err, driverEnv)
 }
 
 // whyNoGPU says why there is no GPU here, or returns "" if err, the failure to open
@@ -73,7 +73,7 @@ func openFallback(c config, why, context string) (*Driver, error) {
 	c.resolver, c.name = c.fallback, ""
 	d, err := open(c)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", context, err)
+		return nil, fmt.Errorf("cu: %s: %w", context, err)
 	}
 	d.why = why
 	return d, nil

@@ -42,7 +42,7 @@ func TestFault43_ChoiceOfDriver(t *testing.T) {
 	options := []cu.Option{cu.WithResolver(starter(t, "libcuda", &asked, libcuda)), cu.WithFallback(starter(t, "fallback", &asked, fallback))}
 	const (
 		ok, none, broken = sys.CUDA_SUCCESS, sys.CUDA_ERROR_NO_DEVICE, sys.CUDA_ERROR_UNKNOWN
-		brokenHere       = "the driver is installed but does not work: cuInit: CUDA_ERROR_UNKNOWN"
+		brokenHere       = "cu: the driver is installed but does not work: cuInit: CUDA_ERROR_UNKNOWN"
 	)
 	for _, c := range []struct {
 		choice            string
@@ -56,15 +56,15 @@ func TestFault43_ChoiceOfDriver(t *testing.T) {
 		{"cuda", broken, ok, []string{"libcuda"}, "", "cuInit: CUDA_ERROR_UNKNOWN"},
 		{"soft", ok, ok, []string{"fallback"}, ": as asked", ""},
 		{"soft", broken, ok, []string{"fallback"}, ": as asked", ""},
-		{"soft", ok, broken, []string{"fallback"}, "", "GPUFD_DRIVER=soft: cuInit: CUDA_ERROR_UNKNOWN"},
+		{"soft", ok, broken, []string{"fallback"}, "", "cu: GPUFD_DRIVER=soft: cuInit: CUDA_ERROR_UNKNOWN"},
 		{"auto", ok, ok, []string{"libcuda"}, "", ""},
 		{"auto", none, ok, []string{"libcuda", "fallback"}, ": libcuda sees no GPU", ""},
-		{"auto", none, broken, []string{"libcuda", "fallback"}, "", "libcuda sees no GPU, and the fallback fails: cuInit: CUDA_ERROR_UNKNOWN"},
+		{"auto", none, broken, []string{"libcuda", "fallback"}, "", "cu: libcuda sees no GPU, and the fallback fails: cuInit: CUDA_ERROR_UNKNOWN"},
 		{"auto", broken, ok, []string{"libcuda"}, "", brokenHere},
 		{"", ok, ok, []string{"libcuda"}, "", ""},
 		{"", none, ok, []string{"libcuda", "fallback"}, ": libcuda sees no GPU", ""},
 		{"", broken, ok, []string{"libcuda"}, "", brokenHere},
-		{"gpu", ok, ok, nil, "", `GPUFD_DRIVER="gpu": want auto, cuda or soft`},
+		{"gpu", ok, ok, nil, "", `cu: GPUFD_DRIVER="gpu": want auto, cuda or soft`},
 	} {
 		t.Run(fmt.Sprintf("%q, %v, %v", c.choice, c.libcuda, c.fallback), func(t *testing.T) {
 			t.Setenv("GPUFD_DRIVER", c.choice)
@@ -121,7 +121,7 @@ func TestOpenSaysWhatIsWrongWithTheSoftwareDriversEnvironment(t *testing.T) {
 	} {
 		out, err := cutest.Child(soon(t), "open the software driver", "GPUFD_DRIVER=soft", c.name+"="+c.value).CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		require.Equal(t, fmt.Sprintf("GPUFD_DRIVER=soft: the software driver cannot start: %s=%q: %s\n", c.name, c.value, c.want), string(out))
+		require.Equal(t, fmt.Sprintf("cu: GPUFD_DRIVER=soft: the software driver cannot start: %s=%q: %s\n", c.name, c.value, c.want), string(out))
 	}
 }
 

@@ -48,10 +48,13 @@ func (f *Function) Handle() sys.CUfunction {
 	return f.fn
 }
 
+// functionOf names a kernel in errors: its module or library may be what was closed.
+const functionOf = "the kernel, or its module or library,"
+
 // run makes one driver call on the function.
 func (f *Function) run(op string, call func(sys.Caller, sys.CUfunction) sys.CUresult) error {
 	if f == nil || !f.owner.enter() {
-		return ErrClosed
+		return unusable(op, functionOf, f == nil)
 	}
 	defer runtime.KeepAlive(f)
 	defer f.owner.leave()
@@ -92,7 +95,7 @@ const maxParams = 1 << 15
 // parameters asks the driver once.
 func (f *Function) parameters() ([]Param, error) {
 	if f == nil {
-		return nil, ErrClosed
+		return nil, unusable("cuFuncGetParamInfo", functionOf, true)
 	}
 	if p := f.params.Load(); p != nil {
 		return *p, nil

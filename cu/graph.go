@@ -30,7 +30,7 @@ func (c *Context) NewGraph() (*Graph, error) {
 // newGraph makes the graph that one driver call stores.
 func (c *Context) newGraph(op string, create func(sys.Caller, *sys.CUgraph) sys.CUresult) (*Graph, error) {
 	if c == nil {
-		return nil, ErrClosed
+		return nil, unusable(op, "the context", true)
 	}
 	g := &Graph{&graphHandle{}, c}
 	graphs := &c.inner.dev.drv.graphs
@@ -72,7 +72,7 @@ func (g *graphHandle) closeIn(h *contextHandle) error {
 // run makes one driver call on the graph.
 func (g *Graph) run(op string, f func(sys.Caller, sys.CUgraph) sys.CUresult) error {
 	if g == nil || !g.enter() {
-		return ErrClosed
+		return unusable(op, "the graph", g == nil)
 	}
 	defer runtime.KeepAlive(g)
 	defer g.leave()
@@ -89,12 +89,13 @@ func (g *Graph) belongs(op string, c *Context) error {
 
 // Clone makes a copy of the graph, with nodes of its own (cuGraphClone).
 func (g *Graph) Clone() (clone *Graph, err error) {
+	const op = "cuGraphClone"
 	if g == nil || !g.enter() {
-		return nil, ErrClosed
+		return nil, unusable(op, "the graph", g == nil)
 	}
 	defer runtime.KeepAlive(g)
 	defer g.leave()
-	return g.ctx.newGraph("cuGraphClone", func(call sys.Caller, out *sys.CUgraph) sys.CUresult {
+	return g.ctx.newGraph(op, func(call sys.Caller, out *sys.CUgraph) sys.CUresult {
 		return call.CuGraphClone(out, g.graph)
 	})
 }

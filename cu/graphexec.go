@@ -170,7 +170,7 @@ func (e *graphExecHandle) closeIn(h *contextHandle) error {
 // launch makes one driver call that gives the executable graph to a stream.
 func (e *GraphExec) launch(s *Stream, op string, f func(sys.Caller, sys.CUgraphExec, sys.CUstream) sys.CUresult) error {
 	if e == nil || !e.enter() {
-		return ErrClosed
+		return unusable(op, "the executable graph", e == nil)
 	}
 	defer e.leave()
 	graphs := &e.ctx.inner.dev.drv.graphs
@@ -189,7 +189,7 @@ func (e *GraphExec) launch(s *Stream, op string, f func(sys.Caller, sys.CUgraphE
 // run makes one driver call on the executable graph.
 func (e *GraphExec) run(op string, f func(sys.Caller, sys.CUgraphExec) sys.CUresult) error {
 	if e == nil || !e.enter() {
-		return ErrClosed
+		return unusable(op, "the executable graph", e == nil)
 	}
 	defer e.leave()
 	return e.ctx.run(op, func(call sys.Caller) sys.CUresult { return f(call, e.exec) })
@@ -216,12 +216,15 @@ func (e *GraphExec) Upload(s *Stream) error {
 // CUDA 12.0). It is much cheaper than Instantiate, and does not affect launches
 // under way. A refusal is a [*GraphUpdateError], and leaves e as it was.
 func (e *GraphExec) Update(g *Graph) error {
-	if e == nil || g == nil || !g.enter() {
-		return ErrClosed
+	const op = "cuGraphExecUpdate"
+	if e == nil {
+		return unusable(op, "the executable graph", true)
+	}
+	if g == nil || !g.enter() {
+		return unusable(op, "the graph", g == nil)
 	}
 	defer runtime.KeepAlive(g)
 	defer g.leave()
-	const op = "cuGraphExecUpdate"
 	if err := g.belongs(op, e.ctx); err != nil {
 		return err
 	}

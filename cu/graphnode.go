@@ -71,36 +71,40 @@ func (g *Graph) AddEmpty(after ...GraphNode) (GraphNode, error) {
 }
 
 // AddCopy adds a copy of n bytes from src to dst, both in device memory, once
-// the nodes of after are done (cuGraphAddMemcpyNode).
-func (g *Graph) AddCopy(dst, src DevicePtr, n uint64, after ...GraphNode) (GraphNode, error) {
+// the nodes of after are done (cuGraphAddMemcpyNode). Errors: [ErrTooShort], [ErrClosed].
+func (g *Graph) AddCopy(dst, src Pointer, n uint64, after ...GraphNode) (GraphNode, error) {
+	const op = "cuGraphAddMemcpyNode"
+	to, from, err := reachBoth(op, dst, src, n)
+	if err != nil {
+		return GraphNode{}, err
+	}
 	p := &sys.CUDA_MEMCPY3D{
-		SrcMemoryType: sys.CU_MEMORYTYPE_DEVICE, SrcDevice: sys.CUdeviceptr(src),
-		DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: sys.CUdeviceptr(dst),
+		SrcMemoryType: sys.CU_MEMORYTYPE_DEVICE, SrcDevice: sys.CUdeviceptr(from),
+		DstMemoryType: sys.CU_MEMORYTYPE_DEVICE, DstDevice: sys.CUdeviceptr(to),
 		WidthInBytes: uintptr(n), Height: 1, Depth: 1,
 	}
-	node, err := g.addNode("cuGraphAddMemcpyNode", after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
+	node, err := g.addNode(op, after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
 		return call.CuGraphAddMemcpyNode(out, h, deps, n, p, g.ctx.inner.ctx)
 	})
-	return node, g.explain(err, destination(dst, n), source(src, n))
+	return node, g.explain(err, destination(to, n), source(from, n))
 }
 
 // AddFill adds a fill that sets count elements at dst, aligned to their size, to
-// value, once the nodes of after are done (cuGraphAddMemsetNode).
-func AddFill[T uint8 | uint16 | uint32](g *Graph, dst DevicePtr, value T, count uint64, after ...GraphNode) (GraphNode, error) {
-	size := uint32(4)
-	switch any(value).(type) {
-	case uint8:
-		size = 1
-	case uint16:
-		size = 2
+// value, once the nodes of after are done (cuGraphAddMemsetNode). Errors: [ErrTooShort],
+// [ErrClosed].
+func AddFill[T uint8 | uint16 | uint32, P Pointer](g *Graph, dst P, value T, count uint64, after ...GraphNode) (GraphNode, error) {
+	const op = "cuGraphAddMemsetNode"
+	at, err := reachElements[T](op, dst, bytesOf(count, unitOf[T]()))
+	if err != nil {
+		return GraphNode{}, err
 	}
 	p := &sys.CUDA_MEMSET_NODE_PARAMS{
-		Dst: sys.CUdeviceptr(dst), Value: uint32(value), ElementSize: size, Width: uintptr(count), Height: 1,
+		Dst: sys.CUdeviceptr(at), Value: uint32(value), ElementSize: uint32(unitOf[T]()), Width: uintptr(count), Height: 1,
 	}
-	node, err := g.addNode("cuGraphAddMemsetNode", after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
+	node, err := g.addNode(op, after, func(call sys.Caller, out *sys.CUgraphNode, h sys.CUgraph, deps *sys.CUgraphNode, n uintptr) sys.CUresult {
 		return call.CuGraphAddMemsetNode(out, h, deps, n, p, g.ctx.inner.ctx)
 	})
-	return node, g.explain(err, filled[T](dst, 0, count, 1))
+	return node, g.explain(err, filled[T](at, 0, count, 1))
 }
 
 // explain adds to the error of a node what is wrong with its operands.
@@ -115,8 +119,11 @@ func (g *Graph) explain(err error, operands ...operand) error {
 // done. It takes a copy of child (cuGraphAddChildGraphNode).
 func (g *Graph) AddChild(child *Graph, after ...GraphNode) (GraphNode, error) {
 	const op = "cuGraphAddChildGraphNode"
-	if g == nil || child == nil {
-		return GraphNode{}, ErrClosed
+	if g == nil {
+		return GraphNode{}, unusable(op, "the graph", true)
+	}
+	if child == nil {
+		return GraphNode{}, unusable(op, "the child graph", true)
 	}
 	if err := child.belongs(op, g.ctx); err != nil {
 		return GraphNode{}, err

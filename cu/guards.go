@@ -198,7 +198,7 @@ func (s *StreamWait) result(err error) error {
 	case err != nil:
 		return fmt.Errorf("%w; the stream still waits: %w", s.givenUp, err)
 	case s.behind:
-		return fmt.Errorf("a wait before this one, on the same stream: %w", s.givenUp)
+		return fmt.Errorf("cu: a wait before this one, on the same stream: %w", s.givenUp)
 	}
 	return s.givenUp
 }

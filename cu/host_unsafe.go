@@ -49,7 +49,8 @@ type HostRegistration struct {
 type hostHandle struct {
 	gate
 	bytes      []byte
-	registered bool // the caller's memory, not the driver's
+	at         DevicePtr // for kernels; 0 if there is none
+	registered bool      // the caller's memory, not the driver's
 }
 
 // AllocHost allocates size bytes of pinned host memory (cuMemHostAlloc). With 0
@@ -61,6 +62,7 @@ func (c *Context) AllocHost(size uint64, flags HostFlags) (*HostMemory, error) {
 		r := call.CuMemHostAlloc(p, uintptr(size), uint32(flags))
 		if r == sys.CUDA_SUCCESS {
 			m.bytes = unsafe.Slice((*byte)(*p), size)
+			m.findAddress(call)
 		}
 		return r
 	}))
@@ -80,7 +82,7 @@ func (m *HostMemory) Bytes() []byte {
 // [HostMemory.Bytes] apply. Errors: [ErrPointers], [ErrClosed].
 func HostSlice[T any](m *HostMemory) ([]T, error) {
 	if m == nil || m.isClosed() {
-		return nil, ErrClosed
+		return nil, unusable("HostSlice", "the memory", m == nil)
 	}
 	b := m.bytes
 	var t T
@@ -98,23 +100,24 @@ func (m *HostMemory) Size() uint64 {
 	return uint64(len(m.bytes))
 }
 
-// DevicePtr returns the memory's address for kernels, and for copies that take
-// device memory (cuMemHostGetDevicePointer).
-func (m *HostMemory) DevicePtr() (DevicePtr, error) {
+// Ptr returns the memory's address for kernels, copies and fills, 0 after Close
+// (cuMemHostGetDevicePointer).
+func (m *HostMemory) Ptr() DevicePtr {
 	if m == nil {
-		return 0, ErrClosed
+		return 0
 	}
-	return m.hostHandle.devicePtr(m.ctx)
+	return m.openAt(m.at)
 }
 
 // Flags returns the memory's flags (cuMemHostGetFlags). HostMapped is always
 // among them; small pieces may share a block, and HostPortable, with others.
 func (m *HostMemory) Flags() (HostFlags, error) {
+	const op = "cuMemHostGetFlags"
 	if m == nil {
-		return 0, ErrClosed
+		return 0, unusable(op, "the memory", true)
 	}
 	flags := new(uint32)
-	err := m.hostHandle.run(m.ctx, "cuMemHostGetFlags", func(call sys.Caller, p unsafe.Pointer) sys.CUresult {
+	err := m.hostHandle.run(m.ctx, op, func(call sys.Caller, p unsafe.Pointer) sys.CUresult {
 		return call.CuMemHostGetFlags(flags, p)
 	})
 	return HostFlags(*flags), err
@@ -137,7 +140,11 @@ func (m *HostMemory) Close() error {
 func (c *Context) RegisterHost(b []byte, flags RegisterFlags) (*HostRegistration, error) {
 	m := &HostRegistration{&hostHandle{bytes: b, registered: true}, c}
 	return made(m, c.create("cuMemHostRegister_v2", m.hostHandle, func(call sys.Caller) sys.CUresult {
-		return call.CuMemHostRegister_v2(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), uint32(flags))
+		r := call.CuMemHostRegister_v2(unsafe.Pointer(unsafe.SliceData(b)), uintptr(len(b)), uint32(flags))
+		if r == sys.CUDA_SUCCESS {
+			m.findAddress(call)
+		}
+		return r
 	}))
 }
 
@@ -149,13 +156,21 @@ func (m *HostRegistration) Bytes() []byte {
 	return m.bytes
 }
 
-// DevicePtr returns the memory's address for kernels, and for copies that take
-// device memory (cuMemHostGetDevicePointer).
-func (m *HostRegistration) DevicePtr() (DevicePtr, error) {
+// Size returns the memory's size in bytes.
+func (m *HostRegistration) Size() uint64 {
 	if m == nil {
-		return 0, ErrClosed
+		return 0
 	}
-	return m.hostHandle.devicePtr(m.ctx)
+	return uint64(len(m.bytes))
+}
+
+// Ptr returns the memory's address for kernels, copies and fills, 0 after Close
+// (cuMemHostGetDevicePointer).
+func (m *HostRegistration) Ptr() DevicePtr {
+	if m == nil {
+		return 0
+	}
+	return m.openAt(m.at)
 }
 
 // Close waits for queued work and unpins the memory (cuMemHostUnregister), or returns [ErrInUse], as
@@ -171,19 +186,19 @@ func (h *hostHandle) describe() string {
 	return plain.Count(len(h.bytes), "byte") + " of pinned host memory"
 }
 
-func (h *hostHandle) devicePtr(c *Context) (DevicePtr, error) {
+// findAddress asks where kernels find the memory. Memory of 0 bytes has no address.
+func (h *hostHandle) findAddress(call sys.Caller) {
 	p := new(sys.CUdeviceptr)
-	err := h.run(c, "cuMemHostGetDevicePointer_v2", func(call sys.Caller, host unsafe.Pointer) sys.CUresult {
-		return call.CuMemHostGetDevicePointer_v2(p, host, 0)
-	})
-	return DevicePtr(*p), err
+	if call.CuMemHostGetDevicePointer_v2(p, unsafe.Pointer(unsafe.SliceData(h.bytes)), 0) == sys.CUDA_SUCCESS {
+		h.at = DevicePtr(*p)
+	}
 }
 
 // run makes one driver call on the memory.
 func (h *hostHandle) run(c *Context, op string, f func(sys.Caller, unsafe.Pointer) sys.CUresult) error {
 	defer runtime.KeepAlive(c)
 	if !h.enter() {
-		return ErrClosed
+		return unusable(op, "the memory", false)
 	}
 	defer h.leave()
 	return c.run(op, func(call sys.Caller) sys.CUresult { return f(call, unsafe.Pointer(unsafe.SliceData(h.bytes))) })

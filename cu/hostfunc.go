@@ -17,12 +17,13 @@ import (
 // runs, so pass long work to another goroutine. If the context is lost, f is
 // never called: wait for the stream, not for f alone.
 func (s *Stream) Call(f func()) error {
+	const op = "cuLaunchHostFunc"
 	if s == nil {
-		return ErrClosed
+		return unusable(op, "the stream", true)
 	}
 	inner := s.ctx.inner
 	id := hostFuncs.add(f, inner.loss)
-	err := s.runUncaptured("cuLaunchHostFunc", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.runUncaptured(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuLaunchHostFunc(h, hostCallback(), id)
 	})
 	if err != nil || inner.loss.isLost() { // lost before add, or after

@@ -38,7 +38,7 @@ func hollow(tb testing.TB, hooks ...sys.Hook) (*Context, *Stream, *Event) {
 func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 	host, words := make([]byte, 64), make([]float32, 16)
 	exec := &GraphExec{&graphExecHandle{exec: 3}, ctx}
-	side, far := DeviceSide(4096, 32), DeviceSide(8192, 32)
+	side, far := DeviceSide(DevicePtr(4096), 32), DeviceSide(DevicePtr(8192), 32)
 	far.Context = ctx
 	batch := []MemOp{WaitOp32(4096, 1, WaitEQ), WriteOp64(4096, 2, WriteDefault)}
 	f := &Function{ctx: ctx, owner: new(gate), fn: 4, name: "f"}
@@ -50,28 +50,36 @@ func hotCalls(ctx *Context, s *Stream, e *Event) map[string]func() error {
 		panic(err)
 	}
 	number := uint64(1 << 40)
+	at, to := DevicePtr(number), DevicePtr(number/2) // no constants, whose conversions never allocate
+	mem := &Memory{&memoryHandle{ptr: 4096, size: 64}, ctx}
+	elements := Slice[float32]{&span{of: mem, n: 16, unit: 4}}
 	bg := context.Background()
 	limited, cancel := context.WithCancel(bg)
 	_ = cancel // it lives as long as the tests
 	return map[string]func() error{
 		"Stream.Query":      func() error { _, err := s.Query(); return err },
 		"NotCaptured":       s.NotCaptured,
-		"CopyToDeviceAsync": func() error { return CopyToDeviceAsync(s, 4096, host) },
-		"CopyToHostAsync":   func() error { return CopyToHostAsync(s, words, 4096) },
-		"Fill 8":            func() error { return FillAsync(s, 4096, uint8(200), 64) },
-		"Fill 16":           func() error { return FillAsync(s, 4096, uint16(60000), 64) },
-		"Fill 32":           func() error { return FillAsync(s, 4096, uint32(0xdeadbeef), 64) },
-		"Fill2D 8":          func() error { return Fill2DAsync(s, 4096, 64, uint8(200), 8, 8) },
-		"Fill2D 16":         func() error { return Fill2DAsync(s, 4096, 64, uint16(60000), 8, 8) },
-		"Fill2D 32":         func() error { return Fill2DAsync(s, 4096, 64, uint32(0xdeadbeef), 8, 8) },
-		"Copy":              func() error { return CopyAsync(s, 4096, 8192, 64) },
-		"CopyPeer":          func() error { return CopyPeerAsync(s, 4096, ctx, 8192, ctx, 64) },
+		"CopyToDeviceAsync": func() error { return CopyToDeviceAsync(s, at, host) },
+		"CopyToHostAsync":   func() error { return CopyToHostAsync(s, words, at) },
+		"Fill 8":            func() error { return FillAsync(s, at, uint8(200), 64) },
+		"Fill 16":           func() error { return FillAsync(s, at, uint16(60000), 64) },
+		"Fill 32":           func() error { return FillAsync(s, at, uint32(0xdeadbeef), 64) },
+		"Fill2D 8":          func() error { return Fill2DAsync(s, at, 64, uint8(200), 8, 8) },
+		"Fill2D 16":         func() error { return Fill2DAsync(s, at, 64, uint16(60000), 8, 8) },
+		"Fill2D 32":         func() error { return Fill2DAsync(s, at, 64, uint32(0xdeadbeef), 8, 8) },
+		"Copy":              func() error { return CopyAsync(s, to, at, 64) },
+		"Copy of memory":    func() error { return CopyAsync(s, mem, elements, 64) },
+		"Fill of elements":  func() error { return FillAsync(s, elements, uint32(7), 16) },
+		"Slice.CopyTo":      func() error { return elements.CopyTo(s, words) },
+		"Slice.CopyFrom":    func() error { return elements.CopyFrom(s, words) },
+		"Side of elements":  func() error { return Copy2DAsync(s, DeviceSide(elements, 16), HostSide(words, 16), 16, 4) },
+		"CopyPeer":          func() error { return CopyPeerAsync(s, to, ctx, at, ctx, 64) },
 		"Copy2DAsync":       func() error { return Copy2DAsync(s, side, HostSide(words, 16), 16, 4) },
 		"Copy3DAsync":       func() error { return Copy3DAsync(s, HostSide(host, 8), side, 8, 4, 2) },
 		"Copy3DAsync, peer": func() error { return Copy3DAsync(s, side, far, 8, 4, 2) },
-		"CopyToDevice":      func() error { return CopyToDevice(ctx, 4096, words) },
-		"CopyToHost":        func() error { return CopyToHost(ctx, words, 4096) },
-		"Fill, waiting":     func() error { return Fill(ctx, 4096, uint8(200), 64) },
+		"CopyToDevice":      func() error { return CopyToDevice(ctx, at, words) },
+		"CopyToHost":        func() error { return CopyToHost(s, words, at) },
+		"Fill, waiting":     func() error { return Fill(s, at, uint8(200), 64) },
 		"GraphExec.Launch":  func() error { return exec.Launch(s) },
 		"Synchronize":       func() error { return ctx.Synchronize(bg) },
 		"Launch.Run":        func() error { return plainLaunch.Run(s) },

@@ -28,7 +28,7 @@ func (dev *Device) SupportsIPC() (bool, error) {
 // other means.
 func (m *Memory) IPCHandle() (IPCHandle, error) {
 	if m == nil || !m.enter() {
-		return IPCHandle{}, ErrClosed
+		return IPCHandle{}, unusable("cuIpcGetMemHandle", "the memory", m == nil)
 	}
 	defer m.leave()
 	h, _, err := m.ctx.IPCHandle(m.ptr)
@@ -51,7 +51,7 @@ func (c *Context) IPCHandle(p DevicePtr) (h IPCHandle, offset uint64, err error)
 		return call.CuIpcGetMemHandle(raw, sys.CUdeviceptr(base))
 	})
 	if errors.Is(err, ErrInvalidValue) {
-		err = fmt.Errorf("legacy IPC cannot share %s: %s: %w", p, c.kindOf(p), err)
+		err = fmt.Errorf("cu: legacy IPC cannot share %s: %s: %w", p, c.kindOf(p), err)
 	}
 	if err != nil {
 		return IPCHandle{}, 0, err

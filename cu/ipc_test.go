@@ -120,7 +120,7 @@ func TestIPCHandleOfOtherMemory(t *testing.T) {
 	dev, ctx := deviceContext(t)
 	virtual, _ := mappedMemory(t, dev, granularity(t, dev))
 	pooled := ok(newPool(t, dev).AllocAsync(ctx.NullStream(), 4096))(t)
-	pinned := ok(hostMemory(t, ctx, 4096).DevicePtr())(t)
+	pinned := hostMemory(t, ctx, 4096).Ptr()
 	peer := newPeer(t, 0)
 	theirs := opened(t, ctx, peer.memory(t, ipcSize, 1))
 	for want, p := range map[string]cu.DevicePtr{

@@ -60,8 +60,8 @@ func (e *ArgumentError) Error() string {
 //
 // args are the kernel's parameters in order. Each is an int8 to int64, a uint8 to
 // uint64, a float32 or float64, a [DevicePtr], or an array or struct of such with
-// the layout of C's. For memory pass a value with a method Ptr() DevicePtr, such
-// as [*Memory] and vmm.Buffer. An int is refused, because C's has another size,
+// the layout of C's. For memory pass a [Pointer], such as [*Memory], a [Slice],
+// [*HostMemory] or *vmm.Buffer. An int is refused, because C's has another size,
 // and so is a bool. A mistake is an [*ArgumentError] before anything runs:
 // drivers from CUDA 12.4 on know the number and sizes of the parameters. For
 // older ones pass exactly what the kernel takes. Where the code was loaded as PTX, a whole
@@ -93,7 +93,7 @@ type Launch struct {
 
 	args   []unsafe.Pointer // of each argument, and then spare ones
 	size   []uintptr        // of each
-	memory []addressed      // those that are memory; the others are nil
+	memory []Pointer        // those that are memory; the others are nil
 	op     string
 
 	mu sync.Mutex          // guards ex's stream
@@ -149,7 +149,7 @@ const argAlign = 16
 // lay puts the arguments into memory.
 func (l *Launch) lay(params []Param, args []any) error {
 	size, spare := uintptr(0), 0
-	l.memory = make([]addressed, len(args))
+	l.memory = make([]Pointer, len(args))
 	for i, a := range args {
 		n, err := l.measure(i, a)
 		if err != nil {
@@ -168,7 +168,7 @@ func (l *Launch) lay(params []Param, args []any) error {
 	p := alignedMemory(size)
 	for i, a := range args {
 		l.args[i] = p
-		if m, ok := a.(addressed); ok {
+		if m, ok := memoryOf(a); ok {
 			*(*DevicePtr)(p) = m.Ptr()
 		} else {
 			store(p, l.size[i], a)
@@ -193,13 +193,33 @@ func alignedMemory(size uintptr) unsafe.Pointer {
 // 12.1 on, 4096 before. It is only read.
 var zeros [32764 / 4]uint32
 
-// addressed is memory of any package. Ptr is 0 once it is closed.
-type addressed interface{ Ptr() DevicePtr }
+// memoryOf returns a as memory, unless it is a number or a struct of numbers. A DevicePtr is a
+// number, and lends its Ptr to a struct that it is embedded in.
+func memoryOf(a any) (m Pointer, ok bool) {
+	m, ok = a.(Pointer)
+	return m, ok && !lendsPtr(reflect.TypeOf(a))
+}
+
+// lendsPtr reports whether the Ptr of t is that of a DevicePtr.
+func lendsPtr(t reflect.Type) bool {
+	if t == reflect.TypeFor[DevicePtr]() {
+		return true
+	}
+	if t.Kind() != reflect.Struct || !arguments.has(t) {
+		return false
+	}
+	for i := range t.NumField() {
+		if f := t.Field(i); f.Anonymous && lendsPtr(f.Type) {
+			return true
+		}
+	}
+	return false
+}
 
 // measure returns how many bytes argument i takes, or an error if it cannot be
 // one.
 func (l *Launch) measure(i int, a any) (uintptr, error) {
-	m, ok := a.(addressed)
+	m, ok := memoryOf(a)
 	if !ok {
 		return l.measureNumbers(i, reflect.TypeOf(a))
 	}
@@ -254,12 +274,15 @@ func store(p unsafe.Pointer, n uintptr, a any) {
 // address (Ptr), which the caller keeps reachable. Set does not allocate.
 func (l *Launch) Set(i int, value any) error {
 	if l.isZero() {
-		return ErrClosed
+		return unusable("Set", "the launch", true)
 	}
 	if i < 0 || i >= len(l.size) {
 		return &ArgumentError{l.f.name, -1, fmt.Sprintf("there is no args[%d]: the kernel takes %d", i, len(l.size))}
 	}
 	t := reflect.TypeOf(value)
+	if _, ok := value.(Pointer); ok && !lendsPtr(t) { // to keep it would put every value on the heap
+		return l.wrong(i, fmt.Sprintf("%s is memory: pass its Ptr()", t))
+	}
 	n, err := l.measureNumbers(i, t)
 	if err != nil {
 		return err
@@ -276,8 +299,11 @@ func (l *Launch) Set(i int, value any) error {
 // refuses memory that was closed meanwhile, unless Set replaced it. It does not
 // allocate.
 func (l *Launch) Run(s *Stream) error {
-	if l.isZero() || !l.f.owner.enter() {
-		return ErrClosed
+	if l.isZero() {
+		return unusable("Run", "the launch", true)
+	}
+	if !l.f.owner.enter() {
+		return unusable(l.op, functionOf, false)
 	}
 	defer runtime.KeepAlive(l)
 	defer l.f.owner.leave()

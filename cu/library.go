@@ -108,7 +108,7 @@ func (l *Library) Close() error {
 // run makes one driver call on the library, without a context.
 func (l *Library) run(op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult) error {
 	if l == nil || !l.enter() {
-		return ErrClosed
+		return unusable(op, "the library", l == nil)
 	}
 	defer runtime.KeepAlive(l)
 	defer l.leave()
@@ -122,8 +122,11 @@ func (l *Library) run(op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult)
 
 // runIn is run with a context.
 func (l *Library) runIn(c *Context, op string, f func(sys.Caller, sys.CUlibrary) sys.CUresult) error {
-	if l == nil || c == nil || !l.enter() {
-		return ErrClosed
+	if c == nil {
+		return unusable(op, "the context", true)
+	}
+	if l == nil || !l.enter() {
+		return unusable(op, "the library", l == nil)
 	}
 	defer runtime.KeepAlive(l)
 	defer runtime.KeepAlive(c)
@@ -229,11 +232,12 @@ func (k *Kernel) Handle() sys.CUkernel {
 // (cuKernelGetFunction). The driver may have to load that, and waits then as
 // [Context.LoadModule] does.
 func (k *Kernel) Function(c *Context) (*Function, error) {
+	const op = "cuKernelGetFunction"
 	if k == nil {
-		return nil, ErrClosed
+		return nil, unusable(op, "the kernel", true)
 	}
 	fn := new(sys.CUfunction)
-	err := k.lib.runIn(c, "cuKernelGetFunction", func(call sys.Caller, _ sys.CUlibrary) sys.CUresult {
+	err := k.lib.runIn(c, op, func(call sys.Caller, _ sys.CUlibrary) sys.CUresult {
 		return call.CuKernelGetFunction(fn, k.kernel)
 	})
 	if err != nil {

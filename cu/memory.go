@@ -13,6 +13,9 @@ type DevicePtr uint64
 // Add returns the address n bytes on.
 func (p DevicePtr) Add(n uint64) DevicePtr { return p + DevicePtr(n) }
 
+// Ptr returns p: a DevicePtr is a [Pointer].
+func (p DevicePtr) Ptr() DevicePtr { return p }
+
 // String prints the address in hexadecimal with 0x.
 func (p DevicePtr) String() string { return fmt.Sprintf("%#x", uint64(p)) }
 
@@ -31,7 +34,7 @@ type memoryHandle struct {
 }
 
 // Alloc allocates size bytes of device memory with undefined content
-// (cuMemAlloc).
+// (cuMemAlloc). The function [Alloc] counts elements instead.
 func (c *Context) Alloc(size uint64) (*Memory, error) {
 	m := &Memory{&memoryHandle{size: size}, c}
 	return made(m, c.create("cuMemAlloc_v2", m.memoryHandle, func(call sys.Caller) sys.CUresult {
@@ -83,38 +86,60 @@ func (c *Context) AddressRange(p DevicePtr) (base DevicePtr, size uint64, err er
 }
 
 // Copy copies n bytes from src to dst, memory of any device or pinned host
-// memory, and waits (cuMemcpyAsync).
-func Copy(c *Context, dst, src DevicePtr, n uint64) error {
-	return c.waiting(func(s *Stream) error { return CopyAsync(s, dst, src, n) })
+// memory, in q and waits (cuMemcpyAsync). Errors: [ErrTooShort], [ErrClosed].
+func Copy[D, S Pointer](q Queue, dst D, src S, n uint64) error {
+	return waiting(q, copyOp, func(s *Stream) error { return CopyAsync(s, dst, src, n) })
 }
 
+const copyOp = "cuMemcpyAsync"
+
 // CopyAsync queues [Copy] on s (cuMemcpyAsync).
-func CopyAsync(s *Stream, dst, src DevicePtr, n uint64) error {
-	err := s.run("cuMemcpyAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return call.CuMemcpyAsync(sys.CUdeviceptr(dst), sys.CUdeviceptr(src), uintptr(n), h)
+func CopyAsync[D, S Pointer](s *Stream, dst D, src S, n uint64) error {
+	to, from, err := reachBoth(copyOp, dst, src, n)
+	if err != nil {
+		return err
+	}
+	err = s.run(copyOp, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuMemcpyAsync(sys.CUdeviceptr(to), sys.CUdeviceptr(from), uintptr(n), h)
 	})
 	if err != nil {
-		return s.explain(err, destination(dst, n), source(src, n))
+		return s.explain(err, destination(to, n), source(from, n))
 	}
 	return nil
 }
 
 // CopyPeer copies n bytes from src, memory of srcCtx's device, to dst, memory of
-// dstCtx's device, and waits (cuMemcpyPeerAsync). c may be either context or
-// another. Between devices without peer access the copy goes through the host.
-func CopyPeer(c *Context, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
-	return c.waiting(func(s *Stream) error { return CopyPeerAsync(s, dst, dstCtx, src, srcCtx, n) })
+// dstCtx's device, in q and waits (cuMemcpyPeerAsync). q may be of either context or
+// another. Between devices without peer access the copy goes through the host. Errors
+// are those of [Copy].
+func CopyPeer[D, S Pointer](q Queue, dst D, dstCtx *Context, src S, srcCtx *Context, n uint64) error {
+	return waiting(q, copyPeerOp, func(s *Stream) error { return CopyPeerAsync(s, dst, dstCtx, src, srcCtx, n) })
 }
 
+const copyPeerOp = "cuMemcpyPeerAsync"
+
 // CopyPeerAsync queues [CopyPeer] on s (cuMemcpyPeerAsync).
-func CopyPeerAsync(s *Stream, dst DevicePtr, dstCtx *Context, src DevicePtr, srcCtx *Context, n uint64) error {
-	err := s.borrow("cuMemcpyPeerAsync", dstCtx, srcCtx, func(call sys.Caller, h sys.CUstream) sys.CUresult {
-		return call.CuMemcpyPeerAsync(sys.CUdeviceptr(dst), dstCtx.inner.ctx, sys.CUdeviceptr(src), srcCtx.inner.ctx, uintptr(n), h)
+func CopyPeerAsync[D, S Pointer](s *Stream, dst D, dstCtx *Context, src S, srcCtx *Context, n uint64) error {
+	to, from, err := reachBoth(copyPeerOp, dst, src, n)
+	if err != nil {
+		return err
+	}
+	err = s.borrow(copyPeerOp, dstCtx, srcCtx, func(call sys.Caller, h sys.CUstream) sys.CUresult {
+		return call.CuMemcpyPeerAsync(sys.CUdeviceptr(to), dstCtx.inner.ctx, sys.CUdeviceptr(from), srcCtx.inner.ctx, uintptr(n), h)
 	})
 	if err != nil {
-		return s.explain(err, destination(dst, n).in(dstCtx), source(src, n).in(srcCtx))
+		return s.explain(err, destination(to, n).in(dstCtx), source(from, n).in(srcCtx))
 	}
 	return nil
+}
+
+// reachBoth returns the addresses of a copy.
+func reachBoth[D, S Pointer](op string, dst D, src S, n uint64) (to, from DevicePtr, err error) {
+	if to, err = reach(op, "the destination", dst, n); err != nil {
+		return 0, 0, err
+	}
+	from, err = reach(op, "the source", src, n)
+	return to, from, err
 }
 
 // borrow is run for a call that names two other contexts. Close of these waits
@@ -122,12 +147,15 @@ func CopyPeerAsync(s *Stream, dst DevicePtr, dstCtx *Context, src DevicePtr, src
 func (s *Stream) borrow(op string, a, b *Context, f func(sys.Caller, sys.CUstream) sys.CUresult) error {
 	defer runtime.KeepAlive(a)
 	defer runtime.KeepAlive(b)
-	if s == nil || a == nil || !a.inner.enter() {
-		return ErrClosed
+	if s == nil {
+		return unusable(op, "the stream", true)
+	}
+	if a == nil || !a.inner.enter() {
+		return unusable(op, "the destination's context", a == nil)
 	}
 	defer a.inner.leave()
 	if b == nil || !b.inner.enter() {
-		return ErrClosed
+		return unusable(op, "the source's context", b == nil)
 	}
 	defer b.inner.leave()
 	for _, other := range [...]*Context{a, b} {
@@ -136,67 +164,4 @@ func (s *Stream) borrow(op string, a, b *Context, f func(sys.Caller, sys.CUstrea
 		}
 	}
 	return s.run(op, f)
-}
-
-// Fill sets count elements at dst, aligned to their size, to value and waits
-// (cuMemsetD8Async, cuMemsetD16Async, cuMemsetD32Async).
-func Fill[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, value T, count uint64) error {
-	return c.waiting(func(s *Stream) error { return FillAsync(s, dst, value, count) })
-}
-
-// FillAsync queues [Fill] on s (cuMemsetD8Async, cuMemsetD16Async,
-// cuMemsetD32Async).
-func FillAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, value T, count uint64) error {
-	p, n := sys.CUdeviceptr(dst), uintptr(count)
-	var err error
-	switch v := any(value).(type) {
-	case uint8:
-		err = s.run("cuMemsetD8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuMemsetD8Async(p, v, n, h)
-		})
-	case uint16:
-		err = s.run("cuMemsetD16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuMemsetD16Async(p, v, n, h)
-		})
-	default:
-		err = s.run("cuMemsetD32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuMemsetD32Async(p, any(value).(uint32), n, h)
-		})
-	}
-	if err != nil {
-		return s.explain(err, filled[T](dst, 0, count, 1))
-	}
-	return nil
-}
-
-// Fill2D sets height rows of width elements, pitch bytes apart from dst on, to
-// value and waits (cuMemsetD2D8Async, cuMemsetD2D16Async, cuMemsetD2D32Async).
-// dst and pitch are multiples of the element's size.
-func Fill2D[T uint8 | uint16 | uint32](c *Context, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
-	return c.waiting(func(s *Stream) error { return Fill2DAsync(s, dst, pitch, value, width, height) })
-}
-
-// Fill2DAsync queues [Fill2D] on s (cuMemsetD2D8Async, cuMemsetD2D16Async,
-// cuMemsetD2D32Async).
-func Fill2DAsync[T uint8 | uint16 | uint32](s *Stream, dst DevicePtr, pitch uint64, value T, width, height uint64) error {
-	p, pit, w, n := sys.CUdeviceptr(dst), uintptr(pitch), uintptr(width), uintptr(height)
-	var err error
-	switch v := any(value).(type) {
-	case uint8:
-		err = s.run("cuMemsetD2D8Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuMemsetD2D8Async(p, pit, v, w, n, h)
-		})
-	case uint16:
-		err = s.run("cuMemsetD2D16Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuMemsetD2D16Async(p, pit, v, w, n, h)
-		})
-	default:
-		err = s.run("cuMemsetD2D32Async", func(call sys.Caller, h sys.CUstream) sys.CUresult {
-			return call.CuMemsetD2D32Async(p, pit, any(value).(uint32), w, n, h)
-		})
-	}
-	if err != nil {
-		return s.explain(err, filled[T](dst, pitch, width, height))
-	}
-	return nil
 }

@@ -115,7 +115,7 @@ func (m *moduleHandle) closeIn(h *contextHandle) error {
 // run makes one driver call on the module.
 func (m *Module) run(op string, f func(sys.Caller, sys.CUmodule) sys.CUresult) error {
 	if m == nil || !m.enter() {
-		return ErrClosed
+		return unusable(op, "the module", m == nil)
 	}
 	defer runtime.KeepAlive(m)
 	defer m.leave()

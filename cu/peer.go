@@ -29,7 +29,7 @@ func (d *Driver) outOfReach(p DevicePtr, devices []*Device) error {
 			if can, err := dev.CanAccessPeer(owner); err != nil || can || !d.isOn(p, owner) {
 				continue
 			}
-			return fmt.Errorf("device %s cannot reach memory of device %s: %w", dev, owner,
+			return fmt.Errorf("cu: device %s cannot reach memory of device %s: %w", dev, owner,
 				d.check("cuDeviceCanAccessPeer", sys.CUDA_ERROR_PEER_ACCESS_UNSUPPORTED))
 		}
 	}
@@ -96,8 +96,11 @@ func (c *Context) DisablePeerAccess(peer *Context) error {
 // it.
 func (c *Context) withPeer(op string, peer *Context, f func(sys.Caller, sys.CUcontext) sys.CUresult) error {
 	defer runtime.KeepAlive(peer)
-	if c == nil || peer == nil || !peer.inner.enter() {
-		return ErrClosed
+	if c == nil {
+		return unusable(op, "the context", true)
+	}
+	if peer == nil || !peer.inner.enter() {
+		return unusable(op, "the peer's context", peer == nil)
 	}
 	defer peer.inner.leave()
 	if err := peer.inner.dev.drv.refuseOther(op, "the peer", c.inner.dev.drv); err != nil {

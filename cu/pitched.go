@@ -25,6 +25,14 @@ func (c *Context) AllocPitch(width, height uint64, elementSize uint32) (*Pitched
 	}))
 }
 
+// Ptr returns the memory's address, 0 after Close.
+func (m *PitchedMemory) Ptr() DevicePtr {
+	if m == nil {
+		return 0
+	}
+	return m.Memory.Ptr()
+}
+
 // Pitch returns the bytes from the start of a row to that of the next.
 func (m *PitchedMemory) Pitch() uint64 {
 	if m == nil {
@@ -54,7 +62,7 @@ func (m *PitchedMemory) Side() Side {
 	if m == nil {
 		return Side{}
 	}
-	return DeviceSide(m.Ptr(), m.pitch)
+	return DeviceSide(m, m.pitch)
 }
 
 // Close frees the memory, as [Memory.Close] does.

@@ -121,7 +121,7 @@ func (dev *Device) lend(op string, get func(*sys.CUmemoryPool, sys.CUdevice) sys
 func (dev *Device) SetPool(p *Pool) error {
 	const op = "cuDeviceSetMemPool"
 	if p == nil {
-		return ErrClosed
+		return unusable(op, "the pool", true)
 	}
 	if err := p.inner.drv.refuseOther(op, "the pool", dev.drv); err != nil {
 		return err
@@ -224,7 +224,7 @@ func (h *poolHandle) drop() error {
 // run makes one driver call on the pool.
 func (p *Pool) run(op string, f func(sys.Caller, sys.CUmemoryPool) sys.CUresult) error {
 	if p == nil || !p.inner.enter() {
-		return ErrClosed
+		return unusable(op, "the pool", p == nil)
 	}
 	defer runtime.KeepAlive(p)
 	defer p.inner.leave()
@@ -338,7 +338,7 @@ func (p *Pool) Trim(keep uint64) error {
 // (cuMemPoolGetAccess).
 func (p *Pool) AccessOf(dev *Device) (Access, error) {
 	if p == nil {
-		return 0, ErrClosed
+		return 0, unusable("cuMemPoolGetAccess", "the pool", true)
 	}
 	if dev == nil {
 		return 0, errors.New("cu: AccessOf: the device is nil")

@@ -30,8 +30,9 @@ type streamMemoryHandle struct {
 // [ErrOutOfMemory]; [ErrNotSupported] on a device without pools;
 // [ErrStreamCaptureUnsupported] while s is captured.
 func (s *Stream) AllocAsync(size uint64) (*StreamMemory, error) {
+	const op = "cuMemAllocAsync"
 	if s == nil {
-		return nil, ErrClosed
+		return nil, unusable(op, "the stream", true)
 	}
 	dev := s.ctx.inner.dev
 	// The pool stays the current one, and open, because memory of it has to be
@@ -41,7 +42,7 @@ func (s *Stream) AllocAsync(size uint64) (*StreamMemory, error) {
 	if p := dev.pool; p != nil {
 		return p.AllocAsync(s, size)
 	}
-	return s.alloc("cuMemAllocAsync", nil, size, func(call sys.Caller, p *sys.CUdeviceptr) sys.CUresult {
+	return s.alloc(op, nil, size, func(call sys.Caller, p *sys.CUdeviceptr) sys.CUresult {
 		return call.CuMemAllocAsync(p, uintptr(size), s.stream)
 	})
 }
@@ -56,8 +57,11 @@ func (p *Pool) AllocAsync(s *Stream, size uint64) (*StreamMemory, error) {
 
 // alloc is the stream's alloc, with memory of p.
 func (p *Pool) alloc(op string, s *Stream, size uint64, f func(sys.Caller, *sys.CUdeviceptr) sys.CUresult) (*StreamMemory, error) {
-	if s == nil || p == nil || !p.inner.enter() {
-		return nil, ErrClosed
+	if s == nil {
+		return nil, unusable(op, "the stream", true)
+	}
+	if p == nil || !p.inner.enter() {
+		return nil, unusable(op, "the pool", p == nil)
 	}
 	defer p.inner.leave()
 	if err := p.inner.drv.refuseOther(op, "the pool", s.ctx.inner.dev.drv); err != nil {
@@ -103,12 +107,13 @@ func (m *StreamMemory) Size() uint64 {
 // (cuMemFreeAsync). No other stream may use it then. After FreeAsync or Close it
 // is [ErrClosed]. If s is refused, as while it is captured, the memory remains.
 func (m *StreamMemory) FreeAsync(s *Stream) error {
+	const op = "cuMemFreeAsync"
 	if m == nil {
-		return ErrClosed
+		return unusable(op, "the memory", true)
 	}
 	defer runtime.KeepAlive(m)
 	mine := true
-	err := s.runIn(m.ctx, "cuMemFreeAsync", func(call sys.Caller, h sys.CUstream) sys.CUresult {
+	err := s.runIn(m.ctx, op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		if r := m.ctx.inner.refuseCaptured(call, h); r != sys.CUDA_SUCCESS {
 			return r
 		}
@@ -121,7 +126,7 @@ func (m *StreamMemory) FreeAsync(s *Stream) error {
 	case err != nil:
 		return err
 	case !mine:
-		return ErrClosed
+		return unusable(op, "the memory", false)
 	}
 	return m.from.drop()
 }
@@ -154,13 +159,14 @@ func (m *streamMemoryHandle) closeIn(h *contextHandle) error {
 // importer frees the memory before its owner does. [ErrInvalidValue]: the pool
 // was not exported before.
 func (m *StreamMemory) ExportPointer() (PoolPointer, error) {
+	const op = "cuMemPoolExportPointer"
 	if m == nil || !m.enter() {
-		return PoolPointer{}, ErrClosed
+		return PoolPointer{}, unusable(op, "the memory", m == nil)
 	}
 	defer m.leave()
 	defer runtime.KeepAlive(m)
 	data := new(sys.CUmemPoolPtrExportData)
-	err := m.ctx.run("cuMemPoolExportPointer", func(call sys.Caller) sys.CUresult {
+	err := m.ctx.run(op, func(call sys.Caller) sys.CUresult {
 		return call.CuMemPoolExportPointer(data, sys.CUdeviceptr(m.ptr))
 	})
 	return PoolPointer(data.Reserved), err

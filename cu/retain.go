@@ -84,14 +84,14 @@ func (h *contextHandle) forget() {
 // lost.
 func (c *Context) Retain() (*Context, error) {
 	if c == nil {
-		return nil, ErrClosed
+		return nil, unusable(retainOp, "the context", true)
 	}
 	defer runtime.KeepAlive(c)
 	h := c.inner
 	h.dev.reset.RLock() // before the gate, for which ResetPrimary waits
 	defer h.dev.reset.RUnlock()
 	if !h.enter() {
-		return nil, ErrClosed
+		return nil, unusable(retainOp, "the context", false)
 	}
 	defer h.leave()
 	if h.created == nil {

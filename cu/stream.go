@@ -184,8 +184,11 @@ func (s *Stream) ID() (uint64, error) {
 // wait.
 func (s *Stream) WaitEvent(e *Event) error {
 	const op = "cuStreamWaitEvent"
-	if s == nil || e == nil || !e.enter() {
-		return ErrClosed
+	if s == nil {
+		return unusable(op, "the stream", true)
+	}
+	if e == nil || !e.enter() {
+		return unusable(op, "the event", e == nil)
 	}
 	defer runtime.KeepAlive(e)
 	defer e.leave()
@@ -204,7 +207,7 @@ func (s *Stream) WaitEvent(e *Event) error {
 // (cuStreamSynchronize).
 func (s *Stream) Synchronize(ctx context.Context) error {
 	if s == nil {
-		return ErrClosed
+		return unusable("cuStreamSynchronize", "the stream", true)
 	}
 	if ctx.Done() == nil {
 		return s.wait()
@@ -215,18 +218,6 @@ func (s *Stream) Synchronize(ctx context.Context) error {
 // wait waits for s in the driver.
 func (s *Stream) wait() error {
 	return s.runUncaptured("cuStreamSynchronize", sys.Caller.CuStreamSynchronize)
-}
-
-// waiting runs queue on c's null stream, and waits for that.
-func (c *Context) waiting(queue func(*Stream) error) error {
-	s := c.NullStream()
-	if err := s.run("cuStreamSynchronize", s.refuseCaptured); err != nil { // before any of it is captured
-		return err
-	}
-	if err := queue(s); err != nil {
-		return err
-	}
-	return s.wait()
 }
 
 // The pauses of a poll: none at first, then doubling between these.

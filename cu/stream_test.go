@@ -282,9 +282,9 @@ func TestNullStream(t *testing.T) {
 
 	require.Nil(t, (*cu.Context)(nil).NullStream())
 	for name, err := range map[string]error{
-		"copy without a context": cu.CopyToDevice(nil, 0, []byte{1}),
-		"copy without a stream":  cu.CopyToDeviceAsync(nil, 0, []byte{1}),
-		"copy between contexts":  cu.CopyPeerAsync(nil, 0, ctx, 0, ctx, 1),
+		"copy without a context": cu.CopyToDevice(nil, cu.DevicePtr(0), []byte{1}),
+		"copy without a stream":  cu.CopyToDeviceAsync(nil, cu.DevicePtr(0), []byte{1}),
+		"copy between contexts":  cu.CopyPeerAsync(nil, cu.DevicePtr(0), ctx, cu.DevicePtr(0), ctx, 1),
 		"box between contexts":   cu.Copy3DAsync(nil, cu.Side{Context: ctx}, cu.Side{}, 0, 0, 0),
 		"close":                  (*cu.Stream)(nil).Synchronize(t.Context()),
 	} {

@@ -110,7 +110,7 @@ func (s *Stream) Guard(ctx context.Context, begin, met, free func() error) (*Str
 // wait.
 func (s *Stream) IfGivenUp(key any, f func(error)) error {
 	if s == nil {
-		return ErrClosed
+		return unusable("IfGivenUp", "the stream", true)
 	}
 	g := &s.guards
 	g.mu.Lock()
@@ -174,7 +174,7 @@ var over = func() chan struct{} { c := make(chan struct{}); close(c); return c }
 // and the zero StreamWait it is [ErrClosed].
 func (s *StreamWait) Result() error {
 	if s.isZero() {
-		return ErrClosed
+		return unusable("Result", "the wait", true)
 	}
 	<-s.done
 	if s.round > 0 {

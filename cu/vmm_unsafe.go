@@ -255,7 +255,7 @@ func (h *memHandle) release() error {
 // run makes one driver call on the handle.
 func (m *MemHandle) run(op string, f func(sys.Caller, sys.CUmemGenericAllocationHandle) sys.CUresult) error {
 	if m == nil || !m.inner.enter() {
-		return ErrClosed
+		return unusable(op, "the memory", m == nil)
 	}
 	defer runtime.KeepAlive(m)
 	h := m.inner
@@ -286,7 +286,7 @@ func (d *Driver) FreeAddress(p DevicePtr, size uint64) error {
 func (d *Driver) Map(p DevicePtr, size, offset uint64, m *MemHandle) error {
 	const op = "cuMemMap"
 	if m == nil {
-		return ErrClosed
+		return unusable(op, "the memory", true)
 	}
 	if err := m.inner.drv.refuseOther(op, "the memory", d); err != nil {
 		return err

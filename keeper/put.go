@@ -285,7 +285,7 @@ func fill(ctx context.Context, buf *vmm.Buffer, part Part) (string, error) {
 		return "", err
 	}
 	defer primary.Close()
-	if err := cu.Fill(primary, buf.Ptr(), uint8(0), buf.Size()); err != nil {
+	if err := cu.Fill(primary, buf, uint8(0), buf.Size()); err != nil {
 		return "", err
 	}
 	if err := part.Write(ctx, buf); err != nil {

@@ -163,12 +163,12 @@ func (k *Set) CopyAsync(s *cu.Stream, dst, src cu.DevicePtr, bytes uint64) error
 }
 
 // VectorAddAsync queues on s the additions of n float32 at a and b, with the sums
-// at dst.
-func (k *Set) VectorAddAsync(s *cu.Stream, dst, a, b cu.DevicePtr, n uint64) error {
-	if err := k.set().Takes(n, 4, dst, a, b); err != nil {
+// at c: the kernel's own parameters, in its order.
+func (k *Set) VectorAddAsync(s *cu.Stream, a, b, c cu.DevicePtr, n uint64) error {
+	if err := k.set().Takes(n, 4, a, b, c); err != nil {
 		return err
 	}
-	return k.run.Launch(s, "vector_add", n, a, b, dst, n)
+	return k.run.Launch(s, "vector_add", n, a, b, c, n)
 }
 
 // SaxpyAsync queues on s the addition of a times x to y, for n float32 at each,

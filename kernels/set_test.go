@@ -180,7 +180,7 @@ func TestVectors(t *testing.T) {
 	px, py, pz := b.DevicePtr, b.Add(4*n), b.Add(8*n)
 	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(b.s, px, x), b.s.Synchronize(t.Context())))
 	require.NoError(t, errors.Join(cu.CopyToDeviceAsync(b.s, py, y), b.s.Synchronize(t.Context())))
-	require.NoError(t, b.VectorAddAsync(b.s, pz, px, py, n))
+	require.NoError(t, b.VectorAddAsync(b.s, px, py, pz, n))
 	const a = float32(1.1)
 	require.NoError(t, b.SaxpyAsync(b.s, a, px, py, n))
 	sum, axpy := make([]float32, n), make([]float32, n)

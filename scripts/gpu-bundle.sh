@@ -15,8 +15,8 @@ for c in $commands; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/$c" "./cmd/$c"
 done
 ${GO:-go} build -ldflags='-s -w' -o "$tree/bin/" cmd/test2json
-# The lessons, and the comments that say what they print.
-for lesson in examples/go/[0-9]* examples/go/weights; do
+# The lessons, and the comments that say what they print, and the whole programs.
+for lesson in examples/go/[0-9]* examples/go/weights examples/go/vector-add examples/go/mem-map-ipc; do
 	${GO:-go} build -ldflags='-s -w' -o "$tree/bin/" "./$lesson"
 	mkdir -p "$tree/$lesson"
 	cp "$lesson/main.go" "$tree/$lesson/"

@@ -38,7 +38,7 @@ func Example() {
 	dev := device()
 	ctx := must(dev.PrimaryContext())
 	buf := must(vmm.New(dev, 12)) // mapped, read-write here
-	must(0, cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2}))
+	must(0, cu.CopyToDevice(ctx, buf, []float32{3.5, 1.25, -2}))
 	srv, dir := listen()
 	defer os.RemoveAll(dir)
 
@@ -61,7 +61,7 @@ func consume(path string, dev *cu.Device) error {
 	}
 	defer ctx.Close()
 	numbers := make([]float32, att.Size()/4)
-	if err := cu.CopyToHost(ctx, numbers, att.Ptr()); err != nil {
+	if err := cu.CopyToHost(ctx, numbers, att); err != nil {
 		return err
 	}
 	fmt.Printf("%s: %d numbers, %v\n", att.Offer().Name, len(numbers), numbers)
@@ -81,7 +81,7 @@ func ExampleOffer_Publish() {
 	go func() { consumed <- consume(srv.Path(), dev) }() // maps, and waits for the data
 
 	fmt.Println("the producer writes")
-	must(0, cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2}))
+	must(0, cu.CopyToDevice(ctx, buf, []float32{3.5, 1.25, -2}))
 	must(0, offer.Publish(context.Background()))
 	must(0, errors.Join(<-consumed, srv.Close(), buf.Close(), ctx.Close()))
 	// Output:

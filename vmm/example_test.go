@@ -51,7 +51,7 @@ func growingBuffer() (err error) {
 	}
 	defer func() { err = errors.Join(err, buf.Close()) }()
 	fmt.Println("chunks:", buf.Mapped()/chunk)
-	if err := cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2}); err != nil {
+	if err := cu.CopyToDevice(ctx, buf, []float32{3.5, 1.25, -2}); err != nil {
 		return err
 	}
 
@@ -62,7 +62,7 @@ func growingBuffer() (err error) {
 	fmt.Printf("chunks: %d, at the same address: %t\n", buf.Mapped()/chunk, buf.Ptr() == before)
 
 	numbers := make([]float32, 3)
-	if err := cu.CopyToHost(ctx, numbers, buf.Ptr()); err != nil {
+	if err := cu.CopyToHost(ctx, numbers, buf); err != nil {
 		return err
 	}
 	fmt.Println(numbers)

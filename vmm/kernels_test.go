@@ -21,7 +21,7 @@ func launches(k *kernels.Set, s *cu.Stream, p cu.DevicePtr) map[string]func() er
 		"Fill":      func() error { return k.FillAsync(s, p, 4096, 0, 1) },
 		"FillBytes": func() error { return k.FillBytesAsync(s, p.Add(5), 1, 0) },
 		"Copy":      func() error { return k.CopyAsync(s, p, p.Add(8192), 4096) },
-		"VectorAdd": func() error { return k.VectorAddAsync(s, p.Add(8192), p, p.Add(4096), 64) },
+		"VectorAdd": func() error { return k.VectorAddAsync(s, p, p.Add(4096), p.Add(8192), 64) },
 		"Saxpy":     func() error { return k.SaxpyAsync(s, 1, p, p.Add(4096), 64) },
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -25,9 +24,7 @@ func newWord(ctx *cu.Context) (w *word, err error) {
 	}
 	w.p = (*atomic.Uint64)(unsafe.Pointer(&w.mem.Bytes()[0]))
 	w.p.Store(0)
-	if w.at, err = w.mem.DevicePtr(); err != nil {
-		return nil, errors.Join(err, w.mem.Close())
-	}
+	w.at = w.mem.Ptr()
 	return w, nil
 }
 

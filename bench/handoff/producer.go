@@ -178,8 +178,8 @@ func (p *producer) offer(ctx context.Context, h *handover, offer *share.Offer, b
 func (p *producer) write(buf *vmm.Buffer) error {
 	salt := []uint64{saltOf(p.offers)}
 	return errors.Join(
-		cu.Fill(p.ctx, buf.Ptr(), uint8(0x5a), buf.Size()),
-		cu.CopyToDevice(p.ctx, buf.Ptr(), salt),
+		cu.Fill(p.ctx, buf, uint8(0x5a), buf.Size()),
+		cu.CopyToDevice(p.ctx, buf, salt),
 		cu.CopyToDevice(p.ctx, buf.Ptr().Add(buf.Size()-8), salt))
 }
 

@@ -106,7 +106,7 @@ func put(ctx context.Context, dev *cu.Device, socket string, size uint64) error 
 			return err
 		}
 		defer func() { _ = on.Close() }()
-		return cu.Fill(on, b.Ptr(), byte(0x5a), b.Size())
+		return cu.Fill(on, b, byte(0x5a), b.Size())
 	}
 	_, err = c.Put(ctx, keeper.Put{Name: name}, keeper.Part{Device: dev, Size: size, Write: write})
 	return err

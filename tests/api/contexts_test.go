@@ -140,6 +140,9 @@ func receiver(f *ast.FuncDecl) (name string, public bool) {
 	if star, ok := of.(*ast.StarExpr); ok {
 		of = star.X
 	}
+	if generic, ok := of.(*ast.IndexExpr); ok {
+		of = generic.X
+	}
 	id := of.(*ast.Ident)
 	return id.Name + ".", id.IsExported()
 }
@@ -147,15 +150,21 @@ func receiver(f *ast.FuncDecl) (name string, public bool) {
 // result leaves out what a call returns beside its error.
 func result[T any](_ T, err error) error { return err }
 
+// socketDir is a directory whose name leaves room for that of a socket.
+func socketDir(t *testing.T) string {
+	dir, err := os.MkdirTemp("/tmp", "ctxfirst")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
 // calls makes what is called, and the table.
 func calls(t *testing.T) map[string]call {
 	dev := cutest.Device(t)
 	c := cutest.Context(t, dev)
 	bg := context.Background()
 	closing := func(c interface{ Close() error }) { t.Cleanup(func() { require.NoError(t, c.Close()) }) }
-	dir, err := os.MkdirTemp("/tmp", "ctxfirst")
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	dir := socketDir(t)
 	path := func(name string) string { return filepath.Join(dir, name) }
 
 	// Sockets: a connection with a record, whose peer is this process.

@@ -10,7 +10,7 @@
 //	0: … (GPU-…)
 //	compute capability …, … MiB of memory
 //	virtual memory management: true, as file descriptors: true
-//	another device: no device 99 here; visible devices:
+//	another device: cu: no device 99 here; visible devices:
 //	…
 package main
 

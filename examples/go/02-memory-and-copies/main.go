@@ -1,15 +1,16 @@
 // Lesson 2: memory on the device, and copies to and from it.
 //
-// Work happens in a context. A copy names its context and its stream, nil for
-// the null stream, and takes a typed slice; any goroutine may make it.
+// Work happens in a context. Memory is allocated in elements, and copied from and to slices of
+// the same elements; any goroutine may do it.
 //
 // Prints:
 //
 //	sum on the host: 4950
 //	the same bytes, copied on the device: [0 1 2 3]
 //	filled: [7 7 7 7]
+//	more than there is: cu: the memory is too short: …
 //	a copy to nowhere: cuMemcpyHtoDAsync_v2: CUDA_ERROR_INVALID_VALUE (1): …
-//	after Close: already closed
+//	after Close: cu: cuStreamQuery: the stream is closed
 package main
 
 import (
@@ -29,11 +30,11 @@ func copies(_ *cu.Device, ctx *cu.Context) error {
 	for i := range numbers {
 		numbers[i] = uint32(i)
 	}
-	a, err := ctx.Alloc(4 << 20)
+	a, err := cu.Alloc[uint32](ctx, 1<<20)
 	if err != nil {
 		return err
 	}
-	b, err := ctx.Alloc(4 << 20)
+	b, err := cu.Alloc[uint32](ctx, 1<<20)
 	if err != nil {
 		return err // closing ctx ends a too
 	}
@@ -42,9 +43,9 @@ func copies(_ *cu.Device, ctx *cu.Context) error {
 	// (lesson 3).
 	back := make([]uint32, 100)
 	err = errors.Join(
-		cu.CopyToDevice(ctx, a.Ptr(), numbers),
-		cu.Copy(ctx, b.Ptr(), a.Ptr(), 400),
-		cu.CopyToHost(ctx, back, b.Ptr()),
+		cu.CopyToDevice(ctx, a, numbers),
+		cu.Copy(ctx, b, a, 400),
+		cu.CopyToHost(ctx, back, b),
 	)
 	if err != nil {
 		return err
@@ -56,10 +57,11 @@ func copies(_ *cu.Device, ctx *cu.Context) error {
 	fmt.Println("sum on the host:", sum)
 	fmt.Println("the same bytes, copied on the device:", back[:4])
 
-	err = errors.Join(cu.Fill(ctx, b.Ptr(), uint32(7), 100), cu.CopyToHost(ctx, back, b.Ptr()))
+	err = errors.Join(cu.Fill(ctx, b, uint32(7), 100), cu.CopyToHost(ctx, back, b))
 	fmt.Println("filled:", back[:4])
 
-	fmt.Println("a copy to nowhere:", cu.CopyToDevice(ctx, 0, numbers))
+	fmt.Println("more than there is:", cu.Fill(ctx, b, uint32(7), 1<<20+1))
+	fmt.Println("a copy to nowhere:", cu.CopyToDevice(ctx, cu.DevicePtr(0), numbers))
 
 	err = errors.Join(err, a.Close(), a.Close()) // once more does nothing, and never reaches the driver
 	s, made := ctx.NewStream()

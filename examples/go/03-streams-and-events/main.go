@@ -42,18 +42,18 @@ func streams(_ *cu.Device, ctx *cu.Context) error {
 	// Without WaitEvent the second stream might copy before the first has filled.
 	err := errors.Join(
 		begun.Record(first),
-		cu.FillAsync(first, a.Ptr(), uint32(7), size/4),
+		cu.FillAsync(first, a, uint32(7), size/4),
 		done.Record(first),
 		second.WaitEvent(done),
-		cu.CopyAsync(second, b.Ptr(), a.Ptr(), size),
-		cu.CopyToHostAsync(second, got, b.Ptr()),
+		cu.CopyAsync(second, b, a, size),
+		cu.CopyToHostAsync(second, got, b),
 	)
 	fmt.Println("queued, and the host goes on")
 	err = errors.Join(err, second.Synchronize(context.Background()))
 	fmt.Println("the second stream saw the first one's work:", got[0] == 7 && got[len(got)-1] == 7)
 
 	// A stream can wait for a value in memory too. Nobody writes this one yet.
-	err = errors.Join(err, cu.FillAsync(first, a.Ptr(), uint32(0), 1), done.Record(first), second.WaitEvent(done),
+	err = errors.Join(err, cu.FillAsync(first, a, uint32(0), 1), done.Record(first), second.WaitEvent(done),
 		second.WaitValue32(a.Ptr(), 1, cu.WaitEQ))
 	deadline, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()

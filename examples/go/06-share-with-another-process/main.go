@@ -40,7 +40,7 @@ func produce(dev *cu.Device, ctx *cu.Context) (err error) {
 		return err
 	}
 	defer lesson.Close(&err, buf)
-	if err := cu.CopyToDevice(ctx, buf.Ptr(), []float32{3.5, 1.25, -2, 0.5}); err != nil {
+	if err := cu.CopyToDevice(ctx, buf, []float32{3.5, 1.25, -2, 0.5}); err != nil {
 		return err
 	}
 	srv, err := lesson.Listen()
@@ -72,7 +72,7 @@ func consume(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 	defer lesson.Close(&err, att) // ends the lease, and the mapping
 	numbers := make([]float32, 4)
-	fault := cu.CopyToHost(ctx, numbers, att.Ptr())
+	fault := cu.CopyToHost(ctx, numbers, att)
 	fmt.Printf("consumer: %s, %v: %v\n", att.Offer().Name, att.Access(), numbers)
 	return errors.Join(fault, att.Report(wait, fault))
 }

@@ -32,7 +32,7 @@ func rights(dev *cu.Device, ctx *cu.Context) (err error) {
 	}
 	defer lesson.Close(&err, buf)
 	numbers := []uint64{1, 2}
-	if err := cu.CopyToDevice(ctx, buf.Ptr(), numbers); err != nil {
+	if err := cu.CopyToDevice(ctx, buf, numbers); err != nil {
 		return err
 	}
 
@@ -49,7 +49,7 @@ func rights(dev *cu.Device, ctx *cu.Context) (err error) {
 	refused := attach(buf, cu.ReadOnly, cu.ReadWrite, write)
 	fmt.Println("a writer is refused:", errors.Is(refused, share.ErrRefused))
 
-	err = errors.Join(err, attach(buf, cu.ReadWrite, cu.ReadWrite, write), cu.CopyToHost(ctx, numbers, buf.Ptr()))
+	err = errors.Join(err, attach(buf, cu.ReadWrite, cu.ReadWrite, write), cu.CopyToHost(ctx, numbers, buf))
 	fmt.Println("offered for writing, it writes: the producer sees", numbers)
 	return err
 }

@@ -77,7 +77,7 @@ func (d *daemon) run() {
 func (d *daemon) load(text string) error {
 	buf, err := vmm.New(d.dev, uint64(len(text)))
 	if err == nil {
-		err = cu.CopyToDevice(d.ctx, buf.Ptr(), []byte(text))
+		err = cu.CopyToDevice(d.ctx, buf, []byte(text))
 	}
 	if err != nil {
 		return errors.Join(err, buf.Close())

@@ -16,7 +16,7 @@ func use(socket string, dev *cu.Device, ctx *cu.Context) error {
 			return err
 		}
 		text := make([]byte, att.Size())
-		if err := cu.CopyToHost(ctx, text, att.Ptr()); err != nil {
+		if err := cu.CopyToHost(ctx, text, att); err != nil {
 			return err
 		}
 		fmt.Printf("%s of generation %d, at %v, from %d\n", text, att.Offer().Descriptor.Generation, att.Ptr(), att.Offer().Producer.PID)

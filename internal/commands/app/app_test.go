@@ -112,7 +112,7 @@ func TestUnknownDeviceIsAFailureThatListsThem(t *testing.T) {
 		return err
 	})
 	require.Equal(t, cli.ExitFailed, code)
-	require.Regexp(t, `^prog: no device GPU-ffffffff here; visible devices: 0: [^\n]+\n$`, errs)
+	require.Regexp(t, `^prog: cu: no device GPU-ffffffff here; visible devices: 0: [^\n]+\n$`, errs)
 }
 
 // --help and --version fail if their output cannot be written.

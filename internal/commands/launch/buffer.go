@@ -94,7 +94,7 @@ func (l *launcher) makeBuffers(ctx context.Context) (err error) {
 
 func (l *launcher) fillBuffer(ctx context.Context, a *argument) error {
 	if a.file == nil {
-		return cu.FillAsync(l.stream, a.mem.Ptr(), uint8(0), a.size)
+		return cu.FillAsync(l.stream, a.mem, uint8(0), a.size)
 	}
 	return pattern.Stream(ctx, a.size,
 		func(offset uint64, b []byte) error {

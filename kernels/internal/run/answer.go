@@ -24,7 +24,7 @@ func (k *Set) Answer() (*Answer, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		return nil, cu.ErrClosed
+		return nil, setClosed
 	}
 	if n := len(k.free); n > 0 {
 		a := k.free[n-1]

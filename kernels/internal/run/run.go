@@ -42,10 +42,23 @@ const threads = 256
 // Nothing reached the driver.
 var ErrAlignment = errors.New("kernels: the address is not aligned")
 
+// unusable says what is nil or closed. It matches [cu.ErrClosed].
+type unusable string
+
+const (
+	neverLoaded = unusable("the kernels were never loaded")
+	setClosed   = unusable("the kernels are closed")
+)
+
+func (u unusable) Error() string { return "kernels: " + string(u) }
+
+// Unwrap returns [cu.ErrClosed].
+func (unusable) Unwrap() error { return cu.ErrClosed }
+
 // Load loads modules into ctx. Errors are those of [cu.Context.LoadModule].
 func Load(ctx *cu.Context, modules ...Module) (*Set, error) {
 	if ctx == nil {
-		return nil, cu.ErrClosed
+		return nil, unusable("loading kernels: the context is nil")
 	}
 	k := &Set{ctx: ctx, kernels: map[string]kernel{}}
 	processors, err := ctx.Device().Attribute(cu.AttributeMultiprocessorCount)
@@ -117,11 +130,11 @@ func (k *Set) Launch(s *cu.Stream, name string, n uint64, args ...any) error {
 // lose the context.
 func (k *Set) Takes(n uint64, to cu.DevicePtr, ps ...cu.DevicePtr) error {
 	if k == nil || k.ctx == nil {
-		return cu.ErrClosed
+		return neverLoaded
 	}
 	for _, p := range ps {
 		if p == 0 && n > 0 {
-			return fmt.Errorf("kernels: there is no memory at address 0, the Ptr of closed memory and of 0 bytes: %w", cu.ErrClosed)
+			return unusable("there is no memory at address 0, the Ptr of closed memory and of 0 bytes")
 		}
 		if p%to != 0 {
 			return fmt.Errorf("%w: %v is not a multiple of %d", ErrAlignment, p, to)
@@ -136,12 +149,12 @@ func Quads(bytes uint64) uint64 { return bytes/16 + (bytes%16+15)/16 }
 // Usable refuses a set that is closed or was never loaded.
 func (k *Set) Usable() error {
 	if k == nil || k.ctx == nil {
-		return cu.ErrClosed
+		return neverLoaded
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
-		return cu.ErrClosed
+		return setClosed
 	}
 	return nil
 }
