@@ -1,8 +1,10 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
@@ -11,11 +13,16 @@ import (
 
 // A Slot is room for one frame. It belongs to the writer until it is published.
 type Slot struct {
-	Sequence uint64       // the frame's: from 1, without gaps
-	Index    int          // of the slot
-	Ptr      cu.DevicePtr // where it begins
-	Size     uint64       // bytes
+	Sequence uint64 // the frame's: from 1, without gaps
+	Index    int    // of the slot
+	Size     uint64 // bytes
+
+	ptr cu.DevicePtr
 }
+
+// Ptr returns the device address of the slot's first byte; 0 for the zero Slot. So a Slot is an argument of
+// launches, copies and fills.
+func (s Slot) Ptr() cu.DevicePtr { return s.ptr }
 
 // Acquire returns a slot for the next frame. It waits until there is one that no reader holds, ctx
 // ends, or the bound of [WithStallLimit] is reached. The slot may be written at once. Acquire returns the
@@ -67,7 +74,7 @@ func (w *Writer) isOpen() error {
 
 // current is the slot that is acquired.
 func (w *Writer) current() Slot {
-	return Slot{Sequence: w.sequence, Index: int(w.slot), Ptr: w.buf.Ptr().Add(w.slot * w.stride), Size: w.slotSize}
+	return Slot{Sequence: w.sequence, Index: int(w.slot), ptr: w.buf.Ptr().Add(w.slot * w.stride), Size: w.slotSize}
 }
 
 // choose picks a slot and takes it, unless one is acquired. If no slot is free, it returns the
@@ -85,19 +92,52 @@ func (w *Writer) choose(begin time.Time) (slot uint64, blocker *member, err erro
 	if w.acquired {
 		return w.slot, nil, nil
 	}
-	slot, free := w.pick()
-	if !free || w.last%w.slots == 0 {
+	if w.last%w.slots == 0 {
 		w.look()
-		slot, free = w.pick()
 	}
-	for _, m := range w.readers {
-		if !free && m.policy == Block && m.holds(slot) {
-			m.pins.Add(1)
-			return slot, m, nil
+	for {
+		slot, free := w.pick()
+		if !free {
+			w.look()
+			slot, free = w.pick()
+		}
+		for _, m := range w.readers {
+			if !free && m.policy == Block && m.holds(slot) {
+				m.pins.Add(1)
+				w.noteKept()
+				return slot, m, nil
+			}
+		}
+		if !w.isClaimed(slot) { // else it is held, and another one is picked
+			w.take(slot, begin) // a slot that is not free has somebody who holds it
+			return slot, nil, nil
 		}
 	}
-	w.take(slot, begin) // a slot that is not free has somebody who holds it
-	return slot, nil, nil
+}
+
+// isClaimed reports whether a reader of Latest takes or holds its frame in the slot. It marks the frame first: a
+// reader that claims the slot later sees the mark, and takes a newer frame. It runs with mu held.
+func (w *Writer) isClaimed(slot uint64) bool {
+	for i := 0; i < len(w.readers); i++ {
+		m := w.readers[i]
+		n := m.inSlot[slot]
+		if m.policy != Latest || n == 0 {
+			continue
+		}
+		stamp := m.at.entryAt(slot) + entryStamp
+		m.store(stamp, 2*n+1)
+		if m.load(offClaim) != slot+1 {
+			continue
+		}
+		if err := m.deny(slot, w.last+1); err != nil {
+			w.drop(m, writerRefused, err)
+			i--
+			continue
+		}
+		m.store(stamp, 2*n) // for kernels that look at Frame.Meta
+		return true
+	}
+	return false
 }
 
 // look looks at all cursors, and drops readers that wrote nonsense. It runs with mu held. Each
@@ -105,7 +145,11 @@ func (w *Writer) choose(begin time.Time) (slot uint64, blocker *member, err erro
 func (w *Writer) look() {
 	for i := 0; i < len(w.readers); i++ {
 		m := w.readers[i]
-		if err := m.see(m.load(offReleased)); err != nil {
+		err := m.see(m.load(offReleased))
+		if m.policy == Latest {
+			err = cmp.Or(err, m.seeClaim(m.load(offClaim)))
+		}
+		if err != nil {
 			w.drop(m, writerRefused, err)
 			i--
 		}
@@ -145,12 +189,39 @@ func (w *Writer) take(slot uint64, begin time.Time) {
 	w.sequence = w.last + 1
 }
 
-// awaitSlot waits until m has released the slot, or is gone.
+// A keptWord is the word by which a reader that keeps nobody waiting gives slots back, and what it was.
+type keptWord struct {
+	m    *member
+	off  int
+	seen uint64
+}
+
+func (k keptWord) hasChanged() bool { return k.m.gone.Load() || k.m.load(k.off) != k.seen }
+
+// noteKept notes the words by which readers that keep nobody waiting give slots back, for while the writer waits for a
+// reader that blocks, and pins them. It runs with mu held.
+func (w *Writer) noteKept() {
+	w.kept = w.kept[:0]
+	for _, m := range w.readers {
+		switch {
+		case m.policy == Latest && m.claimed != 0:
+			w.kept = append(w.kept, keptWord{m, offClaim, m.claimed})
+		case m.policy == DropNewest && m.released < m.published:
+			w.kept = append(w.kept, keptWord{m, offReleased, m.released})
+		default:
+			continue
+		}
+		w.pin(m)
+	}
+}
+
+// awaitSlot waits until m has released the slot, or is gone, or a reader that keeps nobody waiting has given one back.
 func (w *Writer) awaitSlot(ctx context.Context, m *member, slot uint64, until time.Time) error {
 	defer m.pins.Add(-1)
+	defer w.unpin()
 	number := m.inSlot[slot]
 	done, err := waiting{m.words, offWriterBell, offReaderPolls, until, &w.waited}.await(ctx, func() (bool, error) {
-		return m.gone.Load() || m.load(offReleased) >= number || w.closing.Load(), nil
+		return m.gone.Load() || m.load(offReleased) >= number || w.closing.Load() || slices.ContainsFunc(w.kept, keptWord.hasChanged), nil
 	})
 	if err != nil || done {
 		return err

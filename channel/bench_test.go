@@ -68,6 +68,50 @@ func pass(ctx context.Context, r *Reader, w *Writer) error {
 	return w.Publish(s, Meta{Time: 1, Size: 64})
 }
 
+// BenchmarkPolicies is what a frame costs both sides together, in one goroutine, by policy: each frame is taken
+// ("quick"), or the reader holds one while a hundred come ("slow"), which takes one that keeps nobody waiting.
+func BenchmarkPolicies(b *testing.B) {
+	for _, c := range []struct {
+		name  string
+		every int
+		of    []Policy
+	}{{"quick", 1, policies}, {"slow", 100, []Policy{DropOldest, DropNewest, Latest}}} {
+		for _, p := range c.of {
+			b.Run(c.name+" "+p.String(), func(b *testing.B) {
+				ctx := cutest.Context(b, cutest.Device(b))
+				srv := listen(b)
+				w, r := newWriter(b, ctx, srv, 8, 64), newReader(b, ctx, srv, WithPolicy(p))
+				bg := context.Background()
+				var held Frame
+				var behind uint64
+				n, takes := 0, 0
+				b.ReportAllocs()
+				for b.Loop() {
+					s := ok(w.Acquire(bg))(b)
+					require.NoError(b, w.Publish(s, Meta{Time: 1, Size: 64}))
+					if n++; n%c.every != 0 {
+						continue
+					}
+					if held.Sequence > 0 && c.every > 1 {
+						if err := r.Release(held); p == Latest {
+							require.NoError(b, err)
+						}
+					}
+					held = ok(r.Next(bg))(b)
+					behind += w.Last() - held.Sequence
+					takes++
+					if c.every == 1 {
+						require.NoError(b, r.Release(held))
+					}
+				}
+				if takes > 0 {
+					b.ReportMetric(float64(behind)/float64(takes), "frames-behind")
+				}
+			})
+		}
+	}
+}
+
 // BenchmarkWake is from a host's, or a stream's, publishing to a host that sleeps.
 func BenchmarkWake(b *testing.B) {
 	for _, streams := range []bool{false, true} {
@@ -164,10 +208,10 @@ func BenchmarkFrames(b *testing.B) {
 				b.SetBytes(int64(size))
 				for b.Loop() {
 					s := ok(w.AcquireOn(ws))(b)
-					require.NoError(b, cu.FillAsync(ws, s.Ptr, uint32(s.Sequence), size/4))
+					require.NoError(b, cu.FillAsync(ws, s.Ptr(), uint32(s.Sequence), size/4))
 					require.NoError(b, w.PublishOn(ws, s, Meta{}))
 					f := ok(r.NextOn(rs))(b)
-					require.NoError(b, cu.CopyToHostAsync(rs, host.Bytes(), f.Ptr))
+					require.NoError(b, cu.CopyToHostAsync(rs, host.Bytes(), f.Ptr()))
 					require.NoError(b, r.ReleaseOn(rs, f))
 					if s.Sequence%64 == 0 {
 						require.NoError(b, rs.Synchronize(soon(b)))

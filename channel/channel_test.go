@@ -201,13 +201,13 @@ func TestStreams(t *testing.T) {
 	for n := range uint64(frames) {
 		s := ok(w.AcquireOn(ws))(t)
 		require.Equal(t, n+1, s.Sequence)
-		require.NoError(t, cu.FillAsync(ws, s.Ptr, uint8(n+1), s.Size))
+		require.NoError(t, cu.FillAsync(ws, s.Ptr(), uint8(n+1), s.Size))
 		require.NoError(t, w.PublishOn(ws, s, Meta{Size: n + 1}))
 	}
 	for n := range uint64(frames) {
 		f := ok(r.NextOn(rs))(t)
 		host[n] = copies[n*64:][:64]
-		require.NoError(t, cu.CopyToHostAsync(rs, host[n], f.Ptr))
+		require.NoError(t, cu.CopyToHostAsync(rs, host[n], f.Ptr()))
 		require.NoError(t, r.ReleaseOn(rs, f))
 		taken = append(taken, f)
 	}

@@ -3,12 +3,12 @@
 //
 //	w, err := channel.NewWriter(ctx, c, srv, "camera", 8, 4<<20) // c is a cu.Context, srv a share.Server
 //	slot, err := w.Acquire(ctx)                                 // room for the next frame
-//	fill(slot.Ptr)                                              // and wait until that is done
+//	fill(slot.Ptr())                                            // and wait until that is done
 //	err = w.Publish(slot, channel.Meta{})
 //
 //	r, err := channel.Open(ctx, path, "camera", c)              // in another process
 //	f, err := r.Next(ctx)
-//	use(f.Ptr)                                                  // and wait until that is done
+//	use(f.Ptr())                                                // and wait until that is done
 //	err = r.Release(f)
 //
 // One writer has up to 64 readers. The frames are in slots of one buffer, which the writer
@@ -19,10 +19,11 @@
 // # Policies
 //
 // Each reader chooses what happens when it is slower than the writer. [Block] makes the writer wait,
-// for as long as [WithStallLimit] allows; [DropOldest] and [DropNewest] keep nobody waiting. Frames have
+// for as long as [WithStallLimit] allows; [DropOldest], [DropNewest] and [Latest] keep nobody waiting. Frames have
 // sequence numbers without gaps, so a reader knows exactly how many it lost. It gets each frame at
 // most once, and in order. A reader of [DropOldest] may be passed by while it reads: then Release
-// and [Reader.Whole] return [ErrPassed].
+// and [Reader.Whole] return [ErrPassed]. A reader of [Latest] gets the newest frame, and keeps it: the writer
+// takes another slot.
 //
 // A reader that holds frames while it waits for the next needs as many slots more. With two slots, a
 // reader that blocks and holds both waits for the writer, which waits for it.
@@ -37,7 +38,7 @@
 // In a channel made [WithStreams], [Writer.AcquireOn], [Writer.PublishOn], [Reader.NextOn] and
 // [Reader.ReleaseOn] queue waits and writes of the same words on a stream and return at once:
 // the host queues frames ahead and never waits, makes no system call and allocates nothing.
-// Readers block there; other policies are refused by name ([ErrPolicy]). The operations for all
+// Readers block there, those of [Latest] as well; [DropOldest] and [DropNewest] are refused by name ([ErrPolicy]). The operations for all
 // readers go to the driver in one call.
 //
 // Load all modules and launch each kernel once before a stream waits: libcuda loads a kernel at its

@@ -166,7 +166,7 @@ func TestFault95_NonsenseOfAReader(t *testing.T) {
 		for _, c := range []struct {
 			policy  Policy
 			streams bool
-		}{{Block, false}, {Block, true}, {DropOldest, false}, {DropNewest, false}} {
+		}{{Block, false}, {Block, true}, {DropOldest, false}, {DropNewest, false}, {Latest, false}} {
 			t.Run(fmt.Sprintf("%s, %s, streams %v", name, c.policy, c.streams), func(t *testing.T) {
 				ctx, srv := listening(t)
 				left := make(chan Gone, 2)
@@ -202,7 +202,7 @@ func TestFault95_NonsenseOfWhoJoins(t *testing.T) {
 	ctx, srv := listening(t)
 	left := make(chan Gone, 2)
 	newWriter(t, ctx, srv, 4, 64, OnGone(func(g Gone) { left <- g }))
-	for _, o := range []*readerOptions{{policy: 4, join: Next}, {policy: 0, join: Next}, {policy: Block, join: 3}} {
+	for _, o := range []*readerOptions{{policy: 5, join: Next}, {policy: 0, join: Next}, {policy: Block, join: 3}} {
 		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), o.attaching()))(t)
 		require.ErrorIs(t, errOf(join(soon(t), att, ctx, o)), ErrDropped)
 		require.ErrorIs(t, gone(t, left).Err, ErrCursor)

@@ -29,7 +29,7 @@ func TestFault96_StreamThatWaitsForADeadReader(t *testing.T) {
 		slot := ok(w.AcquireOn(s))(t)
 		b := make([]byte, 64)
 		pattern(b, slot.Sequence)
-		require.NoError(t, cu.CopyToDeviceAsync(s, slot.Ptr, b))
+		require.NoError(t, cu.CopyToDeviceAsync(s, slot.Ptr(), b))
 		require.NoError(t, w.PublishOn(s, slot, Meta{}))
 	}
 	require.Equal(t, "has 1", c.says(t))
@@ -103,7 +103,7 @@ func TestStreamTakesWhatWasPublished(t *testing.T) {
 		slot := ok(w.AcquireOn(s))(t)
 		b := make([]byte, 64)
 		pattern(b, slot.Sequence)
-		require.NoError(t, cu.CopyToDeviceAsync(s, slot.Ptr, b))
+		require.NoError(t, cu.CopyToDeviceAsync(s, slot.Ptr(), b))
 		require.NoError(t, w.PublishOn(s, slot, Meta{}))
 	}
 	require.NoError(t, s.Synchronize(soon(t)))
@@ -121,7 +121,7 @@ func requireRest(t *testing.T, ctx *cu.Context, r *Reader, last, size uint64) {
 		f := ok(r.NextOn(s))(t)
 		require.Equal(t, n, f.Sequence)
 		b := make([]byte, size)
-		require.NoError(t, cu.CopyToHostAsync(s, b, f.Ptr))
+		require.NoError(t, cu.CopyToHostAsync(s, b, f.Ptr()))
 		require.NoError(t, r.ReleaseOn(s, f))
 		require.NoError(t, s.Synchronize(soon(t)))
 		require.NoError(t, r.Check(f))
@@ -471,7 +471,7 @@ func writeOn(ctx *cu.Context, w *Writer, s *cu.Stream, frames int) error {
 		}
 		b := make([]byte, slot.Size)
 		pattern(b, slot.Sequence)
-		if err := errors.Join(cu.CopyToDeviceAsync(s, slot.Ptr, b), w.PublishOn(s, slot, Meta{})); err != nil {
+		if err := errors.Join(cu.CopyToDeviceAsync(s, slot.Ptr(), b), w.PublishOn(s, slot, Meta{})); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -108,7 +109,7 @@ func put(t testing.TB, ctx *cu.Context, w *Writer) Slot {
 	s := ok(w.Acquire(soon(t)))(t)
 	b := make([]byte, s.Size)
 	pattern(b, s.Sequence)
-	require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))
+	require.NoError(t, cu.CopyToDevice(ctx, s.Ptr(), b))
 	require.NoError(t, w.Publish(s, Meta{}))
 	return s
 }
@@ -119,7 +120,7 @@ func requireFrame(t testing.TB, ctx *cu.Context, r *Reader, sequence uint64) Fra
 	f := ok(r.Next(soon(t)))(t)
 	require.Equal(t, sequence, f.Sequence)
 	b := make([]byte, f.Size)
-	require.NoError(t, cu.CopyToHost(ctx, b, f.Ptr))
+	require.NoError(t, cu.CopyToHost(ctx, b, f.Ptr()))
 	require.NoError(t, checkPattern(b, sequence))
 	return f
 }
@@ -209,30 +210,44 @@ func childReader() error {
 	defer cancel()
 	r := testenv.Got(Open(wait, do.Path, "frames", ctx, WithPolicy(do.Policy), WithJoin(do.Join)))
 	fmt.Println("joined", r.First())
-	err := readAll(wait, ctx, r, do)
+	if do.Policy == Latest {
+		do.Holds = 0
+	}
+	ages, err := readAll(wait, ctx, r, do)
 	if !errors.Is(err, ErrEnded) {
 		return err
 	}
 	s := r.Stats()
 	fmt.Println("received", s.Received, "lost", s.Lost, "passed", s.Passed)
+	if n := len(ages); do.Policy == Latest && n > 0 {
+		slices.Sort(ages)
+		fmt.Println("age of", n, "frames at Next: median", ages[n/2], "99th", ages[n*99/100], "most", ages[n-1])
+	}
 	return errors.Join(r.Close(), ctx.Close())
 }
 
-// readAll takes and checks frames until there are no more.
-func readAll(wait context.Context, ctx *cu.Context, r *Reader, do task) error {
+// readAll takes and checks frames until there are no more. It returns how old they were when Next gave them.
+func readAll(wait context.Context, ctx *cu.Context, r *Reader, do task) (ages []time.Duration, err error) {
 	rng := newRandom(do.Seed)
 	b := make([]byte, r.SlotSize())
-	var held []Frame
-	for {
-		f, err := r.Next(wait)
-		if err != nil {
-			return err
-		}
-		if err := cu.CopyToHost(ctx, b, f.Ptr); err != nil {
+	check := func(f Frame) error {
+		if err := cu.CopyToHost(ctx, b, f.Ptr()); err != nil {
 			return err
 		}
 		if err := checkPattern(b, f.Sequence); err != nil && r.Whole(f) == nil {
 			return err
+		}
+		return nil
+	}
+	var held []Frame
+	for {
+		f, err := r.Next(wait)
+		if err != nil {
+			return ages, err
+		}
+		ages = append(ages, time.Duration(Now()-f.Time))
+		if err := check(f); err != nil {
+			return ages, err
 		}
 		if do.StopAt == f.Sequence {
 			fmt.Println("has", f.Sequence)
@@ -241,9 +256,14 @@ func readAll(wait context.Context, ctx *cu.Context, r *Reader, do task) error {
 		if do.Stall > 0 && rng.IntN(100) == 0 {
 			time.Sleep(time.Duration(rng.Int64N(int64(do.Stall))))
 		}
+		if do.Policy == Latest { // the writer has gone on meanwhile
+			if err := check(f); err != nil {
+				return ages, err
+			}
+		}
 		if held = append(held, f); len(held) > do.Holds {
 			if err := r.Release(held[0]); err != nil && !errors.Is(err, ErrPassed) {
-				return err
+				return ages, err
 			}
 			held = held[1:]
 		}
@@ -268,11 +288,11 @@ func childWriter() error {
 		s := testenv.Got(w.Acquire(wait))
 		pattern(b, n)
 		if n == do.StopAt { // half a frame
-			testenv.Must(cu.CopyToDevice(ctx, s.Ptr, b[:len(b)/2]))
+			testenv.Must(cu.CopyToDevice(ctx, s.Ptr(), b[:len(b)/2]))
 			fmt.Println("within", n)
 			_, _ = io.Copy(io.Discard, os.Stdin)
 		}
-		testenv.Must(cu.CopyToDevice(ctx, s.Ptr, b))
+		testenv.Must(cu.CopyToDevice(ctx, s.Ptr(), b))
 		testenv.Must(w.Publish(s, Meta{}))
 	}
 	return errors.Join(w.Close(), srv.Close(), ctx.Close())

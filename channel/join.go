@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/share"
@@ -131,21 +132,40 @@ func (r *Reader) open() error {
 	if r.shape, err = readShape(r.words, r.att.Offer().Descriptor); err != nil {
 		return err
 	}
-	if r.streams && r.opts.policy != Block {
-		return fmt.Errorf("%w: the channel is for streams, where readers block; %s was asked for", ErrPolicy, r.opts.policy)
+	if r.policy, err = r.acting(r.opts.policy); err != nil {
+		return err
 	}
 	r.held.ring = make([]heldFrame, r.slots)
 	r.track, err = newTracker(r.ctx, r.leave)
 	return err
 }
 
+// acting returns the policy by which this side orders frames with the writer when p is asked for.
+func (s shape) acting(p Policy) (Policy, error) {
+	switch {
+	case !s.streams || p == Block:
+		return p, nil
+	case p == Latest: // it gives back what it skips
+		return Block, nil
+	}
+	return 0, fmt.Errorf("%w: the channel is for streams, where readers block: streams are given frames and slots before anybody knows whether this reader would be too slow for %s; block and latest are admitted", ErrPolicy, p)
+}
+
 // ask tells the writer how this side wants to read, and waits to be admitted.
 func (r *Reader) ask(ctx context.Context) error {
-	r.store(offPolicy, uint64(r.opts.policy))
+	r.store(offPolicy, uint64(r.policy))
 	r.store(offJoin, uint64(r.opts.join))
 	r.store(offReaderState, readerJoined)
 	_, err := waiting{words: r.words, bell: offReaderBell, polls: offStart}.await(ctx, r.admitted)
 	r.last = r.first - 1
+	if r.first == 0 && err != nil && r.load(offWriterState) == writerRefused {
+		select { // the writer says why in a moment
+		case <-r.att.Done():
+		case <-ctx.Done():
+		case <-time.After(closeLimit):
+		}
+		return r.toldOf(writerRefused)
+	}
 	return err
 }
 

@@ -23,6 +23,7 @@ const (
 	offGeneration = 0x030 // of the buffer
 
 	offPublished = 0x080 // the writer's: number of the last frame that the reader was given
+	offNewest    = 0x088 // the writer's: with Latest, the slot of that frame, or of a later one
 
 	// The writer's, for hosts.
 	offWriterState = 0x100
@@ -37,6 +38,7 @@ const (
 	offPolicy      = 0x208
 	offJoin        = 0x210
 	offReaderPolls = 0x218 // 1: it releases by streams, which wake nobody
+	offClaim       = 0x220 // with Latest: 1 + the slot of the frame that it takes or holds; 0 is none
 
 	offReaderBell = 0x280 // futex: 1 while the reader sleeps
 	offWriterBell = 0x300 // futex: 1 while the writer sleeps
@@ -44,9 +46,9 @@ const (
 	offEntries = 0x1000 // one of entrySize for each slot
 )
 
-// An entry is what the writer says of a frame. Frame number n is at (n - 1) mod slots.
+// An entry is what the writer says of a frame. Frame number n is at (n - 1) mod slots; with Latest it is at its slot.
 const (
-	entrySize = 256
+	entrySize = EntrySize
 
 	entryStamp    = 0x00 // 2n: the frame is whole; odd: it is not, or not any more
 	entrySequence = 0x08
@@ -166,8 +168,11 @@ func readShape(w words, d vmm.Descriptor) (shape, error) {
 	return s, nil
 }
 
-// entry is where the entry of frame number n begins.
-func (s shape) entry(n uint64) int { return offEntries + int((n-1)%s.slots)*entrySize }
+// entry is where the entry of frame number n begins, but with Latest.
+func (s shape) entry(n uint64) int { return s.entryAt((n - 1) % s.slots) }
+
+// entryAt is where the entry of that index begins.
+func (s shape) entryAt(i uint64) int { return offEntries + int(i)*entrySize }
 
 // slotOf is the slot of a frame where slots follow each other.
 func (s shape) slotOf(sequence uint64) uint64 { return (sequence - 1) % s.slots }

@@ -49,7 +49,7 @@ func TestPace(t *testing.T) {
 		}
 		s := ok(w.Acquire(wait))(t)
 		pattern(b, n)
-		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))
+		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr(), b))
 		require.NoError(t, w.Publish(s, Meta{}))
 	}
 	took := time.Since(begin)
@@ -102,7 +102,7 @@ func TestKills(t *testing.T) {
 		s := ok(w.Acquire(wait))(t)
 		longest = max(longest, time.Since(at))
 		pattern(b, s.Sequence)
-		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr, b))
+		require.NoError(t, cu.CopyToDevice(ctx, s.Ptr(), b))
 		require.NoError(t, w.Publish(s, Meta{}))
 	}
 	victim.kill()

@@ -19,7 +19,7 @@ type member struct {
 	at    shape
 	lease *share.Lease
 
-	first uint64        // sequence of the frame with number 1, where readers block
+	first uint64        // sequence of the frame with number 1
 	gone  atomic.Bool   // it is given nothing any more
 	why   error         // why; before gone
 	left  chan struct{} // closed with gone
@@ -31,6 +31,9 @@ func (m *member) sequenceOf(number uint64) uint64 {
 	if number == 0 {
 		return 0
 	}
+	if m.policy != DropNewest { // else it is given every frame
+		return m.first + number - 1
+	}
 	return m.load(m.at.entry(number) + entrySequence)
 }
 
@@ -38,6 +41,9 @@ func (m *member) sequenceOf(number uint64) uint64 {
 func (m *member) publish(slot, sequence uint64, meta *Meta) {
 	n := m.give(slot)
 	at := m.at.entry(n)
+	if m.policy == Latest {
+		at = m.at.entryAt(slot)
+	}
 	put := m.words.put
 	if m.policy == DropOldest { // which may be reading what is there
 		put = m.words.store
@@ -52,6 +58,9 @@ func (m *member) publish(slot, sequence uint64, meta *Meta) {
 		put(at+entryUser+i, wordOf(meta.User[i:]))
 	}
 	m.store(at+entryStamp, 2*n)
+	if m.policy == Latest {
+		m.store(offNewest, slot)
+	}
 	m.store(offPublished, n)
 	m.ring(offReaderBell)
 }
@@ -114,12 +123,14 @@ func (w *Writer) admit(m *member) bool {
 	case w.closed:
 		w.drop(m, writerEnded, nil)
 		return true
-	case policy < Block || policy > DropNewest || join != Next && join != Newest:
-		err = fmt.Errorf("%w: a reader asks for policy %d and join %d; want 1 to 3, and 1 or 2", ErrCursor, policy, join)
+	case policy < Block || policy > Latest || join != Next && join != Newest:
+		err = fmt.Errorf("%w: a reader asks for policy %d and join %d; want 1 to 4, and 1 or 2", ErrCursor, policy, join)
 	case w.streams && policy != Block:
 		err = fmt.Errorf("%w: in a channel for streams readers block, and this one asks for %s", ErrPolicy, policy)
 	case len(w.readers) >= w.opts.readers:
 		err = fmt.Errorf("%w: the channel has %s, and admits no more", ErrPolicy, plain.Count(len(w.readers), "reader"))
+	default:
+		err = admits(policy, w.slots, w.count(Latest), w.count(DropNewest))
 	}
 	if err != nil {
 		w.drop(m, writerRefused, err)
@@ -134,6 +145,16 @@ func (w *Writer) admit(m *member) bool {
 	m.ring(offReaderBell)
 	w.moved()
 	return true
+}
+
+// count returns how many readers of that policy there are. It runs with mu held.
+func (w *Writer) count(p Policy) (n int) {
+	for _, m := range w.readers {
+		if m.policy == p {
+			n++
+		}
+	}
+	return n
 }
 
 // giveNewest gives a reader that has just joined the last frame, if that is there.

@@ -8,12 +8,13 @@ import (
 // The model is the protocol of cursors as a machine of small steps: each load or store of a
 // word that both sides have is one, and so are half of a frame's bytes. It decides with the
 // functions that the package decides with (queue.go). walk goes through all interleavings of
-// a writer and two readers with three slots, kills included. TestModelFindsPlantedFaults shows
+// a writer and two readers with three slots or more, kills included. TestModelFindsPlantedFaults shows
 // that it would notice.
 
 const (
 	modelReaders = 2
 	modelSlots   = 3
+	modelMost    = 5 // where two readers take more than three
 )
 
 // A plant is a fault that the walk has to find.
@@ -29,12 +30,16 @@ type plant struct {
 	assumes      bool // a reader takes a number that it was not told yet for one that it was
 	forgets      bool // a reader of a dead writer forgets the frame whose number was not published
 	notWhole     bool // a reader believes what it read without asking whether it was passed by
+	noClaims     bool // the writer takes a slot without a look at the claims
+	looksFirst   bool // the writer looks at a claim, and then marks the frame
+	noLookAgain  bool // the reader claims a frame that it has found whole, and does not look again
 }
 
 // word are the shared words of one reader.
 type modelWords struct {
 	published, released uint8
-	stamp, seq, slot    [modelSlots]uint8
+	newest, claim       uint8
+	stamp, seq, slot    [modelMost]uint8
 }
 
 type modelReader struct {
@@ -45,20 +50,19 @@ type modelReader struct {
 	lost                       bool
 	whole                      uint8
 	wPublished, wReleased      uint8 // what the writer knows
-	inSlot                     [modelSlots]uint8
+	inSlot                     [modelMost]uint8
+	claimed, deniedFor         uint8
 }
-
-// isThere reports whether the entry of a frame is whole.
-func (w *modelWords) isThere(number uint8) bool { return w.stamp[(number-1)%modelSlots] == 2*number }
 
 // A modelState is all there is; it is comparable, so that it can be found again.
 type modelState struct {
 	words   [modelReaders]modelWords
 	readers [modelReaders]modelReader
-	bytes   [modelSlots]uint8 // the sequence that the slot has the bytes of, 0 for a mixture
-	frames  [modelSlots]uint8
+	bytes   [modelMost]uint8 // the sequence that the slot has the bytes of, 0 for a mixture
+	frames  [modelMost]uint8
 
 	pc, at, slot, seq, last uint8
+	before                  uint8 // the slot of frame last
 	room                    bool
 	alive                   bool
 	kills                   uint8
@@ -69,6 +73,8 @@ const (
 	wPick = iota
 	wLook
 	wPickAgain
+	wMark
+	wClaim
 	wRetire
 	wHalf
 	wRest
@@ -76,6 +82,7 @@ const (
 	wOdd
 	wEntry
 	wEven
+	wNewest
 	wNumber
 	wDone
 )
@@ -90,12 +97,16 @@ const (
 	rBytes
 	rWhole
 	rRelease
+	rNewest
+	rClaim
+	rUnclaim
 	rDone
 )
 
 type model struct {
 	plant
 	policies [modelReaders]Policy
+	slots    uint8
 	frames   uint8
 	kills    uint8
 	spares   bool // only the writer is killed
@@ -103,12 +114,29 @@ type model struct {
 
 func (m *model) queue(s *modelState, i int) *queue {
 	r := &s.readers[i]
-	q := newQueue(m.policies[i], modelSlots)
+	q := newQueue(m.policies[i], uint64(m.slots))
 	q.published, q.released = uint64(r.wPublished), uint64(r.wReleased)
-	for slot, n := range r.inSlot {
-		q.inSlot[slot] = uint64(n)
+	q.claimed, q.deniedFor = uint64(r.claimed), uint64(r.deniedFor)
+	for slot := range q.inSlot {
+		q.inSlot[slot] = uint64(r.inSlot[slot])
 	}
 	return &q
+}
+
+// entry is where the entry of a frame of reader i is.
+func (m *model) entry(i int, number, slot uint8) uint8 {
+	if m.policies[i] == Latest {
+		return slot
+	}
+	return (number + m.slots - 1) % m.slots
+}
+
+// isThere reports whether the entry of a frame of reader i is whole.
+func (m *model) isThere(s *modelState, i int, number uint8) bool {
+	if m.policies[i] == Latest {
+		return slices.Index(s.words[i].stamp[:], 2*number) >= 0
+	}
+	return s.words[i].stamp[m.entry(i, number, 0)] == 2*number
 }
 
 // members are the queues of readers that the writer counts with.
@@ -150,7 +178,7 @@ func (m *model) next(s modelState, visit func(modelState)) error {
 		if r.alive && !s.alive && !r.lost { // the end of the writer shows
 			n := s
 			n.readers[i].lost, n.readers[i].whole = true, s.words[i].published
-			if s.words[i].isThere(s.words[i].published+1) && !m.forgets {
+			if m.isThere(&s, i, s.words[i].published+1) && !m.forgets {
 				n.readers[i].whole++
 			}
 			if m.takesAll {
@@ -193,21 +221,27 @@ func (m *model) writer(s *modelState) error {
 					return err
 				}
 				r.wReleased = uint8(q.released)
+				if q.policy == Latest { // which releases nothing that the writer waits for: one step will do
+					if err := q.seeClaim(uint64(s.words[i].claim)); err != nil {
+						return err
+					}
+					r.claimed = uint8(q.claimed)
+				}
 			}
 			s.at++
 			return nil
 		}
 		s.pc, s.at = wPickAgain, 0
 	case wPick, wPickAgain:
-		frames := make([]uint64, modelSlots)
-		for i, f := range s.frames {
-			frames[i] = uint64(f)
+		frames := make([]uint64, m.slots)
+		for i := range frames {
+			frames[i] = uint64(s.frames[i])
 		}
 		queues := m.members(s)
 		if m.noBlock {
 			queues = nil
 		}
-		slot, free := pick(queues, frames, uint64(s.slot))
+		slot, free := pick(queues, frames, uint64(s.before))
 		if !free && s.pc == wPick {
 			s.pc = wLook
 			return nil
@@ -219,18 +253,20 @@ func (m *model) writer(s *modelState) error {
 			s.pc = wLook
 			return nil
 		}
-		s.slot, s.seq, s.frames[slot], s.pc = uint8(slot), s.last+1, 0, wRetire
+		s.slot, s.seq, s.at, s.pc = uint8(slot), s.last+1, 0, wMark
+	case wMark, wClaim:
+		return m.askClaims(s)
 	case wRetire:
 		if i := int(s.at); i < modelReaders {
 			if r := &s.readers[i]; r.member && !m.noRetire {
 				if n := m.queue(s, i).retires(uint64(s.slot)); n != 0 {
-					s.words[i].stamp[(n-1)%modelSlots] = uint8(2*n + 1)
+					s.words[i].stamp[m.entry(i, uint8(n), s.slot)] = uint8(2*n + 1)
 				}
 			}
 			s.at++
 			return nil
 		}
-		s.pc, s.at = wHalf, 0
+		s.before, s.frames[s.slot], s.pc, s.at = s.slot, 0, wHalf, 0
 	case wHalf:
 		s.bytes[s.slot], s.pc = 0, wRest
 	case wRest:
@@ -241,10 +277,45 @@ func (m *model) writer(s *modelState) error {
 				r.wReleased = s.words[i].released
 			}
 		}
-		s.room = m.alwaysRoom || hasRoom(m.members(s), modelSlots, uint64(s.slot))
+		s.room = m.alwaysRoom || hasRoom(m.members(s), uint64(m.slots), uint64(s.slot))
 		s.last, s.frames[s.slot], s.pc, s.at = s.seq, s.seq, wOdd, 0
 	default:
 		m.publish(s)
+	}
+	return nil
+}
+
+// askClaims marks the frame of reader s.at in the slot, or looks whether the reader claims it.
+func (m *model) askClaims(s *modelState) error {
+	i := int(s.at)
+	if i == modelReaders {
+		s.pc, s.at = wRetire, 0
+		return nil
+	}
+	r, w := &s.readers[i], &s.words[i]
+	n := r.inSlot[s.slot]
+	if m.policies[i] != Latest || !r.member || n == 0 {
+		s.pc, s.at = wMark, s.at+1
+		return nil
+	}
+	marks := (s.pc == wMark) != m.looksFirst
+	if marks {
+		w.stamp[s.slot] = 2*n + 1
+	}
+	if !marks && !m.noClaims && w.claim == s.slot+1 {
+		q := m.queue(s, i)
+		if err := q.deny(uint64(s.slot), uint64(s.seq)); err != nil {
+			return err
+		}
+		w.stamp[s.slot] = 2 * n // a step of its own shows no more: a reader that sees the mark takes another frame
+		r.claimed, r.deniedFor = uint8(q.claimed), uint8(q.deniedFor)
+		s.pc, s.at = wPick, 0
+		return nil
+	}
+	if s.pc == wMark {
+		s.pc = wClaim
+	} else {
+		s.pc, s.at = wMark, s.at+1
 	}
 	return nil
 }
@@ -268,7 +339,7 @@ func (m *model) publish(s *modelState) {
 	if s.pc != wOdd {
 		n = r.wPublished
 	}
-	at := (n - 1) % modelSlots
+	at := m.entry(i, n, s.slot)
 	switch s.pc {
 	case wOdd:
 		r.wPublished, r.inSlot[s.slot] = n, n
@@ -281,93 +352,15 @@ func (m *model) publish(s *modelState) {
 	case wEntry:
 		w.seq[at], w.slot[at], s.pc = s.seq, s.slot, wEven
 	case wEven:
-		w.stamp[at], s.pc = 2*n, wNumber
+		if w.stamp[at], s.pc = 2*n, wNumber; m.policies[i] == Latest {
+			s.pc = wNewest
+		}
+	case wNewest:
+		w.newest, s.pc = s.slot, wNumber
 	case wNumber:
 		w.published, s.pc = n, wOdd
 		s.at++
 	}
-}
-
-// reader does one step of Next, of the reading, or of Release. It has not moved if there is
-// nothing to take yet.
-func (m *model) reader(s *modelState, i int) (moved bool, err error) {
-	r, w, policy := &s.readers[i], &s.words[i], m.policies[i]
-	at := (r.n + modelSlots - 1) % modelSlots
-	again := func() (bool, error) {
-		if policy != DropOldest {
-			return false, fmt.Errorf("reader %d, %s: frame number %d is not whole", i, policy, r.n)
-		}
-		if r.pc = rPeek; !m.noSkip {
-			r.next = uint8(behind(uint64(r.n), uint64(r.seen)))
-		}
-		return true, nil
-	}
-	there := !r.lost && w.isThere(r.next)
-	switch r.pc {
-	case rPeek:
-		if r.pc = rLook; there {
-			r.seen, r.n, r.pc = max(r.seen, r.next-1), r.next, rStamp
-		}
-	case rLook:
-		published := w.published
-		if r.lost {
-			published = r.whole
-		}
-		told, before := published, r.seen
-		if told == r.seen {
-			published = max(told, r.next-1)
-		}
-		if !m.takesAll {
-			if err := checkPublished(policy, uint64(published), uint64(r.seen), uint64(r.released), modelSlots); err != nil {
-				return false, err
-			}
-		}
-		if r.seen = told; m.assumes {
-			r.seen = published
-		}
-		r.n = uint8(choose(policy, uint64(r.next), uint64(published), modelSlots))
-		switch {
-		case r.n != 0:
-			r.pc = rStamp
-		case r.lost && r.next-1 > r.whole:
-			return false, fmt.Errorf("reader %d has taken frame number %d of a dead writer, and says that the last whole one is %d", i, r.next-1, r.whole)
-		case r.lost || s.pc == wDone:
-			r.pc = rDone
-		case there: // it looks at both, again and again
-			r.pc = rPeek
-		default:
-			return r.seen != before, nil // its wait may be over, and it looks again
-		}
-	case rStamp:
-		if w.stamp[at] != 2*r.n {
-			return again()
-		}
-		r.pc = rEntry
-	case rEntry:
-		r.e, r.slot, r.pc = w.seq[at], w.slot[at], rAgain
-	case rAgain:
-		if w.stamp[at] != 2*r.n && !m.noSecondLook {
-			return again()
-		}
-		r.pc = rBytes
-		switch {
-		case r.e <= r.last:
-			return false, fmt.Errorf("reader %d, %s: frame %d behind %d", i, policy, r.e, r.last)
-		case policy == Block && r.e != r.last+1:
-			return false, fmt.Errorf("reader %d blocks and misses what is between %d and %d", i, r.last, r.e)
-		}
-		r.last, r.next = r.e, r.n+1
-	case rBytes:
-		r.value, r.pc = s.bytes[r.slot], rWhole
-	case rWhole:
-		if r.value != r.e && (policy != DropOldest || m.notWhole || w.stamp[at] == 2*r.n) {
-			return false, fmt.Errorf("reader %d, %s: frame %d has the bytes of %d", i, policy, r.e, r.value)
-		}
-		r.pc = rRelease
-	case rRelease:
-		w.released, r.released, r.pc = r.n, r.n, rPeek
-	}
-	return true, nil
 }
 
 // isEnd reports whether nobody has anything left to do.
@@ -382,6 +375,9 @@ func (s *modelState) isEnd() bool {
 
 // walk visits every state of a writer and its readers.
 func (m *model) walk() (count int, err error) {
+	if m.slots == 0 {
+		m.slots = modelSlots
+	}
 	first := modelState{alive: true}
 	for i := range first.readers {
 		first.readers[i] = modelReader{alive: true, member: true, next: 1}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -16,15 +15,19 @@ import (
 type Frame struct {
 	Sequence uint64       // from 1; frames between two that were taken are lost to this reader
 	Index    int          // of the slot
-	Ptr      cu.DevicePtr // where it begins
 	Size     uint64       // bytes
-	Time     int64        // nanoseconds of CLOCK_MONOTONIC at which it was published, or 0
-	Meta     cu.DevicePtr // what the writer says of it, for kernels: an entry, as docs/wire.md has it
+	Time     int64        // nanoseconds of CLOCK_MONOTONIC at which it was published ([Now]), or 0
+	Meta     cu.DevicePtr // what the writer says of it, for kernels: EntrySize bytes, for [DecodeEntry]
 
+	ptr    cu.DevicePtr
 	number uint64
 	length uint64
 	user   [MaxUser]byte
 }
+
+// Ptr returns the device address of the frame's first byte; 0 for the zero Frame. So a Frame is an argument of
+// launches and copies.
+func (f Frame) Ptr() cu.DevicePtr { return f.ptr }
 
 // User returns the application's own bytes that go with the frame. They are a copy in f, and stay good
 // when the frame is released.
@@ -35,15 +38,16 @@ type entry struct {
 	stamp, sequence, slot, time, bytes, length uint64
 }
 
-func (r *Reader) entryAt(at int) entry {
+func (r *Reader) readEntry(at int) entry {
 	return entry{r.load(at + entryStamp), r.load(at + entrySequence), r.load(at + entrySlot), r.load(at + entryTime), r.load(at + entryBytes), r.load(at + entryLength)}
 }
 
 // Next waits for the next frame, until ctx or the channel ends, and takes it. The frame's bytes can
 // be read at once. A reader may hold several frames, and releases them in the order in which it
-// took them. The frame's Sequence and [Reader.Stats] show how many were lost before it.
+// took them. The frame's Sequence and [Reader.Stats] show how many were lost before it. A reader of [Latest] gets the
+// newest frame, and holds one at most.
 //
-// Errors: [ErrEnded], a [*WriterLostError] or [ErrDropped] when there are no more; [ErrCursor] if the
+// Errors: [ErrOrder] if as many frames are held as may be; [ErrEnded], a [*WriterLostError] or [ErrDropped] when there are no more; [ErrCursor] if the
 // writer wrote nonsense; [ErrClosed]; what ended ctx.
 func (r *Reader) Next(ctx context.Context) (f Frame, err error) {
 	if err := cmp.Or(plain.ContextErr(ctx), r.isOpen()); err != nil { // a slow reader always finds a frame, and would never look
@@ -67,7 +71,10 @@ func (r *Reader) Next(ctx context.Context) (f Frame, err error) {
 			waited += r.waited
 			continue
 		}
-		ok, err := r.take(&f, number)
+		ok, err := r.takeAny(&f, number)
+		if err == nil && !ok {
+			err = plain.ContextErr(ctx) // a writer that lies could go on like this
+		}
 		if err != nil {
 			return Frame{}, err
 		}
@@ -75,8 +82,22 @@ func (r *Reader) Next(ctx context.Context) (f Frame, err error) {
 			r.noteStall(waited)
 			return f, nil
 		}
+	}
+}
+
+// takeAny takes the frame of that number, or as the policy has it. It is not ok if there is none any more: the next look
+// finds another.
+func (r *Reader) takeAny(f *Frame, number uint64) (ok bool, err error) {
+	if r.policy == Latest {
+		return r.claim(f)
+	}
+	if r.opts.policy == Latest {
+		r.skipTo(number)
+	}
+	if ok, err = r.take(f, number); !ok && err == nil {
 		r.next = behind(number, r.seen)
 	}
+	return ok, err
 }
 
 // noteStall keeps the longest wait.
@@ -103,7 +124,7 @@ func (r *Reader) look() (number uint64, err error) {
 		return 0, err
 	}
 	lost := r.writer.lost.Load()
-	if !lost && !r.streams && !r.passedBy && r.isThere(r.next) {
+	if !lost && !r.streams && !r.passedBy && r.policy != Latest && r.isThere(r.next) {
 		r.seen = max(r.seen, r.next-1) // the stamp of frame next proves that those before it were published
 		return r.next, nil
 	}
@@ -116,7 +137,7 @@ func (r *Reader) look() (number uint64, err error) {
 	if lost && !r.streams {
 		seen = 0 // this side may have seen frames that the writer gave after its connection was lost
 	}
-	if err := checkPublished(r.opts.policy, published, seen, r.released, r.slots); err != nil {
+	if err := checkPublished(r.policy, published, seen, r.released, r.slots); err != nil {
 		return 0, cmp.Or(r.dropped(), err)
 	}
 	r.seen = told
@@ -146,6 +167,10 @@ func (r *Reader) told(lost bool) uint64 {
 // isThere reports whether the entry of a frame is whole: a moment before the writer says that it has
 // published it, and in the line of the cache that the reader needs next.
 func (r *Reader) isThere(number uint64) bool {
+	if r.policy == Latest {
+		_, ok := r.find(number)
+		return ok
+	}
 	return r.load(r.shape.entry(number)+entryStamp) == 2*number
 }
 
@@ -161,7 +186,7 @@ func (r *Reader) dropped() error {
 // countLast counts as lost what the writer published behind the last frame that it gave to this
 // reader, which only drops the newest.
 func (r *Reader) countLast() {
-	if r.opts.policy == DropNewest && r.writer.final > r.last {
+	if r.policy == DropNewest && r.writer.final > r.last {
 		r.stats.lost.Add(r.writer.final - r.last)
 		r.last = r.writer.final
 	}
@@ -170,7 +195,7 @@ func (r *Reader) countLast() {
 // awaitFrame waits until there may be one.
 func (r *Reader) awaitFrame(ctx context.Context) error {
 	_, err := waiting{words: r.words, bell: offReaderBell, polls: offWriterPolls, was: &r.waited}.await(ctx, func() (bool, error) {
-		return r.isThere(r.next) || r.load(offPublished) >= r.next && !r.freeing.Load() || r.writer.lost.Load(), r.isOpen()
+		return r.policy != Latest && r.isThere(r.next) || r.load(offPublished) >= r.next && !r.freeing.Load() || r.writer.lost.Load(), r.isOpen()
 	})
 	return err
 }
@@ -179,7 +204,7 @@ func (r *Reader) awaitFrame(ctx context.Context) error {
 // more, which can only be where nobody waits for this reader.
 func (r *Reader) take(f *Frame, number uint64) (ok bool, err error) {
 	at := r.shape.entry(number)
-	e := r.entryAt(at)
+	e := r.readEntry(at)
 	if e.stamp != 2*number {
 		return r.untold(f, number)
 	}
@@ -205,7 +230,7 @@ func (r *Reader) untold(f *Frame, number uint64) (ok bool, err error) {
 	case r.streams:
 		*f = r.predicted(number)
 		return true, r.keep(f, number)
-	case r.opts.policy == DropOldest:
+	case r.policy == DropOldest:
 		return false, nil
 	}
 	return false, fmt.Errorf("%w: the writer published frame number %d, which is not whole", ErrCursor, number)
@@ -220,97 +245,16 @@ func (r *Reader) predicted(number uint64) Frame {
 // keep notes that the frame was taken.
 func (r *Reader) keep(f *Frame, number uint64) error {
 	for i := range r.held.n {
-		if h := r.held.at(i); r.opts.policy != DropOldest && h.slot == uint64(f.Index) {
+		if h := r.held.at(i); r.policy != DropOldest && h.slot == uint64(f.Index) {
 			return fmt.Errorf("%w: the writer published frame %d in slot %d, where this reader holds frame number %d", ErrCursor, f.Sequence, f.Index, h.number)
 		}
 	}
 	f.number = number
-	f.Ptr = r.att.Ptr().Add(uint64(f.Index) * r.stride)
-	f.Meta = r.device(r.shape.entry(number))
+	f.ptr = r.att.Ptr().Add(uint64(f.Index) * r.stride)
+	f.Meta = r.device(r.entryOf(number, uint64(f.Index)))
 	r.held.add(heldFrame{number, uint64(f.Index)})
 	r.stats.received.Add(1)
 	r.stats.lost.Add(f.Sequence - r.last - 1)
 	r.last, r.next = f.Sequence, number+1
 	return nil
-}
-
-// Release gives the frame back, which must not be used any more: synchronise the streams that read
-// it first, or use [Reader.ReleaseOn]. [ErrPassed] and [ErrDropped] say that the writer may have
-// taken the slot while this side held the frame, so what was read may be of two frames. The frame
-// is released nevertheless. After ErrPassed, Next takes the newest frame.
-//
-// Errors: [ErrPassed]; [ErrDropped]; [ErrOrder] if an older frame is held, or if the frame was
-// released before, has not come yet, or is to be released by a stream; [ErrClosed].
-func (r *Reader) Release(f Frame) error {
-	if r.isZero() {
-		return errClosed
-	}
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	if err := r.releases(&f); err != nil {
-		return err
-	}
-	if r.byStream && r.load(offReleased) < r.released {
-		return fmt.Errorf("%w: a stream still has frames to release; release frame %d with ReleaseOn, too", ErrOrder, f.Sequence)
-	}
-	if r.streams && f.number > r.load(offPublished) {
-		return fmt.Errorf("%w: frame %d has not come yet; synchronise the stream of NextOn first", ErrOrder, f.Sequence)
-	}
-	err := r.isWhole(&f)
-	r.passedBy = r.passedBy || errors.Is(err, ErrPassed)
-	r.gaveBack(&f)
-	r.store(offReleased, f.number)
-	r.ring(offWriterBell)
-	if err != nil {
-		r.stats.passed.Add(1)
-	}
-	return err
-}
-
-// isWhole says why the frame is not whole any more, if so.
-func (r *Reader) isWhole(f *Frame) error {
-	if r.opts.policy == DropOldest && r.load(r.shape.entry(f.number)+entryStamp) != 2*f.number {
-		return fmt.Errorf("%w: frame %d", ErrPassed, f.Sequence)
-	}
-	return r.dropped()
-}
-
-// releases says why the frame cannot be released, if so.
-func (r *Reader) releases(f *Frame) error {
-	if err := r.isOpen(); err != nil {
-		return err
-	}
-	if r.held.n == 0 || r.held.at(0).number != f.number {
-		return fmt.Errorf("%w: frame %d is not the oldest of the %d that are held; release that first", ErrOrder, f.Sequence, r.held.n)
-	}
-	return nil
-}
-
-// mayHold returns why no more frames can be taken, or nil.
-func (r *Reader) mayHold() error {
-	if r.held.n < r.slots {
-		return nil
-	}
-	return fmt.Errorf("%w: %d frames are held, as many as there are slots; release one first", ErrOrder, r.held.n)
-}
-
-// gaveBack notes it.
-func (r *Reader) gaveBack(f *Frame) {
-	r.released = f.number
-	r.held.dropOldest()
-}
-
-// Whole reports whether a frame that is held is still whole: nil if it is. [ErrPassed] says that the
-// writer has taken its slot, which happens only to readers that drop the oldest; [ErrDropped] says
-// that it may have.
-func (r *Reader) Whole(f Frame) error {
-	if r.isZero() {
-		return errClosed
-	}
-	r.turn.Lock()
-	defer r.turn.Unlock()
-	if err := r.isOpen(); err != nil {
-		return err
-	}
-	return r.isWhole(&f)
 }

@@ -22,8 +22,9 @@ type writerOptions struct {
 }
 
 // WithStreams makes a channel for streams: [Writer.AcquireOn], [Writer.PublishOn],
-// [Reader.NextOn] and [Reader.ReleaseOn] work, and readers of other policies than [Block]
-// are refused ([ErrPolicy]). The calls of the host work, too.
+// [Reader.NextOn] and [Reader.ReleaseOn] work. The calls of the host work, too. Readers block
+// there, those of [Latest] as well, which give back what they skip. [DropOldest] and [DropNewest] are
+// refused ([ErrPolicy]): the writer's stream is given frames and slots before anybody knows how slow a reader will be.
 func WithStreams() WriterOption { return func(o *writerOptions) { o.streams = true } }
 
 // WithStallLimit bounds how long a reader that blocks may keep the writer waiting for a slot. Then
@@ -101,8 +102,8 @@ func newReaderOptions(opts []ReaderOption) (*readerOptions, error) {
 			f(o)
 		}
 	}
-	if o.policy < Block || o.policy > DropNewest {
-		return nil, fmt.Errorf("channel: %v is no policy; want Block, DropOldest or DropNewest", o.policy)
+	if o.policy < Block || o.policy > Latest {
+		return nil, fmt.Errorf("channel: %v is no policy; want Block, DropOldest, DropNewest or Latest", o.policy)
 	}
 	if o.join != Next && o.join != Newest {
 		return nil, fmt.Errorf("channel: WithJoin(%d): want Next or Newest", o.join)

@@ -23,10 +23,18 @@ const (
 	// slots, or while it alone holds its share: that half divided by the number of such readers,
 	// and one at least.
 	DropNewest Policy = 3
+	// Latest never makes the writer wait, and Next gives the newest frame. The reader holds one frame at a
+	// time, which nobody overwrites until Release. At most slots - 2 such readers are admitted, and fewer by half of
+	// the slots where readers drop the newest. In a channel for streams ([WithStreams]) the reader
+	// blocks, and Next gives back what it skips.
+	Latest Policy = 4
 )
 
-// String returns the name that the command line takes: "block", "drop-oldest" or
-// "drop-newest".
+// policies are all of them, by number.
+var policies = []Policy{Block, DropOldest, DropNewest, Latest}
+
+// String returns the name that the command line takes: "block", "drop-oldest",
+// "drop-newest" or "latest".
 func (p Policy) String() string {
 	switch p {
 	case Block:
@@ -35,18 +43,20 @@ func (p Policy) String() string {
 		return "drop-oldest"
 	case DropNewest:
 		return "drop-newest"
+	case Latest:
+		return "latest"
 	}
 	return fmt.Sprintf("Policy(%d)", int(p))
 }
 
 // ParsePolicy returns the policy of that name.
 func ParsePolicy(name string) (Policy, error) {
-	for _, p := range []Policy{Block, DropOldest, DropNewest} {
+	for _, p := range policies {
 		if p.String() == name {
 			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("channel: policy %q; want block, drop-oldest or drop-newest", name)
+	return 0, fmt.Errorf("channel: policy %q; want block, drop-oldest, drop-newest or latest", name)
 }
 
 // A Join is the frame that a reader begins with.

@@ -25,15 +25,16 @@ func (m *Meta) check(slotSize uint64) error {
 // complete makes it what readers are told: with a time and a size.
 func (m *Meta) complete(slotSize uint64) {
 	if m.Time == 0 {
-		m.Time = now()
+		m.Time = Now()
 	}
 	if m.Size == 0 {
 		m.Size = slotSize
 	}
 }
 
-// now is the time of a frame: CLOCK_MONOTONIC, without a system call each time.
-func now() int64 { return started.monotonic + int64(time.Since(started.at)) }
+// Now returns the time in nanoseconds of CLOCK_MONOTONIC, the clock of [Frame].Time: their difference is the
+// frame's age, in any process of the machine. It makes no system call.
+func Now() int64 { return started.monotonic + int64(time.Since(started.at)) }
 
 // started is one instant on both clocks.
 var started = func() (s struct {

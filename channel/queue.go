@@ -1,6 +1,10 @@
 package channel
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/gpufd/gpufd/internal/plain"
+)
 
 // This file decides; it reads and writes no memory of others. The model in model_test.go
 // walks through all interleavings of what is decided here.
@@ -12,6 +16,8 @@ type queue struct {
 	published uint64   // number of the last frame that it was given
 	released  uint64   // number of the last frame that it has given back, as far as was looked
 	inSlot    []uint64 // number of the last frame it was given in each slot, or 0
+	claimed   uint64   // with Latest: 1 + the slot that it claimed when that was looked at last, or 0
+	deniedFor uint64   // with Latest: the sequence for which its claim kept the writer from a slot last
 }
 
 func newQueue(p Policy, slots uint64) queue { return queue{policy: p, inSlot: make([]uint64, slots)} }
@@ -27,7 +33,32 @@ func (q *queue) see(released uint64) error {
 
 // holds reports whether the writer has to leave the slot to the reader.
 func (q *queue) holds(slot uint64) bool {
-	return q.policy != DropOldest && q.inSlot[slot] > q.released
+	switch q.policy {
+	case DropOldest:
+		return false
+	case Latest: // the newest frame, so that there is one
+		return q.published > 0 && q.inSlot[slot] == q.published || q.claimed == slot+1
+	}
+	return q.inSlot[slot] > q.released
+}
+
+// seeClaim notes which slot a reader of Latest claims, or says why that cannot be.
+func (q *queue) seeClaim(claim uint64) error {
+	if slots := uint64(len(q.inSlot)); claim > slots || claim > 0 && q.inSlot[claim-1] == 0 {
+		return fmt.Errorf("%w: the reader's claim is %d; want 0, or 1 more than one of the %d slots, in which it was given a frame", ErrCursor, claim, slots)
+	}
+	q.claimed = claim
+	return nil
+}
+
+// deny notes that the reader claims the slot which the writer has chosen for the frame of that sequence, or says
+// why that cannot be: a reader that claims another slot next takes the newest frame's, which the writer does not choose.
+func (q *queue) deny(slot, sequence uint64) error {
+	if q.deniedFor == sequence {
+		return fmt.Errorf("%w: the reader claims slot %d, after another, while the writer chooses one for frame %d", ErrCursor, slot, sequence)
+	}
+	q.claimed, q.deniedFor = slot+1, sequence
+	return nil
 }
 
 // give notes that the reader gets the frame in the slot, and returns its number.
@@ -58,7 +89,7 @@ func pick(queues []*queue, frames []uint64, last uint64) (slot uint64, free bool
 		for _, q := range queues {
 			if q.holds(s) {
 				blocked = blocked || q.policy == Block
-				kept = kept || q.policy == DropNewest
+				kept = kept || q.policy != Block
 			}
 		}
 		if !blocked && !kept {
@@ -96,13 +127,37 @@ func shareOf(slots uint64, readers int) uint64 { return max(1, slots/2/uint64(re
 // mayKeep reports whether a reader that drops the newest has fewer frames than its share.
 func (q *queue) mayKeep(share uint64) bool { return q.published-q.released < share }
 
+// mostLatest returns how many readers of Latest a channel admits. Each may keep a slot from the writer, which needs one
+// to write to and one for the newest frame; readers that drop the newest, if there are any, keep half of the slots.
+func mostLatest(slots uint64, dropNewest bool) int {
+	if dropNewest {
+		return max(0, int(slots)-2-int(slots/2))
+	}
+	return int(slots) - 2
+}
+
+// admits returns why a reader of that policy is not admitted beside so many of Latest and of DropNewest, or nil.
+func admits(p Policy, slots uint64, latest, dropNewest int) error {
+	switch {
+	case p == Latest && latest >= mostLatest(slots, dropNewest > 0):
+		beside := ""
+		if dropNewest > 0 {
+			beside = fmt.Sprintf(" beside drop-newest, which keeps %d slots", slots/2)
+		}
+		return fmt.Errorf("%w: a channel of %d slots admits %s of policy latest%s, and has %d: each may hold a slot, the writer needs one to write to, and one has the newest frame; more need a channel of more slots", ErrPolicy, slots, plain.Count(mostLatest(slots, dropNewest > 0), "reader"), beside, latest)
+	case p == DropNewest && latest > mostLatest(slots, true):
+		return fmt.Errorf("%w: readers of drop-newest keep up to %d of %d slots, which leaves room for %s of policy latest, and there are %d; both need a channel of more slots", ErrPolicy, slots/2, slots, plain.Count(mostLatest(slots, true), "reader"), latest)
+	}
+	return nil
+}
+
 // choose is the number of the frame that a reader takes next, or 0 if there is none. A
-// reader that was passed by goes on with the newest.
+// reader that was passed by goes on with the newest, and one of Latest always does.
 func choose(p Policy, next, published, slots uint64) uint64 {
 	switch {
 	case published < next:
 		return 0
-	case p == DropOldest && published-next >= slots:
+	case p == Latest || p == DropOldest && published-next >= slots:
 		return published
 	}
 	return next
@@ -115,7 +170,8 @@ func behind(number, published uint64) uint64 { return max(number+1, published) }
 // checkPublished returns an error if the writer cannot have given that many frames: fewer than this reader has seen, or
 // more than fit beside those that it has not released. A stream may release frames that are not given yet.
 func checkPublished(p Policy, published, seen, released, slots uint64) error {
-	if published < seen || p != DropOldest && published > released+slots || published >= given {
+	bounded := p != DropOldest && p != Latest
+	if published < seen || bounded && published > released+slots || published >= given {
 		return fmt.Errorf("%w: the writer says that it has given %d frames; it had given %d before, of which %d are released, and has %d slots", ErrCursor, published, seen, released, slots)
 	}
 	return nil

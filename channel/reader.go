@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/fence"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -26,7 +27,8 @@ type Reader struct {
 	owns  bool // the attachment
 	track *tracker
 
-	first uint64 // sequence of the frame with number 1
+	policy Policy // by which frames are ordered with the writer; opts has the one that was asked for
+	first  uint64 // sequence of the frame with number 1
 
 	turn sync.Mutex // held by Next, Release and their sisters
 
@@ -40,6 +42,8 @@ type Reader struct {
 	byStream bool          // ReleaseOn was used
 	passedBy bool          // the frame that was released last was not whole any more: the newest is next
 	batch    [1]cu.MemOp
+
+	awaited atomic.Uint64 // number of the last frame that a stream was told to wait for
 
 	stats counters
 
@@ -96,6 +100,9 @@ func (r *Reader) toldOf(state uint64) error {
 	case writerDropped:
 		return fmt.Errorf("%w: this reader took too long, or its connection has ended; the last frame was %d", ErrDropped, last)
 	case writerRefused:
+		if err := r.att.Err(); err != nil { // the writer has said why
+			return fmt.Errorf("%w: a reader of policy %s: %w", ErrDropped, r.opts.policy, plain.ErrorOf(err.Error(), ErrPolicy))
+		}
 		return fmt.Errorf("%w: it does not admit policy %s, has no room for another reader, or found nonsense in the cursor: %w", ErrDropped, r.opts.policy, ErrPolicy)
 	case writerOpen:
 		return &WriterLostError{Last: r.lastWhole(), Err: r.att.Err()}
@@ -106,7 +113,7 @@ func (r *Reader) toldOf(state uint64) error {
 // lastWhole is the sequence of the last frame that is known to be whole. A reader that drops the
 // newest may have missed some before it.
 func (r *Reader) lastWhole() uint64 {
-	if r.opts.policy == DropNewest && r.writer.whole > 0 {
+	if r.policy == DropNewest && r.writer.whole > 0 {
 		return r.load(r.shape.entry(r.writer.whole) + entrySequence)
 	}
 	return max(r.first, 1) + r.writer.whole - 1
@@ -139,7 +146,7 @@ func (r *Reader) watch() {
 		r.writer.whole++
 	}
 	r.writer.why, r.writer.final = r.toldOf(state), r.load(offLast)
-	if err := cmp.Or(r.dropped(), checkPublished(r.opts.policy, r.writer.whole, 0, r.load(offReleased), r.slots)); err != nil {
+	if err := cmp.Or(r.dropped(), checkPublished(r.policy, r.writer.whole, 0, r.load(offReleased), r.slots)); err != nil {
 		r.writer.whole, r.writer.why = 0, err // a writer that drops this side frees its stream, which goes on publishing
 	}
 	r.writer.lost.Store(true)
@@ -192,20 +199,17 @@ func (r *Reader) Stats() Stats {
 
 // Close leaves the channel. Once Close was called, all other methods return [ErrClosed].
 //
-// Close waits up to a second for a stream that still has to take or release frames; to wait longer,
-// synchronise the stream first. Then it frees a stream that waits for a frame, and waits a second
-// more. If the stream has other work to do, Close returns [ErrInUse] and keeps the memory; call it
-// again when the stream has gone on.
+// Close frees a stream that waits for a frame which is not published, at once. For one whose frames are there, and
+// that still has to take or release them, it waits up to a second; then it frees that, too, and waits a second
+// more. To wait longer, synchronise the stream first. If the stream has other work to do, Close returns [ErrInUse]
+// and keeps the memory; call it again when the stream has gone on.
 func (r *Reader) Close() error {
 	if r.isZero() {
 		return nil
 	}
 	r.shut()
-	if !lockWithin(&r.turn, closeLimit) { // NextOn is in the driver, until its stream goes on
-		r.letGo()
-		if !lockWithin(&r.turn, closeLimit) {
-			return r.track.inUse()
-		}
+	if !r.takeTurn() {
+		return r.track.inUse()
 	}
 	defer r.turn.Unlock()
 	if r.leaving.over {
@@ -219,6 +223,18 @@ func (r *Reader) Close() error {
 	r.leaving.mu.Unlock()
 	r.behind.Wait()
 	return r.discard()
+}
+
+// takeTurn locks turn for Close. If NextOn is in the driver, until its stream goes on, takeTurn frees that.
+func (r *Reader) takeTurn() bool {
+	if lockWithin(&r.turn, closeLimit/10) {
+		return true
+	}
+	if !r.letGoIfVain() && lockWithin(&r.turn, closeLimit) {
+		return true
+	}
+	r.letGo()
+	return lockWithin(&r.turn, closeLimit)
 }
 
 // shut makes all other methods return [ErrClosed].
@@ -238,16 +254,36 @@ func (r *Reader) leave() {
 
 // settle waits until no stream has to do with the cursor.
 func (r *Reader) settle() error {
-	if r.track.await(closeLimit) == nil {
-		return nil
+	limit := 2 * closeLimit // for its work with frames that are there
+	if !r.letGoIfVain() {
+		limit = closeLimit
+		if r.track.await(limit) == nil {
+			return nil
+		}
 	}
 	r.letGo()
-	select {
-	case <-r.leaving.freed:
-		return nil
-	case <-time.After(closeLimit):
-		return r.track.await(0)
+	for late := time.After(limit); ; r.letGoAgain() {
+		select {
+		case <-r.leaving.freed:
+		case <-late:
+			return r.track.await(0)
+		}
+		if r.track.await(0) == nil { // else NextOn has queued one more since
+			return nil
+		}
 	}
+}
+
+// letGoIfVain begins to free the streams if one waits, or will wait, for a frame that is not published, and reports
+// whether the streams are being freed.
+func (r *Reader) letGoIfVain() bool {
+	l := &r.leaving
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over && l.freed == nil && r.load(offPublished) < r.awaited.Load() {
+		r.beginFreeing()
+	}
+	return l.freed != nil
 }
 
 // letGo begins to free the streams for Close.
@@ -255,9 +291,22 @@ func (r *Reader) letGo() {
 	l := &r.leaving
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over || l.freed != nil {
-		return
+	if !l.over && l.freed == nil {
+		r.beginFreeing()
 	}
+}
+
+// letGoAgain is letGo for what was queued after that began.
+func (r *Reader) letGoAgain() {
+	l := &r.leaving
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.beginFreeing()
+}
+
+// beginFreeing runs with leaving.mu held.
+func (r *Reader) beginFreeing() {
+	l := &r.leaving
 	r.behind.Add(1)
 	l.freed = begin(func() {
 		defer r.behind.Done()

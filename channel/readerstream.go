@@ -9,7 +9,8 @@ import (
 
 // NextOn queues on s a wait for the next frame, and returns at once with where the frame will be.
 // The host may queue any number of frames ahead. The frame's size, time and user bytes
-// are not known yet: kernels find them at Meta, if the writer sets them.
+// are not known yet: kernels find them at Meta, if the writer sets them. A reader of [Latest] gets the frame that
+// is the newest when NextOn is called, or the next one.
 //
 // When the writer dies or ends, s goes on without the frame. Once s has done its work,
 // [Reader.Check] says whether the frame was there. Frames that were whole by then can still be taken.
@@ -39,8 +40,13 @@ func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 	if err := r.mayHold(); err != nil {
 		return Frame{}, err
 	}
+	if r.opts.policy == Latest {
+		r.skipTo(max(r.next, r.seen))
+	}
 	if !r.writer.lost.Load() { // else it is whole, and nobody would free a stream that waits any more
+		before := r.awaited.Swap(r.next)
 		if err := r.step(s, cu.WaitOp64(r.device(offPublished), r.next, cu.WaitGEQ)); err != nil {
+			r.awaited.Store(before)
 			return Frame{}, err
 		}
 	}
@@ -69,7 +75,7 @@ func (r *Reader) over() error {
 // on whatever it says. It runs with turn held.
 func (r *Reader) checkTold() error {
 	told := r.told(r.writer.lost.Load())
-	if err := checkPublished(r.opts.policy, told, r.seen, r.released, r.slots); err != nil {
+	if err := checkPublished(r.policy, told, r.seen, r.released, r.slots); err != nil {
 		return cmp.Or(r.dropped(), r.isOpen(), err) // a writer that drops this side frees its stream, which goes on publishing
 	}
 	r.seen = told

@@ -23,7 +23,7 @@ func TestTwoDevices(t *testing.T) {
 		put(t, actx, w)
 		f := ok(r.NextOn(s))(t)
 		got := make([]byte, 4096)
-		require.NoError(t, cu.CopyToHostAsync(s, got, f.Ptr))
+		require.NoError(t, cu.CopyToHostAsync(s, got, f.Ptr()))
 		require.NoError(t, r.ReleaseOn(s, f))
 		require.NoError(t, s.Synchronize(soon(t)))
 		require.NoError(t, checkPattern(got, n))

@@ -79,7 +79,7 @@ func writeAtRandom(wait context.Context, ctx *cu.Context, w *Writer, s *cu.Strea
 		}
 		if byStream {
 			slot, err := w.AcquireOn(s)
-			if err := errors.Join(err, cu.FillAsync(s, slot.Ptr, uint8(n), 64)); err != nil {
+			if err := errors.Join(err, cu.FillAsync(s, slot.Ptr(), uint8(n), 64)); err != nil {
 				return err
 			}
 			if err := w.PublishOn(s, slot, m); err != nil {
@@ -91,7 +91,7 @@ func writeAtRandom(wait context.Context, ctx *cu.Context, w *Writer, s *cu.Strea
 		if err != nil {
 			return err
 		}
-		if err := cu.CopyToDevice(ctx, slot.Ptr, filled(n)); err != nil {
+		if err := cu.CopyToDevice(ctx, slot.Ptr(), filled(n)); err != nil {
 			return err
 		}
 		if err := w.Publish(slot, m); err != nil {
@@ -145,7 +145,7 @@ func (q *randomReader) run(wait context.Context, frames uint64) error {
 		}
 		b := q.room[len(q.queued)*64:][:64]
 		q.queued = append(q.queued, queuedFrame{f, b})
-		if err := cu.CopyToHostAsync(q.s, b, f.Ptr); err != nil {
+		if err := cu.CopyToHostAsync(q.s, b, f.Ptr()); err != nil {
 			return err
 		}
 		if q.rng.IntN(2) == 0 { // the host releases

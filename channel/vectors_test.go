@@ -58,6 +58,31 @@ func cursorVectors(t *testing.T) (all []cursorVector) {
 	m.store(offLast, 6)
 	m.store(offWriterState, writerEnded)
 	add("ended", "The writer has ended in order, with sequence 6.")
+	return append(all, latestVectors(t)...)
+}
+
+// latestVectors are those of a reader of the newest frame.
+func latestVectors(t *testing.T) (all []cursorVector) {
+	s := ok(newShape(3, 1000, false))(t)
+	s.generation = 7
+	m := &member{cursor: &cursor{words: words{make([]byte, s.cursorSize())}}, at: s, queue: newQueue(Latest, s.slots)}
+	add := func(name, comment string) { all = append(all, vectorOf(name, comment, m.b)) }
+	s.write(m.words)
+	m.store(offPolicy, uint64(Latest))
+	m.store(offJoin, uint64(Newest))
+	m.store(offReaderState, readerJoined)
+	m.publish(1, 5, &Meta{Time: 1_000_000, Size: 1000})
+	m.store(offStart, 5)
+	m.publish(2, 6, &Meta{Time: 2_000_000, Size: 10, User: []byte("nine more")})
+	add("latest", "A reader of latest, which began with the newest frame: sequences 5 and 6 are numbers 1 and 2, in slots 1 and 2, and have the entries of those.")
+	m.store(offClaim, 3)
+	m.publish(0, 7, &Meta{Time: 3_000_000, Size: 1000})
+	m.store(s.entryAt(1)+entryStamp, 3)
+	add("claimed", "The reader claims slot 2 and holds number 2. The newest frame is number 3, in slot 0, and the writer has taken slot 1, whose stamp is odd.")
+	m.publish(1, 8, &Meta{Time: 4_000_000, Size: 1000})
+	m.store(offNewest, 0)
+	m.store(offPublished, 3)
+	add("latest of a dead writer", "The writer has died before it stored newest and published for number 4: that is whole, in slot 1.")
 	return all
 }
 

@@ -34,8 +34,9 @@ type Writer struct {
 	slot     uint64
 	sequence uint64 // of the frame that was acquired last
 	batch    []cu.MemOp
-	pinned   []*member // whose cursors a stream is being given
-	blockers []*queue  // room for pick
+	pinned   []*member // whose cursors a stream is being given, or Acquire looks at
+	kept     []keptWord
+	blockers []*queue // room for pick
 
 	giving   sync.Mutex // held while a frame is given to all, and while a reader is admitted
 	mu       sync.Mutex
@@ -88,7 +89,7 @@ func NewWriter(ctx context.Context, c *cu.Context, srv *share.Server, name strin
 		return nil, errors.New("channel: a writer needs a context and a server (nil)")
 	}
 	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), done: make(chan struct{}), served: make(chan struct{}),
-		batch: make([]cu.MemOp, 0, maxBatch), pinned: make([]*member, 0, MaxReaders), blockers: make([]*queue, 0, MaxReaders)}
+		batch: make([]cu.MemOp, 0, maxBatch), pinned: make([]*member, 0, MaxReaders), kept: make([]keptWord, 0, MaxReaders), blockers: make([]*queue, 0, MaxReaders)}
 	if err := w.open(c); err != nil {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ class Vectors(unittest.TestCase):
     def test_vectors(self):
         vectors = {v["name"]: load(v) for v in json.loads(VECTORS.read_text())["vectors"]}
         self.addCleanup(lambda: [w.close() for w in vectors.values()])
-        self.assertEqual(set(vectors), {"fresh", "joined", "two frames", "passed by", "ended"})
+        self.assertEqual(set(vectors), {"fresh", "joined", "two frames", "passed by", "ended", "latest", "claimed", "latest of a dead writer"})
         shape = c.Shape.new(3, 1000, False)
         for w in vectors.values():
             self.assertEqual(c.Shape.read(w, 3072, 7), c.Shape(3, 1000, 1024, False, 7))
@@ -109,6 +109,10 @@ class Vectors(unittest.TestCase):
         passed, ended = vectors["passed by"], vectors["ended"]
         self.assertEqual((passed.load(c.RELEASED), passed.load(shape.entry(2) + c.STAMP)), (1, 5))
         self.assertEqual((ended.load(c.WRITER_STATE), ended.load(c.LAST)), (c.ENDED, 6))
+        latest, claimed = vectors["latest"], vectors["claimed"]  # whose newest frames have the entries of their slots
+        self.assertEqual((latest.load(c.POLICY), latest.load(0x088), latest.load(0x220)), (4, 2, 0))
+        self.assertEqual(c.Entry.read(latest, c.ENTRIES + 2 * c.ENTRY_SIZE), c.Entry(4, 6, 2, 2_000_000, 10, 9))
+        self.assertEqual((claimed.load(0x088), claimed.load(0x220), claimed.load(c.ENTRIES + c.ENTRY_SIZE)), (0, 3, 3))
 
     def test_what_the_package_writes(self):
         """The package's own writer makes the bytes of the vectors."""

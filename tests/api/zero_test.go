@@ -30,7 +30,7 @@ var zeros = []any{
 	new(share.Attachment), new(share.Current), new(share.Descriptors), new(share.EventKind), new(share.Lease),
 	new(share.Legacy), new(share.Offer), new(share.OfferInfo), new(share.Server),
 	new(counter.Counter),
-	new(channel.Frame), new(channel.WriterLostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),
+	new(channel.Frame), new(channel.Slot), new(channel.WriterLostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),
 	new(keeper.Attached), new(keeper.Client), new(server.Server), new(keeper.Use),
 	new(vmm.Allocation), new(vmm.Buffer), new(vmm.Descriptor), new(vmm.DescriptorError), new(vmm.Hold), new(vmm.Loan), new(vmm.Mapping),
 	new(vmm.Reservation), new(vmm.View),

@@ -73,7 +73,7 @@ func TestChannelReadEndsWhileNobodyReadsItsOutput(t *testing.T) {
 // A writer ends after so many frames, at its pace; readers that drop count what they lost.
 func TestChannelPolicies(t *testing.T) {
 	t.Parallel()
-	for _, policy := range []string{"drop-oldest", "drop-newest"} {
+	for _, policy := range []string{"drop-oldest", "drop-newest", "latest"} {
 		u := newUser(t)
 		in := slices.Repeat(data(64, 3), 100)
 		r := u.start("channel", "read", "cam", "--policy", policy, "-o", "out", "--json")
@@ -130,7 +130,7 @@ func TestChannelUsage(t *testing.T) {
 		{"channel write c --slot-size 64 --drop", "--drop wants --stall"},
 		{"channel write c --slot-size 64 --readers 65", "has 64 at most"},
 		{"channel read", "want a name"},
-		{"channel read c --policy all", "want block, drop-oldest or drop-newest"},
+		{"channel read c --policy all", "want block, drop-oldest, drop-newest or latest"},
 		{"channel read c --join first", "want next or newest"},
 		{"channel read c --json", "--json wants -o FILE"},
 	} {

@@ -28,18 +28,19 @@ type channelReadFlags struct {
 func (p *program) channelReadCommand() *cobra.Command {
 	var f channelReadFlags
 	cmd := &cobra.Command{
-		Use:   "read NAME [--policy block|drop-oldest|drop-newest] [-o FILE]",
+		Use:   "read NAME [--policy block|drop-oldest|drop-newest|latest] [-o FILE]",
 		Short: "Write a channel's frames to standard output, or a file",
 		Long: `read waits for the channel's writer, no longer than --timeout, and writes the bytes of
 each frame, one after the other. --policy says what happens when it is too slow: with block
 the writer waits; with drop-oldest it goes on with the newest frame; with drop-newest it
-gets no new frames while it has too many. It exits with 0 when the writer ends, with 1 when
+gets no new frames while it has too many; with latest it always takes the newest frame, which
+nobody overwrites meanwhile. It exits with 0 when the writer ends, with 1 when
 no writer comes, and with 4 when the writer is lost or has dropped this reader.`,
 		Args: p.args(1, 1, "a name"),
 		RunE: func(c *cobra.Command, args []string) error { return p.channelRead(c.Context(), args[0], f) },
 	}
 	fl := cmd.Flags()
-	app.Choice(fl, &f.policy, "policy", "block", "what happens when this reader is too slow: block, drop-oldest or drop-newest", "block", "drop-oldest", "drop-newest")
+	app.Choice(fl, &f.policy, "policy", "block", "what happens when this reader is too slow: block, drop-oldest, drop-newest or latest", "block", "drop-oldest", "drop-newest", "latest")
 	app.Choice(fl, &f.join, "join", "next", "the first frame to read: next, the next one to be published, or newest, the last one so far", "next", "newest")
 	fl.StringVarP(&f.output, "output", "o", "", "the `file` to write; the default is standard output")
 	fl.StringVar(&f.device, "device", "0", "the device that reads, an ordinal or a UUID: that of the frames, or one with peer access to it")
@@ -165,7 +166,7 @@ func (p *program) copyFrames(ctx context.Context, c *cu.Context, r *channel.Read
 			return last, err
 		}
 		b := buf.Bytes()[:f.Size]
-		if err := cu.CopyToHost(c, b, f.Ptr); err != nil {
+		if err := cu.CopyToHost(c, b, f.Ptr()); err != nil {
 			return last, err
 		}
 		switch err := r.Release(f); {

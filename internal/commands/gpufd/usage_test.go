@@ -140,7 +140,7 @@ func TestCompletion(t *testing.T) {
 		"put --driver":                      "auto cuda soft :4",
 		"drain --driver":                    "auto cuda soft :4",
 		"channel write --driver":            "auto cuda soft :4",
-		"channel read --policy":             "block drop-oldest drop-newest :4",
+		"channel read --policy":             "block drop-oldest drop-newest latest :4",
 		"channel read --join":               "next newest :4",
 		"get":                               "llama mistral :4",
 		"stat llama":                        ":4",

@@ -1,0 +1,93 @@
+package channel
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Release gives the frame back, which must not be used any more: synchronise the streams that read
+// it first, or use [Reader.ReleaseOn]. [ErrPassed] and [ErrDropped] say that the writer may have
+// taken the slot while this side held the frame, so what was read may be of two frames. The frame
+// is released nevertheless. After ErrPassed, Next takes the newest frame.
+//
+// Errors: [ErrPassed]; [ErrDropped]; [ErrOrder] if an older frame is held, or if the frame was
+// released before, has not come yet, or is to be released by a stream; [ErrClosed].
+func (r *Reader) Release(f Frame) error {
+	if r.isZero() {
+		return errClosed
+	}
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.releases(&f); err != nil {
+		return err
+	}
+	if r.byStream && r.load(offReleased) < r.released {
+		return fmt.Errorf("%w: a stream still has frames to release; release frame %d with ReleaseOn, too", ErrOrder, f.Sequence)
+	}
+	if r.streams && f.number > r.load(offPublished) {
+		return fmt.Errorf("%w: frame %d has not come yet; synchronise the stream of NextOn first", ErrOrder, f.Sequence)
+	}
+	err := r.isWhole(&f)
+	r.passedBy = r.passedBy || errors.Is(err, ErrPassed)
+	r.gaveBack(&f)
+	r.store(offReleased, f.number)
+	if r.policy == Latest {
+		r.store(offClaim, 0)
+	}
+	r.ring(offWriterBell)
+	if err != nil {
+		r.stats.passed.Add(1)
+	}
+	return err
+}
+
+// isWhole says why the frame is not whole any more, if so.
+func (r *Reader) isWhole(f *Frame) error {
+	if r.policy == DropOldest && r.load(r.shape.entry(f.number)+entryStamp) != 2*f.number {
+		return fmt.Errorf("%w: frame %d", ErrPassed, f.Sequence)
+	}
+	return r.dropped()
+}
+
+// releases says why the frame cannot be released, if so.
+func (r *Reader) releases(f *Frame) error {
+	if err := r.isOpen(); err != nil {
+		return err
+	}
+	if r.held.n == 0 || r.held.at(0).number != f.number {
+		return fmt.Errorf("%w: frame %d is not the oldest of the %d that are held; release that first", ErrOrder, f.Sequence, r.held.n)
+	}
+	return nil
+}
+
+// mayHold returns why no more frames can be taken, or nil.
+func (r *Reader) mayHold() error {
+	switch {
+	case r.opts.policy == Latest && r.held.n > 0:
+		return fmt.Errorf("%w: a frame is held, and a reader of latest holds one at a time; release it first", ErrOrder)
+	case r.held.n < r.slots:
+		return nil
+	}
+	return fmt.Errorf("%w: %d frames are held, as many as there are slots; release one first", ErrOrder, r.held.n)
+}
+
+// gaveBack notes it.
+func (r *Reader) gaveBack(f *Frame) {
+	r.released = f.number
+	r.held.dropOldest()
+}
+
+// Whole reports whether a frame that is held is still whole: nil if it is. [ErrPassed] says that the
+// writer has taken its slot, which happens only to readers that drop the oldest; [ErrDropped] says
+// that it may have.
+func (r *Reader) Whole(f Frame) error {
+	if r.isZero() {
+		return errClosed
+	}
+	r.turn.Lock()
+	defer r.turn.Unlock()
+	if err := r.isOpen(); err != nil {
+		return err
+	}
+	return r.isWhole(&f)
+}
