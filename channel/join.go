@@ -32,7 +32,7 @@ func Open(ctx context.Context, path, name string, c *cu.Context, opts ...ReaderO
 	}
 	r, err := join(ctx, att, c, o)
 	if err != nil {
-		return nil, errors.Join(err, att.Close())
+		return nil, errors.Join(err, att.CloseNow())
 	}
 	r.owns = true
 	return r, nil

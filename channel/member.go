@@ -90,7 +90,7 @@ func (w *Writer) host(m *member) {
 	if m.released > 0 && m.released <= m.published {
 		gone.Released = m.sequenceOf(m.released)
 	}
-	err := m.close()
+	err := behindOthers(m.close)
 	gone.Err = errors.Join(gone.Err, err)
 	w.opts.onDrop(gone)
 }

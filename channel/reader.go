@@ -3,7 +3,6 @@ package channel
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -33,15 +32,16 @@ type Reader struct {
 	turn sync.Mutex // held by Next, Release and their sisters
 
 	// Under turn:
-	next     uint64 // number of the frame that is taken next
-	seen     uint64 // frames that were given, as far as was looked
-	released uint64 // number of the last frame that was released
-	last     uint64 // sequence of the last frame that was taken
-	held     heldFrames
-	waited   time.Duration // the last time that Next did
-	byStream bool          // ReleaseOn was used
-	passedBy bool          // the frame that was released last was not whole any more: the newest is next
-	batch    [1]cu.MemOp
+	next      uint64 // number of the frame that is taken next
+	seen      uint64 // frames that were given, as far as was looked
+	released  uint64 // number of the last frame that was released
+	last      uint64 // sequence of the last frame that was taken
+	held      heldFrames
+	waited    time.Duration // the last time that Next did
+	byStream  bool          // ReleaseOn was used
+	passedBy  bool          // the frame that was released last was not whole any more: the newest is next
+	batch     [1]cu.MemOp
+	discarded bool // Close is done, or goes on behind others
 
 	awaited atomic.Uint64 // number of the last frame that a stream was told to wait for
 
@@ -212,17 +212,21 @@ func (r *Reader) Close() error {
 		return r.track.inUse()
 	}
 	defer r.turn.Unlock()
-	if r.leaving.over {
+	if r.discarded {
 		return nil
 	}
-	if err := r.settle(); err != nil {
-		return err
+	if !r.leaving.over {
+		if err := r.settle(); err != nil {
+			return err
+		}
+		r.leaving.mu.Lock()
+		r.leaving.over = true
+		r.leaving.mu.Unlock()
+		r.behind.Wait()
 	}
-	r.leaving.mu.Lock()
-	r.leaving.over = true
-	r.leaving.mu.Unlock()
-	r.behind.Wait()
-	return r.discard()
+	err := r.discard()
+	r.discarded = err == nil
+	return err
 }
 
 // takeTurn locks turn for Close. If NextOn is in the driver, until its stream goes on, takeTurn frees that.
@@ -315,16 +319,29 @@ func (r *Reader) beginFreeing() {
 	})
 }
 
-// discard ends what a reader has.
-func (r *Reader) discard() (err error) {
-	if r.cursor != nil {
+// discard ends what a reader has. It may be called again.
+func (r *Reader) discard() error {
+	if r.cursor != nil && r.cursor.b != nil {
 		r.store(offReaderState, readerLeft)
 		r.ring(offWriterBell)
-		err = r.cursor.close()
 	}
-	err = errors.Join(err, r.track.close())
+	return behindOthers(r.free)
+}
+
+// free frees what a reader has, or fails at the first part that is in use.
+func (r *Reader) free() error {
 	if r.owns {
-		err = errors.Join(err, r.att.Close())
+		if err := r.att.Close(); err != nil {
+			return err
+		}
 	}
-	return errors.Join(err, r.ctx.Close())
+	if r.cursor != nil {
+		if err := r.cursor.close(); err != nil {
+			return err
+		}
+	}
+	if err := r.track.close(); err != nil {
+		return err
+	}
+	return r.ctx.Close()
 }

@@ -50,7 +50,8 @@ type Writer struct {
 	given    uint64        // frames that readers were given, in all
 	skipped  uint64        // frames that readers which drop the newest were not given, in all
 	stall    time.Duration // the longest that Acquire waited
-	ended    bool          // under turn: Close is done
+	leaves   bool          // under turn: nobody reads any more
+	ended    bool          // under turn: Close is done, or goes on behind others
 
 	joined  chan struct{} // one token: somebody has joined or gone
 	done    chan struct{} // the channel is not offered any more

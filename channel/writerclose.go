@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 )
@@ -39,6 +38,9 @@ func (w *Writer) Close() error {
 	if w.ended {
 		return nil
 	}
+	if w.leaves {
+		return w.discard()
+	}
 	if err := w.settle(); err != nil {
 		return err
 	}
@@ -57,8 +59,22 @@ func (w *Writer) Close() error {
 		<-w.served
 	}
 	w.guests.Wait()
-	w.ended = true
-	return errors.Join(w.buf.Close(), w.track.close(), w.ctx.Close())
+	w.leaves = true
+	return w.discard()
+}
+
+// discard frees what a writer has. It may be called again.
+func (w *Writer) discard() error {
+	err := behindOthers(func() error {
+		for _, end := range []func() error{w.buf.Close, w.track.close, w.ctx.Close} {
+			if err := end(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	w.ended = err == nil
+	return err
 }
 
 // settle waits until no stream has to do with the channel.

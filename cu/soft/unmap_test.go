@@ -77,12 +77,17 @@ func touched(p sys.CUdeviceptr) bool {
 	return false
 }
 
-// idle returns when no kernel runs any more.
+// idle returns when no kernel runs any more, and no stream has the result of one to record.
 func idle(t testing.TB) {
 	t.Helper()
 	until(t, "the kernels end", func() bool {
 		driver.mu.Lock()
 		defer driver.mu.Unlock()
+		for _, s := range driver.streams {
+			if s.running {
+				return false
+			}
+		}
 		return len(driver.running) == 0
 	})
 }
@@ -118,6 +123,7 @@ func TestAccessEndsUnderKernel(t *testing.T) {
 	ok(t, c.CuMemSetAccess(p, 2*MiB, accessTo(0, readOnly), 1))
 	want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, c.CuStreamSynchronize(s))
 	require.ErrorContains(t, LastFault(), "which device 0 may only read")
+	idle(t)
 	driver.heal()
 }
 
@@ -187,6 +193,7 @@ func TestFreeUnderOtherContext(t *testing.T) { // C41
 			ok(t, tc.free(c, *p))
 			want(t, sys.CUDA_ERROR_ILLEGAL_ADDRESS, other.CuStreamSynchronize(s))
 			require.ErrorContains(t, LastFault(), "the 4194304 bytes at "+inHex(*p)+" were freed before")
+			idle(t)
 			driver.heal()
 		})
 	}

@@ -49,6 +49,7 @@ func TestUnmapUnderTransfer(t *testing.T) { // C40
 					continue
 				}
 				want(t, tc.want, r)
+				idle(t)
 				driver.heal()
 				require.ErrorContains(t, LastFault(), "the 25165824 bytes at "+inHex(p)+" were unmapped before")
 				met = nil
