@@ -114,17 +114,9 @@ func (h *contextHandle) closeChildren() error {
 	h.children = nil
 	h.mu.Unlock()
 	var errs []error
-	waited := false
 	for c := range children {
 		switch c.(type) {
-		case *externalBufferHandle: // for whose work the driver does not wait (C42)
-			if !waited && !h.loss.isLost() {
-				waited = true
-				errs = append(errs, h.check("cuCtxSynchronize", h.call.CuCtxSynchronize()))
-			}
-			errs = append(errs, h.closeChild(c))
-			delete(children, c) // before the memory that it is a part of
-		case *streamMemoryHandle: // before the stream that it is freed in
+		case *streamMemoryHandle, *externalBufferHandle: // before the stream that it is freed in, the memory that it is a part of
 			errs = append(errs, h.closeChild(c))
 			delete(children, c)
 		}

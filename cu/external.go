@@ -2,6 +2,7 @@ package cu
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/bits"
 	"os"
@@ -68,8 +69,8 @@ func (c *Context) ImportExternal(f *os.File, size uint64, flags ExternalFlags) (
 		m.memory = *handle
 		return r
 	})
-	if err != nil {
-		_ = unix.Close(fd) // the driver has taken it over only if the call succeeds
+	if err != nil && !errors.Is(err, ErrUnknown) { // the driver closes what is no such memory (C42)
+		_ = unix.Close(fd)
 	}
 	return made(m, err)
 }
@@ -117,7 +118,8 @@ func (m *ExternalMemory) Size() uint64 {
 
 // Map makes size bytes of the memory, from offset on, a buffer
 // (cuExternalMemoryGetMappedBuffer). The caller owns it; it stays when m is
-// closed. Ranges may overlap. [ErrInvalidValue]: no bytes, or more than m has.
+// closed. Ranges may overlap; those of [ExternalDedicated] memory begin at 0. [ErrInvalidValue]: no
+// bytes, or more than m has.
 func (m *ExternalMemory) Map(offset, size uint64) (*ExternalBuffer, error) {
 	const op = "cuExternalMemoryGetMappedBuffer"
 	if m == nil || !m.enter() {

@@ -42,7 +42,7 @@ func TestExternalMemoryIsTheExporters(t *testing.T) {
 	require.NoError(t, cu.Fill(ctx, p.Add(g+4096), uint32(7), 1024))
 
 	fds := cutest.Descriptors()
-	m := ok(ctx.ImportExternal(f, 2*g, cu.ExternalDedicated))(t)
+	m := ok(ctx.ImportExternal(f, 2*g, 0))(t)
 	require.Equal(t, 2*g, m.Size())
 	require.Equal(t, fds, cutest.Descriptors(), "the driver closes the duplicate")
 	require.NoError(t, errOf(f.Stat()), "and leaves the caller's open")

@@ -86,9 +86,6 @@ func (m *machine) cuMemFree_v2(ptr sys.CUdeviceptr) sys.CUresult {
 		case v.pool != nil:
 			m.endAllocation(v, m.forget(v)) // which does not wait
 			return nil, r
-		case v.external:
-			m.freeReservation(v) // nor does this
-			return nil, r
 		}
 		return v.linear, r
 	}, func() sys.CUresult {

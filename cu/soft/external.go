@@ -11,9 +11,10 @@ import (
 // descriptor. Vulkan's stand-in here is a memfd; memory of cuMemCreate will do,
 // too (C42).
 type external struct {
-	ctx  *context
-	phys *physical
-	size uint64 // as the caller says, which is not checked
+	ctx   *context
+	phys  *physical
+	size  uint64 // as the caller says, which is not checked
+	whole bool   // it is dedicated
 }
 
 // findExternal returns what cuImportExternalMemory gave out.
@@ -21,27 +22,34 @@ func (m *machine) findExternal(h sys.CUexternalMemory) (*external, sys.CUresult)
 	return find(m, m.external, h, kindExternal, "external memory", sys.CUDA_ERROR_INVALID_HANDLE)
 }
 
-// cuImportExternalMemory takes the descriptor over: it is closed on success, and
-// the caller's otherwise.
+// cuImportExternalMemory takes the descriptor over, and closes it, also if it turns out not to be such memory. It is
+// the caller's after every other failure.
 func (m *machine) cuImportExternalMemory(out *sys.CUexternalMemory, desc *sys.CUDA_EXTERNAL_MEMORY_HANDLE_DESC) sys.CUresult {
 	return withContext(m, m.current, func(ctx *context) sys.CUresult {
 		switch {
-		case out == nil, desc == nil, desc.Flags&^sys.CUDA_EXTERNAL_MEMORY_DEDICATED != 0, desc.Size == 0:
+		case out == nil, desc == nil, desc.Flags&^sys.CUDA_EXTERNAL_MEMORY_DEDICATED != 0, desc.Size == 0, !isExternalType(desc.Type):
 			return sys.CUDA_ERROR_INVALID_VALUE
 		case desc.Type != sys.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD:
 			return sys.CUDA_ERROR_NOT_SUPPORTED
 		}
 		fd := int(*desc.HandleFd())
 		p, r := m.adoptExternal(ctx, fd)
+		if r == sys.CUDA_SUCCESS || r == sys.CUDA_ERROR_UNKNOWN {
+			unix.Close(fd)
+		}
 		if r != sys.CUDA_SUCCESS {
 			return r
 		}
-		unix.Close(fd)
 		p.hold()
 		*out = sys.CUexternalMemory(m.newHandle(kindExternal, contextNumber(uint64(ctx.handle))))
-		m.external[*out] = &external{ctx, p, desc.Size}
+		m.external[*out] = &external{ctx, p, desc.Size, desc.Flags&sys.CUDA_EXTERNAL_MEMORY_DEDICATED != 0}
 		return sys.CUDA_SUCCESS
 	})
+}
+
+// isExternalType reports whether a driver of CUDA 13.0 knows a type of handles.
+func isExternalType(t sys.CUexternalMemoryHandleType) bool {
+	return t >= sys.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD && t <= sys.CU_EXTERNAL_MEMORY_HANDLE_TYPE_NVSCIBUF
 }
 
 // adoptExternal maps memory of a context's device, or a memfd of anybody.
@@ -110,8 +118,8 @@ func (m *machine) dropExternals(ctx *context) {
 }
 
 // cuExternalMemoryGetMappedBuffer maps a part of the memory as memory of the
-// context, to be freed with cuMemFree, which does not wait. It checks the range
-// against the size that the import was told; where the memory itself ends before,
+// context, to be freed with cuMemFree. It checks the range against the size that the
+// import was told, and that dedicated memory is mapped from its beginning; where the memory itself ends before,
 // the buffer does.
 func (m *machine) cuExternalMemoryGetMappedBuffer(out *sys.CUdeviceptr, h sys.CUexternalMemory, desc *sys.CUDA_EXTERNAL_MEMORY_BUFFER_DESC) sys.CUresult {
 	return withContext(m, m.current, func(*context) sys.CUresult {
@@ -120,7 +128,7 @@ func (m *machine) cuExternalMemoryGetMappedBuffer(out *sys.CUdeviceptr, h sys.CU
 			return r
 		}
 		if out == nil || desc == nil || desc.Flags != 0 || desc.Size == 0 ||
-			desc.Offset > e.size || desc.Size > e.size-desc.Offset || desc.Offset >= e.phys.size {
+			desc.Offset > e.size || desc.Size > e.size-desc.Offset || desc.Offset >= e.phys.size || e.whole && desc.Offset != 0 {
 			return sys.CUDA_ERROR_INVALID_VALUE
 		}
 		n := uintptr(min(desc.Size, e.phys.size-desc.Offset))

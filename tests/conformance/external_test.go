@@ -49,8 +49,8 @@ func TestC42_ImportExternal(t *testing.T) {
 		if what == "a memfd" {
 			differs(t, "external-memfd", "a memfd", varies, success, r)
 		} else {
-			check(t, what, varies, r)
-			check(t, what+" stays open", false, closed)
+			check(t, what, sys.CUDA_ERROR_UNKNOWN, r)
+			check(t, what+": the driver closes the descriptor", true, closed)
 		}
 		require.NoError(t, f.Close())
 		if r == success {
@@ -81,9 +81,71 @@ func TestC42_MappedBuffers(t *testing.T) {
 	check(t, "the memory itself stays", 7, byteAt(c, p+unit+4096))
 }
 
-// cuMemFree of memory of cuMemAlloc hangs there (C35).
+// The descriptor is the caller's after a call that makes no sense.
+func TestC42_ImportNonsense(t *testing.T) {
+	c := inContext(t)
+	f := exported(t, created(t, 2*unit))
+	for _, x := range []struct {
+		what string
+		desc sys.CUDA_EXTERNAL_MEMORY_HANDLE_DESC
+		want sys.CUresult
+	}{
+		{"no size", sys.CUDA_EXTERNAL_MEMORY_HANDLE_DESC{Type: sys.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD}, invalid},
+		{"an unknown flag", sys.CUDA_EXTERNAL_MEMORY_HANDLE_DESC{Type: sys.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, Size: unit, Flags: 0x80}, invalid},
+		{"a type of Windows", sys.CUDA_EXTERNAL_MEMORY_HANDLE_DESC{Type: sys.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_WIN32, Size: unit}, sys.CUDA_ERROR_NOT_SUPPORTED},
+		{"an unknown type", sys.CUDA_EXTERNAL_MEMORY_HANDLE_DESC{Type: 99, Size: unit}, invalid},
+	} {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 100)
+		require.NoError(t, err)
+		*x.desc.HandleFd() = int32(fd)
+		check(t, x.what, x.want, c.CuImportExternalMemory(new(sys.CUexternalMemory), &x.desc))
+		check(t, x.what+": the descriptor is open", nil, unix.Close(fd))
+	}
+}
+
+// Dedicated memory is mapped from its beginning.
+func TestC42_MapRanges(t *testing.T) {
+	c := inContext(t)
+	f := exported(t, created(t, 2*unit))
+	for _, x := range []struct {
+		what         string
+		flags        uint32
+		offset, size uint64
+		want         sys.CUresult
+	}{
+		{"a part at its end", 0, unit, unit, success},
+		{"at no boundary", 0, 1, 7, success},
+		{"nothing", 0, 0, 0, invalid},
+		{"more than there is", 0, 0, 4 * unit, invalid},
+		{"more than there is behind an offset", 0, unit, 2 * unit, invalid},
+		{"all of dedicated memory", sys.CUDA_EXTERNAL_MEMORY_DEDICATED, 0, 2 * unit, success},
+		{"the beginning of dedicated memory", sys.CUDA_EXTERNAL_MEMORY_DEDICATED, 0, unit, success},
+		{"the end of dedicated memory", sys.CUDA_EXTERNAL_MEMORY_DEDICATED, unit, unit, invalid},
+	} {
+		m, r, _ := importExternal(t, c, f, 2*unit, x.flags)
+		ok(t, r)
+		p, r := mapExternal(c, m, x.offset, x.size)
+		check(t, x.what, x.want, r)
+		if r == success {
+			ok(t, c.CuMemFree_v2(p))
+		}
+		ok(t, c.CuDestroyExternalMemory(m))
+	}
+}
+
+// It waits for all work of its context, as that of memory of cuMemAlloc (C35), and for that of no other.
 var freeExternal = alone("free a buffer of external memory",
-	row{what: "wait for a word elsewhere, free the buffer", want: "SUCCESS SUCCESS", ask: func(t testing.TB) any {
+	row{what: "wait in another context, free the buffer", want: story(success, success), ask: func(t testing.TB) any {
+		c := inContext(t)
+		other := createdContext(t, 0, 0)
+		word, _ := buffer(t, unit)
+		m, r, _ := importExternal(t, c, exported(t, created(t, unit)), unit, 0)
+		ok(t, r)
+		p, r := mapExternal(c, m, 0, unit)
+		ok(t, r)
+		return story(waitValue(other, stream(t, other), word, 1), within(hanging, func() sys.CUresult { return c.CuMemFree_v2(p) }))
+	}},
+	row{what: "wait for a word elsewhere, free the buffer", want: story(success, hangs), ask: func(t testing.TB) any {
 		c := inContext(t)
 		word, _ := buffer(t, unit)
 		m, r, _ := importExternal(t, c, exported(t, created(t, unit)), unit, 0)
@@ -93,4 +155,4 @@ var freeExternal = alone("free a buffer of external memory",
 		return story(waitValue(c, stream(t, c), word, 1), within(hanging, func() sys.CUresult { return c.CuMemFree_v2(p) }))
 	}})
 
-func TestC42_FreeDoesNotWait(t *testing.T) { freeExternal.check(t) }
+func TestC42_FreeWaits(t *testing.T) { freeExternal.check(t) }
