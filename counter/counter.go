@@ -119,7 +119,7 @@ func (c *Counter) open(ctx *cu.Context) error {
 		return err
 	}
 	if a != cu.ReadWrite {
-		return fmt.Errorf("a counter in memory that is %s here: offer it and attach to it with ReadWrite", a)
+		return fmt.Errorf("counter: a counter in memory that is %s here: offer it and attach to it with ReadWrite", a)
 	}
 	if c.ctx, err = ctx.Retain(); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 	defer c.signals.Unlock()
 	switch {
 	case n == 0:
-		return errors.New("a counter counts from 1, and cannot be signalled 0")
+		return errors.New("counter: a counter counts from 1, and cannot be signalled 0")
 	case n <= c.last:
 		return fmt.Errorf("counter %d cannot be signalled %d: the last signal was %d, and numbers only grow", c.slot, n, c.last)
 	}
@@ -211,7 +211,10 @@ func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamW
 
 // errUnmarked breaks a counter when the stream of a wait was closed, or its context lost,
 // while the wait was being queued.
-var errUnmarked = errors.New("the stream did not take all of the wait")
+// errClosed says that there is no counter, or that it was closed.
+var errClosed = plain.ErrorOf("counter: the counter is nil or closed", cu.ErrClosed)
+
+var errUnmarked = errors.New("counter: the stream did not take all of the wait")
 
 // takes returns why s can neither signal n nor wait for it, or nil.
 func (c *Counter) takes(s *cu.Stream, n uint64) error {
@@ -220,7 +223,7 @@ func (c *Counter) takes(s *cu.Stream, n uint64) error {
 	}
 	err := s.NotCaptured()
 	if errors.Is(err, cu.ErrStreamCaptureUnsupported) {
-		return fmt.Errorf("a counter takes no stream that is being captured: %w", err)
+		return fmt.Errorf("counter: a counter takes no stream that is being captured: %w", err)
 	}
 	return err
 }
@@ -231,19 +234,19 @@ func (c *Counter) counts(n uint64) error {
 		return err
 	}
 	if n >= given {
-		return fmt.Errorf("a counter counts below %d, and does not get to %d", given, n)
+		return fmt.Errorf("counter: a counter counts below %d, and does not get to %d", given, n)
 	}
 	return nil
 }
 
 func (c *Counter) state() error {
 	if c == nil || c.rescue == nil {
-		return cu.ErrClosed
+		return errClosed
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed == nil && c.closing {
-		return cu.ErrClosed
+		return errClosed
 	}
 	return c.failed
 }

@@ -75,7 +75,7 @@ func (u *usage) begin(s *cu.Stream) (*mark, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.ended {
-		return nil, cu.ErrClosed
+		return nil, errClosed
 	}
 	for _, m := range u.marks {
 		if m.stream == s {

@@ -52,7 +52,7 @@ type externalHandle struct {
 func (c *Context) ImportExternal(f *os.File, size uint64, flags ExternalFlags) (*ExternalMemory, error) {
 	const op = "cuImportExternalMemory"
 	if c == nil || c.inner.isClosed() {
-		return nil, ErrClosed
+		return nil, unusable(op, "the context", c == nil)
 	}
 	fd, err := duplicateExternal(f, size)
 	if err != nil {
@@ -123,13 +123,13 @@ func (m *ExternalMemory) Size() uint64 {
 func (m *ExternalMemory) Map(offset, size uint64) (*ExternalBuffer, error) {
 	const op = "cuExternalMemoryGetMappedBuffer"
 	if m == nil || !m.enter() {
-		return nil, ErrClosed
+		return nil, unusable(op, "the external memory", m == nil)
 	}
 	defer m.leave()
 	end, over := bits.Add64(offset, size, 0)
 	switch {
 	case m.ctx.inner.isClosed():
-		return nil, ErrClosed
+		return nil, unusable(op, "the context", false)
 	case size == 0:
 		return nil, externalSize(op, "the size is 0; map at least one byte")
 	case over != 0 || end > m.size:

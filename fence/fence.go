@@ -47,7 +47,7 @@ func (k Kind) Check() error {
 // why: the peer may run under MPS, where its work outlives it; the peer is older and does not say
 // whether it does; the kernel gives no descriptor of its process; or the process is not watched any
 // more.
-var ErrUnknown = errors.New("it cannot be known when the peer's work on the memory has ended")
+var ErrUnknown = errors.New("fence: it cannot be known when the peer's work on the memory has ended")
 
 // An Error names the peers whose work on the memory may go on.
 type Error struct {

@@ -6,7 +6,7 @@ import "errors"
 var (
 	// ErrClosed says that something is nil, or was closed by this process. Its text names no
 	// package, because each adds its own.
-	ErrClosed = errors.New("already closed")
+	ErrClosed = errors.New("gpumem: already closed")
 
 	// ErrInUse says that memory cannot be freed: others are given it or hold it, or work that is
 	// queued in a stream will use it.

@@ -23,7 +23,7 @@ func ParseUUID(s string) (UUID, error) {
 	}
 	b, err := hex.DecodeString(strings.ReplaceAll(rest, "-", ""))
 	if !ok || err != nil || len(b) != len(u) {
-		return u, fmt.Errorf("%q is not a device UUID: want GPU- or MIG- and 32 hexadecimal digits", s)
+		return u, fmt.Errorf("gpumem: %q is not a device UUID: want GPU- or MIG- and 32 hexadecimal digits", s)
 	}
 	return UUID(b), nil
 }

@@ -44,7 +44,7 @@
 // A side that leaves in order says farewell. A side that does not was killed or has failed:
 // it is lost ([sock.LostError]). The end of a lease does not end its holder's work on the
 // device. [Lease.AwaitFence] waits for that work, and [OfferOptions].Fence makes an offer do so
-// before it hands its memory back. [Attachment.Release] waits for this side's work, and
+// before it hands its memory back. [Attachment.Close] waits for this side's work, and
 // then gives the memory up.
 //
 // Every buffer that is made on a machine has a larger generation than those before it. A

@@ -39,7 +39,7 @@ func noDevice(op string) error {
 func createFor(dev *cu.Device, size uint64, types cu.HandleType) (*Allocation, error) {
 	h, err := dev.CreateMemory(size, types)
 	if err != nil {
-		return nil, fmt.Errorf("creating %d bytes on device %s: %w", size, dev, err)
+		return nil, fmt.Errorf("vmm: creating %d bytes on device %s: %w", size, dev, err)
 	}
 	return &Allocation{dev: dev, place: dev.Location(), handle: h, own: true}, nil
 }
@@ -98,7 +98,7 @@ func (a *Allocation) Size() uint64 {
 // [ErrNotShareable].
 func (a *Allocation) Export() (*os.File, error) {
 	if a == nil {
-		return nil, cu.ErrClosed
+		return nil, closedError("allocation")
 	}
 	f, err := a.lend()
 	if err != nil {
@@ -113,7 +113,7 @@ func (a *Allocation) lend() (f *os.File, err error) {
 	defer a.mu.Unlock()
 	switch {
 	case a.handle == nil:
-		return nil, cu.ErrClosed
+		return nil, closedError("allocation")
 	case a.fd != nil:
 		return a.fd, nil
 	case !a.own:

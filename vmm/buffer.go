@@ -182,12 +182,12 @@ func (b *Buffer) Grow(size uint64) error {
 // whileOpen calls f with the buffer locked, unless that is closed.
 func (b *Buffer) whileOpen(f func() error) error {
 	if b == nil || b.content == nil {
-		return cu.ErrClosed
+		return closedError("buffer")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return cu.ErrClosed
+		return closedError("buffer")
 	}
 	return f()
 }
@@ -222,12 +222,12 @@ func (b *Buffer) append(n int) error {
 // show the same bytes. A view does not grow with the buffer. The caller closes it.
 func (b *Buffer) NewView(a cu.Access) (*View, error) {
 	if b == nil || b.content == nil {
-		return nil, cu.ErrClosed
+		return nil, closedError("buffer")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return nil, cu.ErrClosed
+		return nil, closedError("buffer")
 	}
 	v, chunks := &view{dev: b.dev, chunk: b.chunk, made: cu.Here(0)}, b.content.chunks
 	if err := v.reserve(uint64(len(chunks))*b.chunk, nil); err != nil {

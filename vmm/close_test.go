@@ -2,6 +2,7 @@ package vmm_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -131,5 +132,28 @@ func TestCloseDuringACapture(t *testing.T) {
 	require.NoError(t, g.Close())
 	for name, m := range all {
 		require.NoError(t, m.Close(), name)
+	}
+}
+
+// BenchmarkClose says what Close costs more than CloseNow, with so many idle streams.
+func BenchmarkClose(b *testing.B) {
+	for _, streams := range []int{1, 16} {
+		dev := cutest.Device(b)
+		ctx := cutest.Context(b, dev)
+		for range streams {
+			untilEnd(b, ok(ctx.NewStream())(b))
+		}
+		for name, end := range map[string]func(*vmm.Buffer) error{"Close": (*vmm.Buffer).Close, "CloseNow": (*vmm.Buffer).CloseNow} {
+			b.Run(fmt.Sprintf("%s/%d streams", name, streams), func(b *testing.B) {
+				var took time.Duration
+				for b.Loop() {
+					buf := ok(vmm.New(dev, 4096))(b)
+					begun := time.Now()
+					require.NoError(b, end(buf))
+					took += time.Since(begun)
+				}
+				b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/close")
+			})
+		}
 	}
 }

@@ -3,7 +3,9 @@ package vmm
 import (
 	"errors"
 
+	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/gpumem"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // Errors of this package; those of the driver are [*cu.Error].
@@ -39,3 +41,8 @@ var (
 	// ErrKind says that exporter and importer use drivers of different kinds.
 	ErrKind = gpumem.ErrKind
 )
+
+// closedError is [cu.ErrClosed] of a thing.
+func closedError(what string) error {
+	return plain.ErrorOf("vmm: the "+what+" is nil or closed", cu.ErrClosed)
+}

@@ -25,7 +25,7 @@ func (b *Buffer) ExportFabric() (d Descriptor, handles []cu.FabricHandle, err er
 		for i, c := range b.content.chunks {
 			h, err := c.handle.ExportFabric()
 			if err != nil {
-				return fmt.Errorf("exporting chunk %d of %d: %w", i+1, len(b.content.chunks), err)
+				return fmt.Errorf("vmm: exporting chunk %d of %d: %w", i+1, len(b.content.chunks), err)
 			}
 			handles = append(handles, h)
 		}

@@ -104,7 +104,7 @@ func (a *Allocation) host() bool { return a.place.Type == cu.LocationHostNUMA }
 // of a device the error is [ErrAccess].
 func (m *Mapping) SetHostAccess(a cu.Access) error {
 	if m == nil || m.inner == nil {
-		return cu.ErrClosed
+		return closedError("mapping")
 	}
 	defer runtime.KeepAlive(m)
 	m.inner.mu.Lock()
@@ -112,7 +112,7 @@ func (m *Mapping) SetHostAccess(a cu.Access) error {
 	in := m.inner
 	switch {
 	case in.closed.Load():
-		return cu.ErrClosed
+		return closedError("mapping")
 	case !in.alloc.host():
 		return fmt.Errorf("%w: the host cannot use memory of %s; copy it, or make memory with CreateHost", ErrAccess, in.alloc.place)
 	}

@@ -100,7 +100,7 @@ func (b *Buffer) importChunks(d Descriptor, get func(chunk int) (*Allocation, er
 	for i := range chunks {
 		var err error
 		if chunks[i], err = get(i); err != nil {
-			err = errors.Join(fmt.Errorf("importing chunk %d of %d: %w", i+1, d.Chunks, err), closeAll(chunks[:i]))
+			err = errors.Join(fmt.Errorf("vmm: importing chunk %d of %d: %w", i+1, d.Chunks, err), closeAll(chunks[:i]))
 			return nil, err
 		}
 	}

@@ -42,7 +42,7 @@ func (b *Buffer) Load(ctx context.Context, ranges []FileRange, o TransferOptions
 // canTransfer refuses a buffer that is closed, and a missing context.
 func (b *Buffer) canTransfer(ctx context.Context, what string) error {
 	if b.Ptr() == 0 {
-		return cu.ErrClosed
+		return closedError("buffer")
 	}
 	if ctx == nil {
 		return fmt.Errorf("%w: %s needs a context", ErrNil, what)

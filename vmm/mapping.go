@@ -40,8 +40,10 @@ func (r *Reservation) Map(offset uint64, a *Allocation) (*Mapping, error) {
 	switch {
 	case a == nil:
 		return nil, fmt.Errorf("%w: Map needs an allocation", ErrNil)
-	case r == nil || r.inner == nil || a.handle == nil:
-		return nil, cu.ErrClosed
+	case r == nil || r.inner == nil:
+		return nil, closedError("reservation")
+	case a.handle == nil:
+		return nil, closedError("allocation")
 	}
 	if err := r.inner.mapAt(offset, a); err != nil {
 		return nil, err
@@ -74,7 +76,7 @@ func (m *Mapping) Size() uint64 {
 // what the memory's own device may do; memory of the host has none ([ErrNil]).
 func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
 	if m == nil || m.inner == nil {
-		return cu.ErrClosed
+		return closedError("mapping")
 	}
 	defer runtime.KeepAlive(m)
 	if slices.Contains(devices, nil) {
@@ -89,7 +91,7 @@ func (m *Mapping) SetAccess(a cu.Access, devices ...*cu.Device) error {
 	m.inner.mu.Lock()
 	defer m.inner.mu.Unlock()
 	if m.inner.closed.Load() {
-		return cu.ErrClosed
+		return closedError("mapping")
 	}
 	return m.inner.res.setAccess(m.inner.offset, m.inner.size, a, devices...)
 }

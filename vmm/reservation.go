@@ -48,7 +48,7 @@ func Reserve(drv *cu.Driver, size uint64) (*Reservation, error) {
 func (r *reservation) reserve(drv *cu.Driver, size uint64) error {
 	p, err := drv.ReserveAddress(size, 0, 0)
 	if err != nil {
-		return fmt.Errorf("reserving %d bytes of address space: %w", size, err)
+		return fmt.Errorf("vmm: reserving %d bytes of address space: %w", size, err)
 	}
 	r.drv, r.ptr, r.size = drv, p, size
 	return nil
@@ -100,7 +100,7 @@ func (r *reservation) mapAt(offset uint64, a *Allocation) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed.Load() {
-		return cu.ErrClosed
+		return closedError("reservation")
 	}
 	size := a.Size()
 	i, mapped := slices.BinarySearch(r.mapped, offset)
@@ -109,7 +109,7 @@ func (r *reservation) mapAt(offset uint64, a *Allocation) error {
 	}
 	p := r.ptr.Add(offset)
 	if err := r.drv.Map(p, size, 0, a.handle); err != nil {
-		return fmt.Errorf("mapping %d bytes at %s: %w", size, p, err)
+		return fmt.Errorf("vmm: mapping %d bytes at %s: %w", size, p, err)
 	}
 	r.mapped = slices.Insert(r.mapped, i, offset)
 	return nil
@@ -144,7 +144,7 @@ func (r *reservation) setAccess(offset, size uint64, a cu.Access, devices ...*cu
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed.Load() {
-		return cu.ErrClosed
+		return closedError("reservation")
 	}
 	return r.drv.SetAccess(r.ptr.Add(offset), size, a, devices...)
 }
@@ -154,7 +154,7 @@ func (r *reservation) setAccessEach(offset, size uint64, rights ...cu.LocationAc
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed.Load() {
-		return cu.ErrClosed
+		return closedError("reservation")
 	}
 	return r.drv.SetAccessEach(r.ptr.Add(offset), size, rights...)
 }

@@ -83,7 +83,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // gaveUp returns the error of a wait that was given up.
 func gaveUp(ctx context.Context, dev *cu.Device, size uint64, waited time.Duration, err error) error {
-	return fmt.Errorf("%d bytes on device %s did not become free in %s, %s: %w; %w",
+	return fmt.Errorf("vmm: %d bytes on device %s did not become free in %s, %s: %w; %w",
 		size, dev, waited.Round(time.Millisecond), freeWords(dev), plain.ContextErr(ctx), err)
 }
 
