@@ -129,7 +129,7 @@ func TestWaitIsGivenUp(t *testing.T) {
 				require.ErrorIs(t, err, want)
 			}
 			require.True(t, vmm.WouldWait(err))
-			require.Regexp(t, fmt.Sprintf(`^%d bytes on device 0: .* did not become free in [\d.]+m?s, \d+ of \d+ bytes free: .*cuMemCreate`, 3*g), err.Error())
+			require.Regexp(t, fmt.Sprintf(`^vmm: %d bytes on device 0: .* did not become free in [\d.]+m?s, \d+ of \d+ bytes free: .*cuMemCreate`, 3*g), err.Error())
 			require.NoError(t, r.Close())
 			require.Equal(t, owesNothing, s.owed())
 		})
