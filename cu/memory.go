@@ -59,7 +59,7 @@ func (m *Memory) Size() uint64 {
 }
 
 // Close waits for queued work ([Driver.WaitQueued]) and frees the memory (cuMemFree). If the work is not
-// done within [Driver.CloseLimit], Close returns [ErrInUse], nothing has changed, and it may be called
+// done within [WithCloseLimit], Close returns [ErrInUse], nothing has changed, and it may be called
 // again. Processes that opened the memory by its [Memory.IPCHandle] must have closed it before.
 func (m *Memory) Close() error {
 	if m == nil {

@@ -18,11 +18,9 @@ var ErrInUse = gpumem.ErrInUse
 const defaultCloseLimit = 10 * time.Second
 
 // WithCloseLimit sets how long Close of memory waits for work that was queued before it, here and in
-// packages vmm and share. The default is 10 s. With 0, Close fails at once if there is such work.
+// packages vmm and share. The default is 10 s. With 0, Close fails at once if there is such work. Close asks
+// once in any case, so that memory without work is closed however short the limit is.
 func WithCloseLimit(d time.Duration) Option { return func(c *config) { c.closeLimit = d } }
-
-// CloseLimit returns how long Close of memory waits: see [WithCloseLimit].
-func (d *Driver) CloseLimit() time.Duration { return d.closeLimit }
 
 // WaitQueued waits for the work that streams have when it is called, in all contexts of this [Driver] on
 // all devices, and not for what is given to them meanwhile. Work of closed streams counts. If streams
@@ -38,6 +36,19 @@ func (d *Driver) WaitQueued(ctx context.Context) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
+	return d.waitQueued(ctx)
+}
+
+// WaitToClose waits for queued work as [Driver.WaitQueued] does, for as long as Close of memory waits: see
+// [WithCloseLimit].
+func (d *Driver) WaitToClose() error {
+	ctx, cancel := context.WithTimeout(context.Background(), d.closeLimit)
+	defer cancel()
+	return d.waitQueued(ctx)
+}
+
+// waitQueued asks at least once, also if ctx has ended.
+func (d *Driver) waitQueued(ctx context.Context) error {
 	if d.loss.isLost() {
 		return nil
 	}
@@ -45,7 +56,10 @@ func (d *Driver) WaitQueued(ctx context.Context) error {
 	defer w.close()
 	err := w.gather(d)
 	if err == nil {
-		err = poll(ctx, w.done)
+		var done bool
+		if done, err = w.done(); !done && err == nil {
+			err = poll(ctx, w.done)
+		}
 	}
 	if d.loss.isLost() {
 		return nil
@@ -216,9 +230,7 @@ func (h *contextHandle) queryEvent(e sys.CUevent) (done bool, err error) {
 // waitUnused waits, at most for the driver's CloseLimit, until queued work does not use the memory that what describes
 // any more. Else it returns ErrInUse.
 func (d *Driver) waitUnused(what func() string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), d.closeLimit)
-	defer cancel()
-	if err := d.WaitQueued(ctx); err != nil {
+	if err := d.WaitToClose(); err != nil {
 		return fmt.Errorf("%w: cannot close %s while streams may have work from before: synchronise them, or free one that waits, and close again: %w", ErrInUse, what(), err)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
@@ -189,6 +190,22 @@ func TestCapturesBesideWaitQueued(t *testing.T) {
 	}
 	close(stop)
 	require.NoError(t, <-stopped)
+}
+
+// Without a time to wait, memory that has no work is closed all the same, and other memory is in use.
+func TestCloseOfMemoryWithoutALimit(t *testing.T) {
+	_, _, ctx := driverContext(t, cu.WithCloseLimit(0))
+	all := memories(t, ctx)
+	s, held := newStream(t, ctx), make(chan struct{})
+	require.NoError(t, s.Call(func() { <-held }))
+	for name, m := range all {
+		assert.ErrorIs(t, m.Close(), cu.ErrInUse, name)
+	}
+	close(held)
+	require.NoError(t, s.Synchronize(soon(t)))
+	for name, m := range all {
+		require.NoError(t, m.Close(), name)
+	}
 }
 
 // The driver's refusal to say is no end of the work: Close reports it, and keeps the memory.

@@ -11,7 +11,7 @@ import (
 )
 
 // letGo closes what the body had. While the memory is in use it tries again until ctx ends, and says that it waits.
-// The last try takes [cu.Driver.CloseLimit].
+// The last try takes [cu.WithCloseLimit].
 func (f *following) letGo(ctx context.Context, att *Attachment) error {
 	t := newTeller(att.opts.OnWait, errStillUsed)
 	defer t.stop()

@@ -17,6 +17,7 @@ type attachedMemory interface {
 	Access() cu.Access
 	Device() *cu.Device
 	Release(context.Context) error
+	Close() error
 	CloseNow() error
 }
 
@@ -99,6 +100,8 @@ func (m *opened) Ptr() cu.DevicePtr  { return m.ptr }
 func (m *opened) Size() uint64       { return m.size }
 func (m *opened) Access() cu.Access  { return cu.ReadWrite }
 func (m *opened) Device() *cu.Device { return m.ctx.Device() }
+
+func (m *opened) Close() error { return m.CloseNow() }
 
 func (m *opened) Release(ctx context.Context) error {
 	if err := m.ctx.Device().Driver().WaitQueued(ctx); err != nil {

@@ -15,16 +15,14 @@ import (
 // more, except other mappings of it ([vmm.View]) and exported descriptors, which are the caller's to close
 // before.
 //
-// If the work is not done within [cu.Driver.CloseLimit], a stream is being captured, or the buffer is held
+// If the work is not done within [cu.WithCloseLimit], a stream is being captured, or the buffer is held
 // ([vmm.Buffer.Hold]), as by a counter, or offered on, Close returns [ErrInUse], nothing has changed, and it may be
 // called again. After Close it does nothing, as on nil.
 func (a *Attachment) Close() error {
 	if a.isZero() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), a.Device().Driver().CloseLimit())
-	defer cancel()
-	return a.closeBy(func() error { return a.memory.Release(ctx) })
+	return a.closeBy(a.memory.Close)
 }
 
 // Release is [Attachment.Close] that waits until ctx ends.

@@ -13,14 +13,14 @@ import (
 // Close waits for work that was queued before it ([cu.Driver.WaitQueued]), unmaps the buffer, frees its
 // address space and releases its memory, which lives on in peers and in other views.
 //
-// If the work is not done within [cu.Driver.CloseLimit], or a stream is being captured, or the buffer is
+// If the work is not done within [cu.WithCloseLimit], or a stream is being captured, or the buffer is
 // lent or held, Close returns [ErrInUse], nothing has changed, and it may be called again; likewise if
 // unmapping failed. A second Close does nothing.
 func (b *Buffer) Close() error {
 	if b == nil || b.content == nil {
 		return nil
 	}
-	return within(b.dev.Driver(), b.closeWhenUnused)
+	return b.closeWhenUnused(b.dev.Driver().WaitToClose)
 }
 
 // Release is [Buffer.Close] that waits until ctx ends.
@@ -31,7 +31,7 @@ func (b *Buffer) Release(ctx context.Context) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
-	return b.closeWhenUnused(ctx)
+	return b.closeWhenUnused(func() error { return b.dev.Driver().WaitQueued(ctx) })
 }
 
 // CloseNow is [Buffer.Close] without waiting: the caller knows that no work uses the buffer. A kernel or copy
@@ -77,8 +77,8 @@ func (b *Buffer) checkUsers(what string) error {
 	return fmt.Errorf("%w: cannot %s the buffer at %s with %s", ErrInUse, what, b.content.ptr(), users)
 }
 
-// closeWhenUnused closes the buffer when the work is done, or says that it is in use when ctx has ended.
-func (b *Buffer) closeWhenUnused(ctx context.Context) error {
+// closeWhenUnused closes the buffer when wait has waited for the work, or says that it is in use.
+func (b *Buffer) closeWhenUnused(wait func() error) error {
 	b.mu.Lock()
 	err := b.checkUsers("close")
 	b.mu.Unlock()
@@ -86,23 +86,16 @@ func (b *Buffer) closeWhenUnused(ctx context.Context) error {
 		return err
 	}
 	if !b.content.closed.Load() { // which Unmap does, too
-		if err := awaitWork(ctx, b.content.res, "buffer", b.content.ptr()); err != nil {
+		if err := awaitWork(wait, "buffer", b.content.ptr()); err != nil {
 			return err
 		}
 	}
 	return b.CloseNow()
 }
 
-// within calls f with the time that Close waits.
-func within(drv *cu.Driver, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), drv.CloseLimit())
-	defer cancel()
-	return f(ctx)
-}
-
-// awaitWork waits until no queued work uses what is mapped at p, or returns ErrInUse when ctx has ended.
-func awaitWork(ctx context.Context, in *reservation, what string, p cu.DevicePtr) error {
-	if err := in.drv.WaitQueued(ctx); err != nil {
+// awaitWork returns ErrInUse if queued work may use what is mapped at p, as wait says.
+func awaitWork(wait func() error, what string, p cu.DevicePtr) error {
+	if err := wait(); err != nil {
 		return fmt.Errorf("%w: cannot close the %s at %s while streams may have work from before: synchronise them, or free one that waits, and close again: %w", ErrInUse, what, p, err)
 	}
 	return nil
@@ -114,12 +107,10 @@ func (v *View) Close() error {
 	if v == nil || v.inner == nil || v.inner.closed.Load() && v.inner.mapped() == 0 {
 		return nil
 	}
-	return within(v.inner.res.drv, func(ctx context.Context) error {
-		if err := awaitWork(ctx, v.inner.res, "view", v.inner.res.ptr); err != nil {
-			return err
-		}
-		return v.CloseNow()
-	})
+	if err := awaitWork(v.inner.res.drv.WaitToClose, "view", v.inner.res.ptr); err != nil {
+		return err
+	}
+	return v.CloseNow()
 }
 
 // CloseNow is [View.Close] without waiting, as [Buffer.CloseNow].
@@ -137,12 +128,10 @@ func (m *Mapping) Close() error {
 	if m == nil || m.inner == nil || m.inner.closed.Load() {
 		return nil
 	}
-	return within(m.inner.res.drv, func(ctx context.Context) error {
-		if err := awaitWork(ctx, m.inner.res, "mapping", m.inner.ptr()); err != nil {
-			return err
-		}
-		return m.CloseNow()
-	})
+	if err := awaitWork(m.inner.res.drv.WaitToClose, "mapping", m.inner.ptr()); err != nil {
+		return err
+	}
+	return m.CloseNow()
 }
 
 // CloseNow is [Mapping.Close] without waiting, as [Buffer.CloseNow].

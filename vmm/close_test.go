@@ -157,3 +157,10 @@ func BenchmarkClose(b *testing.B) {
 		}
 	}
 }
+
+// Without a time to wait, what no work uses is closed all the same.
+func TestCloseWithoutALimit(t *testing.T) {
+	for name, m := range mappings(t, cutest.Device(t, cu.WithCloseLimit(0))) {
+		require.NoError(t, m.Close(), name)
+	}
+}
