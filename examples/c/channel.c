@@ -2,11 +2,12 @@
  * channel: reads the frames of a channel of gpufd, and writes their bytes to standard output.
  *
  *	cc -O2 -Wall -Wextra -o channel channel.c -ldl
- *	channel -socket PATH [-name NAME] [-policy block|drop-oldest|drop-newest]
+ *	channel -socket PATH [-name NAME] [-policy block|drop-oldest|drop-newest|latest]
  *	        [-driver auto|cuda|soft] [-order host|stream] [-timeout SECONDS]
  *
  * A reader of docs/wire.md ("Channels") in one file. By the host it waits for each frame on the
- * CPU, copies and releases it. By a stream, which a channel for streams and a GPU allow, it queues up
+ * CPU, copies and releases it; with -policy latest it takes the newest frame, which the writer does not
+ * touch until it is released. By a stream, which a channel for streams and a GPU allow, it queues up
  * to 32 frames ahead: the stream waits for a frame, copies it and releases it. libcuda is opened when the
  * program runs; what is used of cuda.h is declared below.
  *
@@ -43,14 +44,14 @@ enum { CAPABILITIES = 1, PROCESS = 2, CURSOR_SIZE = 5, FIELD_REQUIRED = 0x8000, 
 /* Where the words of the cursors are, and those of an entry. */
 enum {
 	VERSION = 0x008, SLOTS = 0x010, SLOT_SIZE = 0x018, STRIDE = 0x020, FLAGS = 0x028, GENERATION = 0x030,
-	PUBLISHED = 0x080, WRITER_STATE = 0x100, LAST = 0x108, WRITER_POLLS = 0x110, START = 0x118,
-	RELEASED = 0x180, READER_STATE = 0x200, POLICY = 0x208, JOIN = 0x210, READER_POLLS = 0x218,
+	PUBLISHED = 0x080, NEWEST = 0x088, WRITER_STATE = 0x100, LAST = 0x108, WRITER_POLLS = 0x110, START = 0x118,
+	RELEASED = 0x180, READER_STATE = 0x200, POLICY = 0x208, JOIN = 0x210, READER_POLLS = 0x218, CLAIM = 0x220,
 	READER_BELL = 0x280, WRITER_BELL = 0x300, ENTRIES = 0x1000, ENTRY = 256,
 	STAMP = 0x00, SEQUENCE = 0x08, SLOT = 0x10, BYTES = 0x20, LENGTH = 0x28, MAX_USER = 208,
 	MAX_SLOTS = 4096, STREAMS = 1,
 	MAX_AHEAD = 32 /* frames that a stream is given ahead: a driver that has no room for more work keeps the call */
 };
-enum { BLOCK = 1, DROP_OLDEST = 2, DROP_NEWEST = 3 };
+enum { BLOCK = 1, DROP_OLDEST = 2, DROP_NEWEST = 3, LATEST = 4 };
 #define GIVEN INT64_MAX /* what frees our own stream when the writer is gone */
 
 static struct {
@@ -431,6 +432,7 @@ static struct channel {
 	unsigned char *words; /* the cursors */
 	uint64_t size, slots, slot_size, stride, first;
 	bool streams, lost;
+	int policy; /* by which frames are ordered with the writer */
 	uint64_t next, seen, last; /* number of the next frame, of the last that was given, sequence of the last taken */
 	uint64_t released, whole;  /* by us; given when the writer was lost */
 	unsigned char *host;       /* where frames are copied to: by a stream, one behind the other, the entry of each before it */
@@ -442,6 +444,16 @@ static uint64_t *word(uint64_t at) { return (uint64_t *)(void *)(c.words + at); 
 static uint64_t load(uint64_t at) { return __atomic_load_n(word(at), __ATOMIC_SEQ_CST); }
 static void store(uint64_t at, uint64_t v) { __atomic_store_n(word(at), v, __ATOMIC_SEQ_CST); }
 static uint64_t entry(uint64_t n) { return ENTRIES + (n - 1) % c.slots * ENTRY; }
+static uint64_t entry_of_slot(uint64_t slot) { return ENTRIES + slot * ENTRY; } /* with LATEST */
+
+/* find is the slot of frame n with LATEST, if its entry is whole; else it is no slot. */
+static uint64_t find(uint64_t n)
+{
+	uint64_t slot = 0;
+	while (slot < c.slots && load(entry_of_slot(slot) + STAMP) != 2 * n)
+		slot++;
+	return slot;
+}
 
 static void ring(uint64_t bell)
 {
@@ -463,6 +475,8 @@ static void look_at_writer(void)
 		close_fds(&r);
 		if (over) {
 			c.whole = load(PUBLISHED);
+			if (c.policy == LATEST && find(c.whole + 1) < c.slots)
+				c.whole++; /* the writer was killed just before it said so */
 			c.lost = true;
 		}
 	}
@@ -504,8 +518,9 @@ static bool read_head(const struct offer *o)
 	if (c.slots < 2 || c.slots > MAX_SLOTS || ((ENTRIES + c.slots * ENTRY + 4095) & ~4095ull) != c.size || !c.slot_size ||
 	    c.slot_size > c.stride || c.stride > o->size / c.slots || load(GENERATION) != o->generation)
 		return fail(1, "nonsense in a cursor: %" PRIu64 " slots of %" PRIu64 " bytes, %" PRIu64 " apart", c.slots, c.slot_size, c.stride);
-	if (c.streams && options.policy != BLOCK)
-		return fail(1, "the channel is for streams, where readers block");
+	c.policy = c.streams ? BLOCK : options.policy;
+	if (c.streams && options.policy != BLOCK && options.policy != LATEST)
+		return fail(1, "the channel is for streams, where readers block: it admits block and latest");
 	if (options.stream && (!c.streams || c.memory.driver != CUDA))
 		return fail(1, "-order stream wants a channel for streams, and a GPU");
 	return true;
@@ -521,7 +536,7 @@ static bool told(void)
 {
 	static const char *const why[] = {"", "", "which took too long, or whose connection has ended", "whose policy, number or cursor it does not take"};
 	uint64_t state = load(WRITER_STATE), last = c.first + c.whole - 1;
-	if (options.policy == DROP_NEWEST)
+	if (c.policy == DROP_NEWEST)
 		last = c.whole ? load(entry(c.whole) + SEQUENCE) : 0;
 	if (state == 1)
 		return true;
@@ -532,7 +547,7 @@ static bool told(void)
 
 static bool join(void)
 {
-	store(POLICY, (uint64_t)options.policy);
+	store(POLICY, (uint64_t)c.policy);
 	store(JOIN, 1 /* next */);
 	store(READER_STATE, 1);
 	if (!await(START, 1, now() + options.timeout))
@@ -546,7 +561,7 @@ static bool join(void)
 static bool given(uint64_t *n, uint64_t released)
 {
 	*n = c.lost ? c.whole : load(PUBLISHED);
-	if (*n < c.seen || *n >= (uint64_t)GIVEN || (options.policy != DROP_OLDEST && *n > released + c.slots))
+	if (*n < c.seen || *n >= (uint64_t)GIVEN || (c.policy != DROP_OLDEST && c.policy != LATEST && *n > released + c.slots))
 		return dropped() ? told() : fail(1, "nonsense in a cursor: %" PRIu64 " frames were given where %" PRIu64 " were, %" PRIu64 " are released", *n, c.seen, released);
 	c.seen = *n;
 	return true;
@@ -565,6 +580,17 @@ static int describe(const uint64_t *e, uint64_t n, uint64_t *slot, uint64_t *siz
 	return fail(1, "nonsense in a cursor: frame %" PRIu64 " of %" PRIu64 " bytes in slot %" PRIu64, *sequence, *size, *slot), -1;
 }
 
+/* copy_out copies a frame to the host. */
+static bool copy_out(uint64_t slot, uint64_t size)
+{
+	if (c.memory.driver == SOFT)
+		memcpy(c.host, (const char *)(uintptr_t)c.memory.at + slot * c.stride, size);
+	else if (!call(cuMemcpyDtoH_v2, c.host, c.memory.at + slot * c.stride, size))
+		return false;
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* the copy before the looks */
+	return true;
+}
+
 static bool put_out(const unsigned char *frame, uint64_t size)
 {
 	return fwrite(frame, 1, size, stdout) == size && !fflush(stdout) ? true : fail(1, "standard output: %s", strerror(errno));
@@ -580,17 +606,51 @@ static bool read_frame(uint64_t n, bool *ok)
 	int whole = load(at + STAMP) == e[0] ? describe(e, n, &slot, &size, &sequence) : 0;
 	*ok = whole > 0;
 	if (whole <= 0)
-		return !whole && (options.policy == DROP_OLDEST || fail(1, "nonsense in a cursor: frame number %" PRIu64 " was given and is not whole", n));
-	if (c.memory.driver == SOFT)
-		memcpy(c.host, (const char *)(uintptr_t)c.memory.at + slot * c.stride, size);
-	else if (!call(cuMemcpyDtoH_v2, c.host, c.memory.at + slot * c.stride, size))
+		return !whole && (c.policy == DROP_OLDEST || fail(1, "nonsense in a cursor: frame number %" PRIu64 " was given and is not whole", n));
+	if (!copy_out(slot, size))
 		return false;
-	__atomic_thread_fence(__ATOMIC_SEQ_CST); /* the copy before the looks */
-	*ok = (options.policy != DROP_OLDEST || load(at + STAMP) == 2 * n) && !dropped();
+	*ok = (c.policy != DROP_OLDEST || load(at + STAMP) == 2 * n) && !dropped();
 	c.last = sequence;
 	store(RELEASED, c.released = n);
 	ring(WRITER_BELL);
 	return !*ok || put_out(c.host, size);
+}
+
+/* read_newest claims the newest frame, copies it out, and releases it. It does nothing if the writer takes
+ * the frame's slot: then there is a newer one. The writer marks a frame before it looks at the claim, and
+ * this side claims the frame before it looks at the mark: all four are sequentially consistent, so one of the
+ * two sees the other. */
+static bool read_newest(void)
+{
+	uint64_t slot = c.lost ? find(c.whole) : load(NEWEST), e[6], frame, size, sequence;
+	if (slot >= c.slots)
+		return (!c.lost || told()) && fail(1, "nonsense in a cursor: the newest frame is in slot %" PRIu64 " of %" PRIu64, slot, c.slots);
+	store(CLAIM, slot + 1);
+	for (uint64_t i = 0; i < 6; i++)
+		e[i] = load(entry_of_slot(slot) + 8 * i); /* the stamp is the first */
+	if (e[0] % 2)
+		return store(CLAIM, 0), true;
+	uint64_t n = e[0] / 2;
+	if (n < c.next || e[SLOT / 8] != slot)
+		return fail(1, "nonsense in a cursor: frame number %" PRIu64 " after %" PRIu64 ", as that of slot %" PRIu64 " in slot %" PRIu64, n, c.next - 1, e[SLOT / 8], slot);
+	if (describe(e, n, &frame, &size, &sequence) < 0 || !copy_out(slot, size))
+		return false;
+	bool whole = !dropped();
+	c.last = sequence, c.next = n + 1;
+	store(RELEASED, c.released = n);
+	store(CLAIM, 0);
+	ring(WRITER_BELL);
+	return !whole || put_out(c.host, size);
+}
+
+/* skip_to gives back the frames before number n, for a reader of the newest in a channel for streams. */
+static void skip_to(uint64_t n)
+{
+	if (n == c.next)
+		return;
+	c.next = n;
+	store(RELEASED, c.released = n - 1);
+	ring(WRITER_BELL);
 }
 
 /* by_host takes frames until there are no more. */
@@ -612,7 +672,14 @@ static bool by_host(void)
 			await(PUBLISHED, c.next, now() + 1);
 			continue;
 		}
-		uint64_t n = options.policy == DROP_OLDEST && published - c.next >= c.slots ? published : c.next;
+		if (c.policy == LATEST) {
+			if (!read_newest())
+				return false;
+			continue;
+		}
+		if (options.policy == LATEST)
+			skip_to(published);
+		uint64_t n = c.policy == DROP_OLDEST && published - c.next >= c.slots ? published : c.next;
 		bool ok;
 		if (!read_frame(n, &ok))
 			return false;
@@ -778,7 +845,7 @@ static int dial(void)
 
 static bool usage(int argc, char **argv)
 {
-	static const char *const policies[] = {"", "block", "drop-oldest", "drop-newest"};
+	static const char *const policies[] = {"", "block", "drop-oldest", "drop-newest", "latest"};
 	const char *driver = getenv("GPUFD_DRIVER");
 	for (int i = 1; i < argc; i += 2) {
 		const char *flag = argv[i] + !strncmp(argv[i], "--", 2), *value = i + 1 < argc ? argv[i + 1] : "";
@@ -793,13 +860,15 @@ static bool usage(int argc, char **argv)
 		else if (!strcmp(flag, "-timeout") && atof(value) > 0 && atof(value) < 1e6)
 			options.timeout = atof(value);
 		else if (!strcmp(flag, "-policy")) {
-			for (options.policy = DROP_NEWEST; options.policy && strcmp(value, policies[options.policy]); options.policy--)
+			for (options.policy = LATEST; options.policy && strcmp(value, policies[options.policy]); options.policy--)
 				continue;
 			if (!options.policy)
-				return fail(2, "-policy %s: want block, drop-oldest or drop-newest", value);
+				return fail(2, "-policy %s: want block, drop-oldest, drop-newest or latest", value);
 		} else
 			return fail(2, "%s %s is no flag of this program, or no value of it", argv[i], value);
 	}
+	if (options.stream && options.policy == LATEST)
+		return fail(2, "-order stream queues frames ahead, and takes each: -policy latest is for -order host");
 	if (driver && *driver && strcmp(driver, "auto") && strcmp(driver, "cuda") && strcmp(driver, "soft"))
 		return fail(2, "-driver is auto, cuda or soft, not %s", driver);
 	options.driver = !driver || !*driver || *driver == 'a' ? 0 : *driver == 'c' ? CUDA : SOFT;

@@ -166,6 +166,7 @@ class Attachment(Held):
                     if not isinstance(record, wire.Progress):
                         raise wire.unexpected(record, "the end behind a verdict")
             except LostError:
+                self._reported = True
                 self._end(ClosedError("the lease ended with the verdict"), self._conn.left)
             except WireError as e:
                 self._conn.farewell(wire.Refuse(e.code, str(e)))
@@ -182,7 +183,7 @@ class Attachment(Held):
         self._check()
         if self.offer.legacy:
             raise HandleError("legacy memory cannot be resumed, because nothing keeps it without a lease")
-        if self.err is None:
+        if not self.done:
             raise UsageError("the lease has not ended, so there is nothing to resume")
         self._resume(timeout)
 

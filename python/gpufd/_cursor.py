@@ -13,10 +13,10 @@ from ._words import Words, map_words
 
 # Where the words are.
 MAGIC, VERSION, SLOTS, SLOT_SIZE, STRIDE, FLAGS, GENERATION = range(0x000, 0x038, 8)
-PUBLISHED = 0x080
+PUBLISHED, NEWEST = 0x080, 0x088
 WRITER_STATE, LAST, WRITER_POLLS, START = range(0x100, 0x120, 8)
 RELEASED = 0x180
-READER_STATE, POLICY, JOIN, READER_POLLS = range(0x200, 0x220, 8)
+READER_STATE, POLICY, JOIN, READER_POLLS, CLAIM = range(0x200, 0x228, 8)
 READER_BELL, WRITER_BELL = 0x280, 0x300
 ENTRIES = 0x1000
 ENTRY_SIZE = 256
@@ -32,8 +32,8 @@ SLOT_ALIGN = 256
 GIVEN = (1 << 63) - 1  # what a side writes to free its own streams
 OPEN, ENDED, DROPPED, REFUSED = range(4)  # states of the writer
 NOT_YET, JOINED, LEFT = range(3)  # of the reader
-BLOCK, DROP_OLDEST, DROP_NEWEST = 1, 2, 3
-POLICIES = {"block": BLOCK, "drop-oldest": DROP_OLDEST, "drop-newest": DROP_NEWEST}
+BLOCK, DROP_OLDEST, DROP_NEWEST, LATEST = 1, 2, 3, 4
+POLICIES = {"block": BLOCK, "drop-oldest": DROP_OLDEST, "drop-newest": DROP_NEWEST, "latest": LATEST}
 JOINS = {"next": 1, "newest": 2}
 
 
@@ -102,23 +102,37 @@ class Shape:
         return (ENTRIES + self.slots * ENTRY_SIZE + 4095) & ~4095
 
     def entry(self, number: int) -> int:
-        """Where the entry of a frame begins."""
-        return ENTRIES + (number - 1) % self.slots * ENTRY_SIZE
+        """Where the entry of a frame begins, but with LATEST."""
+        return self.entry_at((number - 1) % self.slots)
+
+    def entry_at(self, index: int) -> int:
+        """Where the entry of that index begins: with LATEST, of the frame in that slot."""
+        return ENTRIES + index * ENTRY_SIZE
+
+    def find(self, w: Words, number: int) -> int | None:
+        """The slot of the frame of that number, with LATEST, if its entry is whole."""
+        return next((slot for slot in range(self.slots) if w.load(self.entry_at(slot) + STAMP) == 2 * number), None)
 
     def slot_of(self, sequence: int) -> int:
         """The slot of a frame where slots follow each other."""
         return (sequence - 1) % self.slots
 
 
-def check_mode(streams: bool, policy: int) -> None:
-    """Raise where a reader of that policy cannot read a channel for streams."""
-    if streams and policy != BLOCK:
-        raise ChannelPolicyError(f"the channel is for streams, where readers block; {policy_name(policy)} was asked for")
+def acting(streams: bool, policy: int) -> int:
+    """The policy by which a reader that asks for one orders frames with the writer."""
+    if not streams or policy == BLOCK:
+        return policy
+    if policy == LATEST:  # it gives back what it skips
+        return BLOCK
+    raise ChannelPolicyError(
+        "the channel is for streams, where readers block: streams are given frames and slots before anybody knows whether this reader "
+        f"would be too slow for {policy_name(policy)}; block and latest are admitted"
+    )
 
 
 @dataclass(frozen=True)
-class Entry:
-    """The writer's entry for a frame."""
+class EntryWords:
+    """The words of the writer's entry for a frame, but for the application's own."""
 
     stamp: int
     sequence: int
@@ -128,7 +142,7 @@ class Entry:
     length: int
 
     @classmethod
-    def read(cls, w: Words, at: int) -> Entry:
+    def read(cls, w: Words, at: int) -> EntryWords:
         return cls(*(w.load(at + off) for off in (STAMP, SEQUENCE, SLOT, TIME, BYTES, LENGTH)))
 
 

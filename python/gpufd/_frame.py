@@ -54,7 +54,7 @@ class Frame(NoArray):
         self.sequence = sequence  #: from 1; frames between two that were taken are lost to this reader
         self.index = index  #: of the slot
         self.size = size  #: bytes
-        self.time = time  #: nanoseconds of CLOCK_MONOTONIC at which it was published, or 0
+        self.time = time  #: nanoseconds of CLOCK_MONOTONIC at which it was published, or 0: now() - time is its age
         self.user = user  #: the application's own
         self._at = index * reader.shape.stride
 
@@ -67,7 +67,7 @@ class Frame(NoArray):
     def meta(self) -> int:
         """Device address of the writer's entry for the frame, for kernels; or 0.
 
-        There is an entry of docs/wire.md. It is 0 in a channel that is not for streams.
+        decode_entry reads a copy of what is there. It is 0 in a channel that is not for streams.
         """
         return self._reader.meta_of(self._number)
 

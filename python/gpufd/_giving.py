@@ -32,6 +32,20 @@ class WriterStats:
     max_stall: float = 0.0  #: the longest that acquire waited, in seconds
 
 
+@dataclass(frozen=True)
+class _Blocked:
+    """What acquire waits for."""
+
+    blocker: Member  # a reader that blocks
+    slot: int  # that it holds
+    kept: list[tuple[Member, int, int]]  # other readers, the words by which they give slots back, and what those were
+    pinned: list[Member]
+
+    def has_changed(self) -> bool:
+        """Whether another reader has given a slot back, or is gone."""
+        return any(m.gone or m.words.load(at) != seen for m, at, seen in self.kept)
+
+
 class Giving(NotCopied):
     """A writer's work on the host: it chooses a slot, waits for the readers that hold it, and gives
     the frame in it to the readers."""
@@ -112,43 +126,55 @@ class Giving(NotCopied):
                 return self._acquired
             begin = 0.0
             while True:
-                slot, blocker = self._choose()
-                if not blocker:
-                    return self._take(slot, begin)
+                found = self._choose(begin)
+                if isinstance(found, Slot):
+                    return found
                 begin = begin or time.monotonic()
-                self._await_slot(blocker, slot, begin, deadline, timeout)
+                self._await_slot(found, begin, deadline, timeout)
 
-    def _choose(self) -> tuple[int, Member | None]:
-        """A slot, and who has to be waited for, if anybody. That one is pinned."""
+    def _choose(self, begin: float) -> Slot | _Blocked:
+        """Take a slot, or say who has to be waited for; the cursors to look at are pinned then. begin is when
+        the wait for a slot began, or 0."""
         r = self._readers
         with r.lock:
             self._check()
             r.look()
-            queues = r.queues()
-            if self.shape.streams:
-                slot = self.shape.slot_of(r.last + 1)
-                free = not any(q.holds(slot) for q in queues)
-            else:
-                slot, free = pick(queues, r.frames, self._slot)
-            for m in [] if free else r.there:
-                if m.queue.policy == c.BLOCK and m.queue.holds(slot):
-                    m.pins += 1
-                    return slot, m
-            return slot, None
+            while True:
+                slot, free = self._pick()
+                for m in [] if free else r.there:
+                    if m.queue.policy == c.BLOCK and m.queue.holds(slot):
+                        return self._blocked(m, slot)
+                if not r.is_claimed(slot):  # else it is held, and another one is picked
+                    return self._take(slot, begin)
+
+    def _pick(self) -> tuple[int, bool]:
+        """The slot of the next frame, by what was seen of the cursors, and whether nobody holds it."""
+        r, queues = self._readers, self._readers.queues()
+        if not self.shape.streams:
+            return pick(queues, r.frames, self._slot)
+        slot = self.shape.slot_of(r.last + 1)
+        return slot, not any(q.holds(slot) for q in queues)
+
+    def _blocked(self, blocker: Member, slot: int) -> _Blocked:
+        """What to wait for, pinned: also what readers that keep nobody waiting give back, whose slots may come
+        free first."""
+        kept = [(m, *word) for m in self._readers.there if (word := m.kept())]
+        pinned = [blocker, *(m for m, _, _ in kept)]
+        for m in pinned:
+            m.pins += 1
+        return _Blocked(blocker, slot, kept, pinned)
 
     def _take(self, slot: int, begin: float) -> Slot:
-        """Have the slot for the next frame. A reader that may still have its old frame finds
+        """Have the slot for the next frame, under the lock. A reader that may still have its old frame finds
         that it is not whole any more."""
-        r = self._readers
-        with r.lock:
-            if begin:
-                self._stall = max(self._stall, time.monotonic() - begin)
-            for m in r.there:
-                n = m.queue.retires(slot)
-                if n:
-                    m.words.store(self.shape.entry(n) + c.STAMP, 2 * n + 1)
-                    m.words.fence()  # before anything is written to the slot
-            return self._has(slot)
+        if begin:
+            self._stall = max(self._stall, time.monotonic() - begin)
+        for m in self._readers.there:
+            n = m.queue.retires(slot)
+            if n:
+                m.words.store(self.shape.entry(n) + c.STAMP, 2 * n + 1)
+                m.words.fence()  # before anything is written to the slot
+        return self._has(slot)
 
     def _has(self, slot: int) -> Slot:
         r = self._readers
@@ -157,13 +183,15 @@ class Giving(NotCopied):
         self._acquired = Slot(self, self._sequence, slot)
         return self._acquired
 
-    def _await_slot(self, m: Member, slot: int, begin: float, deadline: float, timeout: float | None) -> None:
-        """Wait until a reader has released the slot, or is gone. It is unpinned."""
-        r, number = self._readers, m.queue.in_slot[slot]
+    def _await_slot(self, b: _Blocked, begin: float, deadline: float, timeout: float | None) -> None:
+        """Wait until a reader has released the slot, or is gone, or another one has given a slot back.
+        They are unpinned."""
+        r, m = self._readers, b.blocker
+        number = m.queue.in_slot[b.slot]
         stalls = begin + self._stall_limit if self._stall_limit else arguments.FOR_EVER
         until = min(deadline, stalls)
         try:
-            if m.words.await_(c.WRITER_BELL, c.READER_POLLS, until, lambda: m.gone or r.closed or m.words.load(c.RELEASED) >= number):
+            if m.words.await_(c.WRITER_BELL, c.READER_POLLS, until, lambda: m.gone or r.closed or m.words.load(c.RELEASED) >= number or b.has_changed()):
                 return
             if until == deadline:
                 raise TimedOutError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} within {timeout:g} s")
@@ -174,7 +202,8 @@ class Giving(NotCopied):
                 r.drop(m, c.DROPPED, stalled)
         finally:
             with r.lock:
-                m.pins -= 1
+                for pinned in b.pinned:
+                    pinned.pins -= 1
                 r.lock.notify_all()
 
     # A frame.

@@ -63,6 +63,7 @@ class Held(NotCopied):
         self._conn: Conn = done.conn
         self.cursors = done.cursors[0] if done.cursors else -1
         self._err: Error | None = None
+        self._reported = False  # the producer has ended the lease, having read this side's verdict
         self._gave_up = False  # to look for another lease
         self._newer = 0
         self._notices: deque[bytes] = deque(maxlen=MAX_NOTICES)
@@ -194,15 +195,16 @@ class Held(NotCopied):
 
         An LeaseEndedError if the producer has ended it: WithdrawnError, SupersededError, RevokedError or
         RestartingError; LeftError if it left in order; LostError if it is gone, whose died() says whether its process has died; ClosedError after close. The
-        memory stays mapped until close.
+        memory stays mapped until close. It stays None if the producer has read a report.
         """
         self._pump()
-        return self._err if self._over() else None
+        return self._err if self._over() and not self._reported else None
 
     @property
     def done(self) -> bool:
         """Whether the lease has ended."""
-        return self.err is not None
+        self._pump()
+        return self._over()
 
     @property
     def superseded(self) -> bool:

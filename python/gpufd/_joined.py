@@ -13,7 +13,7 @@ from . import _arguments as arguments
 from . import _cursor as c
 from ._attach import attach
 from ._attachment import Attachment
-from ._cursor import Cursor, Shape, check_mode, number_of, policy_name
+from ._cursor import Cursor, Shape, acting, number_of, policy_name
 from ._errors import (
     enough_files,
     ClosedError,
@@ -46,7 +46,8 @@ class Joined(NotCopied):
 
     @enough_files()
     def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float | None, wait: float | None, options: dict[str, Any]) -> None:
-        self._policy, self._join = number_of(c.POLICIES, policy, "policy"), number_of(c.JOINS, join, "join")
+        self._asked, self._join = number_of(c.POLICIES, policy, "policy"), number_of(c.JOINS, join, "join")
+        self._policy = self._asked  # by which frames are ordered with the writer
         step, within = arguments.step(timeout), arguments.seconds("wait", wait)
         self._pid = os.getpid()
         self._turn, self._mu = threading.Lock(), threading.Lock()
@@ -78,7 +79,7 @@ class Joined(NotCopied):
         self._cursor = Cursor(att.cursors, os.fstat(att.cursors).st_size)
         self._words = self._cursor.words
         self.shape = Shape.read(self._words, att.size, att.generation)
-        check_mode(self.shape.streams, self._policy)
+        self._policy = acting(self.shape.streams, self._asked)
         if self.shape.streams and att.memory.driver == CUDA:
             self._cursor.register(att.memory)
             self._tracker = Tracker(need_streams(att.memory))
@@ -96,12 +97,18 @@ class Joined(NotCopied):
             if w.load(c.START):
                 return True
             if ended:
+                self._await_reason()
                 raise self._told_of(w.load(c.WRITER_STATE))
             return False
 
         if not w.await_(c.READER_BELL, c.START, deadline, admitted):
             raise TimedOutError("the writer has not admitted this reader in time")
         self.first = w.load(c.START)  #: sequence of the first frame that this reader may get
+
+    def _await_reason(self) -> None:
+        """Wait until a writer that does not admit this reader has said why, which it does in a moment."""
+        if self._words.load(c.WRITER_STATE) == c.REFUSED:
+            self.attachment.wait(CLOSE_LIMIT)
 
     # What it is.
 
@@ -146,9 +153,8 @@ class Joined(NotCopied):
         if state == c.DROPPED:
             return DroppedError(f"the writer has dropped this reader, which took too long, or whose connection has ended; the last frame was {last}")
         if state == c.REFUSED:
-            return TurnedAwayError(
-                f"the writer does not admit a reader of policy {policy_name(self._policy)}, has no place, or found nonsense in the cursor"
-            )
+            why = self.attachment.err or "it does not admit the policy, has no place, or found nonsense in the cursor"
+            return TurnedAwayError(f"the writer has refused a reader of policy {policy_name(self._asked)}: {why}")
         if state != c.OPEN:
             return CursorError(f"state {state} of the writer")
         lost, last = self.attachment.err, self._last_whole()
@@ -173,7 +179,7 @@ class Joined(NotCopied):
         poll = select.poll()
         poll.register(self.attachment.fileno(), select.POLLIN)
         poll.register(self._wake[0], select.POLLIN)
-        while self.attachment.err is None:
+        while not self.attachment.done:
             poll.poll()
             if self._closing:
                 return
@@ -190,6 +196,8 @@ class Joined(NotCopied):
             self._mu.acquire()
         try:
             self._whole = 0 if whole >= c.GIVEN and self._closing else whole  # close has written that
+            if self._policy == c.LATEST and self.shape.find(w, whole + 1) is not None:  # the writer was killed just before it said so
+                self._whole += 1
             self._why, self._final = self._told_of(state), w.load(c.LAST)
             try:
                 self._check_kept()  # a writer that drops this side frees its stream, which goes on publishing

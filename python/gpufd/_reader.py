@@ -31,8 +31,9 @@ class Reader(Taking):
 
     socket, name    which channel
     policy          what happens if this reader is too slow: "block" makes the writer wait,
-                    "drop-oldest" goes on with the newest frame, and "drop-newest" gets no frames
-                    while it has too many
+                    "drop-oldest" goes on with the newest frame, "drop-newest" gets no frames while it
+                    has too many, and "latest" always gets the newest frame, which nobody overwrites
+                    until its release. It blocks in a channel for streams, and gives back what it skips
     join            begin with the "next" frame, or with the "newest" that there is
     timeout         seconds for joining; None for no bound
     wait            seconds to wait for a writer that is not there yet; None for no bound
@@ -68,7 +69,7 @@ class Reader(Taking):
         _all.add(self)
 
     def __repr__(self) -> str:
-        return f"<gpufd.channel.Reader of {self.attachment.name!r}, {policy_name(self._policy)}>"
+        return f"<gpufd.channel.Reader of {self.attachment.name!r}, {policy_name(self._asked)}>"
 
     # By streams.
 
@@ -76,7 +77,8 @@ class Reader(Taking):
         """Have a stream wait for the next frame, and return at once with where it will be.
 
         Work that the stream is given from now on runs when the frame is there. The host may queue
-        ahead. The frame's size, time and user are not known yet.
+        ahead. The frame's size, time and user are not known yet. A reader of "latest" gets the frame that
+        is the newest now, or the next one.
 
         If the writer dies or ends, the stream goes on without the frame: check says so. Frames that
         were whole by then can still be taken. All calls of a reader use one stream until it has
@@ -95,6 +97,8 @@ class Reader(Taking):
                 if self._lost and self._next > self._whole:
                     raise self._why
                 self._may_hold()
+                if self._asked == c.LATEST:
+                    self._skip_to(max(self._next, self._seen))
                 frame = self._predicted(self._next)
                 tracker.begin()
                 if not self._lost:  # else it is whole, and nobody would free a stream that waits any more
@@ -141,7 +145,7 @@ class Reader(Taking):
         self._check()
         need_streams(self.attachment.memory)
         if not self._tracker:
-            raise ChannelPolicyError(f"{call} by a reader of policy {policy_name(self._policy)} in a channel that is not for streams")
+            raise ChannelPolicyError(f"{call} by a reader of policy {policy_name(self._asked)} in a channel that is not for streams")
         handle = handle_of(stream)
         self._tracker.takes(handle)
         return self._tracker, handle

@@ -15,7 +15,7 @@ from ._errors import ChannelPolicyError, ClosedError, CursorError, Error, Stalle
 from ._lease import Event, Lease
 from ._member import Gone, Member, Meta
 from ._memory import Memory
-from ._queue import Queue, has_room
+from ._queue import Queue, check_room, has_room
 from ._streams import Tracker
 from ._words import U64
 
@@ -95,9 +95,19 @@ class Readers:
         """Look at all cursors, and drop readers that wrote nonsense."""
         for m in list(self.there):
             try:
-                m.queue.see(m.words.load(c.RELEASED))
+                m.look()
             except CursorError as e:
                 self.drop(m, c.REFUSED, e)
+
+    def is_claimed(self, slot: int) -> bool:
+        """Whether a reader of LATEST takes or holds the slot's frame, whose slot is to have the next one."""
+        for m in list(self.there):
+            try:
+                if m.claims(slot, self.last + 1):
+                    return True
+            except CursorError as e:
+                self.drop(m, c.REFUSED, e)
+        return False
 
     def drop(self, m: Member, state: int, why: Error | None) -> None:
         """End what a reader gets: it is told the state, before any slot is taken that it has.
@@ -124,15 +134,10 @@ class Readers:
         m.joined, m.queue = True, Queue(policy, self.shape.slots)
         if self.closed:
             return self.drop(m, c.ENDED, None)
-        fault: Error | None = None
-        if policy not in c.POLICIES.values() or join not in c.JOINS.values():
-            fault = CursorError(f"a reader of policy {policy} that joins at {join}")
-        elif self.shape.streams and policy != c.BLOCK:
-            fault = ChannelPolicyError(f"the channel is for streams, where readers block, and one wants {policy_name(policy)}")
-        elif len(self.there) >= self.most:
-            fault = ChannelPolicyError(f"{len(self.there)} readers are there, which is all that are admitted")
-        if fault:
-            return self.drop(m, c.REFUSED, fault)
+        try:
+            self._check_wish(policy, join)
+        except (CursorError, ChannelPolicyError) as e:
+            return self.drop(m, c.REFUSED, e)
         m.first = self.last + 1
         if join == c.JOINS["newest"] and self.last:
             self._give_newest(m)
@@ -140,6 +145,17 @@ class Readers:
         self.there.append(m)
         m.words.ring(c.READER_BELL)
         self.lock.notify_all()
+
+    def _check_wish(self, policy: int, join: int) -> None:
+        """Raise where a reader that asks for them is not admitted."""
+        if policy not in c.POLICIES.values() or join not in c.JOINS.values():
+            raise CursorError(f"a reader asks for policy {policy} and join {join}; want 1 to {c.LATEST}, and 1 or 2")
+        if self.shape.streams and policy != c.BLOCK:
+            raise ChannelPolicyError(f"in a channel for streams readers block, and this one asks for {policy_name(policy)}")
+        if len(self.there) >= self.most:
+            raise ChannelPolicyError(f"{len(self.there)} readers are there, which is all that are admitted")
+        policies = [m.queue.policy for m in self.there]
+        check_room(policy, self.shape.slots, policies.count(c.LATEST), policies.count(c.DROP_NEWEST))
 
     def _give_newest(self, m: Member) -> None:
         """Give a reader that has just joined the last frame, if that is there and whole."""
@@ -212,7 +228,7 @@ class Readers:
         do with its cursor."""
         if m.revoke:
             m.revoke = False
-            m.lease.revoke("the writer has dropped this reader")
+            m.lease.revoke(str(m.why) if m.why else "the writer has dropped this reader")
         with self.lock:
             if self.tracker and not m.pins and m.until is None:
                 m.until = self.tracker.queued

@@ -12,10 +12,10 @@ from typing import Any
 
 from . import _arguments as arguments
 from . import _cursor as c
-from ._cursor import Entry
+from ._claiming import Claiming
+from ._cursor import EntryWords
 from ._errors import CursorError, DroppedError, EndedError, OrderError, PassedError, TimedOutError
 from ._frame import Frame
-from ._joined import Joined
 from ._queue import behind, check_published, choose
 
 
@@ -29,7 +29,7 @@ class ReaderStats:
     max_stall: float = 0.0  #: the longest that next waited, in seconds
 
 
-class Taking(Joined):
+class Taking(Claiming):
     """A reader's work on the host: it looks at what was published, copies what the writer
     says of a frame, and checks it."""
 
@@ -51,27 +51,52 @@ class Taking(Joined):
     def next(self, timeout: float | None = None) -> Frame:
         """Wait for the next frame, and take it. It can be read at once.
 
-        Several frames may be held; release them in their order. Without a timeout it waits as
-        long as there is a writer. Raises EndedError, WriterLostError or DroppedError when there
+        Several frames may be held; release them in their order. A reader of "latest" gets the newest
+        frame, and holds one at most. Without a timeout it waits as long as there is a writer. Raises EndedError, WriterLostError or DroppedError when there
         are no more frames, CursorError if the writer wrote nonsense, and TimedOutError.
         """
         self._check()
         deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
         with self._turn:
             self._may_hold()
-            begin = 0.0
+            begin, tries = 0.0, 0
             while True:
                 number = self._look()
-                frame = self._take(number) if number else None
+                frame = self._take_any(number) if number else None
                 if frame:
                     self._stall = max(self._stall, time.monotonic() - begin if begin else 0.0)
                     return frame
+                if number and (tries := tries + 1) > self.slots and time.monotonic() >= deadline:
+                    break  # a writer that lies could go on like this
                 if number:
-                    self._next = behind(number, self._seen)
                     continue
                 begin = begin or time.monotonic()
                 if not self._words.await_(c.READER_BELL, c.WRITER_POLLS, deadline, self._is_ready):
-                    raise TimedOutError(f"no frame came within {timeout:g} s")
+                    break
+            raise TimedOutError(f"no frame came within {timeout:g} s")
+
+    def _take_any(self, number: int) -> Frame | None:
+        """Take the frame of that number, or as the policy has it; None if there is none any more: the next
+        look finds another."""
+        if self._policy == c.LATEST:
+            return self._claim()
+        if self._asked == c.LATEST:
+            self._skip_to(number)
+        frame = self._take(number)
+        if not frame:
+            self._next = behind(number, self._seen)
+        return frame
+
+    def _skip_to(self, number: int) -> None:
+        """Give back all frames before that number, for a reader of LATEST that blocks in a channel for streams.
+        While a stream has releases queued, they are given back together with the frame that is taken."""
+        if number == self._next:
+            return
+        self._next = number
+        if not self._by_stream or self._words.load(c.RELEASED) >= self._released:
+            self._released = number - 1
+            self._words.store(c.RELEASED, number - 1)
+            self._words.ring(c.WRITER_BELL)
 
     def _is_ready(self) -> bool:
         return self._words.load(c.PUBLISHED) >= self._next and not self._freeing or self._lost or self._closing
@@ -83,7 +108,7 @@ class Taking(Joined):
         lost, published = self._check_told()
         if self._passed_by:  # what lies between is old
             self._next, self._passed_by = max(self._next, published), False
-        number = choose(self._policy, self._next, published, self.shape.slots)
+        number = choose(self._asked, self._next, published, self.shape.slots)
         if not number and lost:
             self._count_last()
             raise self._why
@@ -117,7 +142,7 @@ class Taking(Joined):
     def _take(self, number: int) -> Frame | None:
         """Copy what the writer says of a frame; None if it is not whole any more."""
         w, at = self._words, self.shape.entry(number)
-        e = Entry.read(w, at)
+        e = EntryWords.read(w, at)
         if e.stamp != 2 * number:
             return self._untold(number)
         if e.bytes > self.slot_size or e.length > c.MAX_USER or e.slot >= self.slots or e.sequence <= self._last:
@@ -127,7 +152,7 @@ class Taking(Joined):
         user = c.read_user(w, at, e.length)
         if w.load(at + c.STAMP) != 2 * number:
             return None
-        return self._keep(Frame(self, number, e.sequence, e.slot, e.bytes, e.time, user))
+        return self._keep_entry(number, e, user)
 
     def _untold(self, number: int) -> Frame | None:
         """Take a frame of which the writer's stream has said nothing."""
@@ -142,6 +167,10 @@ class Taking(Joined):
         sequence = self.first + number - 1
         return Frame(self, number, sequence, self.shape.slot_of(sequence), self.slot_size, 0, b"")
 
+    def _keep_entry(self, number: int, e: EntryWords, user: bytes) -> Frame:
+        """Take the frame that the writer's entry describes."""
+        return self._keep(Frame(self, number, e.sequence, e.slot, e.bytes, e.time, user))
+
     def _keep(self, frame: Frame) -> Frame:
         """Note that the frame was taken."""
         for held in self._held:
@@ -154,6 +183,8 @@ class Taking(Joined):
         return frame
 
     def _may_hold(self) -> None:
+        if self._asked == c.LATEST and self._held:
+            raise OrderError("a frame is held, and a reader of latest holds one at a time; release it first")
         if len(self._held) >= self.slots:
             raise OrderError(f"{len(self._held)} frames are held, as many as there are slots; release one first")
 
@@ -180,6 +211,8 @@ class Taking(Joined):
                 self._held.popleft()
                 self._released = frame._number
                 self._words.store(c.RELEASED, frame._number)
+                if self._policy == c.LATEST:
+                    self._words.store(c.CLAIM, 0)
                 self._words.ring(c.WRITER_BELL)
 
     def _releases(self, frame: Frame) -> None:

@@ -10,8 +10,8 @@ Python has no atomic operations. What stands for them here:
   another: each is a call of its own.
 - Elsewhere (arm64) the processor may reorder both. There libatomic's functions load and store,
   or, where that library is not installed, each load and store has a full barrier beside it.
-- A store and then a load of another word, as of bells, is reordered on x86-64 too.
-  :meth:`Words.fence` stands between. The barrier is FUTEX_WAKE_OP, in which the kernel changes
+- A store and then a load of another word, as of bells and of claims, is reordered on x86-64 too.
+  :meth:`Words.fence` stands between, a full barrier. The barrier is FUTEX_WAKE_OP, in which the kernel changes
   a word of ours atomically, or on x86-64 the locked instruction of a lock of Python's.
 """
 

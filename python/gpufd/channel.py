@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 
 from . import _arguments as arguments
 from ._conn import DEFAULT_TIMEOUT
-from ._cursor import MAX_READERS, MAX_SLOTS, MAX_USER, MIN_SLOTS
+from ._cursor import ENTRY_SIZE, MAX_READERS, MAX_SLOTS, MAX_USER, MIN_SLOTS
 from ._device import Device
 from ._errors import (
     ChannelError,
@@ -47,6 +47,7 @@ from ._errors import (
     TurnedAwayError,
     WriterLostError,
 )
+from ._entry import Entry, decode_entry, now
 from ._frame import Frame, Slot
 from ._member import Gone
 from ._peer import Peer
@@ -115,6 +116,7 @@ def _next_of(one: Callable[..., Reader], name: str, known: int, within: float) -
 _PASSING = (StaleError, EndedError, WriterLostError, NoProducerError, NotFoundError, LostError)  # another writer may admit the reader
 
 __all__ = [
+    "ENTRY_SIZE",
     "MAX_READERS",
     "MAX_SLOTS",
     "MAX_USER",
@@ -124,6 +126,7 @@ __all__ = [
     "CursorError",
     "DroppedError",
     "EndedError",
+    "Entry",
     "Frame",
     "Gone",
     "NoChannelError",
@@ -139,5 +142,7 @@ __all__ = [
     "Writer",
     "WriterLostError",
     "WriterStats",
+    "decode_entry",
     "follow",
+    "now",
 ]

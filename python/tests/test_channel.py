@@ -17,12 +17,12 @@ import gpufd
 from common import PATIENCE, programs
 from gpufd import _cursor as c
 from gpufd import _words, channel
-from gpufd._member import Meta
+from gpufd._member import Member, Meta
 from gpufd._queue import Queue, check_published, choose, has_room, pick
 
 SIZE = 4099  # bytes of a frame
 VECTORS = common.ROOT / "channel/testdata/cursors.json"
-POLICIES = ("block", "drop-oldest", "drop-newest")
+POLICIES = ("block", "drop-oldest", "drop-newest", "latest")
 
 
 def load(vector):
@@ -103,16 +103,17 @@ class Vectors(unittest.TestCase):
         joined, two = vectors["joined"], vectors["two frames"]
         self.assertEqual([joined.load(at) for at in (c.READER_STATE, c.POLICY, c.JOIN, c.START)], [c.JOINED, c.DROP_OLDEST, 1, 5])
         self.assertEqual(two.load(c.PUBLISHED), 2)
-        self.assertEqual(c.Entry.read(two, shape.entry(1)), c.Entry(2, 5, 1, 1_000_000, 1000, 0))
-        self.assertEqual(c.Entry.read(two, shape.entry(2)), c.Entry(4, 6, 2, 2_000_000, 10, 9))
+        self.assertEqual(c.EntryWords.read(two, shape.entry(1)), c.EntryWords(2, 5, 1, 1_000_000, 1000, 0))
+        self.assertEqual(c.EntryWords.read(two, shape.entry(2)), c.EntryWords(4, 6, 2, 2_000_000, 10, 9))
         self.assertEqual(c.read_user(two, shape.entry(2), 9), b"nine more")
         passed, ended = vectors["passed by"], vectors["ended"]
         self.assertEqual((passed.load(c.RELEASED), passed.load(shape.entry(2) + c.STAMP)), (1, 5))
         self.assertEqual((ended.load(c.WRITER_STATE), ended.load(c.LAST)), (c.ENDED, 6))
         latest, claimed = vectors["latest"], vectors["claimed"]  # whose newest frames have the entries of their slots
-        self.assertEqual((latest.load(c.POLICY), latest.load(0x088), latest.load(0x220)), (4, 2, 0))
-        self.assertEqual(c.Entry.read(latest, c.ENTRIES + 2 * c.ENTRY_SIZE), c.Entry(4, 6, 2, 2_000_000, 10, 9))
-        self.assertEqual((claimed.load(0x088), claimed.load(0x220), claimed.load(c.ENTRIES + c.ENTRY_SIZE)), (0, 3, 3))
+        self.assertEqual((latest.load(c.POLICY), latest.load(c.NEWEST), latest.load(c.CLAIM)), (c.LATEST, 2, 0))
+        self.assertEqual(c.EntryWords.read(latest, shape.entry_at(2)), c.EntryWords(4, 6, 2, 2_000_000, 10, 9))
+        self.assertEqual((claimed.load(c.NEWEST), claimed.load(c.CLAIM), claimed.load(shape.entry_at(1))), (0, 3, 3))
+        self.assertEqual([shape.find(vectors["latest of a dead writer"], n) for n in (2, 3, 4, 5)], [2, 0, 1, None])
 
     def test_what_the_package_writes(self):
         """The package's own writer makes the bytes of the vectors."""
@@ -132,14 +133,43 @@ class Vectors(unittest.TestCase):
         for at, value in ((c.POLICY, 2), (c.JOIN, 1), (c.READER_STATE, 1), (c.START, 5)):
             w.store(at, value)
         state("joined")
-        from gpufd._member import Member, Meta
-
         cursor = type("Cursor", (), {"words": w})()
         m = Member(cursor, shape, None)
         m.queue = Queue(c.DROP_OLDEST, 3)
         m.publish(1, 5, Meta(1000, b"", 1_000_000))
         m.publish(2, 6, Meta(10, b"nine more", 2_000_000))
         state("two frames")
+
+    def test_what_the_package_writes_of_the_newest(self):
+        want = {v["name"]: v for v in json.loads(VECTORS.read_text())["vectors"]}
+        shape = c.Shape(3, 1000, 1024, False, 7)
+        w = _words.map_words(-1, shape.cursor_size)
+        self.addCleanup(w.close)
+
+        def state(name):
+            raw = ctypes.string_at(w.address, want[name]["size"])
+            mine = {f"{at:04x}": raw[at : at + 8].hex() for at in range(0, len(raw), 8) if any(raw[at : at + 8])}
+            self.assertEqual(mine, want[name]["words"], name)
+
+        shape.write(w)
+        for at, value in ((c.POLICY, c.LATEST), (c.JOIN, 2), (c.READER_STATE, 1), (c.START, 5)):
+            w.store(at, value)
+        m = Member(type("Cursor", (), {"words": w})(), shape, None)
+        m.queue, m.first = Queue(c.LATEST, 3), 5
+        m.publish(1, 5, Meta(1000, b"", 1_000_000))
+        m.publish(2, 6, Meta(10, b"nine more", 2_000_000))
+        state("latest")
+        self.assertEqual(m.sequence_of(2), 6)
+        w.store(c.CLAIM, 3)
+        m.publish(0, 7, Meta(1000, b"", 3_000_000))
+        self.assertFalse(m.claims(1, 8))
+        state("claimed")
+        self.assertTrue(m.claims(2, 8))
+        state("claimed")
+        m.publish(1, 8, Meta(1000, b"", 4_000_000))
+        w.store(c.NEWEST, 0)
+        w.store(c.PUBLISHED, 3)
+        state("latest of a dead writer")
 
     def test_heads_that_are_no_heads(self):
         fresh = next(v for v in json.loads(VECTORS.read_text())["vectors"] if v["name"] == "fresh")
@@ -233,12 +263,12 @@ class WithPrograms(common.Scene):
     def test_writes_what_go_reads(self):
         data, want = self.frames(200, 2)
         readers = {}
-        for i, policy in enumerate(("block", "block", "drop-oldest", "drop-newest")):
+        for i, policy in enumerate(("block", "block", "drop-oldest", "drop-newest", "latest")):
             out = os.path.join(self.dir, f"out{i}")
             readers[out] = policy, self.channel_program("read", "cam", "--policy", policy, "-o", out, "--json")
         gone = []
         with channel.Writer(self.path, "cam", slots=5, slot_size=SIZE, on_gone=gone.append) as w:
-            w.await_readers(4, PATIENCE)
+            w.await_readers(5, PATIENCE)
             for i, frame in enumerate(want):
                 if i % 2:
                     self.assertEqual(w.send(frame, timeout=PATIENCE), i + 1)
@@ -247,8 +277,8 @@ class WithPrograms(common.Scene):
                     self.assertIs(w.acquire(), slot)
                     slot.view("U8", len(frame)).memoryview()[:] = frame
                     w.publish(slot, size=len(frame), user=b"x" * (i % 209))
-            self.assertEqual((w.last, w.stats.frames, w.readers), (200, 200, 4))
-        self.assertEqual(w.stats.given + w.stats.skipped, 800)
+            self.assertEqual((w.last, w.stats.frames, w.readers), (200, 200, 5))
+        self.assertEqual(w.stats.given + w.stats.skipped, 1000)
         for out, (policy, p) in readers.items():
             o = self.result(p)
             with open(out, "rb") as f:
@@ -262,7 +292,7 @@ class WithPrograms(common.Scene):
                 self.assertEqual(places, sorted(set(places)))
                 self.assertEqual(len(frames), o["received"])
                 self.assertLessEqual(o["received"] + o["lost"], 200)
-        self.assertEqual([g.err for g in gone], [None] * 4)
+        self.assertEqual([g.err for g in gone], [None] * 5)
 
     def test_go_readers_killed(self):
         """A reader is killed: the writer goes on, and the other one misses nothing."""

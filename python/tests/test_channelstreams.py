@@ -490,6 +490,47 @@ class Streams(common.Scene):
         self.assertEqual((out, r.returncode), (b"", 4), err)
         self.assertIn(b"the last whole frame is 2", err)
 
+    def test_readers_of_the_newest(self):
+        """They block, and give back what they skip: by the host, by a stream, and in C."""
+        for by_stream in (False, True):
+            with self.subTest(by_stream=by_stream), channel.Writer(self.path, "cam", slots=3, slot_size=N, streams=True) as w, \
+                 channel.Reader(self.path, policy="latest") as r:  # fmt: skip
+                last = 0
+                for n in (1, 3, 2, 3, 1):
+                    for _ in range(n):
+                        slot = w.acquire_on(self.stream)
+                        self.stream.upload(slot.ptr, frame(slot.sequence))
+                        w.publish_on(self.stream, slot, user=b"%d" % slot.sequence)
+                    self.stream.synchronize()
+                    f = r.next_on(0) if by_stream else r.next(PATIENCE)
+                    last += n
+                    self.assertEqual(f.sequence, last)
+                    self.assertEqual(bytes(f.tobytes()), frame(last))
+                    with self.assertRaises(channel.OrderError):
+                        r.next(0) if by_stream else r.next_on(0)
+                    if by_stream:
+                        r.release_on(0, f)
+                    else:
+                        f.release()
+                    self.until(lambda r=r, last=last: r._words.load(c.RELEASED) == last)
+                self.assertEqual((r.stats.received, r.stats.lost), (5, 5))
+                ahead = r.next_on(0)  # the next one, that is not there yet
+                self.assertEqual(ahead.sequence, last + 1)
+                entry = self.stream.download(ahead.meta, channel.ENTRY_SIZE)  # of an older frame: its slot had that
+                self.stream.synchronize()
+                e = channel.decode_entry(entry)
+                self.assertEqual((e.sequence, e.user), (last + 1 - 3, b"%d" % (last + 1 - 3)))
+        program = [os.path.join(os.environ["LD_LIBRARY_PATH"], "channel"), "-socket", self.path, "-timeout", "60", "-policy", "latest"]
+        self.assertEqual(subprocess.run([*program, "-order", "stream"], stderr=subprocess.DEVNULL).returncode, 2)
+        p = self.writer_process(40)
+        done = subprocess.run(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=PATIENCE)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+        self.ends(p, 0, "done")
+        got = [done.stdout[i : i + N] for i in range(0, len(done.stdout), N)]
+        want = [frame(i) for i in range(1, 41)]
+        places = [want.index(g) for g in got]
+        self.assertEqual((places, places[-1]), (sorted(set(places)), 39))
+
     def test_a_reader_in_c_that_is_dropped(self):
         """It puts out what it had read by then, and nothing of slots that are not kept for it."""
         size = 256 << 10  # more than a pipe takes

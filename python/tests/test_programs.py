@@ -43,13 +43,18 @@ class FromGo(common.Scene):
             del integers
             att.progress(SIZE)
             att.report()
-            self.assertTrue(att.done)
+            self.assertEqual((att.done, att.err), (True, None))
+            self.assertTrue(att.wait(common.PATIENCE))
+            with self.assertRaises(gpufd.ClosedError):
+                att.progress(SIZE)
+        self.assertIsNone(att.err)
         self.ends(p, 0, "verified")
 
     def test_verdict(self):
         p = self.producer()
         with gpufd.attach(self.path) as att:
             att.report("one bit is wrong")
+            self.assertEqual((att.done, att.err), (True, None))
         self.ends(p, 1, "one bit is wrong")
 
     def test_refused(self):

@@ -81,7 +81,7 @@ func (c *channelOfC) frames(n int) []byte {
 func TestChannelByC(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
-	for _, policy := range args("block", "drop-oldest", "drop-newest") {
+	for _, policy := range args("block", "drop-oldest", "drop-newest", "latest") {
 		t.Run(policy, func(t *testing.T) {
 			programs.Parallel(t)
 			c := newChannelOfC(t, policy)
@@ -113,7 +113,12 @@ func TestChannelByC(t *testing.T) {
 func TestChannelByCWriterKilled(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
-	c := newChannelOfC(t, "block")
+	for _, policy := range args("block", "latest") {
+		t.Run(policy, func(t *testing.T) { testWriterKilled(t, newChannelOfC(t, policy)) })
+	}
+}
+
+func testWriterKilled(t *testing.T, c *channelOfC) {
 	data := c.frames(2)
 	_, err := c.feed.Write(data[:5000])
 	require.NoError(t, err)
