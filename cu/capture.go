@@ -71,9 +71,9 @@ func (s *Stream) beginCapture() error {
 	}
 	inner := s.ctx.inner
 	inner.dev.drv.captures.add(inner.ctx, 1)
-	begin := &inner.dev.drv.captures.begin
-	begin.RLock()
-	defer begin.RUnlock()
+	refs := inner.references()
+	s.lockMarks(refs)
+	defer s.unlockMarks(refs)
 	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamBeginCapture_v2(h, sys.CU_STREAM_CAPTURE_MODE_RELAXED)
 	})
@@ -137,10 +137,9 @@ func (h *contextHandle) refuseCaptured(call sys.Caller, stream sys.CUstream) sys
 
 // captures counts the calls of [Stream.Capture] that are under way.
 type captures struct {
-	begin sync.RWMutex // held while a stream may begin to be captured; no stream does while it is locked
-	all   atomic.Int32
-	mu    sync.Mutex
-	of    map[sys.CUcontext]int // by the context that they began in
+	all atomic.Int32
+	mu  sync.Mutex
+	of  map[sys.CUcontext]int // by the context that they began in
 }
 
 func (c *captures) add(ctx sys.CUcontext, n int) {

@@ -100,7 +100,7 @@ func (h *contextHandle) close() error {
 	err := h.closeChildren()
 	left := h.references().drop(h)
 	if left == 0 {
-		h.references().dropTails(h)
+		h.references().tails.drop(h)
 	}
 	return errors.Join(err, h.giveBack(left))
 }
@@ -144,13 +144,13 @@ func (h *contextHandle) adopt(c closer) {
 	h.children[c] = struct{}{}
 }
 
-// releaseUnused is release for memory, whose Close first waits for work that may use it. what describes the memory.
+// releaseUnused is release for memory, whose Close first waits for work that may use it. what names the memory.
 func (c *Context) releaseUnused(child closer, what func() string) error {
 	defer runtime.KeepAlive(c)
 	if child.isClosed() || c.inner.isClosed() {
 		return nil
 	}
-	if err := c.inner.dev.drv.waitUnused(what); err != nil {
+	if err := c.inner.dev.drv.WaitToClose(context.Background(), what()); err != nil {
 		return err
 	}
 	return c.release(child)

@@ -31,7 +31,8 @@ type Driver struct {
 	devices  []*Device
 	loss     lostState
 	captures captures
-	open     references   // to all contexts
+	open     handles      // of all contexts
+	entering sync.Mutex   // held while queuedWork enters them
 	watches  atomic.Int64 // goroutines that look after streams which wait
 
 	closeLimit time.Duration

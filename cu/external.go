@@ -194,7 +194,7 @@ func (b *ExternalBuffer) Close() error {
 		return nil
 	}
 	return b.ctx.releaseUnused(b.externalBufferHandle, func() string {
-		return fmt.Sprintf("%d bytes of external memory at %s", b.size, b.ptr)
+		return fmt.Sprintf("cu: external memory of %d bytes at %s", b.size, b.ptr)
 	})
 }
 

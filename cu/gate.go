@@ -15,6 +15,9 @@ const closed = 1 << 40
 // made.
 func (g *gate) enter() bool { return g.state.Add(1) > 0 || g.refuse() }
 
+// again begins a call during another one. A close that has begun waits for it, too.
+func (g *gate) again() { g.state.Add(1) }
+
 // refuse undoes enter.
 func (g *gate) refuse() bool {
 	g.leave()

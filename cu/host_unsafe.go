@@ -1,11 +1,11 @@
 package cu
 
 import (
+	"fmt"
 	"runtime"
 	"unsafe"
 
 	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // HostFlags say how pinned host memory will be used.
@@ -183,7 +183,7 @@ func (m *HostRegistration) Close() error {
 }
 
 func (h *hostHandle) describe() string {
-	return plain.Count(len(h.bytes), "byte") + " of pinned host memory"
+	return fmt.Sprintf("cu: pinned memory of %d bytes", len(h.bytes))
 }
 
 // findAddress asks where kernels find the memory. Memory of 0 bytes has no address.

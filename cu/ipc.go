@@ -169,7 +169,7 @@ func (m *IPCMemory) Close() error {
 		return nil
 	}
 	return m.ctx.releaseUnused(m.ipcMemoryHandle, func() string {
-		return fmt.Sprintf("memory of another process at %s", m.ptr)
+		return fmt.Sprintf("cu: memory of another process at %s", m.ptr)
 	})
 }
 

@@ -58,7 +58,8 @@ func (m *Memory) Size() uint64 {
 	return m.size
 }
 
-// Close waits for queued work ([Driver.WaitQueued]) and frees the memory (cuMemFree). If the work is not
+// Close waits for queued work ([Driver.WaitQueued]) and frees the memory (cuMemFree), for which the driver waits for all
+// work of the context, also what was queued since, without a limit. If the work is not
 // done within [WithCloseLimit], Close returns [ErrInUse], nothing has changed, and it may be called
 // again. Processes that opened the memory by its [Memory.IPCHandle] must have closed it before.
 func (m *Memory) Close() error {
@@ -66,7 +67,7 @@ func (m *Memory) Close() error {
 		return nil
 	}
 	return m.ctx.releaseUnused(m.memoryHandle, func() string {
-		return fmt.Sprintf("%d bytes of device memory at %s", m.size, m.ptr)
+		return fmt.Sprintf("cu: device memory of %d bytes at %s", m.size, m.ptr)
 	})
 }
 

@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"fmt"
 	"runtime"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -132,11 +133,16 @@ func (m *StreamMemory) FreeAsync(s *Stream) error {
 }
 
 // Close is FreeAsync in the stream that the memory was made in (cuMemFreeAsync).
-// If that was closed, it is the null stream: the closed one's work with the
-// memory must then be done. After FreeAsync it does nothing.
+// If that was closed, it is the null stream, and Close first waits for queued work, or returns [ErrInUse], as
+// [Memory.Close]. After FreeAsync it does nothing.
 func (m *StreamMemory) Close() error {
 	if m == nil {
 		return nil
+	}
+	if m.stream.isClosed() {
+		return m.ctx.releaseUnused(m.streamMemoryHandle, func() string {
+			return fmt.Sprintf("cu: memory of %d bytes of a closed stream at %s", m.size, m.ptr)
+		})
 	}
 	return m.ctx.release(m.streamMemoryHandle)
 }

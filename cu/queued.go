@@ -2,17 +2,10 @@ package cu
 
 import (
 	"context"
-	"fmt"
 	"time"
 
-	"github.com/gpufd/gpufd/cu/sys"
-	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/plain"
 )
-
-// ErrInUse says that memory was not closed, because work that may use it is still queued. Nothing has
-// changed. It is [gpumem.ErrInUse].
-var ErrInUse = gpumem.ErrInUse
 
 // defaultCloseLimit is that of [WithCloseLimit].
 const defaultCloseLimit = 10 * time.Second
@@ -23,9 +16,10 @@ const defaultCloseLimit = 10 * time.Second
 func WithCloseLimit(d time.Duration) Option { return func(c *config) { c.closeLimit = d } }
 
 // WaitQueued waits for the work that streams have when it is called, in all contexts of this [Driver] on
-// all devices, and not for what is given to them meanwhile. Work of closed streams counts. If streams
+// all devices, and not for what is given to them later. Work of closed streams counts. If streams
 // of [StreamOptions].Blocking are open, WaitQueued waits until their context's null stream has nothing to
-// do at some moment. Work that was queued by other means than this Driver is not known to it.
+// do at some moment. It does not know work that was queued by other means than this Driver, nor that of a
+// context of which this Driver has no open reference.
 //
 // It asks each stream (cuStreamQuery), and marks the end of what a busy one has by an event
 // (cuEventRecord, cuEventQuery). Idle streams cost about a microsecond each.
@@ -33,18 +27,33 @@ func WithCloseLimit(d time.Duration) Option { return func(c *config) { c.closeLi
 // The error is that of ctx, [ErrStreamCaptureUnsupported] while a stream is being captured, which
 // that does not harm, or the driver's. In lost contexts there is no work.
 func (d *Driver) WaitQueued(ctx context.Context) error {
+	if d == nil {
+		return unusable("WaitQueued", "the driver", true)
+	}
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
 	return d.waitQueued(ctx)
 }
 
-// WaitToClose waits for queued work as [Driver.WaitQueued] does, for as long as Close of memory waits: see
-// [WithCloseLimit].
-func (d *Driver) WaitToClose() error {
-	ctx, cancel := context.WithTimeout(context.Background(), d.closeLimit)
-	defer cancel()
-	return d.waitQueued(ctx)
+// WaitToClose waits as [Driver.WaitQueued] does before what uses memory is closed: until ctx ends or, if it never
+// does, as long as [WithCloseLimit] says. Then it returns [ErrInUse]. what names the memory in errors, which begin
+// with it. While a stream is being captured it returns ErrInUse at once.
+func (d *Driver) WaitToClose(ctx context.Context, what string) error {
+	if d == nil {
+		return unusable("WaitToClose", "the driver", true)
+	}
+	if err := plain.ContextErr(ctx); err != nil {
+		return err
+	}
+	limited := ctx
+	if ctx.Done() == nil {
+		var cancel context.CancelFunc
+		limited, cancel = context.WithTimeout(ctx, d.closeLimit)
+		defer cancel()
+	}
+	begun := time.Now()
+	return notClosed(what, d.waitQueued(limited), time.Since(begun))
 }
 
 // waitQueued asks at least once, also if ctx has ended.
@@ -67,9 +76,9 @@ func (d *Driver) waitQueued(ctx context.Context) error {
 	return err
 }
 
-// queuedWork is work that WaitQueued waits for.
+// queuedWork is work that waitQueued waits for.
 type queuedWork struct {
-	held  map[*references][]*contextHandle // open until close
+	held  map[*references][]*contextHandle // entered until close
 	parts []workPart
 }
 
@@ -81,51 +90,48 @@ type workPart struct {
 
 // gather finds the work of all contexts.
 func (w *queuedWork) gather(d *Driver) error {
-	w.held = map[*references][]*contextHandle{}
-	var ending []*contextHandle
-	for _, h := range d.open.all() {
-		if !h.enter() {
-			ending = append(ending, h)
-			continue
-		}
-		w.held[h.references()] = append(w.held[h.references()], h)
-	}
+	closing := w.enter(d)
 	for refs, all := range w.held {
-		if err := w.addShared(all[0], refs); err != nil {
-			return err
-		}
 		for _, h := range all {
 			if err := w.addStreams(h, refs); err != nil {
 				return err
 			}
 		}
+		if err := w.addNull(all[0], refs); err != nil {
+			return err
+		}
+		w.addTails(refs, func() bool { return true }) // behind the streams: one that was closed before is among them
 	}
-	for _, h := range ending {
-		w.addTailsBehind(h.references(), func() bool { return !d.open.has(h) })
+	for _, h := range closing {
+		w.addTails(h.references(), func() bool { return !d.open.has(h) })
 	}
 	return nil
 }
 
-// addShared adds what all references to a context share: the work of closed streams, and the null stream.
-func (w *queuedWork) addShared(h *contextHandle, refs *references) error {
-	last := refs.lastTail()
-	w.parts = append(w.parts, workPart{done: func() (bool, error) { return refs.tailsDone(h, last) }})
-	for _, s := range h.streams() {
-		if s.blocking { // an event would make their later work wait for all that they have now
-			w.parts = append(w.parts, workPart{done: func() (bool, error) { return h.queryStream(0) }})
-			return nil
+// enter enters all open contexts, and returns those that are being closed. Of two that gather, the earlier
+// one has entered whatever the later one can: else each might wait for the end of a context that the other holds.
+func (w *queuedWork) enter(d *Driver) (closing []*contextHandle) {
+	d.entering.Lock()
+	defer d.entering.Unlock()
+	w.held = map[*references][]*contextHandle{}
+	for _, h := range d.open.all() {
+		if !h.enter() {
+			closing = append(closing, h)
+			continue
 		}
+		refs := h.references()
+		w.held[refs] = append(w.held[refs], h)
 	}
-	return w.add(h, 0)
+	return closing
 }
 
 func (w *queuedWork) addStreams(h *contextHandle, refs *references) error {
 	for _, s := range h.ownStreams() {
-		if !s.enter() { // it is being closed
-			w.addTailsBehind(refs, func() bool { return !h.owns(s) })
+		if !s.enter() { // it is being closed, and then among the tails
+			w.addTails(refs, func() bool { return !h.owns(s) })
 			continue
 		}
-		err := w.add(h, s.stream)
+		err := w.add(h, s)
 		s.leave()
 		if err != nil {
 			return err
@@ -134,35 +140,50 @@ func (w *queuedWork) addStreams(h *contextHandle, refs *references) error {
 	return nil
 }
 
-// addTailsBehind adds the tails that there are in a context when kept says that those of what is being closed are
-// among them. Work of a context that nobody holds has ended with it.
-func (w *queuedWork) addTailsBehind(refs *references, kept func() bool) {
-	known, last := false, uint64(0)
-	w.parts = append(w.parts, workPart{done: func() (bool, error) {
-		if !known && !kept() {
-			return false, nil
+// addNull adds the work of the null stream.
+func (w *queuedWork) addNull(h *contextHandle, refs *references) error {
+	for _, s := range h.streams() {
+		if s.blocking { // a mark would make their later work wait for all that they have now
+			w.parts = append(w.parts, workPart{done: func() (bool, error) {
+				refs.null.Lock()
+				defer refs.null.Unlock()
+				return h.queryStream(0)
+			}})
+			return nil
 		}
-		if !known {
-			known, last = true, refs.lastTail()
-		}
-		if held := w.held[refs]; len(held) > 0 {
-			return refs.tailsDone(held[0], last)
-		}
-		return true, nil
-	}})
+	}
+	return w.add(h, &streamHandle{}) // which has no Close
 }
 
 // add adds the work that a stream has now.
-func (w *queuedWork) add(h *contextHandle, stream sys.CUstream) error {
-	mark, err := h.markQueued(stream)
-	if err != nil || mark == 0 {
-		return err
+func (w *queuedWork) add(h *contextHandle, s *streamHandle) error {
+	m, err := h.newMark(s)
+	if m != nil {
+		w.parts = append(w.parts, workPart{m.reached, m.end})
 	}
-	w.parts = append(w.parts, workPart{
-		done: func() (bool, error) { return h.queryEvent(mark) },
-		end:  func() { h.call.CuEventDestroy_v2(mark) },
-	})
-	return nil
+	return err
+}
+
+// addTails adds the tails of a context, once all are recorded that matter. Without an open reference there is
+// nothing to ask the driver with.
+func (w *queuedWork) addTails(refs *references, recorded func() bool) {
+	var last uint64
+	known := recorded()
+	if known {
+		last = refs.tails.last()
+	}
+	w.parts = append(w.parts, workPart{done: func() (bool, error) {
+		if !known {
+			if !recorded() {
+				return false, nil
+			}
+			known, last = true, refs.tails.last()
+		}
+		if held := w.held[refs]; len(held) > 0 {
+			return refs.tails.done(held[0], last)
+		}
+		return true, nil
+	}})
 }
 
 // done reports whether all of the work is.
@@ -191,47 +212,4 @@ func (w *queuedWork) close() {
 			h.leave()
 		}
 	}
-}
-
-// markQueued returns an event behind the work that a stream has, which outlives the stream, or 0 if it has none.
-// The caller destroys it. No capture begins meanwhile: recording would be captured, and asking would spoil the capture.
-func (h *contextHandle) markQueued(stream sys.CUstream) (sys.CUevent, error) {
-	begin := &h.dev.drv.captures.begin
-	begin.Lock()
-	defer begin.Unlock()
-	if done, err := h.queryStream(stream); done || err != nil {
-		return 0, err
-	}
-	mark := new(sys.CUevent)
-	if err := h.check("cuEventCreate", h.call.CuEventCreate(mark, uint32(sys.CU_EVENT_DISABLE_TIMING))); err != nil {
-		return 0, err
-	}
-	if err := h.check("cuEventRecord", h.call.CuEventRecord(*mark, stream)); err != nil {
-		h.call.CuEventDestroy_v2(*mark)
-		return 0, err
-	}
-	return *mark, nil
-}
-
-// queryStream reports whether a stream has no work.
-func (h *contextHandle) queryStream(stream sys.CUstream) (done bool, err error) {
-	r := h.refuseCaptured(h.call, stream)
-	if r == sys.CUDA_SUCCESS {
-		r = answer(h.call.CuStreamQuery(stream), &done)
-	}
-	return done, h.check("cuStreamQuery", r)
-}
-
-func (h *contextHandle) queryEvent(e sys.CUevent) (done bool, err error) {
-	r := answer(h.call.CuEventQuery(e), &done)
-	return done, h.check("cuEventQuery", r)
-}
-
-// waitUnused waits, at most for the driver's CloseLimit, until queued work does not use the memory that what describes
-// any more. Else it returns ErrInUse.
-func (d *Driver) waitUnused(what func() string) error {
-	if err := d.WaitToClose(); err != nil {
-		return fmt.Errorf("%w: cannot close %s while streams may have work from before: synchronise them, or free one that waits, and close again: %w", ErrInUse, what(), err)
-	}
-	return nil
 }

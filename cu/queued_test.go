@@ -56,6 +56,20 @@ func TestCloseOfMemoryWaitsForQueuedWork(t *testing.T) {
 	require.Zero(t, m.Ptr())
 }
 
+// Memory of a pool waits for its stream's work, also when that is closed.
+func TestCloseOfStreamMemoryOfAClosedStream(t *testing.T) {
+	_, ctx := impatient(t)
+	s := newStream(t, ctx)
+	m := untilEnd(t, ok(s.AllocAsync(4096))(t))
+	release := hold(t, s)
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, m.Close(), cu.ErrInUse)
+	require.NotZero(t, m.Ptr())
+	release()
+	require.NoError(t, ctx.Device().Driver().WaitQueued(soon(t)))
+	require.NoError(t, m.Close())
+}
+
 // Close that waits goes on when the work is done, whoever does it.
 func TestCloseOfMemoryGoesOn(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))

@@ -9,17 +9,21 @@ import (
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
+// handles is a set of references to contexts.
+type handles struct {
+	mu   sync.Mutex
+	open map[*contextHandle]struct{}
+}
+
 // references are the open references to one context. The driver counts those to a
 // primary context, too, but none to a created one.
 type references struct {
-	mu   sync.Mutex
-	open map[*contextHandle]struct{}
-
-	tails  []tail // of closed streams, in their order
-	tailed uint64 // the number of the last one
+	handles
+	null  sync.Mutex // held while the null stream is asked what it has to do: see marking
+	tails tails
 }
 
-func (r *references) add(h *contextHandle) {
+func (r *handles) add(h *contextHandle) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.open == nil {
@@ -29,21 +33,21 @@ func (r *references) add(h *contextHandle) {
 }
 
 // drop undoes add, and returns how many there are left.
-func (r *references) drop(h *contextHandle) int {
+func (r *handles) drop(h *contextHandle) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, h)
 	return len(r.open)
 }
 
-func (r *references) has(h *contextHandle) bool {
+func (r *handles) has(h *contextHandle) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_, has := r.open[h]
 	return has
 }
 
-func (r *references) all() []*contextHandle {
+func (r *handles) all() []*contextHandle {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.open))

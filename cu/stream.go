@@ -25,6 +25,7 @@ type streamHandle struct {
 	gate
 	stream   sys.CUstream
 	blocking bool
+	marking  sync.Mutex // see lockMarks
 	guards   guards
 	ends     ends
 }
@@ -88,7 +89,8 @@ func (s *Stream) Handle() sys.CUstream {
 }
 
 // Close destroys the stream; work already in it is still done (cuStreamDestroy).
-// It waits for calls under way and for those of [Stream.OnClose], but for no work of the stream.
+// It waits for calls under way and for those of [Stream.OnClose], and until a stream that is full has room for one more
+// event, but for no other work of the stream.
 // A second Close returns nil at once, also while the first one waits.
 func (s *Stream) Close() error {
 	if s == nil || s == s.ctx.null || s.isClosed() {
@@ -147,7 +149,7 @@ func (e *ends) begin() (calls map[any]func(), first bool) {
 }
 
 func (s *streamHandle) closeIn(h *contextHandle) error {
-	err := h.keepTail(s.stream)
+	err := h.keepTail(s)
 	return errors.Join(err, h.check("cuStreamDestroy_v2", h.call.CuStreamDestroy_v2(s.stream)))
 }
 
@@ -195,9 +197,9 @@ func (s *Stream) WaitEvent(e *Event) error {
 	if err := e.driver().refuseOther(op, "the event", s.ctx.inner.dev.drv); err != nil {
 		return err
 	}
-	begin := &s.ctx.inner.dev.drv.captures.begin // the event may be in a capture, which takes s in
-	begin.RLock()
-	defer begin.RUnlock()
+	refs := s.ctx.inner.references()
+	s.lockMarks(refs) // the event may be in a capture, which takes s in
+	defer s.unlockMarks(refs)
 	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamWaitEvent(h, e.event, uint32(sys.CU_EVENT_WAIT_DEFAULT))
 	})

@@ -3,68 +3,73 @@ package cu
 import (
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/gpufd/gpufd/cu/sys"
 )
 
-// A tail is the end of the work that a closed stream had: what is closed later waits for it.
-type tail struct {
-	number uint64
-	mark   sys.CUevent
+// tails are the ends of the work that closed streams of a context had: what is closed later waits for them.
+type tails struct {
+	mu     sync.Mutex
+	all    []tail // in their order
+	number uint64 // of the last one
 }
 
-// keepTail records the end of the work of a stream that is about to be destroyed.
-func (h *contextHandle) keepTail(stream sys.CUstream) error {
-	mark, err := h.markQueued(stream)
+type tail struct {
+	number uint64
+	event  sys.CUevent
+}
+
+// keepTail records the end of the work of a stream that is about to be destroyed. It waits until the stream has room
+// for that.
+func (h *contextHandle) keepTail(s *streamHandle) error {
+	event, err := h.markQueued(s)
 	if errors.Is(err, ErrStreamCaptureUnsupported) { // the capture ends with the stream
 		return nil
 	}
-	if err != nil || mark == 0 {
+	if err != nil || event == 0 {
 		return err
 	}
-	r := h.references()
-	r.dropDone(h)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tailed++
-	r.tails = append(r.tails, tail{r.tailed, mark})
+	t := &h.references().tails
+	_, _ = t.done(h, t.last()) // so that they do not pile up
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.number++
+	t.all = append(t.all, tail{t.number, event})
 	return nil
 }
 
-// lastTail returns the number of the tail that was recorded last.
-func (r *references) lastTail() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.tailed
+// last returns the number of the tail that was recorded last.
+func (t *tails) last() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.number
 }
 
-// tailsDone reports whether the work of all tails up to a number is done. h is an open reference.
-func (r *references) tailsDone(h *contextHandle, last uint64) (bool, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// done reports whether the work of all tails up to a number is. h is an open reference to their context.
+func (t *tails) done(h *contextHandle, last uint64) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	var failed error
-	r.tails = slices.DeleteFunc(r.tails, func(t tail) bool {
-		if failed != nil || t.number > last {
+	t.all = slices.DeleteFunc(t.all, func(x tail) bool {
+		if failed != nil || x.number > last {
 			return false
 		}
-		done, err := h.queryEvent(t.mark)
+		done, err := h.queryEvent(x.event)
 		if failed = err; done {
-			h.call.CuEventDestroy_v2(t.mark)
+			h.call.CuEventDestroy_v2(x.event)
 		}
 		return done
 	})
-	return failed == nil && (len(r.tails) == 0 || r.tails[0].number > last), failed
+	return failed == nil && (len(t.all) == 0 || t.all[0].number > last), failed
 }
 
-// dropDone drops the tails of work that is done.
-func (r *references) dropDone(h *contextHandle) { _, _ = r.tailsDone(h, r.lastTail()) }
-
-// dropTails forgets the tails: the context is about to end.
-func (r *references) dropTails(h *contextHandle) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, t := range r.tails {
-		h.call.CuEventDestroy_v2(t.mark)
+// drop forgets the tails: the context is about to end, or nobody here can ask about it any more.
+func (t *tails) drop(h *contextHandle) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range t.all {
+		h.call.CuEventDestroy_v2(x.event)
 	}
-	r.tails = nil
+	t.all = nil
 }

@@ -17,7 +17,6 @@ type attachedMemory interface {
 	Access() cu.Access
 	Device() *cu.Device
 	Release(context.Context) error
-	Close() error
 	CloseNow() error
 }
 
@@ -101,11 +100,9 @@ func (m *opened) Size() uint64       { return m.size }
 func (m *opened) Access() cu.Access  { return cu.ReadWrite }
 func (m *opened) Device() *cu.Device { return m.ctx.Device() }
 
-func (m *opened) Close() error { return m.CloseNow() }
-
 func (m *opened) Release(ctx context.Context) error {
-	if err := m.ctx.Device().Driver().WaitQueued(ctx); err != nil {
-		return fmt.Errorf("%w: cannot close the legacy memory at %s while streams may have work from before: synchronise them, or free one that waits, and close again: %w", ErrInUse, m.ptr, err)
+	if err := m.ctx.Device().Driver().WaitToClose(ctx, fmt.Sprintf("share: the legacy memory at %s", m.ptr)); err != nil {
+		return err
 	}
 	return m.CloseNow()
 }

@@ -22,10 +22,10 @@ func (a *Attachment) Close() error {
 	if a.isZero() {
 		return nil
 	}
-	return a.closeBy(a.memory.Close)
+	return a.closeBy(func() error { return a.memory.Release(context.Background()) })
 }
 
-// Release is [Attachment.Close] that waits until ctx ends.
+// Release is [Attachment.Close] that waits until ctx ends; if it never does, Release is Close.
 func (a *Attachment) Release(ctx context.Context) error {
 	if a.isZero() {
 		return nil

@@ -20,10 +20,10 @@ func (b *Buffer) Close() error {
 	if b == nil || b.content == nil {
 		return nil
 	}
-	return b.closeWhenUnused(b.dev.Driver().WaitToClose)
+	return b.closeWhenUnused(context.Background())
 }
 
-// Release is [Buffer.Close] that waits until ctx ends.
+// Release is [Buffer.Close] that waits until ctx ends; if it never does, Release is Close.
 func (b *Buffer) Release(ctx context.Context) error {
 	if b == nil || b.content == nil {
 		return nil
@@ -31,7 +31,7 @@ func (b *Buffer) Release(ctx context.Context) error {
 	if err := plain.ContextErr(ctx); err != nil {
 		return err
 	}
-	return b.closeWhenUnused(func() error { return b.dev.Driver().WaitQueued(ctx) })
+	return b.closeWhenUnused(ctx)
 }
 
 // CloseNow is [Buffer.Close] without waiting: the caller knows that no work uses the buffer. A kernel or copy
@@ -77,8 +77,8 @@ func (b *Buffer) checkUsers(what string) error {
 	return fmt.Errorf("%w: cannot %s the buffer at %s with %s", ErrInUse, what, b.content.ptr(), users)
 }
 
-// closeWhenUnused closes the buffer when wait has waited for the work, or says that it is in use.
-func (b *Buffer) closeWhenUnused(wait func() error) error {
+// closeWhenUnused closes the buffer when the work is done, or says that it is in use.
+func (b *Buffer) closeWhenUnused(ctx context.Context) error {
 	b.mu.Lock()
 	err := b.checkUsers("close")
 	b.mu.Unlock()
@@ -86,19 +86,16 @@ func (b *Buffer) closeWhenUnused(wait func() error) error {
 		return err
 	}
 	if !b.content.closed.Load() { // which Unmap does, too
-		if err := awaitWork(wait, "buffer", b.content.ptr()); err != nil {
+		if err := b.content.res.awaitWork(ctx, "buffer", b.content.ptr()); err != nil {
 			return err
 		}
 	}
 	return b.CloseNow()
 }
 
-// awaitWork returns ErrInUse if queued work may use what is mapped at p, as wait says.
-func awaitWork(wait func() error, what string, p cu.DevicePtr) error {
-	if err := wait(); err != nil {
-		return fmt.Errorf("%w: cannot close the %s at %s while streams may have work from before: synchronise them, or free one that waits, and close again: %w", ErrInUse, what, p, err)
-	}
-	return nil
+// awaitWork waits until no queued work uses what is mapped at p, or returns ErrInUse.
+func (r *reservation) awaitWork(ctx context.Context, what string, p cu.DevicePtr) error {
+	return r.drv.WaitToClose(ctx, fmt.Sprintf("vmm: the %s at %s", what, p))
 }
 
 // Close waits for queued work as [Buffer.Close] does, unmaps the view and frees its address space. If it
@@ -107,7 +104,7 @@ func (v *View) Close() error {
 	if v == nil || v.inner == nil || v.inner.closed.Load() && v.inner.mapped() == 0 {
 		return nil
 	}
-	if err := awaitWork(v.inner.res.drv.WaitToClose, "view", v.inner.res.ptr); err != nil {
+	if err := v.inner.res.awaitWork(context.Background(), "view", v.inner.res.ptr); err != nil {
 		return err
 	}
 	return v.CloseNow()
@@ -128,7 +125,7 @@ func (m *Mapping) Close() error {
 	if m == nil || m.inner == nil || m.inner.closed.Load() {
 		return nil
 	}
-	if err := awaitWork(m.inner.res.drv.WaitToClose, "mapping", m.inner.ptr()); err != nil {
+	if err := m.inner.res.awaitWork(context.Background(), "mapping", m.inner.ptr()); err != nil {
 		return err
 	}
 	return m.CloseNow()

@@ -260,11 +260,12 @@ func calls(t *testing.T) map[string]call {
 		"sock.Conn.WaitHangup":   func(ctx context.Context) error { return near.WaitHangup(ctx) },
 		"sock.Process.Wait":      self.Wait,
 
-		"cu.Driver.WaitQueued": dev.Driver().WaitQueued,
-		"vmm.Buffer.Release":   buf.Release,
-		"share.Attach":         func(ctx context.Context) error { return result(share.Attach(ctx, srv.Path(), "w", dev, nil)) },
-		"share.List":           func(ctx context.Context) error { return result(share.List(ctx, srv.Path(), nil)) },
-		"share.TakeOver":       func(ctx context.Context) error { return result(share.TakeOver(ctx, near, path("other"), nil)) },
+		"cu.Driver.WaitToClose": func(ctx context.Context) error { return dev.Driver().WaitToClose(ctx, "x") },
+		"cu.Driver.WaitQueued":  dev.Driver().WaitQueued,
+		"vmm.Buffer.Release":    buf.Release,
+		"share.Attach":          func(ctx context.Context) error { return result(share.Attach(ctx, srv.Path(), "w", dev, nil)) },
+		"share.List":            func(ctx context.Context) error { return result(share.List(ctx, srv.Path(), nil)) },
+		"share.TakeOver":        func(ctx context.Context) error { return result(share.TakeOver(ctx, near, path("other"), nil)) },
 		"share.Follow": func(ctx context.Context) (last error) {
 			for _, err := range share.Follow(ctx, srv.Path(), "w", dev, nil) {
 				last = err
