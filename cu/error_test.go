@@ -93,7 +93,7 @@ func TestErrorSaysWhatToDo(t *testing.T) {
 		{"cuMemHostRegister", cu.ErrHostMemoryAlreadyRegistered, "registered part of this memory", "registered part of this memory"},
 		{"cuMemCreate", cu.ErrNotSupported, "compute capability", "GPUFD_SOFT_VMM"},
 		{"cuMemCreate", cu.ErrNotPermitted, "nvidia-imex", "GPUFD_SOFT_IMEX"},
-		{"cuLaunchKernel", cu.ErrIllegalAddress, "restart the process", "restart the process"},
+		{"cuLaunchKernel", cu.ErrIllegalAddress, "restart the process", "soft.LastFault"},
 		{"cuLaunchKernel", cu.ErrLaunchOutOfResources, "fewer registers", ""},
 		{"cuModuleLoadDataEx", cu.ErrNoBinaryForGPU, "compute capability", "nvcc -ptx"},
 		{"cuModuleLoadDataEx", cu.ErrUnsupportedPTXVersion, "install a newer driver", "GPUFD_SOFT_VERSION"},

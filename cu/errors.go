@@ -69,6 +69,9 @@ func (e *Error) loss(outcome string) string {
 	if e.Text != "" {
 		below = e.Text + "; " + below
 	}
+	if e.Kind == Soft {
+		below += "; soft.LastFault says what failed, and where"
+	}
 	return first + "\n" + below
 }
 
