@@ -34,9 +34,9 @@ func (s CaptureStatus) String() string { return sys.CUstreamCaptureStatus(s).Str
 // Captured work does not run, so nothing can wait for it. On a captured stream
 // [Stream.Query], [Stream.Synchronize], [Stream.Call], [GraphExec.Launch] and
 // memory of pools fail with [ErrStreamCaptureUnsupported] from any goroutine, and
-// so does [Context.Synchronize]. Copies and fills that wait are not captured:
-// they run, or fail with [ErrStreamCaptureImplicit] while a blocking stream is
-// captured. None of that harms the capture. Other mistakes spoil it, such as
+// so do [Context.Synchronize] and copies and fills that wait and are given s. Given
+// another [Queue] they run, but fail with [ErrStreamCaptureImplicit] in the null
+// stream while a blocking stream is captured. None of that harms the capture. Other mistakes spoil it, such as
 // asking an event that was recorded in it ([ErrCapturedEvent]); Capture then
 // fails with [ErrStreamCaptureInvalidated].
 //

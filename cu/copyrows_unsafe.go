@@ -28,11 +28,12 @@ type Side struct {
 	Rows    uint64   // rows from layer to layer; 0 means Y and one layer
 	Context *Context // the memory's; nil means the copy's
 
-	kind sys.CUmemorytype
-	ptr  DevicePtr
-	host unsafe.Pointer
-	size uint64 // of the memory in bytes; 0 if device memory's is not known
-	err  error
+	kind    sys.CUmemorytype
+	ptr     DevicePtr
+	host    unsafe.Pointer
+	size    uint64 // of the memory in bytes
+	unsized bool   // size is not known
+	err     error
 }
 
 // DeviceSide returns device memory at p with rows that are pitch bytes apart. A copy beyond the end
@@ -51,7 +52,8 @@ func sideOf[P Pointer](kind sys.CUmemorytype, p P, pitch uint64) Side {
 	at, err := reach("copy of rows", "the memory of a Side", p, 0)
 	s := Side{Pitch: pitch, kind: kind, ptr: at, err: err}
 	if err == nil {
-		s.size = sizeOf(p)
+		size, known := sizeOf(p)
+		s.size, s.unsized = size, !known
 	}
 	return s
 }
@@ -208,7 +210,7 @@ func fit(op string, dst, src *Side, width, height, depth uint64) error {
 		if s.kind == sys.CU_MEMORYTYPE_HOST && s.rowsOverlap(width, height) {
 			return &Error{Op: op, Result: ErrInvalidValue, Detail: fmt.Sprintf("rows or layers of a slice overlap: X %d and %d bytes need a pitch of %d, or Y %d and %d rows need %d rows", s.X, width, s.Pitch, s.Y, height, s.Rows)}
 		}
-		if s.kind != sys.CU_MEMORYTYPE_HOST && s.size == 0 {
+		if s.unsized {
 			continue
 		}
 		if need, ok := s.extent(width, height, depth); !ok || need > s.size {

@@ -9,12 +9,12 @@ import (
 // A Pointer is memory that a copy, a fill or a kernel uses: a [DevicePtr], a [Slice], or whatever
 // has an address, such as [*Memory], [*HostMemory], *vmm.Buffer and *share.Attachment. Ptr is 0
 // once the memory is closed, and closed memory is refused ([ErrClosed]). If it has a method
-// Size() uint64, in bytes, a copy or fill of more is refused ([ErrTooShort]).
+// Size() uint64, in bytes, a copy or fill of more is refused ([ErrTooShort]), also if that is 0.
 //
 // A Pointer is only asked for its address. Its owner keeps the memory open until the work is done.
 type Pointer interface{ Ptr() DevicePtr }
 
-// sized is memory that knows how many bytes it has; 0 is unknown.
+// sized is memory that knows how many bytes it has.
 type sized interface{ Size() uint64 }
 
 // reach returns the address of p for a call that uses its first n bytes. It does not allocate for
@@ -30,18 +30,20 @@ func reach[P Pointer](op, what string, p P, n uint64) (DevicePtr, error) {
 	if at == 0 {
 		return 0, noAddress(op, what, p)
 	}
-	if size := sizeOf(p); size != 0 && size < n {
+	if size, known := sizeOf(p); known && size < n {
 		return 0, tooShort(op, what, size, n)
 	}
 	return at, nil
 }
 
-// sizeOf returns how many bytes p has, or 0 if that is not known.
-func sizeOf[P Pointer](p P) uint64 {
+// sizeOf returns how many bytes p has, and whether that is known.
+func sizeOf[P Pointer](p P) (size uint64, known bool) {
 	if _, ok := any(p).(sized); !ok { // asked first, because the next conversion allocates for a value
-		return 0
+		return 0, false
 	}
-	return any(p).(sized).Size()
+	size = any(p).(sized).Size()
+	_, opened := any(p).(*IPCMemory) // whose size the driver may not have told
+	return size, size != 0 || !opened
 }
 
 // tooShort is the error of a copy or fill of n bytes of memory that has size bytes.

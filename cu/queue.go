@@ -1,5 +1,11 @@
 package cu
 
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
 // A Queue is where a copy or fill that waits does its work: a [*Stream], behind the work that it
 // has, or a [*Context], which stands for its null stream. There are no others.
 //
@@ -8,6 +14,16 @@ package cu
 //
 // With a context such a call waits for earlier work of the null stream and of blocking streams,
 // but not for that of [Context.NewStream].
+//
+// Such a call returns when its queue has nothing to do (cuStreamSynchronize): it waits for what others
+// give to the queue meanwhile, too, and if the queue waits for ever, so does the call, and Close of
+// the stream or context with it. For a wait that can end, call the Async form, and [Stream.Synchronize]
+// with a context.
+//
+// A stream that is being captured is refused ([ErrStreamCaptureUnsupported]), and a context while a blocking
+// stream of it is ([ErrStreamCaptureImplicit]). Begin no capture of a stream while another goroutine uses
+// it: the capture may take in the copy. The call then fails, but only when the capture has ended and no copy
+// from or to the caller's memory runs any more, or after the time of [WithCloseLimit], which the error says.
 type Queue interface {
 	queue(op string) (*Stream, error)
 }
@@ -41,5 +57,36 @@ func waiting(q Queue, op string, work func(*Stream) error) error {
 	if err := work(s); err != nil {
 		return err
 	}
-	return s.wait()
+	err = s.wait()
+	if barred(err) {
+		return s.waitBehindCapture(op, err)
+	}
+	return err
+}
+
+// barred says that a stream could not be asked because of a capture: its own, or, of the null stream, that of a
+// blocking stream.
+func barred(err error) bool {
+	return errors.Is(err, ErrStreamCaptureUnsupported) || errors.Is(err, ErrStreamCaptureImplicit)
+}
+
+// waitBehindCapture waits for work of s, which cannot be asked until a capture that began meanwhile has ended. If the
+// capture is that of s, nobody knows whether the work ran or was captured, so it fails.
+func (s *Stream) waitBehindCapture(op string, captured error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.ctx.inner.dev.drv.closeLimit)
+	defer cancel()
+	err := poll(ctx, func() (bool, error) {
+		done, err := s.Query()
+		if barred(err) {
+			return false, nil
+		}
+		return done, err
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("cu: %s: a stream began to be captured meanwhile, and the work may still run, or be in the graph: %w", op, errors.Join(captured, err))
+	case s == s.ctx.null: // which cannot be captured
+		return nil
+	}
+	return fmt.Errorf("cu: %s: the stream began to be captured meanwhile: the work has ended, or is in the graph: %w", op, captured)
 }

@@ -1,8 +1,11 @@
 package cu_test
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -111,4 +114,106 @@ func TestErrorsNameWhatIsNilOrClosed(t *testing.T) {
 		require.EqualError(t, err, want)
 		require.ErrorIs(t, err, cu.ErrClosed, want)
 	}
+}
+
+// begins is a context with a stream, and a driver where a capture of it begins behind the first call of a driver function
+// after arm, until end. asked hears of each question for captures.
+type begins struct {
+	ctx      *cu.Context
+	s        *cu.Stream
+	armed    atomic.Bool
+	begun    chan struct{}
+	ends     chan struct{}
+	asked    chan struct{}
+	captured chan error
+}
+
+func captureBehind(t *testing.T, symbol string, blocking bool, opts ...cu.Option) *begins {
+	t.Helper()
+	b := &begins{begun: make(chan struct{}), ends: make(chan struct{}), asked: make(chan struct{}, 1000), captured: make(chan error, 1)}
+	dev := cutest.Device(t, append(opts, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		switch {
+		case call.Symbol() == symbol && b.armed.CompareAndSwap(true, false):
+			go b.capture()
+			<-b.begun
+		case call.Symbol() == "cuStreamIsCapturing":
+			select {
+			case b.asked <- struct{}{}:
+			default:
+			}
+		}
+		return r
+	}))...)
+	b.ctx = cutest.Context(t, dev)
+	b.s = untilEnd(t, ok(b.ctx.NewStreamWith(cu.StreamOptions{Blocking: blocking}))(t))
+	return b
+}
+
+func (b *begins) capture() {
+	g, err := b.s.Capture(func() error {
+		close(b.begun)
+		<-b.ends
+		return nil
+	})
+	b.captured <- errors.Join(err, g.Close())
+}
+
+// end ends the capture, of no work.
+func (b *begins) end(t *testing.T) {
+	t.Helper()
+	close(b.ends)
+	require.NoError(t, <-b.captured)
+}
+
+// A capture that begins behind a copy keeps its call back until the copy no longer uses the caller's memory.
+func TestCaptureBeginsBehindACopyThatWaits(t *testing.T) {
+	for name, blocking := range map[string]bool{"of its stream": false, "that bars the null stream": true} {
+		t.Run(name, func(t *testing.T) {
+			b := captureBehind(t, "cuMemcpyHtoDAsync_v2", blocking)
+			s, q := b.s, cu.Queue(b.s)
+			if blocking {
+				s, q = b.ctx.NullStream(), b.ctx
+			}
+			mem, pinned := alloc(t, b.ctx, 16), hostMemory(t, b.ctx, 16)
+			release := hold(t, s)
+			words := ok(cu.HostSlice[uint32](pinned))(t)
+			words[0] = 7
+			b.armed.Store(true)
+			copied := make(chan error, 1)
+			go func() { copied <- cu.CopyToDevice(q, mem, words) }()
+			<-b.begun
+			for range 5 { // more often than it would without waiting
+				select {
+				case <-b.asked:
+				case err := <-copied:
+					b.end(t)
+					t.Fatal("the copy still runs, and its call has returned: ", err)
+				}
+			}
+			b.end(t)
+			require.Empty(t, copied)
+			release()
+			err := <-copied
+			if blocking {
+				require.NoError(t, err, "the null stream is not captured")
+			} else {
+				require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+				require.ErrorContains(t, err, "the work has ended")
+			}
+			require.EqualValues(t, 7, readBack[uint32](t, b.ctx, mem.Ptr(), 1)[0])
+		})
+	}
+}
+
+// The error does not wait longer for a capture than Close of memory would.
+func TestCaptureBehindACopyThatDoesNotEnd(t *testing.T) {
+	b := captureBehind(t, "cuMemsetD8Async", false, cu.WithCloseLimit(20*time.Millisecond))
+	mem := alloc(t, b.ctx, 16)
+	b.armed.Store(true)
+	err := cu.Fill(b.s, mem, uint8(1), 16)
+	b.end(t)
+	require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "may still run")
 }

@@ -34,7 +34,7 @@ func (s *span) elementSize() uint64 {
 }
 
 // Alloc allocates n elements of device memory with undefined content (cuMemAlloc). The caller owns
-// them. Errors: [ErrPointers]; [ErrOutOfMemory]; [ErrInvalidValue] for no elements.
+// them. Errors: [ErrPointers]; [ErrOutOfMemory]; [ErrInvalidValue] for n below 1, or for more than can be.
 func Alloc[T any](c *Context, n int) (Slice[T], error) {
 	size, err := elements[T]("Alloc", n)
 	if err != nil {
@@ -49,7 +49,7 @@ func Alloc[T any](c *Context, n int) (Slice[T], error) {
 
 // View returns the first n elements of memory that p's owner keeps: a [DevicePtr], *vmm.Buffer,
 // *share.Attachment and the like. Once p is closed, the view is closed, too. Errors: [ErrPointers];
-// [ErrTooShort] if p is known to be smaller; [ErrClosed].
+// [ErrTooShort] if p is known to be smaller; [ErrInvalidValue] for n below 0; [ErrClosed].
 func View[T any](p Pointer, n int) (Slice[T], error) {
 	size, err := elements[T]("View", n)
 	if err != nil {
@@ -68,7 +68,7 @@ func elements[T any](op string, n int) (uint64, error) {
 	}
 	size := bytesOf(uint64(n), unitOf[T]())
 	if n < 0 || size == math.MaxUint64 {
-		return 0, fmt.Errorf("cu: %s: there cannot be %d elements of %d bytes", op, n, unitOf[T]())
+		return 0, fmt.Errorf("cu: %s: there cannot be %d elements of %d bytes: %w", op, n, unitOf[T](), ErrInvalidValue)
 	}
 	return size, nil
 }
@@ -102,10 +102,10 @@ func (s Slice[T]) Ptr() DevicePtr {
 }
 
 // Slice returns the elements from i up to, but not including, j, as s[i:j] would, without owning
-// them. The error names the numbers if they are out of range.
+// them. The error names the numbers if they are out of range, and is [ErrInvalidValue].
 func (s Slice[T]) Slice(i, j int) (Slice[T], error) {
 	if i < 0 || j < i || j > s.Len() {
-		return Slice[T]{}, fmt.Errorf("cu: Slice: elements %d to %d are not in a slice of %d", i, j, s.Len())
+		return Slice[T]{}, fmt.Errorf("cu: Slice: elements %d to %d are not in a slice of %d: %w", i, j, s.Len(), ErrInvalidValue)
 	}
 	if s.span == nil {
 		return s, nil

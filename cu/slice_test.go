@@ -79,6 +79,7 @@ func TestSlicesThatCannotBe(t *testing.T) {
 		errOf(xs.Slice(-1, 2)), errOf(xs.Slice(3, 2)), errOf(xs.Slice(0, 8)), errOf(cu.Slice[uint32]{}.Slice(0, 1)),
 	} {
 		require.ErrorContains(t, err, "cu: ")
+		require.ErrorIs(t, err, cu.ErrInvalidValue)
 	}
 	require.Equal(t, before, spy.calls(), "nothing reached the driver")
 	require.ErrorIs(t, errOf(cu.Alloc[uint32](ctx, 0)), cu.ErrInvalidValue)
@@ -90,6 +91,35 @@ func TestSlicesThatCannotBe(t *testing.T) {
 	require.NoError(t, zero.Close())
 	require.Zero(t, ok(zero.Slice(0, 0))(t))
 	require.ErrorIs(t, zero.CopyTo(ctx, nil), cu.ErrClosed)
+}
+
+// A slice of no elements takes none, wherever in its memory it lies.
+func TestSlicesOfNoElements(t *testing.T) {
+	spy, _, _, ctx := spiedContext(t)
+	s := ctx.NullStream()
+	xs := ok(cu.Alloc[uint32](ctx, 8))(t)
+	for name, none := range map[string]cu.Slice[uint32]{
+		"first": ok(xs.Slice(0, 0))(t), "within": ok(xs.Slice(3, 3))(t), "last": ok(xs.Slice(8, 8))(t),
+		"view": ok(cu.View[uint32](xs, 0))(t), "view of an address": ok(cu.View[uint32](xs.Ptr(), 0))(t),
+	} {
+		require.NotZero(t, none.Ptr(), name)
+		before := spy.calls()
+		for what, err := range map[string]error{
+			"copy to it":   cu.CopyToDeviceAsync(s, none, make([]uint32, 1)),
+			"copy of it":   cu.CopyToHostAsync(s, make([]uint32, 1), none),
+			"fill":         cu.FillAsync(s, none, uint32(1), 1),
+			"view":         errOf(cu.View[uint32](none, 1)),
+			"rows to it":   cu.Copy2DAsync(s, cu.DeviceSide(none, 4), cu.HostSide(make([]uint32, 1), 4), 4, 1),
+			"rows of it":   cu.Copy2DAsync(s, cu.HostSide(make([]uint32, 1), 4), cu.DeviceSide(none, 4), 4, 1),
+			"rows in Go":   cu.Copy2DAsync(s, cu.DeviceSide(xs, 4), cu.HostSide([]uint32{}, 4), 4, 1),
+			"rows to fill": cu.Fill2DAsync(s, none, 4, uint32(1), 1, 1),
+		} {
+			require.ErrorIs(t, err, cu.ErrTooShort, "%s: %s", name, what)
+		}
+		require.Equal(t, before, spy.calls(), "nothing reached the driver")
+		require.NoError(t, none.CopyFrom(s, nil), name)
+	}
+	require.NoError(t, xs.Close())
 }
 
 // What is longer than its memory is refused before the driver hears of it, wherever the size is

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"slices"
 	"time"
 
@@ -57,6 +56,9 @@ type Kept struct {
 // that a quota forbids. Then it allocates the part's memory, fills it with zeros, calls
 // Part.Write, computes the digest on the device, unmaps the memory and hands it over. The part
 // that comes last commits the version.
+//
+// If Part.Write fails, Put waits for work that it has queued, for the time of [cu.WithCloseLimit]. If that does not
+// suffice, the error matches [vmm.ErrInUse], and the buffer is the caller's to close when the work is done.
 //
 // This process keeps nothing, unless p.Keep is set. Then Put waits for the parts of other
 // writers until ctx is done, and attaches to the committed version, without another copy. If
@@ -234,11 +236,10 @@ func (w *writer) write(ctx context.Context, b *protocol.Booking, part Part) (pro
 	}()
 	digest, err := fill(ctx, buf, part)
 	panics = false
-	var d vmm.Descriptor
-	var files []*os.File
-	if err == nil {
-		d, files, err = buf.Export()
+	if err != nil {
+		return protocol.Reply{}, "", errors.Join(err, abandon(buf))
 	}
+	d, files, err := buf.Export()
 	if err = errors.Join(err, buf.Unmap()); err != nil { // nothing here can write it any more
 		return protocol.Reply{}, "", errors.Join(err, buf.Close(), sock.CloseFiles(files))
 	}
@@ -264,6 +265,15 @@ func (w *writer) write(ctx context.Context, b *protocol.Booking, part Part) (pro
 			return *b.Came, digest, nil
 		}
 	}
+}
+
+// abandon closes the memory of a part that Write did not finish: its kernels may still run, so it waits for them.
+func abandon(buf *vmm.Buffer) error {
+	err := buf.Close()
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("keeper: this process keeps the part's memory, %d bytes at %s; close the buffer that Write was given when its work is done: %w", buf.Size(), buf.Ptr(), err)
 }
 
 // hasCome asks whether the keeper has the part, after an error that may have kept its answer from

@@ -157,3 +157,40 @@ func TestCurrentClosesWhatWasInUse(t *testing.T) {
 	require.NoError(t, c.Close(soon(t)))
 	require.Zero(t, att.Ptr())
 }
+
+// What was in use when it was replaced is closed behind the next version that is, so that a program that swaps for
+// years does not keep them all.
+func TestSwapClosesWhatWasInUse(t *testing.T) {
+	dev, ctx, srv := hasty(t)
+	put(t, srv, filled(t, ctx, 1))
+	var c Current
+	left := func(n int) func() bool {
+		return func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.old == 0 && len(c.left) == n
+		}
+	}
+	var all []*Attachment
+	swap := func() {
+		att := attached(t, srv, "data", dev)
+		all = append(all, att)
+		require.NoError(t, c.Swap(att))
+	}
+	release := occupy(t, ctx)
+	swap()
+	for n := range 3 {
+		swap()
+		require.Eventually(t, left(n+1), 30*time.Second, time.Millisecond)
+	}
+	for _, att := range all {
+		require.NotZero(t, att.Ptr())
+	}
+	release()
+	swap()
+	require.Eventually(t, left(0), 30*time.Second, time.Millisecond)
+	for _, att := range all[:4] {
+		require.Zero(t, att.Ptr())
+	}
+	require.NoError(t, c.Close(soon(t)))
+}

@@ -24,7 +24,7 @@ type Current struct {
 	now  *version
 	old  int           // versions that are replaced, and whose closing has not ended
 	idle chan struct{} // closed when there is none; nil if nobody waits for that
-	left []*Attachment // that could not be closed; Close tries again
+	left []*Attachment // that could not be closed; close and Close try again
 }
 
 type version struct {
@@ -59,7 +59,7 @@ func (c *Current) done(v *version) {
 
 // Swap makes att the current attachment, which belongs to c from now on. The one before is closed when its
 // last use has ended, on a goroutine that waits for queued work; if that fails, because it is still in use, offered on
-// or held by others, Close tries again. An attachment that cannot be held stays the caller's: one that is closed ([ErrClosed]),
+// or held by others, it keeps its memory, and is closed behind the next that is replaced, or by Close. An attachment that cannot be held stays the caller's: one that is closed ([ErrClosed]),
 // or of legacy memory ([ErrHandle]).
 func (c *Current) Swap(att *Attachment) error {
 	if att.isZero() || att.isClosed() {
@@ -100,14 +100,25 @@ func (c *Current) replace(next *version) bool {
 	return true
 }
 
-// close closes a version that is replaced and not in use. It may wait for queued work.
+// close closes a version that is replaced and not in use, and what could not be closed before. It may wait for queued
+// work.
 func (c *Current) close(v *version) {
-	err := errors.Join(v.hold.Close(), v.att.Close())
+	_ = v.hold.Close()
+	all := append([]*Attachment{v.att}, c.takeLeft()...)
+	var left []*Attachment
+	for i, att := range all {
+		err := att.Close()
+		if errors.Is(err, context.DeadlineExceeded) { // the others would wait for the same work
+			left = append(left, all[i:]...)
+			break
+		}
+		if err != nil {
+			left = append(left, att)
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err != nil {
-		c.left = append(c.left, v.att)
-	}
+	c.left = append(c.left, left...)
 	if c.old--; c.old == 0 && c.idle != nil {
 		close(c.idle)
 		c.idle = nil
@@ -123,12 +134,8 @@ func (c *Current) Close(ctx context.Context) error {
 	if err := c.awaitIdle(ctx); err != nil {
 		return err
 	}
-	c.mu.Lock()
-	left := c.left
-	c.left = nil
-	c.mu.Unlock()
 	var errs []error
-	for _, att := range left {
+	for _, att := range c.takeLeft() {
 		if err := att.Release(ctx); err != nil {
 			errs = append(errs, err)
 			c.mu.Lock()
@@ -137,6 +144,15 @@ func (c *Current) Close(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// takeLeft returns what could not be closed. The caller tries again, and puts back what still cannot be.
+func (c *Current) takeLeft() []*Attachment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := c.left
+	c.left = nil
+	return left
 }
 
 // awaitIdle waits until nothing that was replaced is in use or being closed.

@@ -46,11 +46,17 @@ func (b *Buffer) CloseNow() error {
 	})
 }
 
-// Unmap does the first half of CloseNow: it unmaps the buffer and frees its address space, so
+// Unmap does the first half of Close: it waits, unmaps the buffer and frees its address space, so
 // that nothing reaches the memory through it. Close then releases the memory, which takes
 // longer where it was exported and can happen where nobody waits. Between the two, the buffer
-// counts as closed for everything else. Unmap fails as CloseNow does, and can be tried again.
+// counts as closed for everything else. Unmap fails as Close does, and can be tried again.
 func (b *Buffer) Unmap() error {
+	if b == nil || b.content == nil {
+		return nil
+	}
+	if err := b.awaitUnused(context.Background(), "unmap"); err != nil {
+		return err
+	}
 	return b.unused("unmap", func() error { return b.content.close() })
 }
 
@@ -79,18 +85,21 @@ func (b *Buffer) checkUsers(what string) error {
 
 // closeWhenUnused closes the buffer when the work is done, or says that it is in use.
 func (b *Buffer) closeWhenUnused(ctx context.Context) error {
-	b.mu.Lock()
-	err := b.checkUsers("close")
-	b.mu.Unlock()
-	if err != nil {
+	if err := b.awaitUnused(ctx, "close"); err != nil {
 		return err
 	}
-	if !b.content.closed.Load() { // which Unmap does, too
-		if err := b.content.res.awaitWork(ctx, "buffer", b.content.ptr()); err != nil {
-			return err
-		}
-	}
 	return b.CloseNow()
+}
+
+// awaitUnused waits until no queued work uses the buffer. It returns ErrInUse at once if somebody holds it.
+func (b *Buffer) awaitUnused(ctx context.Context, what string) error {
+	b.mu.Lock()
+	err := b.checkUsers(what)
+	b.mu.Unlock()
+	if err != nil || b.content.closed.Load() { // by Unmap
+		return err
+	}
+	return b.content.res.awaitWork(ctx, "buffer", b.content.ptr())
 }
 
 // awaitWork waits until no queued work uses what is mapped at p, or returns ErrInUse.

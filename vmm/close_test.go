@@ -110,8 +110,9 @@ func TestReleaseWaitsUntilItsContextEnds(t *testing.T) {
 func TestCloseAfterUnmapDoesNotWait(t *testing.T) {
 	dev := cutest.Device(t)
 	buf := untilEnd(t, ok(vmm.New(dev, 4096))(t))
-	hold(t, cutest.Context(t, dev))
+	ctx := cutest.Context(t, dev)
 	require.NoError(t, buf.Unmap())
+	hold(t, ctx)
 	require.NoError(t, buf.Close())
 }
 

@@ -17,7 +17,7 @@ import (
 func TestMemoryOfEveryPackageIsAPointer(t *testing.T) {
 	for _, p := range []cu.Pointer{
 		(*cu.Memory)(nil), (*cu.PitchedMemory)(nil), (*cu.StreamMemory)(nil), (*cu.IPCMemory)(nil), (*cu.HostMemory)(nil),
-		(*cu.HostRegistration)(nil), cu.Slice[byte]{}, (*vmm.Buffer)(nil), (*vmm.Mapping)(nil), (*vmm.View)(nil),
+		(*cu.HostRegistration)(nil), (*cu.ExternalBuffer)(nil), cu.Slice[byte]{}, (*vmm.Buffer)(nil), (*vmm.Mapping)(nil), (*vmm.View)(nil),
 		(*vmm.Reservation)(nil), (*share.Attachment)(nil), (*share.Legacy)(nil),
 	} {
 		require.ErrorIs(t, cu.FillAsync(nil, p, uint8(1), 1), cu.ErrClosed, "%T", p)

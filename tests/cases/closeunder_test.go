@@ -32,7 +32,7 @@ func bring(state string, s *cu.Stream, k, before *holder, m cu.Pointer) error {
 }
 
 // Close of memory waits for a kernel that uses it, or says that it is in use. The kernel finds its memory.
-func TestCloseUnder(t *testing.T) {
+func TestFault97_CloseUnder(t *testing.T) {
 	for name, make := range makers {
 		for _, state := range states {
 			t.Run(name+"/"+state+"/waits", func(t *testing.T) {
@@ -92,7 +92,7 @@ const (
 )
 
 // CloseNow unmaps the memory under a kernel, which costs the process its contexts.
-func TestUnmapUnder(t *testing.T) {
+func TestFault97_UnmapUnder(t *testing.T) {
 	for _, name := range []string{"Buffer", "View", "Mapping", "Attachment"} {
 		for _, state := range states {
 			t.Run(name+"/"+state, func(t *testing.T) {

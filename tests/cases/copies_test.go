@@ -13,7 +13,7 @@ import (
 const rounds = 8
 
 // Close of memory waits for copies from and to it, also those of another context.
-func TestCloseUnderCopies(t *testing.T) {
+func TestFault97_CloseUnderCopies(t *testing.T) {
 	for name, far := range map[string]func(*testing.T, *cu.Device) *cu.Context{
 		"of the context": nil,
 		"to another context": func(t *testing.T, dev *cu.Device) *cu.Context {

@@ -3,10 +3,10 @@
 // Most of these cases are tested where the code is:
 //
 //	case          tests
-//	unmapunder    TestUnmapUnder here; raw: TestC40_UnmapUnderWork of tests/conformance
-//	closeunder    TestCloseUnder and TestCloseUnderCopies here
+//	unmapunder    TestFault97_UnmapUnder here; raw: TestC40_UnmapUnderWork of tests/conformance
+//	closeunder    TestFault97_CloseUnder and TestFault97_CloseUnderCopies here
 //	cancels       TestCancels here; contexts that end: TestFault64_Cancel… of share
-//	newest        TestNewest here; a model of it: TestLatest… of channel
+//	newest        TestFault98_Newest here; a model of it: TestLatest… of channel
 //	stale         TestStale here
 //	stackptr      TestStackPtr here; without a driver: TestAddressStays of cu/sys
 //	doneContext   TestEndedContextsAreLookedAtFirst of tests/api

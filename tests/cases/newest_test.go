@@ -20,7 +20,7 @@ const frameSize = 1000
 
 // A reader that is much slower than its writer and wants the newest frame gets it, and has it to itself until
 // Release. Nobody waits for the reader.
-func TestNewest(t *testing.T) {
+func TestFault98_Newest(t *testing.T) {
 	for _, slots := range []int{2, 3, 4, 8, 32} {
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			_, ctx := device(t, patience)
