@@ -15,14 +15,17 @@ import (
 type Slot struct {
 	Sequence uint64 // the frame's: from 1, without gaps
 	Index    int    // of the slot
-	Size     uint64 // bytes
 
-	ptr cu.DevicePtr
+	ptr  cu.DevicePtr
+	size uint64
 }
 
 // Ptr returns the device address of the slot's first byte; 0 for the zero Slot. So a Slot is an argument of
 // launches, copies and fills.
 func (s Slot) Ptr() cu.DevicePtr { return s.ptr }
+
+// Size returns how many bytes the slot has room for. Copies and fills of more are refused ([cu.ErrTooShort]).
+func (s Slot) Size() uint64 { return s.size }
 
 // Acquire returns a slot for the next frame. It waits until there is one that no reader holds, ctx
 // ends, or the bound of [WithStallLimit] is reached. The slot may be written at once. Acquire returns the
@@ -74,7 +77,7 @@ func (w *Writer) isOpen() error {
 
 // current is the slot that is acquired.
 func (w *Writer) current() Slot {
-	return Slot{Sequence: w.sequence, Index: int(w.slot), ptr: w.buf.Ptr().Add(w.slot * w.stride), Size: w.slotSize}
+	return Slot{Sequence: w.sequence, Index: int(w.slot), ptr: w.buf.Ptr().Add(w.slot * w.stride), size: w.slotSize}
 }
 
 // choose picks a slot and takes it, unless one is acquired. If no slot is free, it returns the

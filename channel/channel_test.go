@@ -45,7 +45,7 @@ func TestMetaGoesWithTheFrame(t *testing.T) {
 	require.Error(t, w.Publish(s, Meta{User: make([]byte, MaxUser+1)}))
 	require.NoError(t, w.Publish(s, Meta{Time: 5, Size: 99, User: user[:201]}))
 	f := ok(r.Next(soon(t)))(t)
-	require.Equal(t, []any{uint64(1), s.Index, uint64(99), int64(5), user[:201]}, []any{f.Sequence, f.Index, f.Size, f.Time, f.User()})
+	require.Equal(t, []any{uint64(1), s.Index, uint64(99), int64(5), user[:201]}, []any{f.Sequence, f.Index, f.Size(), f.Time, f.User()})
 	require.NoError(t, r.Release(f))
 	require.ErrorIs(t, r.Release(f), ErrOrder)
 	require.ErrorIs(t, w.Publish(s, Meta{}), ErrOrder)
@@ -201,7 +201,7 @@ func TestStreams(t *testing.T) {
 	for n := range uint64(frames) {
 		s := ok(w.AcquireOn(ws))(t)
 		require.Equal(t, n+1, s.Sequence)
-		require.NoError(t, cu.FillAsync(ws, s.Ptr(), uint8(n+1), s.Size))
+		require.NoError(t, cu.FillAsync(ws, s.Ptr(), uint8(n+1), s.Size()))
 		require.NoError(t, w.PublishOn(ws, s, Meta{Size: n + 1}))
 	}
 	for n := range uint64(frames) {

@@ -1,7 +1,6 @@
 package channel
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -45,43 +44,21 @@ func openCursor(ctx *cu.Context, f *os.File, size uint64) (c *cursor, err error)
 func (c *cursor) device(off int) cu.DevicePtr { return c.base.Add(uint64(off)) }
 
 // close ends the cursor. No stream may have to do with it any more: one that waits there
-// would keep the driver here for ever (E11). It may be called again.
+// would keep the driver here for ever (E11). Nothing has changed if it returns ErrInUse. The context has to be
+// open: one that is being closed unregisters memory at a time that close would not know.
 func (c *cursor) close() error {
 	if c.b == nil {
 		return nil
 	}
 	if err := c.reg.Close(); err != nil && !errors.Is(err, cu.ErrContextLost) {
+		if !errors.Is(err, ErrInUse) {
+			c.b = nil // it stays mapped, because the driver may still know it
+		}
 		return err
 	}
 	err := unix.Munmap(c.b)
 	c.b = nil
 	return os.NewSyscallError("munmap", err)
-}
-
-// behindOthers calls end, which closes memory that no stream of this channel uses any more, until that does not fail
-// because of queued work. Such work is of others, since Close of memory knows no channels. What takes longer than a
-// moment goes on behind the caller's back.
-func behindOthers(end func() error) error {
-	ended := make(chan error, 1)
-	go func() {
-		err := end()
-		for pause := pollMax; isBusy(err); pause = min(2*pause, closeLimit) {
-			time.Sleep(pause)
-			err = end()
-		}
-		ended <- err
-	}()
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(closeLimit / 10):
-		return nil
-	}
-}
-
-// isBusy reports whether err says that streams have work, or are being captured, rather than that memory is held.
-func isBusy(err error) bool {
-	return errors.Is(err, cu.ErrInUse) && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, cu.ErrStreamCaptureUnsupported))
 }
 
 // How long a wait looks at a word: without yielding, and without sleeping, which is longer if

@@ -469,7 +469,7 @@ func writeOn(ctx *cu.Context, w *Writer, s *cu.Stream, frames int) error {
 		if err != nil {
 			return err
 		}
-		b := make([]byte, slot.Size)
+		b := make([]byte, slot.Size())
 		pattern(b, slot.Sequence)
 		if err := errors.Join(cu.CopyToDeviceAsync(s, slot.Ptr(), b), w.PublishOn(s, slot, Meta{})); err != nil {
 			return err

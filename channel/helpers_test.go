@@ -107,7 +107,7 @@ func pinned(t testing.TB, ctx *cu.Context, size uint64) []byte {
 func put(t testing.TB, ctx *cu.Context, w *Writer) Slot {
 	t.Helper()
 	s := ok(w.Acquire(soon(t)))(t)
-	b := make([]byte, s.Size)
+	b := make([]byte, s.Size())
 	pattern(b, s.Sequence)
 	require.NoError(t, cu.CopyToDevice(ctx, s.Ptr(), b))
 	require.NoError(t, w.Publish(s, Meta{}))
@@ -119,7 +119,7 @@ func requireFrame(t testing.TB, ctx *cu.Context, r *Reader, sequence uint64) Fra
 	t.Helper()
 	f := ok(r.Next(soon(t)))(t)
 	require.Equal(t, sequence, f.Sequence)
-	b := make([]byte, f.Size)
+	b := make([]byte, f.Size())
 	require.NoError(t, cu.CopyToHost(ctx, b, f.Ptr()))
 	require.NoError(t, checkPattern(b, sequence))
 	return f

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -47,7 +48,9 @@ func (o *readerOptions) attaching() *share.AttachOptions {
 
 // Follow yields one reader for each writer that listens at path, one after the other. When a
 // writer has ended or died, its reader yields no more frames, and Follow yields the reader of
-// the next writer. The loop's body uses the reader until it returns; then Follow closes it.
+// the next writer. The loop's body uses the reader until it returns; then Follow closes it. While Close
+// returns [ErrInUse], Follow tries again until ctx ends, and then yields that error. A body that breaks out of the loop does not get
+// it, and may call Close of its reader again, which returns nil if the memory is closed.
 // [share.Follow] says what Follow waits for and what ends it.
 //
 // A body returns to the loop, for the next reader, when [Reader.Next] fails with [ErrEnded] or [ErrLost]: the
@@ -76,7 +79,7 @@ func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...Reade
 				yield(nil, err)
 				return
 			}
-			more, err := r.lend(yield)
+			more, err := r.lend(ctx, yield)
 			if err != nil && more {
 				yield(nil, err)
 			}
@@ -88,9 +91,33 @@ func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...Reade
 }
 
 // lend gives the reader to the body of the loop, and closes it, even if the body panics.
-func (r *Reader) lend(yield func(*Reader, error) bool) (more bool, err error) {
-	defer func() { err = r.Close() }()
+func (r *Reader) lend(ctx context.Context, yield func(*Reader, error) bool) (more bool, err error) {
+	defer func() { err = r.closeUntil(ctx) }()
 	return yield(r, nil), nil
+}
+
+// closeUntil closes the reader. While its memory is in use it tries again until ctx ends, and says once that it waits,
+// as [share.Follow] does.
+func (r *Reader) closeUntil(ctx context.Context) error {
+	say := r.opts.attach.OnWait
+	begin := time.Now()
+	for pause := sleepMax; ; pause = min(2*pause, closeLimit/2) {
+		err := r.Close()
+		if !errors.Is(err, ErrInUse) {
+			return err
+		}
+		if ended := plain.ContextErr(ctx); ended != nil {
+			return errors.Join(ended, err)
+		}
+		if say != nil && time.Since(begin) >= closeLimit {
+			say(fmt.Errorf("channel: the reader of the writer before cannot be closed yet: %w", err))
+			say = nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
 }
 
 // isPassing reports whether another writer may admit the reader.
@@ -109,7 +136,7 @@ func join(ctx context.Context, att *share.Attachment, c *cu.Context, o *readerOp
 		err = r.ask(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.discard())
+		return nil, errors.Join(err, closeUnbegun(r.discard))
 	}
 	r.behind.Add(1)
 	go r.watch()

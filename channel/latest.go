@@ -61,7 +61,7 @@ func (r *Reader) takeClaimed(f *Frame, number, slot uint64) error {
 	if number < r.next || e.slot != slot || e.bytes > r.slotSize || e.length > MaxUser || e.sequence <= r.last {
 		return fmt.Errorf("%w: the writer published frame %d, number %d, after frame %d, number %d, of %d bytes with %d user bytes, as that of slot %d in slot %d", ErrCursor, e.sequence, number, r.last, r.next-1, e.bytes, e.length, e.slot, slot)
 	}
-	f.Sequence, f.Index, f.Size, f.Time, f.length = e.sequence, int(slot), e.bytes, int64(e.time), e.length
+	f.Sequence, f.Index, f.size, f.Time, f.length = e.sequence, int(slot), e.bytes, int64(e.time), e.length
 	for i := 0; i < int(e.length); i += 8 {
 		binary.LittleEndian.PutUint64(f.user[i:], r.load(at+entryUser+i))
 	}

@@ -14,7 +14,7 @@ import (
 // requireBytes checks the bytes of a frame that is held.
 func requireBytes(t testing.TB, ctx *cu.Context, f Frame) {
 	t.Helper()
-	b := make([]byte, f.Size)
+	b := make([]byte, f.Size())
 	require.NoError(t, cu.CopyToHost(ctx, b, f.Ptr()))
 	require.NoError(t, checkPattern(b, f.Sequence))
 }

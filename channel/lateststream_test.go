@@ -21,7 +21,7 @@ func TestLatestInAChannelForStreams(t *testing.T) {
 	require.ErrorIs(t, errOf(r.Next(soon(t))), ErrOrder, "one frame is held")
 	for range 3 { // in the slots of those that were skipped
 		slot := ok(w.AcquireOn(s))(t)
-		require.NoError(t, cu.FillAsync(s, slot.Ptr(), uint8(slot.Sequence), slot.Size))
+		require.NoError(t, cu.FillAsync(s, slot.Ptr(), uint8(slot.Sequence), slot.Size()))
 		require.NoError(t, w.PublishOn(s, slot, Meta{}))
 	}
 	require.NoError(t, s.Synchronize(soon(t)))

@@ -43,13 +43,11 @@ const (
 	offReaderBell = 0x280 // futex: 1 while the reader sleeps
 	offWriterBell = 0x300 // futex: 1 while the writer sleeps
 
-	offEntries = 0x1000 // one of entrySize for each slot
+	offEntries = 0x1000 // one of EntrySize for each slot
 )
 
 // An entry is what the writer says of a frame. Frame number n is at (n - 1) mod slots; with Latest it is at its slot.
 const (
-	entrySize = EntrySize
-
 	entryStamp    = 0x00 // 2n: the frame is whole; odd: it is not, or not any more
 	entrySequence = 0x08
 	entrySlot     = 0x10
@@ -74,7 +72,7 @@ const (
 	MaxSlots   = 4096
 	MaxReaders = 64
 	// MaxUser is how many bytes of the application's own go with a frame.
-	MaxUser = entrySize - entryUser
+	MaxUser = EntrySize - entryUser
 )
 
 // given is what a side writes into a word that its own streams wait for, to free them
@@ -122,13 +120,13 @@ func (s shape) size() uint64 { return s.slots * s.stride }
 
 // cursorSize is that of the cursors of a reader.
 func (s shape) cursorSize() uint64 {
-	return (offEntries + s.slots*entrySize + pageSize - 1) &^ (pageSize - 1)
+	return (offEntries + s.slots*EntrySize + pageSize - 1) &^ (pageSize - 1)
 }
 
 // The sizes of the cursors of channels with the fewest and the most slots.
 const (
 	minCursorSize = offEntries + pageSize
-	maxCursorSize = offEntries + MaxSlots*entrySize
+	maxCursorSize = offEntries + MaxSlots*EntrySize
 )
 
 // write fills the head of cursors.
@@ -172,7 +170,7 @@ func readShape(w words, d vmm.Descriptor) (shape, error) {
 func (s shape) entry(n uint64) int { return s.entryAt((n - 1) % s.slots) }
 
 // entryAt is where the entry of that index begins.
-func (s shape) entryAt(i uint64) int { return offEntries + int(i)*entrySize }
+func (s shape) entryAt(i uint64) int { return offEntries + int(i)*EntrySize }
 
 // slotOf is the slot of a frame where slots follow each other.
 func (s shape) slotOf(sequence uint64) uint64 { return (sequence - 1) % s.slots }

@@ -90,9 +90,27 @@ func (w *Writer) host(m *member) {
 	if m.released > 0 && m.released <= m.published {
 		gone.Released = m.sequenceOf(m.released)
 	}
-	err := behindOthers(m.close)
-	gone.Err = errors.Join(gone.Err, err)
+	end := func() error { return closeBesideOthers(w.ctx, closeLimit/10, m.close) }
+	err := end()
+	inUse := errors.Is(err, ErrInUse)
+	if !inUse {
+		gone.Err = errors.Join(gone.Err, err)
+	}
 	w.opts.onDrop(gone)
+	if inUse {
+		w.noteClosed(m, closeLater(end, w.begun))
+	}
+}
+
+// noteClosed leaves to Close of the writer what the host of m could not do or say: with err, its cursor could not be closed.
+func (w *Writer) noteClosed(m *member, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m.b != nil {
+		w.unclosed = append(w.unclosed, m)
+	} else {
+		w.hostsErr = errors.Join(w.hostsErr, err)
+	}
 }
 
 // awaitJoin waits until the reader has said how it wants to read, and admits it. It is false

@@ -189,7 +189,7 @@ func TestNewestOfAStream(t *testing.T) {
 	require.NoError(t, w.PublishOn(s, slot, Meta{}))
 	require.NoError(t, s.Synchronize(soon(t)))
 	f := ok(newReader(t, ctx, srv, WithJoin(Newest)).Next(soon(t)))(t)
-	require.EqualValues(t, 64, f.Size)
+	require.EqualValues(t, 64, f.Size())
 }
 
 // A reader that drops the newest and stands still leaves others of its kind their share.

@@ -15,19 +15,23 @@ import (
 type Frame struct {
 	Sequence uint64       // from 1; frames between two that were taken are lost to this reader
 	Index    int          // of the slot
-	Size     uint64       // bytes
 	Time     int64        // nanoseconds of CLOCK_MONOTONIC at which it was published ([Now]), or 0
 	Meta     cu.DevicePtr // what the writer says of it, for kernels: EntrySize bytes, for [DecodeEntry]
 
 	ptr    cu.DevicePtr
+	size   uint64
 	number uint64
 	length uint64
 	user   [MaxUser]byte
 }
 
 // Ptr returns the device address of the frame's first byte; 0 for the zero Frame. So a Frame is an argument of
-// launches and copies.
+// launches and copies; a copy that is given a *Frame allocates nothing.
 func (f Frame) Ptr() cu.DevicePtr { return f.ptr }
+
+// Size returns how many bytes the frame has. Copies of more are refused ([cu.ErrTooShort]). For a frame whose size is not
+// known yet ([Reader.NextOn]) it is that of the slot.
+func (f Frame) Size() uint64 { return f.size }
 
 // User returns the application's own bytes that go with the frame. They are a copy in f, and stay good
 // when the frame is released.
@@ -214,7 +218,7 @@ func (r *Reader) take(f *Frame, number uint64) (ok bool, err error) {
 		}
 		return false, fmt.Errorf("%w: the writer published frame %d after frame %d, of %d bytes with %d user bytes, in slot %d of %d", ErrCursor, e.sequence, r.last, e.bytes, e.length, e.slot, r.slots)
 	}
-	f.Sequence, f.Index, f.Size, f.Time, f.length = e.sequence, int(e.slot), e.bytes, int64(e.time), e.length
+	f.Sequence, f.Index, f.size, f.Time, f.length = e.sequence, int(e.slot), e.bytes, int64(e.time), e.length
 	for i := 0; i < int(e.length); i += 8 {
 		binary.LittleEndian.PutUint64(f.user[i:], r.load(at+entryUser+i))
 	}
@@ -239,7 +243,7 @@ func (r *Reader) untold(f *Frame, number uint64) (ok bool, err error) {
 // predicted is a frame of a channel for streams, whose slots follow each other.
 func (r *Reader) predicted(number uint64) Frame {
 	sequence := r.first + number - 1
-	return Frame{Sequence: sequence, Index: int(r.slotOf(sequence)), Size: r.slotSize}
+	return Frame{Sequence: sequence, Index: int(r.slotOf(sequence)), size: r.slotSize}
 }
 
 // keep notes that the frame was taken.

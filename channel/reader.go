@@ -32,16 +32,16 @@ type Reader struct {
 	turn sync.Mutex // held by Next, Release and their sisters
 
 	// Under turn:
-	next      uint64 // number of the frame that is taken next
-	seen      uint64 // frames that were given, as far as was looked
-	released  uint64 // number of the last frame that was released
-	last      uint64 // sequence of the last frame that was taken
-	held      heldFrames
-	waited    time.Duration // the last time that Next did
-	byStream  bool          // ReleaseOn was used
-	passedBy  bool          // the frame that was released last was not whole any more: the newest is next
-	batch     [1]cu.MemOp
-	discarded bool // Close is done, or goes on behind others
+	next     uint64 // number of the frame that is taken next
+	seen     uint64 // frames that were given, as far as was looked
+	released uint64 // number of the last frame that was released
+	last     uint64 // sequence of the last frame that was taken
+	held     heldFrames
+	waited   time.Duration // the last time that Next did
+	byStream bool          // ReleaseOn was used
+	passedBy bool          // the frame that was released last was not whole any more: the newest is next
+	batch    [1]cu.MemOp
+	allFreed bool // by Close, which has nothing more to do
 
 	awaited atomic.Uint64 // number of the last frame that a stream was told to wait for
 
@@ -71,7 +71,7 @@ type leaving struct {
 
 	mu    sync.Mutex
 	freed <-chan struct{} // closed when the streams are free; nil before Close has begun to free them
-	over  bool            // Close is done, except for the goroutines of behind
+	over  bool            // no stream has to do with the cursor any more; Close has still to free memory
 }
 
 // counters are what a reader counts.
@@ -203,6 +203,10 @@ func (r *Reader) Stats() Stats {
 // that still has to take or release them, it waits up to a second; then it frees that, too, and waits a second
 // more. To wait longer, synchronise the stream first. If the stream has other work to do, Close returns [ErrInUse]
 // and keeps the memory; call it again when the stream has gone on.
+//
+// Memory is closed only when no stream has work ([cu.Driver.WaitQueued]). Close waits for the work of other streams
+// for a second, and then, or at once while a stream is being captured, returns ErrInUse: the lease and the memory are
+// kept, and Close may be called again.
 func (r *Reader) Close() error {
 	if r.isZero() {
 		return nil
@@ -212,7 +216,7 @@ func (r *Reader) Close() error {
 		return r.track.inUse()
 	}
 	defer r.turn.Unlock()
-	if r.discarded {
+	if r.allFreed {
 		return nil
 	}
 	if !r.leaving.over {
@@ -225,7 +229,7 @@ func (r *Reader) Close() error {
 		r.behind.Wait()
 	}
 	err := r.discard()
-	r.discarded = err == nil
+	r.allFreed = err == nil
 	return err
 }
 
@@ -325,7 +329,7 @@ func (r *Reader) discard() error {
 		r.store(offReaderState, readerLeft)
 		r.ring(offWriterBell)
 	}
-	return behindOthers(r.free)
+	return closeBesideOthers(r.ctx, closeLimit, r.free)
 }
 
 // free frees what a reader has, or fails at the first part that is in use.

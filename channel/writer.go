@@ -50,15 +50,20 @@ type Writer struct {
 	given    uint64        // frames that readers were given, in all
 	skipped  uint64        // frames that readers which drop the newest were not given, in all
 	stall    time.Duration // the longest that Acquire waited
-	leaves   bool          // under turn: nobody reads any more
-	ended    bool          // under turn: Close is done, or goes on behind others
+	unclosed []*member     // whose cursors their hosts could not close before Close began
+	hostsErr error         // of hosts that could not close a cursor, after they had told that its reader is gone
+
+	readersGone bool            // under turn: Close has ended all readers, and has still to free memory
+	hostsGone   <-chan struct{} // under turn: closed when guests is empty; nil before Close waits for that
+	allFreed    bool            // under turn: by Close, which has nothing more to do
 
 	joined  chan struct{} // one token: somebody has joined or gone
 	done    chan struct{} // the channel is not offered any more
 	offer   *share.Offer
 	served  chan struct{}
 	closing atomic.Bool    // as closed, for who waits without mu
-	guests  sync.WaitGroup // members whose cursors are open
+	begun   chan struct{}  // closed when Close begins
+	guests  sync.WaitGroup // hosts of members
 }
 
 // Gone describes a reader that has left, died or was dropped.
@@ -89,19 +94,19 @@ func NewWriter(ctx context.Context, c *cu.Context, srv *share.Server, name strin
 	if c == nil || srv == nil {
 		return nil, errors.New("channel: a writer needs a context and a server (nil)")
 	}
-	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), done: make(chan struct{}), served: make(chan struct{}),
+	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), done: make(chan struct{}), begun: make(chan struct{}), served: make(chan struct{}),
 		batch: make([]cu.MemOp, 0, maxBatch), pinned: make([]*member, 0, MaxReaders), kept: make([]keptWord, 0, MaxReaders), blockers: make([]*queue, 0, MaxReaders)}
 	if err := w.open(c); err != nil {
 		return nil, err
 	}
 	if err := plain.ContextErr(ctx); err != nil { // the driver was slow
-		return nil, errors.Join(err, w.Close())
+		return nil, errors.Join(err, closeUnbegun(w.Close))
 	}
 	offer := o.offer
 	offer.Synchronized, offer.CursorSize, offer.OnCursors = true, s.cursorSize(), w.welcome
 	w.offer, err = srv.Offer(name, w.buf, &offer)
 	if err != nil {
-		return nil, errors.Join(err, w.Close())
+		return nil, errors.Join(err, closeUnbegun(w.Close))
 	}
 	go func() {
 		defer close(w.served)

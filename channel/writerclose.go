@@ -3,7 +3,13 @@ package channel
 import (
 	"fmt"
 	"slices"
+	"time"
+
+	"github.com/gpufd/gpufd/internal/plain"
 )
+
+// hostsLimit is how long Close waits for the hosts of its readers, which wait for no stream then.
+const hostsLimit = 5 * closeLimit
 
 // Close ends the channel in order: readers get what was published, and then [ErrEnded]. The
 // memory is freed when the last reader has closed it. Once Close was called, all other methods
@@ -14,6 +20,10 @@ import (
 // [ErrDropped]), and waits a second more. If the stream has other work to do, Close returns
 // [ErrInUse] and can be called again when the stream has gone on. If the context is lost before a
 // stream has published its frames, readers get a [*WriterLostError].
+//
+// Memory is closed only when no stream has work ([cu.Driver.WaitQueued]). Close waits for the work of other streams
+// for a second, and then, or at once while a stream is being captured, returns ErrInUse: readers have got their end, the
+// memory is kept, and Close may be called again. It also returns ErrInUse if a function of [OnGone] takes longer than 5 s.
 func (w *Writer) Close() error {
 	if w.isZero() {
 		return nil
@@ -21,7 +31,9 @@ func (w *Writer) Close() error {
 	w.mu.Lock()
 	w.closed = true
 	w.end(errClosed)
-	w.closing.Store(true)
+	if !w.closing.Swap(true) {
+		close(w.begun)
+	}
 	for _, m := range w.readers {
 		m.ring(offWriterBell)
 	}
@@ -35,12 +47,20 @@ func (w *Writer) Close() error {
 		}
 	}
 	defer w.turn.Unlock()
-	if w.ended {
+	if w.allFreed {
 		return nil
 	}
-	if w.leaves {
-		return w.discard()
+	if !w.readersGone {
+		if err := w.endReaders(); err != nil {
+			return err
+		}
+		w.readersGone = true
 	}
+	return closeBesideOthers(w.ctx, closeLimit, w.free)
+}
+
+// endReaders tells the readers that the channel has ended, and waits for their hosts. It may be called again.
+func (w *Writer) endReaders() error {
 	if err := w.settle(); err != nil {
 		return err
 	}
@@ -58,23 +78,32 @@ func (w *Writer) Close() error {
 		_ = w.offer.Close() // it has no fence
 		<-w.served
 	}
-	w.guests.Wait()
-	w.leaves = true
-	return w.discard()
+	if w.hostsGone == nil {
+		w.hostsGone = begin(w.guests.Wait)
+	}
+	select {
+	case <-w.hostsGone:
+		return nil
+	case <-time.After(hostsLimit):
+		return plain.ErrorOf(fmt.Sprintf("channel: memory of a reader is still being closed, or a function of OnGone has not returned, after %s: call Close again", hostsLimit), ErrInUse)
+	}
 }
 
-// discard frees what a writer has. It may be called again.
-func (w *Writer) discard() error {
-	err := behindOthers(func() error {
-		for _, end := range []func() error{w.buf.Close, w.track.close, w.ctx.Close} {
-			if err := end(); err != nil {
-				return err
-			}
+// free frees what a writer has, or fails at the first part that is in use. Cursors come before the context, which
+// would unregister them while they are mapped.
+func (w *Writer) free() error {
+	for _, m := range w.unclosed {
+		if err := m.close(); err != nil {
+			return err
 		}
-		return nil
-	})
-	w.ended = err == nil
-	return err
+	}
+	for _, end := range []func() error{w.buf.Close, w.track.close, w.ctx.Close} {
+		if err := end(); err != nil {
+			return err
+		}
+	}
+	w.allFreed = true
+	return w.hostsErr
 }
 
 // settle waits until no stream has to do with the channel.

@@ -94,7 +94,7 @@ func (k *taking) take(n uint64) error {
 	if k.copies {
 		err = cu.CopyToHostAsync(k.s, k.host.Bytes(), f.Ptr())
 	} else {
-		count := f.Size / 4
+		count := f.Size() / 4
 		blocks := uint32(min(1024, (count+255)/256))
 		err = k.check.Launch(k.s, cu.LaunchConfig{Grid: cu.Dim3{X: blocks}, Block: cu.Dim3{X: 256}}, f.Ptr(), count, uint32(n), k.wrong.at)
 	}
@@ -135,7 +135,7 @@ func (s side) writeFrames(w *channel.Writer, count uint64) (err error) {
 		if err != nil {
 			return err
 		}
-		if err := cu.FillAsync(stream, slot.Ptr(), uint32(n), slot.Size/4); err != nil {
+		if err := cu.FillAsync(stream, slot.Ptr(), uint32(n), slot.Size()/4); err != nil {
 			return err
 		}
 		if err := w.PublishOn(stream, slot, channel.Meta{}); err != nil {

@@ -91,7 +91,7 @@ func film(life context.Context, ctx *cu.Context, w *channel.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := cu.Fill(ctx, slot.Ptr(), uint8(slot.Sequence), slot.Size); err != nil {
+	if err := cu.Fill(ctx, slot, uint8(slot.Sequence), slot.Size()); err != nil {
 		return err
 	}
 	return w.Publish(slot, channel.Meta{})
@@ -100,8 +100,8 @@ func film(life context.Context, ctx *cu.Context, w *channel.Writer) error {
 // requireWhole checks the bytes of a frame.
 func requireWhole(t testing.TB, ctx *cu.Context, f channel.Frame) {
 	t.Helper()
-	got, want := make([]byte, f.Size), make([]byte, frameSize)
-	require.NoError(t, cu.CopyToHost(ctx, got, f.Ptr()))
+	got, want := make([]byte, f.Size()), make([]byte, frameSize)
+	require.NoError(t, cu.CopyToHost(ctx, got, f))
 	for i := range want {
 		want[i] = uint8(f.Sequence)
 	}

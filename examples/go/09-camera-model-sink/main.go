@@ -67,7 +67,7 @@ func publish(wait context.Context, ctx *cu.Context, w *channel.Writer, frame []f
 	if err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(ctx, slot.Ptr(), frame); err != nil {
+	if err := cu.CopyToDevice(ctx, slot, frame); err != nil {
 		return err
 	}
 	return w.Publish(slot, m)
@@ -84,7 +84,7 @@ func read(wait context.Context, ctx *cu.Context, dir, name string, do func(chann
 				return nil
 			}
 			if err == nil {
-				err = cu.CopyToHost(ctx, x, f.Ptr())
+				err = cu.CopyToHost(ctx, x, f)
 			}
 			if err == nil {
 				err = errors.Join(r.Release(f), do(f, x))

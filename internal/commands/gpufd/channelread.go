@@ -165,8 +165,8 @@ func (p *program) copyFrames(ctx context.Context, c *cu.Context, r *channel.Read
 		if err != nil {
 			return last, err
 		}
-		b := buf.Bytes()[:f.Size]
-		if err := cu.CopyToHost(c, b, f.Ptr()); err != nil {
+		b := buf.Bytes()[:f.Size()]
+		if err := cu.CopyToHost(c, b, &f); err != nil {
 			return last, err
 		}
 		switch err := r.Release(f); {

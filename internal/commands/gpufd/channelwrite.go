@@ -158,7 +158,7 @@ func put(ctx context.Context, c *cu.Context, w *channel.Writer, frame []byte) er
 	if err != nil {
 		return err
 	}
-	if err := cu.CopyToDevice(c, s.Ptr(), frame); err != nil {
+	if err := cu.CopyToDevice(c, s, frame); err != nil {
 		return err
 	}
 	return w.Publish(s, channel.Meta{Size: uint64(len(frame))})
