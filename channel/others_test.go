@@ -3,6 +3,7 @@ package channel
 import (
 	"context"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
+	"github.com/gpufd/gpufd/cu/sys"
 	"github.com/gpufd/gpufd/share"
 )
 
@@ -189,20 +191,32 @@ func TestCloseBesideOnGone(t *testing.T) {
 
 // A reader that the writer refuses leaves nothing, though the caller has nothing to close.
 func TestRefusedBesideWorkOfOthers(t *testing.T) {
-	ctx, srv := listening(t)
+	var pinned atomic.Int64
+	change := map[string]int64{"cuMemHostAlloc": 1, "cuMemFreeHost": -1, "cuMemHostRegister_v2": 1, "cuMemHostUnregister": -1}
+	ctx := cutest.Context(t, cutest.Device(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		if r == sys.CUDA_SUCCESS {
+			pinned.Add(change[call.Symbol()])
+		}
+		return r
+	})))
+	srv := listen(t)
 	newWriter(t, ctx, srv, 2, 64, WithReaders(1))
+	before := pinned.Load()
 	r := newReader(t, ctx, srv)
 	x := newStranger(t, ctx)
 	require.ErrorIs(t, errOf(Open(soon(t), srv.Path(), "frames", ctx)), ErrPolicy)
 	x.free()
 	require.NoError(t, r.Close())
+	const stranger = 1 // page
+	require.Eventually(t, func() bool { return pinned.Load() == before+stranger }, 30*time.Second, time.Millisecond)
 }
 
 // The driver cannot unregister a cursor: it stays mapped, however often it is closed.
 func TestCursorThatStaysRegistered(t *testing.T) {
 	faults := cutest.NewFaults(t)
 	ctx := cutest.Context(t, cutest.Device(t, faults.Option()))
-	f := ok(os.CreateTemp(t.TempDir(), ""))(t)
+	f := os.NewFile(uintptr(ok(unix.MemfdCreate("cursors", unix.MFD_CLOEXEC))(t)), "cursors")
 	defer f.Close()
 	require.NoError(t, f.Truncate(minCursorSize))
 	c := ok(openCursor(ctx, f, minCursorSize))(t)
