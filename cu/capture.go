@@ -72,8 +72,9 @@ func (s *Stream) beginCapture() error {
 	inner := s.ctx.inner
 	inner.dev.drv.captures.add(inner.ctx, 1)
 	refs := inner.references()
-	s.lockMarks(refs)
-	defer s.unlockMarks(refs)
+	s.lockCaptures(refs)
+	defer s.unlockCaptures(refs)
+	s.captured.Add(1)
 	err := s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamBeginCapture_v2(h, sys.CU_STREAM_CAPTURE_MODE_RELAXED)
 	})

@@ -32,7 +32,7 @@ func notClosed(what string, err error, took time.Duration) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrStreamCaptureUnsupported):
+	case barred(err):
 		return &inUseError{what + " is not closed, because a stream is being captured, and may use it: close it when the capture has ended", err}
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return &inUseError{fmt.Sprintf("%s is not closed: after %s, streams still have work from before: synchronise them, or free one that waits, and close it again",

@@ -1,6 +1,7 @@
 package cu
 
 import (
+	"sync"
 	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -18,12 +19,9 @@ type mark struct {
 // newMark returns a mark behind the work that a stream has now, or nil if it has none. The caller ends it, and
 // has entered h and s.
 func (h *contextHandle) newMark(s *streamHandle) (*mark, error) {
-	refs := h.references()
-	idle := false
-	if locked := s.tryLockMarks(refs); locked {
-		var err error
-		idle, err = h.queryStream(s.stream)
-		s.unlockMarks(refs)
+	if marks := s.marks(h.references()); tryLock(marks) {
+		idle, err := h.queryStream(s.stream)
+		marks.Unlock()
 		if idle || err != nil {
 			return nil, err
 		}
@@ -72,9 +70,9 @@ func (m *mark) end() {
 // markQueued returns an event behind the work that a stream has, which outlives the stream, or 0 if it has none.
 // The caller destroys it. It returns when the stream has room for the event.
 func (h *contextHandle) markQueued(s *streamHandle) (sys.CUevent, error) {
-	refs := h.references()
-	s.lockMarks(refs)
-	defer s.unlockMarks(refs)
+	marks := s.marks(h.references())
+	marks.Lock()
+	defer marks.Unlock()
 	if done, err := h.queryStream(s.stream); done || err != nil {
 		return 0, err
 	}
@@ -89,51 +87,40 @@ func (h *contextHandle) markQueued(s *streamHandle) (sys.CUevent, error) {
 	return *e, nil
 }
 
-// lockMarks locks out the calls by which a capture begins on the stream, or takes it in, while the stream is asked
-// what it has to do: to ask would spoil the capture, and the event would be captured. A capture of a blocking stream
-// spoils questions about the null stream, too.
-func (s *streamHandle) lockMarks(refs *references) {
-	if s.stream != 0 {
-		s.marking.Lock()
+// marks is held while the stream is asked what it has to do, or while it may begin to be captured: to ask would spoil
+// the capture, and the event would be captured.
+func (s *streamHandle) marks(refs *references) *sync.Mutex {
+	if s.stream == 0 {
+		return &refs.null
 	}
-	if s.stream == 0 || s.blocking {
+	return &s.marking
+}
+
+// lockCaptures locks out questions while the stream may begin to be captured. The capture of a blocking stream spoils
+// questions about the null stream, too.
+func (s *streamHandle) lockCaptures(refs *references) {
+	s.marks(refs).Lock()
+	if s.blocking {
 		refs.null.Lock()
 	}
 }
 
-// tryLockMarks is lockMarks unless that would have to wait long: for a call that the driver keeps.
-func (s *streamHandle) tryLockMarks(refs *references) bool {
+func (s *streamHandle) unlockCaptures(refs *references) {
+	if s.blocking {
+		refs.null.Unlock()
+	}
+	s.marks(refs).Unlock()
+}
+
+// tryLock locks m unless that would have to wait long: for a call that the driver keeps.
+func tryLock(m *sync.Mutex) bool {
 	for range 50 {
-		if s.lockMarksNow(refs) {
+		if m.TryLock() {
 			return true
 		}
 		time.Sleep(pollMin)
 	}
 	return false
-}
-
-// lockMarksNow is lockMarks unless that would have to wait.
-func (s *streamHandle) lockMarksNow(refs *references) bool {
-	if s.stream == 0 {
-		return refs.null.TryLock()
-	}
-	if !s.marking.TryLock() {
-		return false
-	}
-	if s.blocking && !refs.null.TryLock() {
-		s.marking.Unlock()
-		return false
-	}
-	return true
-}
-
-func (s *streamHandle) unlockMarks(refs *references) {
-	if s.stream == 0 || s.blocking {
-		refs.null.Unlock()
-	}
-	if s.stream != 0 {
-		s.marking.Unlock()
-	}
 }
 
 // queryStream reports whether a stream has no work.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // A Queue is where a copy or fill that waits does its work: a [*Stream], behind the work that it
@@ -23,7 +24,7 @@ import (
 // A stream that is being captured is refused ([ErrStreamCaptureUnsupported]), and a context while a blocking
 // stream of it is ([ErrStreamCaptureImplicit]). Begin no capture of a stream while another goroutine uses
 // it: the capture may take in the copy. The call then fails, but only when the capture has ended and no copy
-// from or to the caller's memory runs any more, or after the time of [WithCloseLimit], which the error says.
+// from or to the caller's memory runs any more, or after ten seconds, which the error says.
 type Queue interface {
 	queue(op string) (*Stream, error)
 }
@@ -51,6 +52,7 @@ func waiting(q Queue, op string, work func(*Stream) error) error {
 	if err != nil {
 		return err
 	}
+	captures := s.captured.Load()
 	if err := s.run("cuStreamSynchronize", s.refuseCaptured); err != nil { // before any of it is captured
 		return err
 	}
@@ -58,10 +60,21 @@ func waiting(q Queue, op string, work func(*Stream) error) error {
 		return err
 	}
 	err = s.wait()
-	if barred(err) {
+	switch {
+	case barred(err):
 		return s.waitBehindCapture(op, err)
+	case err == nil && s.captured.Load() != captures:
+		return s.mayBeCaptured(op, ErrStreamCaptureUnsupported)
 	}
 	return err
+}
+
+// captureLimit is how long waitBehindCapture waits; tests change it.
+var captureLimit = 10 * time.Second
+
+// mayBeCaptured returns the error of work of which nobody knows whether it ran or was captured.
+func (s *Stream) mayBeCaptured(op string, captured error) error {
+	return fmt.Errorf("cu: %s: the stream began to be captured meanwhile: the work has ended, or is in the graph: %w", op, captured)
 }
 
 // barred says that a stream could not be asked because of a capture: its own, or, of the null stream, that of a
@@ -73,7 +86,7 @@ func barred(err error) bool {
 // waitBehindCapture waits for work of s, which cannot be asked until a capture that began meanwhile has ended. If the
 // capture is that of s, nobody knows whether the work ran or was captured, so it fails.
 func (s *Stream) waitBehindCapture(op string, captured error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.ctx.inner.dev.drv.closeLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), captureLimit)
 	defer cancel()
 	err := poll(ctx, func() (bool, error) {
 		done, err := s.Query()
@@ -84,9 +97,9 @@ func (s *Stream) waitBehindCapture(op string, captured error) error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("cu: %s: a stream began to be captured meanwhile, and the work may still run, or be in the graph: %w", op, errors.Join(captured, err))
+		return fmt.Errorf("cu: %s: a stream began to be captured meanwhile, and the work may still run, or be in the graph: %w; %w", op, captured, err)
 	case s == s.ctx.null: // which cannot be captured
 		return nil
 	}
-	return fmt.Errorf("cu: %s: the stream began to be captured meanwhile: the work has ended, or is in the graph: %w", op, captured)
+	return s.mayBeCaptured(op, captured)
 }

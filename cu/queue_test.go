@@ -208,7 +208,10 @@ func TestCaptureBeginsBehindACopyThatWaits(t *testing.T) {
 
 // The error does not wait longer for a capture than Close of memory would.
 func TestCaptureBehindACopyThatDoesNotEnd(t *testing.T) {
-	b := captureBehind(t, "cuMemsetD8Async", false, cu.WithCloseLimit(20*time.Millisecond))
+	before := *cu.CaptureLimit
+	*cu.CaptureLimit = 20 * time.Millisecond
+	defer func() { *cu.CaptureLimit = before }()
+	b := captureBehind(t, "cuMemsetD8Async", false)
 	mem := alloc(t, b.ctx, 16)
 	b.armed.Store(true)
 	err := cu.Fill(b.s, mem, uint8(1), 16)

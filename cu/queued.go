@@ -24,8 +24,8 @@ func WithCloseLimit(d time.Duration) Option { return func(c *config) { c.closeLi
 // It asks each stream (cuStreamQuery), and marks the end of what a busy one has by an event
 // (cuEventRecord, cuEventQuery). Idle streams cost about a microsecond each.
 //
-// The error is that of ctx, [ErrStreamCaptureUnsupported] while a stream is being captured, which
-// that does not harm, or the driver's. In lost contexts there is no work.
+// The error is that of ctx, [ErrStreamCaptureUnsupported] or [ErrStreamCaptureImplicit] while a stream is being
+// captured, which that does not harm, or the driver's. In lost contexts there is no work.
 func (d *Driver) WaitQueued(ctx context.Context) error {
 	if d == nil {
 		return unusable("WaitQueued", "the driver", true)
@@ -145,7 +145,9 @@ func (w *queuedWork) addNull(h *contextHandle, refs *references) error {
 	for _, s := range h.streams() {
 		if s.blocking { // a mark would make their later work wait for all that they have now
 			w.parts = append(w.parts, workPart{done: func() (bool, error) {
-				refs.null.Lock()
+				if !refs.null.TryLock() {
+					return false, nil
+				}
 				defer refs.null.Unlock()
 				return h.queryStream(0)
 			}})

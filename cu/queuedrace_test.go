@@ -2,6 +2,8 @@ package cu_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,30 +19,90 @@ import (
 // A stream that is full keeps the call that marks the end of its work. Close gives up in time all the same, and holds
 // up no other stream.
 func TestCloseBesideAFullStream(t *testing.T) {
-	var full atomic.Uint64
-	room := make(chan struct{})
-	_, _, ctx := driverContext(t, cu.WithCloseLimit(50*time.Millisecond), cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
-		if call.Symbol() == "cuEventRecord" && full.Load() != 0 && uint64(call.Arg(1)) == full.Load() {
-			<-room
+	for name, o := range map[string]cu.StreamOptions{"not blocking": {}, "blocking": {Blocking: true}} {
+		t.Run(name, func(t *testing.T) {
+			var full atomic.Uint64
+			room := make(chan struct{})
+			_, _, ctx := driverContext(t, cu.WithCloseLimit(50*time.Millisecond), cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+				if call.Symbol() == "cuEventRecord" && full.Load() != 0 && uint64(call.Arg(1)) == full.Load() {
+					<-room
+				}
+				return next()
+			}))
+			s, other := untilEnd(t, ok(ctx.NewStreamWith(o))(t)), untilEnd(t, ok(ctx.NewStreamWith(o))(t))
+			e := newEvent(t, ctx, cu.EventDisableTiming)
+			require.NoError(t, e.Record(other))
+			m := untilEnd(t, ok(ctx.Alloc(64))(t))
+			release := hold(t, s)
+			full.Store(uint64(s.Handle()))
+			require.ErrorIs(t, m.Close(), cu.ErrInUse)
+			require.NoError(t, other.WaitEvent(e))
+			g, err := other.Capture(func() error { return cu.FillAsync(other, m, uint8(1), 1) })
+			require.NoError(t, err)
+			require.NoError(t, g.Close())
+			require.ErrorIs(t, m.Close(), cu.ErrInUse, "again, beside the call that is kept")
+			close(room)
+			release()
+			require.NoError(t, s.Synchronize(soon(t)))
+			require.NoError(t, m.Close())
+		})
+	}
+}
+
+// A capture of a blocking stream that begins while Close asks about the null stream is a capture, too, and not harmed.
+func TestCloseWhileABlockingStreamIsCaptured(t *testing.T) {
+	var armed atomic.Bool
+	asked, begun := make(chan struct{}), make(chan struct{})
+	_, _, ctx := driverContext(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) sys.CUresult {
+		r := next()
+		if call.Symbol() == "cuStreamQuery" && call.Arg(0) == 0 && armed.CompareAndSwap(true, false) {
+			close(asked)
 		}
-		return next()
+		return r
 	}))
-	s, other := newStream(t, ctx), newStream(t, ctx)
-	e := newEvent(t, ctx, cu.EventDisableTiming)
-	require.NoError(t, e.Record(other))
+	s := untilEnd(t, ok(ctx.NewStreamWith(cu.StreamOptions{Blocking: true}))(t))
 	m := untilEnd(t, ok(ctx.Alloc(64))(t))
-	release := hold(t, s)
-	full.Store(uint64(s.Handle()))
-	require.ErrorIs(t, m.Close(), cu.ErrInUse)
-	require.NoError(t, other.WaitEvent(e))
-	g, err := other.Capture(func() error { return cu.FillAsync(other, m, uint8(1), 1) })
+	release := hold(t, ctx.NullStream())
+	armed.Store(true)
+	closed := make(chan error, 1)
+	go func() { closed <- m.Close() }()
+	<-asked
+	g, err := s.Capture(func() error {
+		close(begun)
+		err := <-closed
+		if !errors.Is(err, cu.ErrInUse) {
+			return fmt.Errorf("closed: %w", err)
+		}
+		return cu.FillAsync(s, m, uint8(1), 1)
+	})
 	require.NoError(t, err)
 	require.NoError(t, g.Close())
-	require.ErrorIs(t, m.Close(), cu.ErrInUse, "again, beside the call that is kept")
-	close(room)
+	<-begun
 	release()
-	require.NoError(t, s.Synchronize(soon(t)))
+	require.NoError(t, ctx.NullStream().Synchronize(soon(t)))
 	require.NoError(t, m.Close())
+}
+
+// A copy that a capture has taken in, which has ended since, does not count as done.
+func TestCopyThatWasCaptured(t *testing.T) {
+	var s *cu.Stream
+	var g *cu.Graph
+	_, _, ctx := driverContext(t, cu.WithHook(func(call sys.Call, next func() sys.CUresult) (r sys.CUresult) {
+		if call.Symbol() != "cuMemcpyDtoHAsync_v2" || s == nil {
+			return next()
+		}
+		g, _ = s.Capture(func() error { r = next(); return nil })
+		return r
+	}))
+	m := untilEnd(t, ok(ctx.Alloc(4))(t))
+	stream := newStream(t, ctx)
+	word := []uint32{7}
+	s = stream
+	err := cu.CopyToHost(stream, word, m)
+	s = nil
+	require.ErrorIs(t, err, cu.ErrStreamCaptureUnsupported)
+	require.ErrorContains(t, err, "is in the graph")
+	require.NoError(t, g.Close())
 }
 
 // The work of a stream that is closed while another asks for it is not overlooked.

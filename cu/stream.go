@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/cu/sys"
@@ -25,7 +26,8 @@ type streamHandle struct {
 	gate
 	stream   sys.CUstream
 	blocking bool
-	marking  sync.Mutex // see lockMarks
+	marking  sync.Mutex    // see marks
+	captured atomic.Uint64 // how often it began to be
 	guards   guards
 	ends     ends
 }
@@ -198,8 +200,8 @@ func (s *Stream) WaitEvent(e *Event) error {
 		return err
 	}
 	refs := s.ctx.inner.references()
-	s.lockMarks(refs) // the event may be in a capture, which takes s in
-	defer s.unlockMarks(refs)
+	s.lockCaptures(refs) // the event may be in a capture, which takes s in
+	defer s.unlockCaptures(refs)
 	return s.run(op, func(call sys.Caller, h sys.CUstream) sys.CUresult {
 		return call.CuStreamWaitEvent(h, e.event, uint32(sys.CU_EVENT_WAIT_DEFAULT))
 	})

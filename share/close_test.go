@@ -141,6 +141,24 @@ func TestFollowEndsWhileItsMemoryIsInUse(t *testing.T) {
 	require.Zero(t, one.Ptr())
 }
 
+// A body that breaks out of Follow does not wait for the work that uses the memory.
+func TestFollowIsLeftWhileItsMemoryIsInUse(t *testing.T) {
+	dev, ctx, srv := hasty(t)
+	put(t, srv, filled(t, ctx, 1))
+	var att *Attachment
+	release := occupy(t, ctx)
+	for a, err := range Follow(context.Background(), srv.Path(), "data", dev, nil) {
+		require.NoError(t, err)
+		att = a
+		break
+	}
+	require.Error(t, awaitDone(t, att), "its lease has ended")
+	require.NotZero(t, att.Ptr())
+	release()
+	require.NoError(t, att.Close())
+	require.Zero(t, att.Ptr())
+}
+
 // Current tries again to close what was in use when it was replaced.
 func TestCurrentClosesWhatWasInUse(t *testing.T) {
 	dev, ctx, srv := hasty(t)

@@ -126,7 +126,7 @@ func (c *Current) close(v *version) {
 }
 
 // Close leaves no attachment, and waits until those that there were are closed, because their last uses have
-// ended. It tries again to close those that could not be, for as long as ctx lasts. If ctx ends first, what is in use
+// ended. It tries once more to close those that could not be, and waits for work that uses them as long as ctx lasts. If ctx ends first, what is in use
 // stays mapped until its use ends. The error is that of ctx, or of closing an attachment. Close may be called again. End
 // the loop that swaps before: a Swap after Close makes an attachment current again.
 func (c *Current) Close(ctx context.Context) error {

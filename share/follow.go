@@ -49,8 +49,9 @@ import (
 // ends with the lease if the producer waits for the memory ([OfferOptions].Fence).
 //
 // The memory stays mapped until the loop's body has returned and its Context has ended, in
-// either order. Then Follow closes the attachment, which waits for work that was queued, and does so until that
-// is done or ctx ends: the address may be wanted for what comes next. A body that has closed the attachment itself, or given its verdict, next gets only
+// either order. Then Follow closes the attachment, which waits for work that was queued, and tries again until ctx ends:
+// the address may be wanted for what comes next. When ctx has ended, or the body breaks out, it tries once, which takes as
+// long as Close waits ([cu.WithCloseLimit]). A body that has closed the attachment itself, or given its verdict, next gets only
 // memory of a larger generation. A body that breaks out of the loop does not learn whether
 // the attachment could be closed.
 //
@@ -237,7 +238,13 @@ func Retryable(err error) bool {
 // lend gives the attachment to the body of the loop, waits until there is something
 // newer, and closes it. more says whether the body wants that.
 func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attachment, error) bool) (more bool, err error) {
-	defer func() { err = errors.Join(err, f.letGo(ctx, att)) }()
+	defer func() {
+		end := closeOrAbandon // behind a break, or a panic, nobody waits for what comes next
+		if more {
+			end = func(att *Attachment) error { return f.letGo(ctx, att) }
+		}
+		err = errors.Join(err, end(att))
+	}()
 	go att.endWhenSuperseded()
 	defer context.AfterFunc(ctx, func() { att.cancel(plain.ContextErr(ctx)) })()
 	if !yield(att, nil) {
