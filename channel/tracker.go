@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/plain"
 )
 
 // A tracker knows how far a stream has got with what a channel has given it, in steps. A step
@@ -136,6 +137,9 @@ func (t *tracker) takes(s *cu.Stream) error {
 	return nil
 }
 
+// errStreamClosed says that a stream gets no step.
+var errStreamClosed = plain.ErrorOf("channel: the stream is nil, closed or being closed", cu.ErrClosed)
+
 // step gives s the operations of a step, and its mark behind them if it is to be marked. Nobody
 // takes the stream for idle while it is given that. If the stream is closed meanwhile, Close waits and
 // marks the step. A stream that is being closed gets no step.
@@ -146,7 +150,7 @@ func (t *tracker) step(s *cu.Stream, number uint64, marked bool, ops []cu.MemOp)
 		ops = append(ops, t.op(number))
 	}
 	if !s.OnClose(t, t.onClose) {
-		return fmt.Errorf("channel: the stream: %w", cu.ErrClosed)
+		return errStreamClosed
 	}
 	if s != t.stream { // which has done all, so that nothing of this side keeps it open while the driver keeps the step
 		t.stream.OnClose(t, nil)

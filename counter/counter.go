@@ -99,7 +99,7 @@ func New(c *cu.Context, buf *vmm.Buffer, slot int) (*Counter, error) {
 		return nil, fmt.Errorf("%w: a counter takes a context and a buffer, which legacy memory does not have", vmm.ErrNil)
 	}
 	if slot < 0 || uint64(slot) >= buf.Size()/Stride {
-		return nil, fmt.Errorf("counter %d in a buffer of %d bytes, which has room for %d", slot, buf.Size(), buf.Size()/Stride)
+		return nil, fmt.Errorf("counter: counter %d in a buffer of %d bytes, which has room for %d", slot, buf.Size(), buf.Size()/Stride)
 	}
 	h, err := buf.Hold(fmt.Sprintf("counter %d", slot))
 	if err != nil {
@@ -154,10 +154,10 @@ func (c *Counter) Signal(s *cu.Stream, n uint64) error {
 	case n == 0:
 		return errors.New("counter: a counter counts from 1, and cannot be signalled 0")
 	case n <= c.last:
-		return fmt.Errorf("counter %d cannot be signalled %d: the last signal was %d, and numbers only grow", c.slot, n, c.last)
+		return fmt.Errorf("counter: counter %d cannot be signalled %d: the last signal was %d, and numbers only grow", c.slot, n, c.last)
 	}
 	if err := s.IfGivenUp(c, c.spoils); err != nil {
-		return fmt.Errorf("counter %d cannot be signalled %d behind a wait that was given up, whose result nobody has asked for: %w", c.slot, n, err)
+		return fmt.Errorf("counter: counter %d cannot be signalled %d behind a wait that was given up, whose result nobody has asked for: %w", c.slot, n, err)
 	}
 	if err := c.state(); err != nil { // it was, just now
 		return err
@@ -209,12 +209,12 @@ func (c *Counter) Wait(ctx context.Context, s *cu.Stream, n uint64) (*cu.StreamW
 	return w, nil
 }
 
-// errUnmarked breaks a counter when the stream of a wait was closed, or its context lost,
-// while the wait was being queued.
 // errClosed says that there is no counter, or that it was closed.
 var errClosed = plain.ErrorOf("counter: the counter is nil or closed", cu.ErrClosed)
 
-var errUnmarked = errors.New("counter: the stream did not take all of the wait")
+// errUnmarked breaks a counter when the stream of a wait was closed, or its context lost,
+// while the wait was being queued.
+var errUnmarked = errors.New("the stream did not take all of the wait")
 
 // takes returns why s can neither signal n nor wait for it, or nil.
 func (c *Counter) takes(s *cu.Stream, n uint64) error {
@@ -285,7 +285,7 @@ func (c *Counter) Close() error {
 	c.closing = true
 	c.mu.Unlock()
 	if err := c.settle(); err != nil {
-		return fmt.Errorf("counter %d at %s cannot be closed: %w; let the streams go on, and close it again", c.slot, c.word, err)
+		return fmt.Errorf("counter: counter %d at %s cannot be closed: %w; let the streams go on, and close it again", c.slot, c.word, err)
 	}
 	return errors.Join(c.ctx.Close(), c.hold.Close())
 }

@@ -32,7 +32,7 @@ func (c *Counter) Value() (uint64, error) {
 		c.fail(errors.New("its waiter waits no longer"))
 		return 0, c.failure()
 	case n > given:
-		return 0, fmt.Errorf("counter %d is %#x, which nobody signals: the memory was overwritten, or was not zeros in the beginning", c.slot, n)
+		return 0, fmt.Errorf("counter: counter %d is %#x, which nobody signals: the memory was overwritten, or was not zeros in the beginning", c.slot, n)
 	default:
 		return n, nil
 	}
@@ -65,7 +65,7 @@ func (c *Counter) read() (number uint64, broken bool, err error) {
 			return number, false, nil
 		}
 	}
-	return 0, false, fmt.Errorf("counter %d falls again and again, at last to %d: something else writes there", c.slot, words[0])
+	return 0, false, fmt.Errorf("counter: counter %d falls again and again, at last to %d: something else writes there", c.slot, words[0])
 }
 
 // Await waits on the host until the number is n or more. If ctx ends first, Await returns

@@ -88,7 +88,7 @@ func TestCounterThatAnotherHasGivenUp(t *testing.T) {
 
 	require.NoError(t, s.WriteValue64(other.word, math.MaxUint64, cu.WriteDefault))
 	require.NoError(t, s.Synchronize(soon(t)))
-	require.ErrorContains(t, errOf(other.Value()), "counter 1 is 0xffffffffffffffff")
+	require.ErrorContains(t, errOf(other.Value()), "counter: counter 1 is 0xffffffffffffffff")
 	require.NoError(t, other.Signal(s, 1))
 }
 
@@ -102,7 +102,7 @@ func TestSignalsGrow(t *testing.T) {
 	for _, n := range []uint64{1, 4, 5} {
 		require.ErrorContains(t, mine.Signal(s, n), "the last signal was 5")
 	}
-	require.ErrorContains(t, mine.Signal(s, 4), "counter 0 cannot be signalled 4")
+	require.ErrorContains(t, mine.Signal(s, 4), "counter: counter 0 cannot be signalled 4")
 	require.ErrorIs(t, mine.Signal(nil, 6), cu.ErrClosed)
 	require.NoError(t, mine.Signal(s, 6), "which failed before, and was not queued")
 	require.NoError(t, mine.Await(soon(t), 6))
@@ -211,7 +211,7 @@ func TestFault90_SignalWhenTheWaitIsOver(t *testing.T) {
 	require.NoError(t, s.Synchronize(soon(t)))
 	err := other.Signal(s, 1)
 	require.ErrorIs(t, err, cu.ErrGivenUp)
-	require.ErrorContains(t, err, "counter 1 cannot be signalled 1 behind a wait that was given up")
+	require.ErrorContains(t, err, "counter: counter 1 cannot be signalled 1 behind a wait that was given up")
 	require.Zero(t, ok(other.Value())(t))
 	require.ErrorIs(t, w.Result(), cu.ErrGivenUp)
 	require.NoError(t, other.Signal(s, 1))

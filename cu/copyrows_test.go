@@ -397,3 +397,23 @@ func bytesOf[T uint8 | uint16 | uint32](v T) []byte {
 	}
 	return make([]byte, 4)
 }
+
+// A side without memory is nil, not too short.
+func TestSideOfNothing(t *testing.T) {
+	ctx := cutest.Context(t, cutest.Device(t))
+	s := newStream(t, ctx)
+	host := cu.HostSide(make([]byte, 4), 4)
+	for name, side := range map[string]cu.Side{"nil pitched memory": (*cu.PitchedMemory)(nil).Side(), "zero": {}} {
+		for call, err := range map[string]error{
+			"from":             cu.Copy2D(s, host, side, 4, 1),
+			"to":               cu.Copy2DAsync(s, side, host, 4, 1),
+			"layers":           cu.Copy3DAsync(s, side, host, 4, 1, 1),
+			"between contexts": cu.Copy3DAsync(s, cu.Side{Context: ctx}, host, 4, 1, 1),
+			"no rows":          cu.Copy2DAsync(s, side, host, 4, 0),
+		} {
+			require.ErrorIs(t, err, cu.ErrClosed, "%s, %s", name, call)
+			require.NotErrorIs(t, err, cu.ErrTooShort, "%s, %s", name, call)
+			require.ErrorContains(t, err, "the memory of a Side is nil", "%s, %s", name, call)
+		}
+	}
+}

@@ -16,7 +16,7 @@ import (
 var ErrTooShort = errors.New("cu: the memory is too short")
 
 // A Side is one side of a copy of rows, [Copy2D] or [Copy3D]: the memory, how
-// rows lie in it, and where the copy begins. It owns nothing.
+// rows lie in it, and where the copy begins. It owns nothing. The zero Side has no memory, which is [ErrClosed].
 //
 //	image := cu.HostSide(pixels, 640)
 //	image.X, image.Y = 16, 2
@@ -197,6 +197,9 @@ func fit(op string, dst, src *Side, width, height, depth uint64) error {
 	for _, s := range [...]*Side{dst, src} {
 		if s.err != nil {
 			return s.err
+		}
+		if s.kind == 0 {
+			return unusable(op, "the memory of a Side", true)
 		}
 		if s.Pitch == 0 {
 			s.Pitch = s.X + width

@@ -32,9 +32,10 @@
 // after the call: do not mix with code that relies on cuCtxGetCurrent.
 //
 // The caller owns what New, Create, Alloc, Import, Load and OpenIPC return, and ends
-// it with Close, which waits for the calls in flight. Close may be called twice,
-// and on nil; any other use after Close is [ErrClosed]. A context's Close ends
-// what was made in it.
+// it with Close, which waits for the calls in flight. Close of memory also waits for work
+// that was queued before it ([WithCloseLimit]), that of a stream for room for one more event,
+// and that of a context for all its work. Close may be called twice, and on nil; any other
+// use after Close is [ErrClosed]. A context's Close ends what was made in it.
 //
 // A call that returns before its work is done takes a [*Stream], and its name ends in
 // Async. The form without Async waits; it takes a [Queue], which is a stream or, for its

@@ -154,6 +154,9 @@ func (m *IPCMemory) Size() uint64 {
 	return m.size
 }
 
+// sizeUntold reports whether the driver has not told the size. What embeds the memory has this method, too.
+func (m *IPCMemory) sizeUntold() bool { return m != nil && m.size == 0 }
+
 // Context returns the context in which the memory was opened.
 func (m *IPCMemory) Context() *Context {
 	if m == nil {

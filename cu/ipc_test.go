@@ -311,3 +311,31 @@ func TestOpenIPCWithTheFirstABI(t *testing.T) {
 	none := cutest.Driver(t, without(t, "cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle"))
 	require.ErrorIs(t, errOf(cutest.Context(t, firstDevice(t, none)).OpenIPC(cu.IPCHandle{})), cu.ErrSymbolMissing)
 }
+
+// Memory whose size the driver has not told takes copies, also as a part of something else.
+func TestIPCMemoryOfUnknownSize(t *testing.T) {
+	faults := cutest.NewFaults(t)
+	ctx := cutest.Context(t, cutest.Device(t, faults.Option()))
+	peer := newPeer(t, 0)
+	h := peer.memory(t, ipcSize, 7)
+	untold := faults.Fail("cuMemGetAddressRange", cu.ErrNotSupported)
+	m := opened(t, ctx, h)
+	untold.Stop()
+	require.Zero(t, m.Size())
+	got := []byte{0}
+	require.NoError(t, cu.CopyToHost(ctx, got, m))
+	require.Equal(t, []byte{7}, got)
+	named := struct {
+		*cu.IPCMemory
+		name string
+	}{m, "x"}
+	require.NoError(t, cu.Fill(ctx, named, uint8(9), 1))
+	require.NoError(t, cu.CopyToHost(ctx, got, &named))
+	require.Equal(t, []byte{9}, got)
+	require.NoError(t, cu.Copy2D(ctx, cu.HostSide(got, 1), cu.DeviceSide(named, 1), 1, 1))
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, cu.Fill(ctx, named, uint8(9), 1), cu.ErrClosed)
+	named.IPCMemory = nil
+	require.ErrorIs(t, cu.Fill(ctx, named, uint8(9), 1), cu.ErrClosed)
+	peer.end(t)
+}

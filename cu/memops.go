@@ -41,8 +41,8 @@ const (
 // host.
 //
 // Nothing else ends the wait. Until the word is written, [Stream.Synchronize] and
-// [Context.Synchronize] wait, until their context ends; Close of the stream does
-// not wait; Close of memory waits as long as [WithCloseLimit] says, and that of the context without
+// [Context.Synchronize] wait, until their context ends; Close of the stream waits
+// only if the stream is full ([Stream.Close]); Close of memory waits as long as [WithCloseLimit] says, and that of the context without
 // end. If the writer may die, keep a mapping through which this process can write
 // the word: see [Stream.Guard]. Unmapping the memory, or removing access to it,
 // loses the context, with [ErrLaunchFailed].

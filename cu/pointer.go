@@ -17,6 +17,9 @@ type Pointer interface{ Ptr() DevicePtr }
 // sized is memory that knows how many bytes it has.
 type sized interface{ Size() uint64 }
 
+// untold is memory whose size the driver may not have told: an [*IPCMemory], and what embeds one.
+type untold interface{ sizeUntold() bool }
+
 // reach returns the address of p for a call that uses its first n bytes. It does not allocate for
 // a DevicePtr and for what is a pointer.
 func reach[P Pointer](op, what string, p P, n uint64) (DevicePtr, error) {
@@ -41,9 +44,11 @@ func sizeOf[P Pointer](p P) (size uint64, known bool) {
 	if _, ok := any(p).(sized); !ok { // asked first, because the next conversion allocates for a value
 		return 0, false
 	}
-	size = any(p).(sized).Size()
-	_, opened := any(p).(*IPCMemory) // whose size the driver may not have told
-	return size, size != 0 || !opened
+	if size = any(p).(sized).Size(); size != 0 {
+		return size, true
+	}
+	m, ok := any(p).(untold)
+	return 0, !ok || !m.sizeUntold()
 }
 
 // tooShort is the error of a copy or fill of n bytes of memory that has size bytes.

@@ -123,13 +123,26 @@ func TestQueuedWorkOfAStreamBeingClosed(t *testing.T) {
 	release := map[*cu.Stream]func(){a: hold(t, a), b: hold(t, b)}
 	other = map[sys.CUstream]*cu.Stream{a.Handle(): b, b.Handle(): a}
 	armed.Store(true)
-	brief, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-	defer cancel()
+	asking, stop := context.WithCancel(context.Background())
+	defer stop()
 	waited := make(chan error, 1)
-	go func() { waited <- drv.WaitQueued(brief) }()
-	gone := <-closed
-	release[other[gone.Handle()]]()
-	require.ErrorIs(t, <-waited, context.DeadlineExceeded, "the closed stream's work")
+	go func() { waited <- drv.WaitQueued(asking) }()
+	var gone *cu.Stream
+	select {
+	case gone = <-closed:
+	case <-soon(t).Done():
+		require.FailNow(t, "WaitQueued has asked no stream")
+	}
+	open := other[gone.Handle()]
+	release[open]()
+	require.NoError(t, open.Synchronize(soon(t)))
+	select {
+	case err := <-waited:
+		require.FailNow(t, "it overlooks the closed stream's work", err)
+	case <-time.After(50 * time.Millisecond): // in which a WaitQueued that overlooks the work returns
+	}
+	stop()
+	require.ErrorIs(t, <-waited, context.Canceled, "the closed stream's work")
 	release[gone]()
 	require.NoError(t, drv.WaitQueued(soon(t)))
 }

@@ -38,7 +38,7 @@ type Part struct {
 	Device *cu.Device
 	Size   uint64                                         // bytes
 	Table  json.RawMessage                                // told to readers, or nil
-	Write  func(ctx context.Context, b *vmm.Buffer) error // fills the buffer, which stays Put's and is valid during the call alone
+	Write  func(ctx context.Context, b *vmm.Buffer) error // fills the buffer during the call; it stays Put's, unless Put's error matches [vmm.ErrInUse]
 }
 
 // A Kept is the outcome of a Put.
@@ -57,8 +57,10 @@ type Kept struct {
 // Part.Write, computes the digest on the device, unmaps the memory and hands it over. The part
 // that comes last commits the version.
 //
-// If Part.Write fails, Put waits for work that it has queued, for the time of [cu.WithCloseLimit]. If that does not
-// suffice, the error matches [vmm.ErrInUse], and the buffer is the caller's to close when the work is done.
+// Before Put unmaps a part's memory, it waits for work that is queued in this process ([cu.Driver.WaitToClose]): until
+// ctx ends, or for the time of [cu.WithCloseLimit] if it never does, or if Part.Write or something behind it has failed.
+// If that does not suffice, the error matches [vmm.ErrInUse], and from then on the buffer that Part.Write was given is
+// the caller's, to close when the work is done.
 //
 // This process keeps nothing, unless p.Keep is set. Then Put waits for the parts of other
 // writers until ctx is done, and attaches to the committed version, without another copy. If
@@ -100,20 +102,20 @@ func (w *writer) run(ctx context.Context) (Kept, error) {
 	p, parts := w.put, w.parts
 	for _, part := range parts {
 		if err := w.book(ctx, part); err != nil {
-			return Kept{}, w.giveUp(fmt.Errorf("booking part %d of %s: %w", part.Index, p.Name, err))
+			return Kept{}, w.giveUp(fmt.Errorf("keeper: booking part %d of %s: %w", part.Index, p.Name, err))
 		}
 	}
 	var kept Kept
 	for i, part := range parts {
 		a, digest, err := w.write(ctx, w.bookings[i], part)
 		if err != nil {
-			return Kept{}, w.giveUp(fmt.Errorf("part %d of %s: %w", part.Index, p.Name, errors.Join(err, w.unreleased)))
+			return Kept{}, w.giveUp(fmt.Errorf("keeper: part %d of %s: %w", part.Index, p.Name, errors.Join(err, w.unreleased)))
 		}
 		kept.Version, kept.Missing = a.Version, a.Missing
 		kept.Digests = append(kept.Digests, digest)
 	}
 	if w.unreleased != nil {
-		return kept, fmt.Errorf("the parts of %s were handed over, but this process could not release their memory: %w", p.Name, w.unreleased)
+		return kept, fmt.Errorf("keeper: the parts of %s were handed over, but this process could not release their memory: %w", p.Name, w.unreleased)
 	}
 	if p.Keep {
 		err := w.keep(ctx, parts, &kept)
@@ -240,8 +242,11 @@ func (w *writer) write(ctx context.Context, b *protocol.Booking, part Part) (pro
 		return protocol.Reply{}, "", errors.Join(err, abandon(buf))
 	}
 	d, files, err := buf.Export()
-	if err = errors.Join(err, buf.Unmap()); err != nil { // nothing here can write it any more
-		return protocol.Reply{}, "", errors.Join(err, buf.Close(), sock.CloseFiles(files))
+	if err != nil {
+		return protocol.Reply{}, "", errors.Join(err, abandon(buf))
+	}
+	if err := unmap(ctx, buf); err != nil { // else nothing here can write it any more
+		return protocol.Reply{}, "", errors.Join(err, sock.CloseFiles(files))
 	}
 	released := make(chan error, 1)
 	go func() { released <- buf.Close() }() // while the part is handed over: no reader waits for it
@@ -267,13 +272,34 @@ func (w *writer) write(ctx context.Context, b *protocol.Booking, part Part) (pro
 	}
 }
 
-// abandon closes the memory of a part that Write did not finish: its kernels may still run, so it waits for them.
-func abandon(buf *vmm.Buffer) error {
-	err := buf.Close()
+// unmap unmaps the memory of a part that Write has filled, behind all queued work. Memory in use stays
+// mapped, and no second wait follows.
+func unmap(ctx context.Context, buf *vmm.Buffer) error {
+	err := buf.Device().Driver().WaitToClose(ctx, "the part's memory")
 	if err == nil {
-		return nil
+		err = buf.Unmap()
 	}
-	return fmt.Errorf("keeper: this process keeps the part's memory, %d bytes at %s; close the buffer that Write was given when its work is done: %w", buf.Size(), buf.Ptr(), err)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, vmm.ErrInUse):
+		return left(buf, err)
+	default:
+		return errors.Join(err, abandon(buf))
+	}
+}
+
+// abandon closes the memory of a part that is not handed over. Kernels of Write may still run, so it waits for them.
+func abandon(buf *vmm.Buffer) error {
+	if err := buf.Close(); err != nil {
+		return left(buf, err)
+	}
+	return nil
+}
+
+// left says that the memory of a part stays with this process, and why.
+func left(buf *vmm.Buffer, err error) error {
+	return fmt.Errorf("this process keeps the part's memory, %d bytes at %s; close the buffer that Write was given when its work is done: %w", buf.Size(), buf.Ptr(), err)
 }
 
 // hasCome asks whether the keeper has the part, after an error that may have kept its answer from
@@ -307,6 +333,9 @@ func fill(ctx context.Context, buf *vmm.Buffer, part Part) (string, error) {
 	return Digest(ctx, primary, buf.Ptr(), buf.Size())
 }
 
+// errNoContext says that there is no context to compute a digest in.
+var errNoContext = plain.ErrorOf("keeper: no context to compute a digest in: it is nil", cu.ErrClosed)
+
 // Digest computes the digest of device memory that writers declare and readers verify:
 // gpufd-d1, a colon and 32 hexadecimal digits.
 func Digest(ctx context.Context, c *cu.Context, at cu.DevicePtr, size uint64) (string, error) {
@@ -314,7 +343,7 @@ func Digest(ctx context.Context, c *cu.Context, at cu.DevicePtr, size uint64) (s
 		return "", err
 	}
 	if c == nil {
-		return "", fmt.Errorf("keeper: no context to compute a digest in: %w", cu.ErrClosed)
+		return "", errNoContext
 	}
 	k, err := digest.Load(c)
 	if err != nil {

@@ -16,7 +16,7 @@ var ErrNewerVersion = errors.New("keeper: another version was committed meanwhil
 // keep attaches to the parts that this writer has delivered, as a reader.
 func (w *writer) keep(ctx context.Context, parts []Part, kept *Kept) (err error) {
 	if err := w.committed(ctx, kept); err != nil {
-		return fmt.Errorf("waiting for the other parts of %s: %w", w.put.Name, err)
+		return fmt.Errorf("keeper: waiting for the other parts of %s: %w", w.put.Name, err)
 	}
 	defer func() {
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -237,6 +238,9 @@ func TestFault9_RevokedLegacyMemoryIsClosedFirst(t *testing.T) {
 			}
 			for _, line := range c.lines[1:] {
 				child.says(t, line)
+			}
+			if c.end != nil && c.kill { // the end is known before the death
+				require.Eventually(t, func() bool { return !offered(srv, "data") }, 30*time.Second, 100*time.Microsecond)
 			}
 			requireInUse(t, m, child)
 			require.NoError(t, l.Err(), "it has it open")

@@ -76,7 +76,7 @@ func (a *Attachment) abandon() {
 	}
 }
 
-// isClosed reports whether there was a Close or Release.
+// isClosed reports whether a Close, Release or CloseNow has freed the memory, or the attachment was abandoned.
 func (a *Attachment) isClosed() bool {
 	a.owner.Lock()
 	defer a.owner.Unlock()

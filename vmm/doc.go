@@ -37,8 +37,8 @@
 //
 // Close waits for kernels, copies and other work that this [cu.Driver] has queued, and
 // returns [ErrInUse] if that takes too long ([cu.WithCloseLimit]). It knows nothing of work that
-// was queued otherwise: synchronise first, or keep a [Hold]. CloseNow and [Buffer.Unmap] wait for
-// nothing. Work that gets to memory which is gone loses every context of the process
+// was queued otherwise: synchronise first, or keep a [Hold]. [Buffer.Unmap] waits as
+// Close does; CloseNow waits for nothing. Work that gets to memory which is gone loses every context of the process
 // ([cu.ErrContextLost]); of the software driver, soft.LastFault names the memory. A
 // mapping that is lost without Close is reported with the stack that made it and stays
 // mapped, because a kernel may still use it.

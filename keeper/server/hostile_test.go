@@ -220,7 +220,9 @@ func TestZero(t *testing.T) {
 	for _, a := range []*keeper.Attached{nil, {}} {
 		require.Error(t, errOf(a.Digest(soon(t))))
 	}
-	require.Error(t, errOf(keeper.Digest(soon(t), nil, 0, 1)))
+	err := errOf(keeper.Digest(soon(t), nil, 0, 1))
+	require.ErrorIs(t, err, cu.ErrClosed)
+	require.EqualError(t, err, "keeper: no context to compute a digest in: it is nil")
 	over, cancel := context.WithCancel(soon(t))
 	cancel()
 	require.ErrorIs(t, errOf(Open(over, Options{Socket: newSocket(t)})), context.Canceled)
