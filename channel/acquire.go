@@ -143,17 +143,22 @@ func (w *Writer) isClaimed(slot uint64) bool {
 	return false
 }
 
-// look looks at all cursors, and drops readers that wrote nonsense. It runs with mu held. Each
+// look looks at all cursors, and drops readers that have left or wrote nonsense. It runs with mu held. Each
 // look takes a line of the cache from a reader, which has to take it back for its next release.
 func (w *Writer) look() {
 	for i := 0; i < len(w.readers); i++ {
 		m := w.readers[i]
+		left := m.hasLeft()
 		err := m.see(m.load(offReleased))
 		if m.policy == Latest {
 			err = cmp.Or(err, m.seeClaim(m.load(offClaim)))
 		}
-		if err != nil {
+		switch {
+		case err != nil:
 			w.drop(m, writerRefused, err)
+			i--
+		case left:
+			w.drop(m, writerDropped, nil)
 			i--
 		}
 	}
@@ -199,7 +204,9 @@ type keptWord struct {
 	seen uint64
 }
 
-func (k keptWord) hasChanged() bool { return k.m.gone.Load() || k.m.load(k.off) != k.seen }
+func (k keptWord) hasChanged() bool {
+	return k.m.gone.Load() || k.m.load(k.off) != k.seen || k.m.hasLeft()
+}
 
 // noteKept notes the words by which readers that keep nobody waiting give slots back, for while the writer waits for a
 // reader that blocks, and pins them. It runs with mu held.
@@ -218,13 +225,13 @@ func (w *Writer) noteKept() {
 	}
 }
 
-// awaitSlot waits until m has released the slot, or is gone, or a reader that keeps nobody waiting has given one back.
+// awaitSlot waits until m has released the slot, has left or is gone, or a reader that keeps nobody waiting has given one back.
 func (w *Writer) awaitSlot(ctx context.Context, m *member, slot uint64, until time.Time) error {
 	defer m.pins.Add(-1)
 	defer w.unpin()
 	number := m.inSlot[slot]
 	done, err := waiting{m.words, offWriterBell, offReaderPolls, until, &w.waited}.await(ctx, func() (bool, error) {
-		return m.gone.Load() || m.load(offReleased) >= number || w.closing.Load() || slices.ContainsFunc(w.kept, keptWord.hasChanged), nil
+		return m.gone.Load() || m.load(offReleased) >= number || m.hasLeft() || w.closing.Load() || slices.ContainsFunc(w.kept, keptWord.hasChanged), nil
 	})
 	if err != nil || done {
 		return err

@@ -49,8 +49,9 @@ func (o *readerOptions) attaching() *share.AttachOptions {
 // Follow yields one reader for each writer that listens at path, one after the other. When a
 // writer has ended or died, its reader yields no more frames, and Follow yields the reader of
 // the next writer. The loop's body uses the reader until it returns; then Follow closes it. While Close
-// returns [ErrInUse], Follow tries again until ctx ends, and then yields that error. A body that breaks out of the loop does not get
-// it, and may call Close of its reader again, which returns nil if the memory is closed.
+// returns [ErrInUse], Follow tries again until ctx ends, and then yields that error. When the body breaks out of the loop or panics,
+// Follow calls Close once, and its error is lost. Close of the reader may be called again, which returns nil if the
+// memory is closed.
 // [share.Follow] says what Follow waits for and what ends it.
 //
 // A body returns to the loop, for the next reader, when [Reader.Next] fails with [ErrEnded] or [ErrLost]: the
@@ -90,9 +91,16 @@ func Follow(ctx context.Context, path, name string, c *cu.Context, opts ...Reade
 	}
 }
 
-// lend gives the reader to the body of the loop, and closes it, even if the body panics.
+// lend gives the reader to the body of the loop, and closes it, even if the body panics. It waits for the memory only
+// if the body wants the next reader.
 func (r *Reader) lend(ctx context.Context, yield func(*Reader, error) bool) (more bool, err error) {
-	defer func() { err = r.closeUntil(ctx) }()
+	defer func() {
+		if more {
+			err = r.closeUntil(ctx)
+		} else {
+			err = r.Close()
+		}
+	}()
 	return yield(r, nil), nil
 }
 

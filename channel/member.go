@@ -94,15 +94,16 @@ func (w *Writer) host(m *member) {
 	err := end()
 	inUse := errors.Is(err, ErrInUse)
 	if !inUse {
-		gone.Err = errors.Join(gone.Err, err)
+		gone.Err, err = errors.Join(gone.Err, err), nil
 	}
 	w.opts.onDrop(gone)
 	if inUse {
-		w.noteClosed(m, closeLater(end, w.begun))
+		err = closeLater(end, w.begun)
 	}
+	w.noteClosed(m, err)
 }
 
-// noteClosed leaves to Close of the writer what the host of m could not do or say: with err, its cursor could not be closed.
+// noteClosed leaves to Close of the writer what the host of m could not do or say: to close its cursor, or the error of that.
 func (w *Writer) noteClosed(m *member, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,12 +114,18 @@ func (w *Writer) noteClosed(m *member, err error) {
 	}
 }
 
+// hasLeft reports whether the reader has left. It may keep its lease longer, until its memory can be closed.
+func (m *member) hasLeft() bool { return m.load(offReaderState) == readerLeft }
+
 // awaitJoin waits until the reader has said how it wants to read, and admits it. It is false
 // if that does not come.
 func (w *Writer) awaitJoin(m *member) bool {
 	for pause := pollMin; ; pause = min(2*pause, sleepMax) {
-		if m.load(offReaderState) == readerJoined {
+		switch m.load(offReaderState) {
+		case readerJoined:
 			return w.admit(m)
+		case readerLeft:
+			return false
 		}
 		select {
 		case <-m.lease.Done():
@@ -198,17 +205,19 @@ func (w *Writer) giveNewest(m *member) {
 	m.publish(uint64(slot), w.last, &w.lastMeta)
 }
 
-// watch waits for the end of the lease, and drops a reader that keeps a stream waiting for
+// leftPause is how often the host of a reader looks whether it has left: then its end may be heard of so much later.
+// Acquire looks itself.
+const leftPause = 100 * time.Millisecond
+
+// watch waits until the reader has left or its lease has ended, and drops a reader that keeps a stream waiting for
 // too long.
 func (w *Writer) watch(m *member) {
-	if w.opts.stall == 0 || !w.streams {
-		select {
-		case <-m.lease.Done():
-		case <-m.left:
-		}
-		return
+	stalls := w.opts.stall > 0 && w.streams
+	pause := leftPause
+	if stalls {
+		pause = min(pause, max(time.Millisecond, w.opts.stall/8))
 	}
-	look := time.NewTicker(max(time.Millisecond, w.opts.stall/8))
+	look := time.NewTicker(pause)
 	defer look.Stop()
 	var since time.Time
 	var held uint64
@@ -219,6 +228,12 @@ func (w *Writer) watch(m *member) {
 		case <-m.left:
 			return
 		case <-look.C:
+		}
+		if m.hasLeft() {
+			return
+		}
+		if !stalls {
+			continue
 		}
 		switch n, ok := w.blockedBy(m); {
 		case !ok:
@@ -250,7 +265,7 @@ func (w *Writer) drop(m *member, state uint64, why error) {
 	close(m.left)
 	m.ring(offReaderBell)
 	m.ring(offWriterBell) // wakes those who wait here for the reader
-	// Without a reason the lease has ended already.
+	// Without a reason the reader has left, or the lease has ended already.
 	if (state == writerDropped || state == writerRefused) && why != nil {
 		m.lease.Revoke(why.Error())
 	}

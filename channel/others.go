@@ -3,22 +3,18 @@ package channel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/gpufd/gpufd/cu"
-	"github.com/gpufd/gpufd/internal/plain"
 )
-
-var errOthersWork = plain.ErrorOf("channel: streams of others still have work: call Close again when they have gone on; until then nothing is freed", ErrInUse)
 
 // closeBesideOthers calls end, which closes memory of c that no stream uses on behalf of this channel any more, unless
 // streams of others have work for longer than limit: Close of memory knows no channels, and would wait much longer.
 func closeBesideOthers(c *cu.Context, limit time.Duration, end func() error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if err := c.Device().Driver().WaitQueued(ctx); err != nil {
-		return fmt.Errorf("%w: %w", errOthersWork, err)
+	if err := c.Device().Driver().WaitToClose(ctx, "channel: its memory"); err != nil {
+		return err
 	}
 	return end()
 }

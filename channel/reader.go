@@ -204,9 +204,10 @@ func (r *Reader) Stats() Stats {
 // more. To wait longer, synchronise the stream first. If the stream has other work to do, Close returns [ErrInUse]
 // and keeps the memory; call it again when the stream has gone on.
 //
-// Memory is closed only when no stream has work ([cu.Driver.WaitQueued]). Close waits for the work of other streams
+// Memory is closed only when no stream has work ([cu.Driver.WaitToClose]). Close waits for the work of other streams
 // for a second, and then, or at once while a stream is being captured, returns ErrInUse: the lease and the memory are
-// kept, and Close may be called again.
+// kept, and Close may be called again. The writer does not wait for this reader any more: frames that are held are given
+// back, so synchronise what reads them before Close.
 func (r *Reader) Close() error {
 	if r.isZero() {
 		return nil
@@ -323,7 +324,8 @@ func (r *Reader) beginFreeing() {
 	})
 }
 
-// discard ends what a reader has. It may be called again.
+// discard ends what a reader has. It may be called again. No stream has to do with the cursor any more: the writer lets
+// go of a reader that has left.
 func (r *Reader) discard() error {
 	if r.cursor != nil && r.cursor.b != nil {
 		r.store(offReaderState, readerLeft)

@@ -21,7 +21,7 @@ const hostsLimit = 5 * closeLimit
 // [ErrInUse] and can be called again when the stream has gone on. If the context is lost before a
 // stream has published its frames, readers get a [*WriterLostError].
 //
-// Memory is closed only when no stream has work ([cu.Driver.WaitQueued]). Close waits for the work of other streams
+// Memory is closed only when no stream has work ([cu.Driver.WaitToClose]). Close waits for the work of other streams
 // for a second, and then, or at once while a stream is being captured, returns ErrInUse: readers have got their end, the
 // memory is kept, and Close may be called again. It also returns ErrInUse if a function of [OnGone] takes longer than 5 s.
 func (w *Writer) Close() error {

@@ -43,7 +43,7 @@ class _Blocked:
 
     def has_changed(self) -> bool:
         """Whether another reader has given a slot back, or is gone."""
-        return any(m.gone or m.words.load(at) != seen for m, at, seen in self.kept)
+        return any(m.gone or m.words.load(at) != seen or m.has_left() for m, at, seen in self.kept)
 
 
 class Giving(NotCopied):
@@ -191,7 +191,7 @@ class Giving(NotCopied):
         stalls = begin + self._stall_limit if self._stall_limit else arguments.FOR_EVER
         until = min(deadline, stalls)
         try:
-            if m.words.await_(c.WRITER_BELL, c.READER_POLLS, until, lambda: m.gone or r.closed or m.words.load(c.RELEASED) >= number or b.has_changed()):
+            if m.words.await_(c.WRITER_BELL, c.READER_POLLS, until, lambda: m.gone or r.closed or m.words.load(c.RELEASED) >= number or m.has_left() or b.has_changed()):
                 return
             if until == deadline:
                 raise TimedOutError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} within {timeout:g} s")

@@ -73,6 +73,10 @@ class Member:
         self.words.store(c.PUBLISHED, n)
         self.words.ring(c.READER_BELL)
 
+    def has_left(self) -> bool:
+        """Whether the reader has left. It may keep its lease longer, until its memory can be closed."""
+        return self.words.load(c.READER_STATE) == c.LEFT
+
     def look(self) -> None:
         """Look at what the reader has given back; CursorError where it has written nonsense."""
         self.queue.see(self.words.load(c.RELEASED))

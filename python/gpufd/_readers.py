@@ -20,6 +20,7 @@ from ._streams import Tracker
 from ._words import U64
 
 _SOON, _LATE = 0.0002, 0.01  # seconds between looks for readers that join
+_LEFT = 0.1  # and for readers that have left; acquire looks itself
 
 
 class Readers:
@@ -92,12 +93,15 @@ class Readers:
         return self._pinned(members)
 
     def look(self) -> None:
-        """Look at all cursors, and drop readers that wrote nonsense."""
+        """Look at all cursors, and drop readers that have left or wrote nonsense."""
         for m in list(self.there):
+            left = m.has_left()
             try:
                 m.look()
             except CursorError as e:
                 self.drop(m, c.REFUSED, e)
+            if left:
+                self.drop(m, c.DROPPED, None)
 
     def is_claimed(self, slot: int) -> bool:
         """Whether a reader of LATEST takes or holds the slot's frame, whose slot is to have the next one."""
@@ -120,7 +124,7 @@ class Readers:
         if state != c.OPEN:
             m.words.store(c.LAST, self.last)
             m.words.store(c.WRITER_STATE, state)
-        m.revoke = state in (c.DROPPED, c.REFUSED)
+        m.revoke = state in (c.DROPPED, c.REFUSED) and why is not None  # else it has left, or its lease has ended
         m.words.ring(c.READER_BELL)
         m.words.ring(c.WRITER_BELL)  # who waits here for it
         self.lock.notify_all()
@@ -201,6 +205,7 @@ class Readers:
                 for m in [m for m in self.members if not m.joined and not self.giving]:
                     if m.words.load(c.READER_STATE) == c.JOINED:
                         self._admit(m)
+                self._look_at_leavers()
                 self._look_at_stalls()
                 gone = [m for m in self.members if m.gone]
             left = [m for m in gone if not self._let_go(m)]
@@ -208,9 +213,19 @@ class Readers:
                 joining = any(not m.joined for m in self.members)
                 self.pause = min(2 * self.pause, _LATE) if joining or left else _SOON
                 fresh = any(m.gone and m not in left for m in self.members)
-                watching = self.tracker and self.stall and self.there
                 if not fresh and not (self.over and not self.members):
-                    self.lock.wait(self.pause if joining or left else max(0.001, min(1.0, self.stall / 8)) if watching else None)
+                    self.lock.wait(self.pause if joining or left else self._look_pause())
+
+    def _look_pause(self) -> float | None:
+        """Seconds until the thread looks at the readers that are there again."""
+        if not self.there:
+            return None
+        return max(0.001, min(_LEFT, self.stall / 8)) if self.tracker and self.stall else _LEFT
+
+    def _look_at_leavers(self) -> None:
+        """Drop readers that have left. They may keep their leases longer."""
+        for m in [m for m in self.members if m.has_left()]:
+            self.drop(m, c.DROPPED, None)
 
     def _look_at_stalls(self) -> None:
         """Drop readers that keep a stream waiting for too long."""
@@ -228,7 +243,7 @@ class Readers:
         do with its cursor."""
         if m.revoke:
             m.revoke = False
-            m.lease.revoke(str(m.why) if m.why else "the writer has dropped this reader")
+            m.lease.revoke(str(m.why))
         with self.lock:
             if self.tracker and not m.pins and m.until is None:
                 m.until = self.tracker.queued

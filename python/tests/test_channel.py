@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import json
 import os
+import queue
 import random
 import signal
 import subprocess
@@ -456,6 +457,25 @@ class InProcess(common.Scene):
         w.send(b"4")
         self.check_dropped(r, held)
         self.assertIsNone(self.reader(join="newest").err)
+
+    def test_left_whose_lease_goes_on(self):
+        """A reader that has said that it has left keeps nobody waiting, whatever becomes of its lease."""
+        gone = queue.Queue()
+        w = self.writer(slots=2, on_gone=gone.put)
+        for policy in ("block", "drop-newest"):
+            with self.subTest(policy):
+                r = self.reader(policy=policy)
+                for _ in range(2):
+                    w.send(b"held", timeout=PATIENCE)
+                r._words.store(c.READER_STATE, c.LEFT)
+                r._words.ring(c.WRITER_BELL)
+                for _ in range(5):
+                    w.send(b"on", timeout=PATIENCE)
+                self.assertIsNone(gone.get(timeout=PATIENCE).err)
+                self.assertIsNone(r.attachment.err)
+                r.close()
+        w.close()
+        self.assertTrue(gone.empty())
 
     def test_a_writer_goes_on_while_its_end_is_seen(self):
         """It gives frames, and drops the reader, when that has looked what was published. That is no nonsense."""
