@@ -251,6 +251,9 @@ func TestFollowBesideWorkOfOthers(t *testing.T) {
 			first = r
 		}
 	}, WithAttach(share.AttachOptions{OnWait: func(err error) {
+		if !errors.Is(err, ErrInUse) { // the writer is slow
+			return
+		}
 		if told = append(told, err); len(told) > 1 {
 			return
 		}
@@ -265,7 +268,6 @@ func TestFollowBesideWorkOfOthers(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.NotErrorIs(t, err, ErrInUse)
 	require.NotEmpty(t, told)
-	require.ErrorIs(t, told[0], ErrInUse)
 	require.ErrorContains(t, told[0], "the reader of the writer before cannot be closed yet: channel: its memory is not closed")
 	require.Zero(t, first.reg.Ptr())
 }

@@ -229,10 +229,10 @@ func TestCopyThatLeavesASliceIsRefused(t *testing.T) {
 		for _, err := range []error{
 			cu.Copy3D(ctx, far, side, x.width, x.height, x.depth),
 			cu.Copy3D(ctx, side, far, x.width, x.height, x.depth),
-			cu.Copy3D(ctx, cu.Side{Context: ctx}, side, x.width, x.height, x.depth),
 		} {
 			require.ErrorIs(t, err, cu.ErrTooShort, "%+v", x)
 		}
+		require.ErrorIs(t, cu.Copy3D(ctx, cu.Side{Context: ctx}, side, x.width, x.height, x.depth), cu.ErrClosed)
 		if x.depth == 1 && x.z == 0 {
 			require.ErrorIs(t, cu.Copy2D(ctx, far, side, x.width, x.height), cu.ErrTooShort, "%+v", x)
 		}
