@@ -55,7 +55,7 @@ func (m *mark) end() {
 	end := func() {
 		<-m.made
 		if m.event != 0 {
-			m.h.call.CuEventDestroy_v2(m.event)
+			m.h.destroyMark(m.event)
 		}
 		m.h.leave()
 	}
@@ -81,7 +81,7 @@ func (h *contextHandle) markQueued(s *streamHandle) (sys.CUevent, error) {
 		return 0, err
 	}
 	if err := h.check("cuEventRecord", h.call.CuEventRecord(*e, s.stream)); err != nil {
-		h.call.CuEventDestroy_v2(*e)
+		h.destroyMark(*e)
 		return 0, err
 	}
 	return *e, nil
@@ -135,4 +135,11 @@ func (h *contextHandle) queryStream(stream sys.CUstream) (done bool, err error) 
 func (h *contextHandle) queryEvent(e sys.CUevent) (done bool, err error) {
 	r := answer(h.call.CuEventQuery(e), &done)
 	return done, h.check("cuEventQuery", r)
+}
+
+// destroyMark destroys an event, unless the context is lost: see closeChild.
+func (h *contextHandle) destroyMark(e sys.CUevent) {
+	if !h.loss.isLost() {
+		h.call.CuEventDestroy_v2(e)
+	}
 }

@@ -57,7 +57,7 @@ func (t *tails) done(h *contextHandle, last uint64) (bool, error) {
 		}
 		done, err := h.queryEvent(x.event)
 		if failed = err; done {
-			h.call.CuEventDestroy_v2(x.event)
+			h.destroyMark(x.event)
 		}
 		return done
 	})
@@ -69,7 +69,7 @@ func (t *tails) drop(h *contextHandle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, x := range t.all {
-		h.call.CuEventDestroy_v2(x.event)
+		h.destroyMark(x.event)
 	}
 	t.all = nil
 }
