@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is at Meta says the same as the frame.
+// The entry at Meta says the same as the frame.
 func TestDecodeEntry(t *testing.T) {
 	ctx, srv, w := newChannel(t, 4, 64)
 	for n := range uint64(6) {

@@ -185,7 +185,7 @@ func TestLatestIsAdmitted(t *testing.T) {
 	require.Eventually(t, func() bool { return newest2(t, ctx, srv) != nil }, time.Minute, time.Millisecond)
 }
 
-// What a reader of Latest holds is free again when it dies.
+// The slot that a reader of Latest holds is free again when it dies.
 func TestLatestDies(t *testing.T) {
 	ctx, srv := listening(t)
 	left := make(chan Gone, 2)

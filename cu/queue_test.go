@@ -82,7 +82,7 @@ func TestWaitingCallsOfACapturedStream(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// What is nil and what is closed have different errors, which name it and match ErrClosed.
+// Nil and closed handles have different errors, which name them and match ErrClosed.
 func TestErrorsNameWhatIsNilOrClosed(t *testing.T) {
 	ctx := cutest.Context(t, cutest.Device(t))
 	mem := alloc(t, ctx, 64)

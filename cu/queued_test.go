@@ -130,7 +130,7 @@ func TestQueuedWorkOfEveryStream(t *testing.T) {
 	}
 }
 
-// What is queued later does not matter, so that Close ends while others go on working.
+// Later work does not matter, so that Close ends while others go on working.
 func TestWaitQueuedDoesNotWaitForLaterWork(t *testing.T) {
 	drv, _, ctx := driverContext(t)
 	s := newStream(t, ctx)

@@ -122,7 +122,7 @@ func TestSlicesOfNoElements(t *testing.T) {
 	require.NoError(t, xs.Close())
 }
 
-// What is longer than its memory is refused before the driver hears of it, wherever the size is
+// A copy or fill that is longer than its memory is refused before the driver hears of it, wherever the size is
 // known.
 func TestTooShort(t *testing.T) {
 	spy, _, _, ctx := spiedContext(t)

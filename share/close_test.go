@@ -176,7 +176,7 @@ func TestCurrentClosesWhatWasInUse(t *testing.T) {
 	require.Zero(t, att.Ptr())
 }
 
-// What was in use when it was replaced is closed behind the next version that is, so that a program that swaps for
+// A version that was in use when it was replaced is closed behind the next version that is, so that a program that swaps for
 // years does not keep them all.
 func TestSwapClosesWhatWasInUse(t *testing.T) {
 	dev, ctx, srv := hasty(t)

@@ -76,7 +76,7 @@ func TestExternalMemoryIsCutShort(t *testing.T) {
 	ok(t, c.CuDestroyExternalMemory(m))
 }
 
-// What is no memory of this device is refused, and stays as it was.
+// Anything that is no memory of this device is refused.
 func TestExternalOfOthers(t *testing.T) {
 	c := inContext(t, 0)
 	sealed := memfd(t, 4096)
