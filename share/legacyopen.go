@@ -107,7 +107,7 @@ func (m *opened) Release(ctx context.Context) error {
 	return m.CloseNow()
 }
 
-// CloseNow waits all the same: the driver does, for all work of the context (C40). It may be called again.
+// CloseNow waits all the same: the driver does, for all work of the context (C41). It may be called again.
 func (m *opened) CloseNow() error {
 	if err := m.mem.Close(); err != nil {
 		return err
