@@ -31,7 +31,7 @@ done
 # The programs in other languages, which tests start, and the vectors of theirs.
 mkdir -p "$tree/examples/python" "$tree/examples/c" "$tree/python/gpufd" "$tree/python/tests"
 cp examples/python/*.py "$tree/examples/python/"
-cp python/gpufd/*.py python/gpufd/*.ptx "$tree/python/gpufd/"
+(cd python && find gpufd -name "*.py" -o -name "*.ptx" -o -name py.typed | tar -cf - -T -) | tar -C "$tree/python" -xf -
 cp python/tests/*.py python/tests/*.c "$tree/python/tests/"
 cp examples/c/*.c "$tree/examples/c/"
 mkdir -p "$tree/internal/wire/testdata"

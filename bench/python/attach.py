@@ -195,7 +195,10 @@ def once(side, size, ask):
 def steps(once, rounds):
     """What of a round goes where: the steps of attaching, and within them the calls of the driver."""
     import gpufd.torch
-    from gpufd import _attaching, _conn, _driver, _memory
+    from gpufd.share import attaching as _attaching
+    from gpufd.wire import conn as _conn
+    from gpufd.memory import libcuda as _driver
+    from gpufd.memory import base as _memory
 
     spent, counts = {}, {}
 

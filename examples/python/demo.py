@@ -245,7 +245,7 @@ def library_of(args, buffer):
 
 def driver_of(args):
     """The kind of driver that the flags ask for."""
-    from gpufd._memory import driver_kind
+    from gpufd.memory.drivers import driver_kind
 
     return driver_kind(args.driver)
 
@@ -253,7 +253,7 @@ def driver_of(args):
 def allocate(library, size, ordinal):
     """An array of bytes of a library, as memory that is shared by a legacy handle: it lies in
     a larger allocation, all of which is shared."""
-    from gpufd._cuda import CudaMemory
+    from gpufd.memory.cuda import CudaMemory
 
     if library == "cupy":
         cupy = module("cupy", "CuPy")
@@ -270,7 +270,7 @@ def opener_of(args):
     """What opens legacy memory: CuPy's runtime API, or None for the package."""
     if args.library != "cupy":
         return None
-    from gpufd._cuda import CudaMemory
+    from gpufd.memory.cuda import CudaMemory
 
     def opener(offer):
         lazy_enable_peer_access = 1

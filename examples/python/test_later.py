@@ -24,8 +24,8 @@ from dataclasses import replace
 
 import demo
 import gpufd
-from gpufd import _wire as wire
-from gpufd._conn import Conn, close_all, data_file
+from gpufd.wire import records as wire
+from gpufd.wire.conn import Conn, close_all, data_file
 
 HERE = pathlib.Path(__file__).resolve().parent
 PATIENCE = 20.0  # seconds that anything here may take

@@ -13,17 +13,18 @@ All errors are gpufd.Error. docs/python.md in gpufd's sources says more, and doc
 what goes over the socket.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from .lazy import lazy
 
 __version__ = "0.1.dev0"
 
 if TYPE_CHECKING:  # what _PLACES says, for type checkers
-    from ._array import DTYPES, Array, DType
-    from ._attach import Parts, attach, attach_parts
-    from ._attachment import Attachment
-    from ._counter import Counter, IPCEvent, counter
-    from ._errors import (
+    from .memory.array import DTYPES, Array, DType
+    from .share.attach import Parts, attach, attach_parts
+    from .share.attachment import Attachment
+    from .share.counter import Counter, IPCEvent, counter
+    from .errors import (
         AccessError,
         BusyError,
         ClosedError,
@@ -78,24 +79,25 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
         WireError,
         WithdrawnError,
     )
-    from ._fence import FENCED, RELEASED
-    from ._follow import follow, list_offers
-    from ._kept import Kept
-    from ._lease import Event, Lease
-    from ._memory import Memory, allocate
-    from ._offer import offer
-    from ._offering import Cursors, Offering
-    from ._peer import Peer, Policy
-    from ._server import Server
-    from ._wire import CUDA, READ_ONLY, READ_WRITE, SOFT, Listing, Offer
+    from .share.fence import FENCED, RELEASED
+    from .share.follow import follow, list_offers
+    from .share.kept import Kept
+    from .share.lease import Event, Lease
+    from .memory.base import Memory
+    from .memory.drivers import allocate
+    from .share.offer import offer
+    from .share.offering import Cursors, Offering
+    from .wire.peer import Peer, Policy
+    from .share.server import Server
+    from .wire.records import CUDA, READ_ONLY, READ_WRITE, SOFT, Listing, Offer
 
     # What a keeper keeps.
-    from ._control import KeeperError
-    from ._deposit import Delivered
-    from ._get import Attached, Version, get
-    from ._put import put
-    from ._tables import FormatError
-    from .keeper import Client
+    from .keeper.control import KeeperError
+    from .keeper.deposit import Delivered
+    from .keeper.get import Attached, Version, get
+    from .keeper.put import put
+    from .keeper.tables import FormatError
+    from .keeper.client import Client
     from . import broadcast as broadcast
     from . import channel as channel
     from . import keeper as keeper
@@ -103,58 +105,54 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
 
     list = list_offers
 else:
-    # Where the names are: a module is imported when the first of its names is used, because who
-    # loads a model should not wait for what offers, keeps and counts.
-    _PLACES = {
-        "_array": "DTYPES Array DType",
-        "_attach": "Parts attach attach_parts",
-        "_attachment": "Attachment",
-        "_counter": "Counter IPCEvent counter",
-        "_errors": (
-            "AccessError BusyError ClosedError CutOffError DeniedError DescriptorError DeviceError DriverError DriverUnavailableError Error "
-            "ExportError FenceError ForkedError GivenUpError HandleError InUseError KindError LabelError LeaseEndedError LeftError LostError NameTakenError "
-            "NoConsumerError NoFenceError NoProducerError NoVerdictError NotAdmittedError NotFoundError NotImportedError NotUnderstoodError "
-            "OtherMemoryError PartsError ProtocolError RateError ReadOnlyError RefusedError RefusedRateError RestartingError RevokedError StaleError StillOpenError "
-            "SupersededError TimedOutError TooLargeError TooLateError TooManyFilesError UnavailableError UnsupportedError UsageError VerdictError VersionError "
+    # The names by module: loading a model should not wait for the code that offers and counts.
+    _lazy, __dir__, _MODULE_OF = lazy(__name__, {
+        "memory.array": "DTYPES Array DType",
+        "share.attach": "Parts attach attach_parts",
+        "share.attachment": "Attachment",
+        "share.counter": "Counter IPCEvent counter",
+        "share.fence": "FENCED RELEASED",
+        "share.follow": "follow list_offers",
+        "share.kept": "Kept",
+        "share.lease": "Event Lease",
+        "memory.base": "Memory",
+        "share.offer": "offer",
+        "share.offering": "Cursors Offering",
+        "wire.peer": "Peer Policy",
+        "share.server": "Server",
+        "wire.records": "CUDA READ_ONLY READ_WRITE SOFT Listing Offer",
+        "keeper.control": "KeeperError",
+        "keeper.deposit": "Delivered",
+        "keeper.get": "Attached Version get",
+        "keeper.put": "put",
+        "keeper.tables": "FormatError",
+        "keeper.client": "Client",
+        "errors": (
+            "AccessError BusyError ClosedError CutOffError DeniedError DescriptorError DeviceError DriverError DriverUnavailableError "
+            "Error ExportError FenceError ForkedError GivenUpError HandleError InUseError KindError LabelError LeaseEndedError "
+            "LeftError LostError NameTakenError NoConsumerError NoFenceError NoProducerError NoVerdictError NotAdmittedError "
+            "NotFoundError NotImportedError NotUnderstoodError OtherMemoryError PartsError ProtocolError RateError ReadOnlyError "
+            "RefusedError RefusedRateError RestartingError RevokedError StaleError StillOpenError SupersededError TimedOutError "
+            "TooLargeError TooLateError TooManyFilesError UnavailableError UnsupportedError UsageError VerdictError VersionError "
             "WireError WithdrawnError"
         ),
-        "_fence": "FENCED RELEASED",
-        "_follow": "follow list_offers",
-        "_kept": "Kept",
-        "_lease": "Event Lease",
-        "_memory": "Memory allocate",
-        "_offer": "offer",
-        "_offering": "Cursors Offering",
-        "_peer": "Peer Policy",
-        "_server": "Server",
-        "_wire": "CUDA READ_ONLY READ_WRITE SOFT Listing Offer",
-        "_control": "KeeperError",
-        "_deposit": "Delivered",
-        "_get": "Attached Version get",
-        "_put": "put",
-        "_tables": "FormatError",
-        "keeper": "Client",
-    }
-    _FROM = {name: (module, name) for module, names in _PLACES.items() for name in names.split()}
-    _FROM["list"] = ("_follow", "list_offers")  # as gpufd.list(path), the name that Go has
-    _MODULES = ("broadcast", "channel", "keeper", "torch")  # the last and the first want PyTorch
+        "memory.drivers": "allocate",
+        "broadcast": "",
+        "channel": "",
+        "keeper": "",
+        "torch": "",
+    })  # fmt: skip
 
     def __getattr__(name):
-        if name in _MODULES:
-            try:
-                return importlib.import_module("." + name, __name__)
-            except ModuleNotFoundError as e:
-                if e.name != "torch":
-                    raise
-                raise AttributeError(f"gpufd.{name} wants PyTorch, which cannot be imported: {e}") from e
-        if name not in _FROM:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module, there = _FROM[name]
-        value = globals()[name] = getattr(importlib.import_module("." + module, __name__), there)
-        return value
+        if name == "list":  # the name that Go has
+            return __getattr__("list_offers")
+        try:
+            return _lazy(name)
+        except ModuleNotFoundError as e:
+            if e.name != "torch" or name not in ("broadcast", "torch"):
+                raise
+            raise AttributeError(f"gpufd.{name} wants PyTorch, which cannot be imported: {e}") from e
 
-    def __dir__():
-        return sorted({*globals(), *_FROM, *_MODULES})
 
 __all__ = [
     "AccessError",

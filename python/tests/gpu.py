@@ -23,7 +23,8 @@ from keepers import Keeper  # first: it says where the package is
 
 import common
 import gpufd
-from gpufd import _cuda, _driver
+from gpufd.memory import cuda as _cuda
+from gpufd.memory import libcuda as _driver
 
 SIZE = (64 << 20) + 8
 SEEN = []  # rows of the table

@@ -24,7 +24,9 @@ from keepers import wait_for  # first: it says where the package is
 
 import common
 from common import PATIENCE, programs
-from gpufd import _cursor, _driver, channel
+from gpufd import channel
+from gpufd.channel import cursor as _cursor
+from gpufd.memory import libcuda as _driver
 
 SIZE, SLOTS, BATCH = 1 << 20, 8, 40
 SEEN = []

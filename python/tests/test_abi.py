@@ -6,7 +6,11 @@ import json
 import unittest
 
 import common
-from gpufd import _counter, _cuda, _deposit, _devicedigest, _driver
+from gpufd.share import counter as _counter
+from gpufd.memory import cuda as _cuda
+from gpufd.keeper import deposit as _deposit
+from gpufd.memory import devicedigest as _devicedigest
+from gpufd.memory import libcuda as _driver
 
 LAYOUTS = {
     "CUmemLocation": _driver.MemLocation,

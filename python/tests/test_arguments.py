@@ -12,8 +12,11 @@ from unittest import mock
 
 import common
 import gpufd
-from gpufd import _arguments, _conn, _control, channel
-from gpufd._errors import LostError
+from gpufd import channel
+from gpufd import arguments as _arguments
+from gpufd.wire import conn as _conn
+from gpufd.keeper import control as _control
+from gpufd.errors import LostError
 from gpufd.keeper import Client
 
 NO_TEXT = (5, b"x", None, ["x"], "\ud800")
@@ -370,7 +373,7 @@ class Files(common.Scene):
             "memory = gpufd.allocate(1)\n"
             "server = gpufd.Server(path); server.offer('x', memory)\n"
             "client = gpufd.Client(path)\n"
-            "import gpufd._soft, gpufd._driver, gpufd.channel, socket\n"
+            "import gpufd.memory.soft, gpufd.memory.libcuda, gpufd.channel, socket\n"
             "gpufd.list, gpufd.attach, gpufd.get, gpufd.put, gpufd.follow\n"  # modules are files, too
             "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))\n"
             "held = []\n"

@@ -11,8 +11,10 @@ import unittest.mock
 
 import common
 import gpufd
-from gpufd import _dlpack, _put, channel
-from gpufd._get import Attached
+from gpufd import channel
+from gpufd.memory import dlpack as _dlpack
+from gpufd.keeper import put as _put
+from gpufd.keeper.get import Attached
 
 SIZE = 4 << 20
 
@@ -453,7 +455,7 @@ api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
 address = api.PyCapsule_GetPointer(kept, b"dltensor_versioned")
 used = ctypes.create_string_buffer(b"used")
 api.PyCapsule_SetName(kept, used)
-from gpufd import _dlpack
+from gpufd.memory import dlpack as _dlpack
 class Late:
     def __del__(self, address=address, kind=_dlpack._ManagedVersioned, call=ctypes.CFUNCTYPE(None, ctypes.c_void_p)):
         call(kind.from_address(address).deleter)(address)  # as a framework does at its own end

@@ -30,7 +30,11 @@ except ImportError:
 import gpufd
 
 if torch is not None:
-    from gpufd import _devicedigest, _ranks, _transport, _watch, broadcast
+    from gpufd import broadcast
+    from gpufd.memory import devicedigest as _devicedigest
+    from gpufd.broadcast import ranks as _ranks
+    from gpufd.broadcast import transport as _transport
+    from gpufd.broadcast import watch as _watch
 
 RANKS = 4
 

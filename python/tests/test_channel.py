@@ -16,10 +16,11 @@ from unittest import mock
 import common
 import gpufd
 from common import PATIENCE, programs
-from gpufd import _cursor as c
-from gpufd import _words, channel
-from gpufd._member import Member, Meta
-from gpufd._queue import Queue, check_published, choose, has_room, pick
+from gpufd.channel import cursor as c
+from gpufd import channel
+from gpufd.channel import words as _words
+from gpufd.channel.member import Member, Meta
+from gpufd.channel.queue import Queue, check_published, choose, has_room, pick
 
 SIZE = 4099  # bytes of a frame
 VECTORS = common.ROOT / "channel/testdata/cursors.json"

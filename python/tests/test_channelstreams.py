@@ -17,10 +17,12 @@ from unittest import mock
 import common
 import gpufd
 from common import PATIENCE
-from gpufd import _cursor as c
-from gpufd import _driver as cu
-from gpufd import _joined, _writer, channel
-from gpufd._cuda import context_of
+from gpufd.channel import cursor as c
+from gpufd.memory import libcuda as cu
+from gpufd import channel
+from gpufd.channel import joined as _joined
+from gpufd.channel import writer as _writer
+from gpufd.memory.cuda import context_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 INSIDE = "GPUFD_TEST_CHILD"

@@ -21,9 +21,11 @@ from dataclasses import replace
 
 import common
 import gpufd
-from gpufd import _cuda, _put, _wire as wire
-from gpufd._cuda import CudaMemory
-from gpufd._deposit import Deposit
+from gpufd.memory import cuda as _cuda
+from gpufd.keeper import put as _put
+from gpufd.wire import records as wire
+from gpufd.memory.cuda import CudaMemory
+from gpufd.keeper.deposit import Deposit
 
 HERE = pathlib.Path(__file__).resolve().parent
 INSIDE = "GPUFD_TEST_CHILD"

@@ -17,7 +17,7 @@ import unittest
 
 import common
 import gpufd
-from gpufd import _dlpack
+from gpufd.memory import dlpack as _dlpack
 from test_arrays import Taken
 
 HERE = pathlib.Path(__file__).resolve().parent

@@ -11,7 +11,11 @@ from unittest import mock
 import common  # noqa: F401  the package's path
 import gpufd
 import odd_files
-from gpufd import _get, _output, _put, _safetensors, _tables
+from gpufd.keeper import get as _get
+from gpufd.keeper import output as _output
+from gpufd.keeper import put as _put
+from gpufd.keeper import safetensors as _safetensors
+from gpufd.keeper import tables as _tables
 
 
 class Bytes:

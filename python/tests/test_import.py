@@ -12,7 +12,9 @@ import unittest
 import common
 import gpufd
 
-ATTACHING = "_arguments _aside _attach _attaching _attachment _conn _device _errors _fence _held _kept _memory _only _peer _quiet _wire"
+ATTACHING = """arguments errors lazy memory memory.array memory.base memory.device memory.dlpack memory.drivers objects
+share share.attach share.attaching share.attachment share.fence share.held share.kept
+wire wire.aside wire.conn wire.peer wire.quiet wire.records"""
 
 
 def loaded(code):
@@ -28,20 +30,25 @@ def imports_for_types():
     return {(a.name, n.module) for n in branch.body if isinstance(n, ast.ImportFrom) and n.module for a in n.names}
 
 
+MODULES = {"broadcast", "channel", "keeper", "torch"}
+
+
 class Imports(unittest.TestCase):
     def test_every_name_is_where_the_table_says(self):
         self.assertEqual(sorted(gpufd.__all__), sorted(set(gpufd.__all__)))
-        self.assertEqual(set(gpufd._FROM) - {"list"}, set(gpufd.__all__))
-        self.assertEqual({(there, module) for module, there in gpufd._FROM.values()}, imports_for_types())
-        for name, (module, there) in gpufd._FROM.items():
+        self.assertEqual(set(gpufd._MODULE_OF) - MODULES, set(gpufd.__all__))
+        self.assertEqual({(name, module) for name, module in gpufd._MODULE_OF.items() if name not in MODULES}, imports_for_types())
+        for name, module in gpufd._MODULE_OF.items():
+            if name in MODULES:
+                continue
             with self.subTest(name):
-                self.assertIs(getattr(gpufd, name), getattr(importlib.import_module("gpufd." + module), there))
+                self.assertIs(getattr(gpufd, name), getattr(importlib.import_module("gpufd." + module), name))
                 self.assertIn(name, dir(gpufd))
 
     def test_modules_are_there_after_the_package(self):
         """gpufd.channel, and the others, without an import of their own, and for mypy too."""
         self.assertEqual(loaded("import gpufd; gpufd.channel.Writer; gpufd.keeper.Client") & {"channel", "keeper"}, {"channel", "keeper"})
-        for module in gpufd._MODULES:
+        for module in MODULES:
             self.assertIn(module, dir(gpufd))
         said = loaded("sys.modules['torch'] = None\nimport gpufd\ntry: gpufd.torch.load\nexcept AttributeError as e: assert 'wants PyTorch' in str(e), e")
         self.assertNotIn("torch", said)
@@ -81,10 +88,10 @@ class Imports(unittest.TestCase):
         self.assertFalse(set(gpufd.__all__) & set(dir(builtins)), "a name that hides one of Python's")
 
     def test_nothing_before_it_is_used(self):
-        self.assertEqual(loaded("import gpufd"), set())
-        self.assertEqual(loaded("import gpufd; gpufd.Error"), {"_errors"})
+        self.assertEqual(loaded("import gpufd"), {"lazy"})
+        self.assertEqual(loaded("import gpufd; gpufd.Error"), {"errors", "lazy"})
         self.assertEqual(loaded("import gpufd; gpufd.attach"), set(ATTACHING.split()))
-        self.assertEqual(loaded("import gpufd; gpufd.get"), {*ATTACHING.split(), "_control", "_get", "_tables"})
+        self.assertEqual(loaded("import gpufd; gpufd.get"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables"})
 
     def test_models(self):
         """Loading takes no more than attaching does: what only put needs is not imported."""
@@ -92,7 +99,7 @@ class Imports(unittest.TestCase):
             import torch  # noqa: F401
         except ImportError:
             common.missing("python", f"{sys.executable} has no PyTorch")
-        self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "_control", "_get", "_tables", "torch"})
+        self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "torch", "torch.weights"})
 
 
 if __name__ == "__main__":

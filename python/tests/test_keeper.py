@@ -14,9 +14,15 @@ from unittest import mock
 from keepers import ROOT, KeeperTest, wait_for  # first: it says where the package is
 
 import gpufd
-from gpufd import _attach, _control, _digest, _safetensors, _soft, _tables
-from gpufd._errors import LostError, WireError
-from gpufd import _deposit, keeper
+from gpufd.share import attach as _attach
+from gpufd.keeper import control as _control
+from gpufd.memory import digest as _digest
+from gpufd.keeper import safetensors as _safetensors
+from gpufd.memory import soft as _soft
+from gpufd.keeper import tables as _tables
+from gpufd.errors import LostError, WireError
+from gpufd.keeper import deposit as _deposit
+from gpufd.keeper import client as keeper
 from gpufd.keeper import Client, KeeperError
 
 
@@ -54,7 +60,7 @@ class Digests(unittest.TestCase):
         self.assertRaises(ValueError, _digest.Digester().add, 4, data)
 
     def test_the_kernel_is_that_of_the_go_module(self):
-        here = (ROOT / "python/gpufd/digest.ptx").read_bytes()
+        here = (ROOT / "python/gpufd/memory/digest.ptx").read_bytes()
         self.assertEqual(here, (ROOT / "kernels/digest/digest.ptx").read_bytes())
 
 

@@ -11,10 +11,11 @@ import unittest
 import common
 import gpufd
 from common import PATIENCE, programs
-from gpufd import _cursor as c
-from gpufd import _words, channel
-from gpufd._member import Member, Meta
-from gpufd._queue import Queue, check_published, check_room, choose, most_latest, pick
+from gpufd.channel import cursor as c
+from gpufd import channel
+from gpufd.channel import words as _words
+from gpufd.channel.member import Member, Meta
+from gpufd.channel.queue import Queue, check_published, check_room, choose, most_latest, pick
 
 
 def frame(n):

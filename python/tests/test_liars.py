@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import common
 import gpufd
-from gpufd import _wire as wire
-from gpufd._conn import Conn, close_all, dial
+from gpufd.wire import records as wire
+from gpufd.wire.conn import Conn, close_all, dial
 
 SIZE = 3 << 20
 

@@ -47,7 +47,7 @@ class Package(unittest.TestCase):
             (wheel,) = there.glob("gpufd-*-py3-none-any.whl")
             names = zipfile.ZipFile(wheel).namelist()
             self.assertIn("gpufd/py.typed", names)
-            modules = {f"gpufd/{p.name}" for p in (common.PACKAGE / "gpufd").glob("*.py")}
+            modules = {str(p.relative_to(common.PACKAGE)) for p in (common.PACKAGE / "gpufd").rglob("*.py")}
             self.assertEqual({n for n in names if n.endswith(".py")}, modules)
             self.run_it(sys.executable, "-m", "venv", "--without-pip", there / "venv")
             python = there / "venv/bin/python"

@@ -11,8 +11,9 @@ import unittest
 import common
 import fuse
 import gpufd
-from gpufd import _aside, _quiet
-from gpufd._conn import Conn
+from gpufd.wire import aside as _aside
+from gpufd.wire import quiet as _quiet
+from gpufd.wire.conn import Conn
 
 STRANGER = 4242
 SIZE = 2 << 20

@@ -10,9 +10,11 @@ from unittest import mock
 
 import common
 import gpufd
-from gpufd import _kept, _put, _tables
-from gpufd._get import Attached
-from gpufd._wire import Offer
+from gpufd.share import kept as _kept
+from gpufd.keeper import put as _put
+from gpufd.keeper import tables as _tables
+from gpufd.keeper.get import Attached
+from gpufd.wire.records import Offer
 
 VECTORS = common.ROOT / "internal" / "safetensors" / "testdata" / "tables.json"
 

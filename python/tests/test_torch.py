@@ -19,10 +19,11 @@ except ImportError:
     torch = None
 
 import gpufd
-from gpufd import _deposit
+from gpufd.keeper import deposit as _deposit
 
 if torch is not None:
     import gpufd.torch
+    from gpufd.torch import weights
 
 
 def setUpModule():
@@ -172,7 +173,7 @@ class Models(KeeperTest):
         small = torch.arange(24, dtype=torch.int8)
         state = {"w": small.view(4, 6), "turned": (small + 1).view(4, 6).t(), "column": (small + 2).view(24, 1), "empty": small[:0].view(0, 5)}
         copies = {name: t.clone() for name, t in state.items()}
-        with mock.patch.dict(gpufd.torch.DTYPES, {"F4": torch.int8}), mock.patch.dict(gpufd.torch._OF_TYPE, {torch.int8: "F4"}):
+        with mock.patch.dict(gpufd.torch.DTYPES, {"F4": torch.int8}), mock.patch.dict(weights._OF_TYPE, {torch.int8: "F4"}):
             gpufd.torch.put(self.socket, "small", state)
             loaded = gpufd.torch.load(self.socket, "small")
             for name, t in copies.items():
@@ -186,7 +187,7 @@ class Models(KeeperTest):
                 header = json.loads(f.read(int.from_bytes(f.read(8), "little")))
             self.assertEqual({n: (e["dtype"], e["shape"]) for n, e in header.items()}, {"w": ("F4", [4, 12]), "column": ("F4", [24, 2]), "empty": ("F4", [0, 10])})
             gpufd.put(self.socket, "odd", out)  # and what PyTorch has no pairs for
-            with mock.patch.object(gpufd.torch, "_halved", lambda t: None):
+            with mock.patch.object(weights, "_halved", lambda t: None):
                 self.assertEqual(set(gpufd.torch.load(self.socket, "odd").lacking), set(header))
 
     def test_devices(self):
@@ -216,7 +217,7 @@ class Models(KeeperTest):
         for bad in (1, torch.randn(2).to_sparse(), torch.zeros(1, dtype=torch.complex128), torch.empty(2, device="meta")):
             with self.assertRaisesRegex(gpufd.UsageError, "'bad'"):
                 gpufd.torch.put(self.socket, "model", {"good": t, "bad": bad})
-        with mock.patch.object(gpufd.torch, "_over", mock.Mock(side_effect=RuntimeError("out of memory"))), self.assertRaises(RuntimeError) as caught:
+        with mock.patch.object(weights, "_over", mock.Mock(side_effect=RuntimeError("out of memory"))), self.assertRaises(RuntimeError) as caught:
             gpufd.torch.put(self.socket, "model", {"good": t})
         self.assertIn("'good'", "".join(caught.exception.__notes__))
 
@@ -295,8 +296,8 @@ class Models(KeeperTest):
         blocks, waited = [mock.Mock(device=torch.device("cuda", 1)), mock.Mock(device=torch.device("cpu"))], set()
         with contextlib.ExitStack() as patches:
             for where, name, what in (
-                (gpufd.torch, "_blocks", lambda state: blocks), (gpufd.torch, "_plan", mock.Mock()), (gpufd.torch, "_where", lambda *args: (gpufd.CUDA, 0)),
-                (gpufd.torch, "_move", lambda *args: self.assertEqual(waited, {0, 1})), (_deposit, "Deposit", mock.Mock()),
+                (weights, "_blocks", lambda state: blocks), (weights, "_plan", mock.Mock()), (weights, "_where", lambda *args: (gpufd.CUDA, 0)),
+                (weights, "_move", lambda *args: self.assertEqual(waited, {0, 1})), (_deposit, "Deposit", mock.Mock()),
                 (torch.cuda, "synchronize", waited.add),
             ):  # fmt: skip
                 patches.enter_context(mock.patch.object(where, name, what))

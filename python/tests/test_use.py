@@ -13,11 +13,12 @@ from uuid import UUID
 import common
 import gpufd
 import gpufd.channel
-from gpufd import _conn, _soft
-from gpufd._deposit import chunk_for
-from gpufd._device import device_name
-from gpufd._kept import kept_of
-from gpufd._wire import Offer
+from gpufd.wire import conn as _conn
+from gpufd.memory import soft as _soft
+from gpufd.keeper.deposit import chunk_for
+from gpufd.memory.device import device_name
+from gpufd.share.kept import kept_of
+from gpufd.wire.records import Offer
 
 
 class Offered(common.Scene):
@@ -126,7 +127,7 @@ class Claims(Offered):
         for name, parts in (("m", 1), ("n/0", 2), ("n/1", 2)):
             server.offer(name, self.memory, data=json.dumps({"name": name[0], "version": 1, "part": int("1" in name), "parts": parts}).encode())
         for name, connections in (("m", 1), ("n", 3)):
-            with self.subTest(name), unittest.mock.patch("gpufd._attaching.dial", side_effect=_conn.dial) as dial:
+            with self.subTest(name), unittest.mock.patch("gpufd.share.attaching.dial", side_effect=_conn.dial) as dial:
                 with gpufd.attach_parts(self.path, name) as parts:
                     self.assertEqual([p.kept.part for p in parts], list(range(len(parts))))
                 self.assertEqual(dial.call_count, connections)

@@ -19,8 +19,8 @@ from dataclasses import replace
 
 import common  # noqa: F401  # finds the package
 import gpufd
-from gpufd import _conn as conn
-from gpufd import _wire as wire
+from gpufd.wire import conn
+from gpufd.wire import records as wire
 
 HERE = pathlib.Path(__file__).resolve().parent
 VECTORS = HERE / "../../internal/wire/testdata/vectors.json"

@@ -1,0 +1,148 @@
+"""Channels: frames from one process to others through GPU memory, in order.
+
+    with gpufd.channel.Writer("/tmp/cam.sock", "cam", slots=8, slot_size=4 << 20) as w:
+        slot = w.acquire(timeout=1.0)              # no reader that blocks holds it
+        torch.from_dlpack(slot.view("U8", (1024, 4096))).copy_(image)
+        torch.cuda.synchronize()                   # or acquire_on and publish_on, by a stream
+        w.publish(slot, user=b"left camera")
+
+    with gpufd.channel.Reader("/tmp/cam.sock", "cam", policy="drop-oldest", wait=30) as r:
+        for frame in r:                            # until the writer ends
+            show(torch.from_dlpack(frame.view("U8", (1024, 4096))).clone())
+
+The other side may be a gpufd program in any language. On a GPU a reader uses the device that the
+frames are on. docs/channels.md in gpufd's sources says more, and docs/wire.md says what is in the
+memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from .. import arguments
+from ..errors import (
+    ChannelError,
+    ChannelPolicyError,
+    CursorError,
+    DroppedError,
+    EndedError,
+    LostError,
+    NoChannelError,
+    NoOfferError,
+    NoProducerError,
+    NoStreamsError,
+    NotFoundError,
+    OrderError,
+    PassedError,
+    StaleError,
+    StalledError,
+    TimedOutError,
+    TurnedAwayError,
+    WriterLostError,
+)
+from ..memory.device import Device
+from ..wire.conn import DEFAULT_TIMEOUT
+from ..wire.peer import Peer
+from ..wire.records import MAX_CHUNKS, MAX_LARGE_DATA, READ_ONLY
+from .cursor import ENTRY_SIZE, MAX_READERS, MAX_SLOTS, MAX_USER, MIN_SLOTS
+from .entry import Entry, decode_entry, now
+from .frame import Frame, Slot
+from .member import Gone
+from .reader import Reader, ReaderStats
+from .writer import Writer, WriterStats
+
+_AGAIN = 0.02  # seconds
+
+
+def follow(
+    socket: str | os.PathLike[str],
+    name: str = "",
+    *,
+    within: float | None = None,
+    policy: str = "block",
+    join: str = "next",
+    timeout: float | None = DEFAULT_TIMEOUT,
+    access: int = READ_ONLY,
+    device: Device | None = None,
+    driver: str | int | None = None,
+    max_chunks: int = MAX_CHUNKS,
+    max_size: int | None = None,
+    max_data: int = MAX_LARGE_DATA,
+    reoffer: bool = False,
+    connected: Callable[[Peer], None] = lambda peer: None,
+) -> Iterator[Reader]:
+    """Open a reader, and another one for each writer that comes after.
+
+        for reader in gpufd.channel.follow(path, "cam"):
+            for frame in reader:
+                ...
+
+    When a writer has ended or died, follow closes the reader after the loop's body, and waits for
+    the next writer at the socket. Raises TimedOutError if none comes within that many seconds. The
+    other arguments are those of Reader.
+    """
+    one = functools.partial(
+        Reader, socket, name, policy=policy, join=join, timeout=timeout, access=access, device=device, driver=driver,
+        max_chunks=max_chunks, max_size=max_size, max_data=max_data, reoffer=reoffer, connected=connected,
+    )  # fmt: skip
+    return _follow(one, name, arguments.seconds("within", within))
+
+
+def _follow(one: Callable[..., Reader], name: str, within: float) -> Iterator[Reader]:
+    known = 0
+    while True:
+        reader = _next_of(one, name, known, within)
+        known = reader.attachment.generation
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
+def _next_of(one: Callable[..., Reader], name: str, known: int, within: float) -> Reader:
+    """A reader of a channel that is newer than what is known."""
+    end = time.monotonic() + within
+    while (left := end - time.monotonic()) > 0:
+        with contextlib.suppress(*_PASSING):
+            return one(wait=min(60.0, left), newer_than=known)
+        time.sleep(min(_AGAIN, left))
+    raise TimedOutError(f"no other writer of {name!r} came within {within:g} s")
+
+
+_PASSING = (StaleError, EndedError, WriterLostError, NoProducerError, NotFoundError, LostError)  # another writer may admit the reader
+
+__all__ = [
+    "ENTRY_SIZE",
+    "MAX_READERS",
+    "MAX_SLOTS",
+    "MAX_USER",
+    "MIN_SLOTS",
+    "ChannelError",
+    "ChannelPolicyError",
+    "CursorError",
+    "DroppedError",
+    "EndedError",
+    "Entry",
+    "Frame",
+    "Gone",
+    "NoChannelError",
+    "NoOfferError",
+    "NoStreamsError",
+    "OrderError",
+    "PassedError",
+    "Reader",
+    "ReaderStats",
+    "Slot",
+    "StalledError",
+    "TurnedAwayError",
+    "Writer",
+    "WriterLostError",
+    "WriterStats",
+    "decode_entry",
+    "follow",
+    "now",
+]

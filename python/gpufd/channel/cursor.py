@@ -1,0 +1,189 @@
+"""The cursors of one reader, which it and the writer map: docs/wire.md, "Channels"."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+
+from ..errors import ChannelPolicyError, CursorError, UsageError
+from ..memory import libcuda as cu
+from ..memory.base import Memory
+from .words import Words, map_words
+
+# Where the words are.
+MAGIC, VERSION, SLOTS, SLOT_SIZE, STRIDE, FLAGS, GENERATION = range(0x000, 0x038, 8)
+PUBLISHED, NEWEST = 0x080, 0x088
+WRITER_STATE, LAST, WRITER_POLLS, START = range(0x100, 0x120, 8)
+RELEASED = 0x180
+READER_STATE, POLICY, JOIN, READER_POLLS, CLAIM = range(0x200, 0x228, 8)
+READER_BELL, WRITER_BELL = 0x280, 0x300
+ENTRIES = 0x1000
+ENTRY_SIZE = 256
+STAMP, SEQUENCE, SLOT, TIME, BYTES, LENGTH, USER = range(0x00, 0x38, 8)  # in an entry
+
+MAGIC_NUMBER = int.from_bytes(b"GPFDCHN1", "little")
+LAYOUT_VERSION = 1
+STREAMS = 1  # a flag: all readers block, and slots follow each other
+MIN_SLOTS, MAX_SLOTS, MAX_READERS = 2, 4096, 64
+MAX_USER = ENTRY_SIZE - USER
+MAX_CURSOR = ENTRIES + MAX_SLOTS * ENTRY_SIZE
+SLOT_ALIGN = 256
+GIVEN = (1 << 63) - 1  # what a side writes to free its own streams
+OPEN, ENDED, DROPPED, REFUSED = range(4)  # states of the writer
+NOT_YET, JOINED, LEFT = range(3)  # of the reader
+BLOCK, DROP_OLDEST, DROP_NEWEST, LATEST = 1, 2, 3, 4
+POLICIES = {"block": BLOCK, "drop-oldest": DROP_OLDEST, "drop-newest": DROP_NEWEST, "latest": LATEST}
+JOINS = {"next": 1, "newest": 2}
+
+
+def policy_name(policy: int) -> str:
+    return next((name for name, number in POLICIES.items() if number == policy), f"policy {policy}")
+
+
+def number_of(kinds: dict[str, int], name: str, what: str) -> int:
+    """The number of a policy, or of a join, by its name."""
+    if not isinstance(name, str) or name not in kinds:
+        raise UsageError(f"{what} {name!r}: want {', '.join(kinds)}")
+    return kinds[name]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a channel, which both sides know."""
+
+    slots: int
+    slot_size: int
+    stride: int
+    streams: bool
+    generation: int = 0
+
+    @classmethod
+    def new(cls, slots: int, slot_size: int, streams: bool) -> Shape:
+        if not MIN_SLOTS <= slots <= MAX_SLOTS:
+            raise UsageError(f"{slots} slots; want {MIN_SLOTS} to {MAX_SLOTS}")
+        stride = -(-slot_size // SLOT_ALIGN) * SLOT_ALIGN
+        if slot_size < 1 or stride * slots > 1 << 62:
+            raise UsageError(f"slots of {slot_size} bytes; want 1 or more, and {slots} of them below 2^62")
+        return cls(slots, slot_size, stride, streams)
+
+    @classmethod
+    def read(cls, w: Words, size: int, generation: int) -> Shape:
+        """What a writer has written, compared with the offer, which is of so many bytes."""
+        if w.load(MAGIC) != MAGIC_NUMBER:
+            raise CursorError("the cursors do not begin with GPFDCHN1")
+        if w.load(VERSION) != LAYOUT_VERSION:
+            raise CursorError(f"cursors of version {w.load(VERSION)}; this program knows {LAYOUT_VERSION}")
+        flags = w.load(FLAGS)
+        s = cls(w.load(SLOTS), w.load(SLOT_SIZE), w.load(STRIDE), flags & STREAMS != 0, w.load(GENERATION))
+        if flags & ~STREAMS:
+            raise CursorError(f"flags {flags:#x} of the cursors are not known here")
+        if not MIN_SLOTS <= s.slots <= MAX_SLOTS or s.cursor_size != w.size:
+            raise CursorError(f"{s.slots} slots in cursors of {w.size} bytes")
+        if not 0 < s.slot_size <= s.stride or s.stride > size // s.slots:
+            raise CursorError(f"{s.slots} slots of {s.slot_size} bytes, {s.stride} apart, in a buffer of {size}")
+        if s.generation != generation:
+            raise CursorError(f"the cursors are of generation {s.generation}, the buffer is of {generation}")
+        return s
+
+    def write(self, w: Words) -> None:
+        """Fill the head of cursors."""
+        for at, value in ((MAGIC, MAGIC_NUMBER), (VERSION, LAYOUT_VERSION), (SLOTS, self.slots), (SLOT_SIZE, self.slot_size),
+                          (STRIDE, self.stride), (GENERATION, self.generation), (FLAGS, STREAMS if self.streams else 0)):  # fmt: skip
+            w.store(at, value)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the buffer."""
+        return self.slots * self.stride
+
+    @property
+    def cursor_size(self) -> int:
+        return (ENTRIES + self.slots * ENTRY_SIZE + 4095) & ~4095
+
+    def entry(self, number: int) -> int:
+        """Where the entry of a frame begins, but with LATEST."""
+        return self.entry_at((number - 1) % self.slots)
+
+    def entry_at(self, index: int) -> int:
+        """Where the entry of that index begins: with LATEST, of the frame in that slot."""
+        return ENTRIES + index * ENTRY_SIZE
+
+    def find(self, w: Words, number: int) -> int | None:
+        """The slot of the frame of that number, with LATEST, if its entry is whole."""
+        return next((slot for slot in range(self.slots) if w.load(self.entry_at(slot) + STAMP) == 2 * number), None)
+
+    def slot_of(self, sequence: int) -> int:
+        """The slot of a frame where slots follow each other."""
+        return (sequence - 1) % self.slots
+
+
+def acting(streams: bool, policy: int) -> int:
+    """The policy by which a reader that asks for one orders frames with the writer."""
+    if not streams or policy == BLOCK:
+        return policy
+    if policy == LATEST:  # it gives back what it skips
+        return BLOCK
+    raise ChannelPolicyError(
+        "the channel is for streams, where readers block: streams are given frames and slots before anybody knows whether this reader "
+        f"would be too slow for {policy_name(policy)}; block and latest are admitted"
+    )
+
+
+@dataclass(frozen=True)
+class EntryWords:
+    """The words of the writer's entry for a frame, but for the application's own."""
+
+    stamp: int
+    sequence: int
+    slot: int
+    time: int
+    bytes: int
+    length: int
+
+    @classmethod
+    def read(cls, w: Words, at: int) -> EntryWords:
+        return cls(*(w.load(at + off) for off in (STAMP, SEQUENCE, SLOT, TIME, BYTES, LENGTH)))
+
+
+def words_of(user: bytes) -> list[int]:
+    """The application's own as words, zeros behind the end."""
+    padded = user + bytes(-len(user) % 8)
+    return [int(n) for (n,) in struct.iter_unpack("<Q", padded)]
+
+
+def read_user(w: Words, at: int, length: int) -> bytes:
+    """The application's own of the entry there."""
+    words = [w.load(at + USER + i) for i in range(0, length, 8)]
+    return struct.pack(f"<{len(words)}Q", *words)[:length]
+
+
+class Cursor:
+    """The cursors of one reader, mapped here, and known to the device where streams use them."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.words = map_words(fd, size)
+        self.device = 0  # address of the first word for streams, or 0
+        self._registered: tuple[cu.Libcuda, int] | None = None
+
+    def register(self, memory: Memory) -> None:
+        """Have the words waited for and written by streams of the memory's device."""
+        from ..memory.cuda import CudaMemory
+
+        if not isinstance(memory, CudaMemory):
+            return
+        portable, mapped = 1, 2
+        with memory.current() as lib:
+            lib.call("cuMemHostRegister_v2", self.words.address, self.words.size, portable | mapped)
+            self._registered = lib, memory.context
+            self.device = lib.made("cuMemHostGetDevicePointer_v2", ctypes.c_void_p(self.words.address), 0, of=cu.PTR)
+
+    def close(self) -> None:
+        """Unregister and unmap the words. No stream may wait there any more: one that does
+        keeps the driver here for ever."""
+        if self._registered:
+            lib, context = self._registered
+            with lib.current(context):
+                lib.call("cuMemHostUnregister", self.words.address)
+            self._registered = None
+        self.words.close()

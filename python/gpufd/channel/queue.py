@@ -1,0 +1,138 @@
+"""The decisions of the two sides of a channel; nothing here reads or writes memory of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ChannelPolicyError, CursorError
+from .cursor import BLOCK, DROP_NEWEST, DROP_OLDEST, GIVEN, LATEST, policy_name
+
+
+class Queue:
+    """The writer's knowledge of one reader: which frames it was given, by numbers from 1
+    without gaps, and in which slots they are."""
+
+    def __init__(self, policy: int, slots: int) -> None:
+        self.policy = policy
+        self.published = 0  # number of the last frame that it was given
+        self.released = 0  # that it gave back, as far as was looked
+        self.in_slot = [0] * slots  # number of the last frame that it was given in each
+        self.claimed = 0  # with LATEST: 1 + the slot that it claimed when that was looked at last, or 0
+        self.denied_for = 0  # with LATEST: the sequence for which its claim kept the writer from a slot last
+
+    def see(self, released: int) -> None:
+        """Note how far the reader has released; CursorError where that cannot be."""
+        if not self.released <= released <= self.published:
+            raise CursorError(f"{released} frames are released where {self.released} were, and {self.published} were given")
+        self.released = released
+
+    def holds(self, slot: int) -> bool:
+        """Whether the writer has to leave the slot to the reader."""
+        if self.policy == LATEST:  # also the newest frame, so that there is one
+            return 0 < self.published == self.in_slot[slot] or self.claimed == slot + 1
+        return self.policy != DROP_OLDEST and self.in_slot[slot] > self.released
+
+    def see_claim(self, claim: int) -> None:
+        """Note which slot a reader of LATEST claims; CursorError where that cannot be."""
+        slots = len(self.in_slot)
+        if claim > slots or claim and not self.in_slot[claim - 1]:
+            raise CursorError(f"the reader's claim is {claim}; want 0, or 1 more than one of the {slots} slots, in which it was given a frame")
+        self.claimed = claim
+
+    def deny(self, slot: int, sequence: int) -> None:
+        """Note that the reader claims the slot which the writer has chosen for the frame of that sequence.
+        CursorError if it has claimed another one meanwhile: it can only claim the newest frame's then, which
+        the writer does not choose."""
+        if self.denied_for == sequence:
+            raise CursorError(f"the reader claims slot {slot}, after another, while the writer chooses one for frame {sequence}")
+        self.claimed, self.denied_for = slot + 1, sequence
+
+    def give(self, slot: int) -> int:
+        """Note that the reader gets the frame in the slot. Returns the frame's number."""
+        self.published += 1
+        self.in_slot[slot] = self.published
+        return self.published
+
+    def may_keep(self, share: int) -> bool:
+        """Whether a reader that drops the newest has fewer frames than its share."""
+        return self.published - self.released < share
+
+    def retires(self, slot: int) -> int:
+        """The number of the frame whose entry is not whole any more once the slot has another
+        frame, or 0."""
+        n = self.in_slot[slot]
+        if self.policy != DROP_OLDEST or n == 0 or self.published - n >= len(self.in_slot):
+            return 0
+        return n
+
+
+def pick(queues: Sequence[Queue], frames: Sequence[int], last: int) -> tuple[int, bool]:
+    """The slot of the next frame: the first behind last that nobody holds, and True. Without
+    one the slot to wait for, that of the oldest frame which only readers that block hold."""
+    slots = len(frames)
+    oldest, found = GIVEN, 0
+    for i in range(slots):
+        slot = (last + 1 + i) % slots
+        holding = {q.policy for q in queues if q.holds(slot)}
+        if not holding:
+            return slot, True
+        if holding == {BLOCK} and frames[slot] < oldest:
+            found, oldest = slot, frames[slot]
+    return found, False
+
+
+def has_room(queues: Sequence[Queue], slots: int, slot: int) -> bool:
+    """Whether readers that drop the newest may be given the frame in slot: all of them
+    together hold half of the slots at most."""
+    droppers = [q for q in queues if q.policy == DROP_NEWEST]
+    kept = 1 + sum(1 for s in range(slots) if s != slot and any(q.holds(s) for q in droppers))
+    return kept <= slots // 2
+
+
+def share_of(slots: int, readers: int) -> int:
+    """How many frames each of so many readers that drop the newest may keep: one that stands
+    still does not leave the others without any."""
+    return max(1, slots // 2 // readers)
+
+
+def most_latest(slots: int, drop_newest: bool) -> int:
+    """How many readers of LATEST a channel admits. Each may keep a slot from the writer, which needs one to
+    write to and one for the newest frame; readers that drop the newest, if there are any, keep half of the slots."""
+    return max(0, slots - 2 - slots // 2) if drop_newest else slots - 2
+
+
+def check_room(policy: int, slots: int, latest: int, drop_newest: int) -> None:
+    """ChannelPolicyError where a reader of that policy has no room beside so many of LATEST and of DROP_NEWEST."""
+    most = most_latest(slots, drop_newest > 0)
+    if policy == LATEST and latest >= most:
+        beside = f" beside drop-newest, which keeps {slots // 2} slots" if drop_newest else ""
+        raise ChannelPolicyError(
+            f"a channel of {slots} slots admits {most} {'reader' if most == 1 else 'readers'} of policy {policy_name(LATEST)}{beside}, and has {latest}: "
+            "each may hold a slot, the writer needs one to write to, and one has the newest frame; more need a channel of more slots"
+        )
+    most = most_latest(slots, True)
+    if policy == DROP_NEWEST and latest > most:
+        raise ChannelPolicyError(
+            f"readers of drop-newest keep up to {slots // 2} of {slots} slots, which leaves room for {most} {'reader' if most == 1 else 'readers'} "
+            f"of policy {policy_name(LATEST)}, and there are {latest}; both need a channel of more slots"
+        )
+
+
+def choose(policy: int, next_: int, published: int, slots: int) -> int:
+    """The number of the frame that a reader takes next, or 0. One that was passed by goes on
+    with the newest, and one of LATEST always does."""
+    if published < next_:
+        return 0
+    return published if policy == LATEST or policy == DROP_OLDEST and published - next_ >= slots else next_
+
+
+def behind(number: int, published: int) -> int:
+    """The number to look for when that frame was not whole any more."""
+    return max(number + 1, published)
+
+
+def check_published(policy: int, published: int, seen: int, released: int, slots: int) -> None:
+    """CursorError where so many frames cannot have been given. A stream may release ahead of them."""
+    bounded = policy not in (DROP_OLDEST, LATEST)
+    if published < seen or bounded and published > released + slots or published >= GIVEN:
+        raise CursorError(f"{published} frames were given where {seen} were, of which {released} are released, with {slots} slots")

@@ -1,0 +1,267 @@
+"""The readers of a writer's channel: who comes, who is given frames, and who is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..errors import ChannelPolicyError, ClosedError, CursorError, Error, StalledError
+from ..memory.base import Memory
+from ..share.lease import Event, Lease
+from . import cursor as c
+from .cursor import Cursor, Shape, policy_name
+from .member import Gone, Member, Meta
+from .queue import Queue, check_room, has_room
+from .streams import Tracker
+from .words import U64
+
+_SOON, _LATE = 0.0002, 0.01  # seconds between looks for readers that join
+_LEFT = 0.1  # and for readers that have left; acquire looks itself
+
+
+class Readers:
+    """All readers of one channel. A thread admits them and lets go of those that are gone.
+    What is of them, and ``last`` and ``frames``, is used under ``lock``."""
+
+    def __init__(self, shape: Shape, memory: Memory, tracker: Tracker | None, most: int, stall: float, on_gone: Callable[[Gone], None] | None) -> None:
+        self.shape, self.memory, self.tracker = shape, memory, tracker
+        self.most, self.stall, self.on_gone = most, stall, on_gone
+        self.lock = threading.Condition(threading.RLock())
+        self.members: list[Member] = []  # whose cursors are open
+        self.there: list[Member] = []  # that are given frames
+        self.frames = [0] * shape.slots  # sequence of the frame in each slot, or 0
+        self.last = 0  # sequence of the last frame that was published
+        self.meta = Meta(0)  # of it
+        self.giving = False  # a stream is being given a frame for all: nobody is admitted meanwhile
+        self.closed = False  # nobody is admitted any more
+        self.over = False  # the thread may end
+        self.pause = _SOON
+        self.thread = threading.Thread(target=self._tend, name="gpufd-channel", daemon=True)
+        self.thread.start()
+
+    # What the server's thread calls.
+
+    def welcome(self, lease: Lease, fd: int) -> None:
+        """Begin a reader: it is called before anything is sent."""
+        with self.lock:
+            if self.closed:
+                raise ClosedError("the channel has ended")
+            cursor = Cursor(fd, self.shape.cursor_size)
+            try:
+                if self.tracker:
+                    cursor.register(self.memory)
+                self.shape.write(cursor.words)
+            except BaseException:
+                cursor.close()
+                raise
+            self.members.append(Member(cursor, self.shape, lease))
+            self.pause = _SOON
+            self.lock.notify_all()
+
+    def hears(self, event: Event) -> None:
+        """What happened to the offer: the end of a lease is that of a reader."""
+        if event.kind == "ended":
+            with self.lock:
+                for m in self.members:
+                    if m.lease is event.lease:
+                        self.drop(m, c.DROPPED, event.err)  # it may live, and its slots are not kept
+
+    @contextlib.contextmanager
+    def _pinned(self, members: list[Member]) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.giving = False
+                for m in members:
+                    m.pins -= 1
+                self.lock.notify_all()
+
+    # Under the lock.
+
+    def pin(self, members: list[Member], giving: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Keep cursors open while a stream is given what uses them. The lock is not held meanwhile:
+        the driver may keep the call until the stream goes on, which may take that somebody is
+        dropped. With giving nobody is admitted. The caller enters what is returned."""
+        self.giving = giving
+        for m in members:
+            m.pins += 1
+        return self._pinned(members)
+
+    def look(self) -> None:
+        """Look at all cursors, and drop readers that have left or wrote nonsense."""
+        for m in list(self.there):
+            left = m.has_left()
+            try:
+                m.look()
+            except CursorError as e:
+                self.drop(m, c.REFUSED, e)
+            if left:
+                self.drop(m, c.DROPPED, None)
+
+    def is_claimed(self, slot: int) -> bool:
+        """Whether a reader of LATEST takes or holds the slot's frame, whose slot is to have the next one."""
+        for m in list(self.there):
+            try:
+                if m.claims(slot, self.last + 1):
+                    return True
+            except CursorError as e:
+                self.drop(m, c.REFUSED, e)
+        return False
+
+    def drop(self, m: Member, state: int, why: Error | None) -> None:
+        """End what a reader gets: it is told the state, before any slot is taken that it has.
+        OPEN tells nothing: the end of the lease says that the writer was lost. It may be
+        called again."""
+        if m.gone:
+            return
+        m.why, m.gone, m.joined = why, True, True
+        self.there = [other for other in self.there if other is not m]
+        if state != c.OPEN:
+            m.words.store(c.LAST, self.last)
+            m.words.store(c.WRITER_STATE, state)
+        m.revoke = state in (c.DROPPED, c.REFUSED) and why is not None  # else it has left, or its lease has ended
+        m.words.ring(c.READER_BELL)
+        m.words.ring(c.WRITER_BELL)  # who waits here for it
+        self.lock.notify_all()
+
+    def queues(self) -> list[Queue]:
+        return [m.queue for m in self.there]
+
+    def _admit(self, m: Member) -> None:
+        """Make a reader one of those that get the next frame."""
+        policy, join = m.words.load(c.POLICY), m.words.load(c.JOIN)
+        m.joined, m.queue = True, Queue(policy, self.shape.slots)
+        if self.closed:
+            return self.drop(m, c.ENDED, None)
+        try:
+            self._check_wish(policy, join)
+        except (CursorError, ChannelPolicyError) as e:
+            return self.drop(m, c.REFUSED, e)
+        m.first = self.last + 1
+        if join == c.JOINS["newest"] and self.last:
+            self._give_newest(m)
+        m.words.store(c.START, m.first)
+        self.there.append(m)
+        m.words.ring(c.READER_BELL)
+        self.lock.notify_all()
+
+    def _check_wish(self, policy: int, join: int) -> None:
+        """Raise where a reader that asks for them is not admitted."""
+        if policy not in c.POLICIES.values() or join not in c.JOINS.values():
+            raise CursorError(f"a reader asks for policy {policy} and join {join}; want 1 to {c.LATEST}, and 1 or 2")
+        if self.shape.streams and policy != c.BLOCK:
+            raise ChannelPolicyError(f"in a channel for streams readers block, and this one asks for {policy_name(policy)}")
+        if len(self.there) >= self.most:
+            raise ChannelPolicyError(f"{len(self.there)} readers are there, which is all that are admitted")
+        policies = [m.queue.policy for m in self.there]
+        check_room(policy, self.shape.slots, policies.count(c.LATEST), policies.count(c.DROP_NEWEST))
+
+    def _give_newest(self, m: Member) -> None:
+        """Give a reader that has just joined the last frame, if that is there and whole."""
+        if self.last not in self.frames or self.tracker and not self.tracker.idle():
+            return
+        slot = self.frames.index(self.last)
+        if m.queue.policy == c.DROP_NEWEST and not has_room([*self.queues(), m.queue], self.shape.slots, slot):
+            return
+        m.first = self.last
+        m.publish(slot, self.last, self.meta)
+
+    def blocks(self, m: Member) -> int:
+        """The number of the frame that a stream of the writer waits for m to release, or 0.
+        The stream has published frame k if the tracker's word is 2k: then it acquires frame
+        k + 1, whose slot frame k + 1 - slots had."""
+        if not self.tracker or m.gone:
+            return 0
+        done = self.tracker.done()
+        if done >= self.tracker.queued or done % 2:
+            return 0
+        before = done // 2 + 1 - self.shape.slots
+        number = before - m.first + 1 if before >= m.first else 0
+        ahead = (m.words.load(c.RELEASED) - number) & U64
+        return number if number and ahead >> 63 else 0  # as the stream compares: what cannot be may keep it waiting, too
+
+    def drop_blockers(self) -> bool:
+        """Drop the readers that keep a stream waiting while the writer is closed. Whether there were any."""
+        dropped = False
+        for m in list(self.there):
+            n = self.blocks(m)
+            if n:
+                self.drop(m, c.DROPPED, StalledError(f"the writer is being closed, and reader {m.lease.number} has not released frame number {n}"))
+                dropped = True
+        return dropped
+
+    # The thread.
+
+    def _tend(self) -> None:
+        while True:
+            with self.lock:
+                if self.over and not self.members:
+                    return
+                for m in [m for m in self.members if not m.joined and not self.giving]:
+                    if m.words.load(c.READER_STATE) == c.JOINED:
+                        self._admit(m)
+                self._look_at_leavers()
+                self._look_at_stalls()
+                gone = [m for m in self.members if m.gone]
+            left = [m for m in gone if not self._let_go(m)]
+            with self.lock:
+                joining = any(not m.joined for m in self.members)
+                self.pause = min(2 * self.pause, _LATE) if joining or left else _SOON
+                fresh = any(m.gone and m not in left for m in self.members)
+                if not fresh and not (self.over and not self.members):
+                    self.lock.wait(self.pause if joining or left else self._look_pause())
+
+    def _look_pause(self) -> float | None:
+        """Seconds until the thread looks at the readers that are there again."""
+        if not self.there:
+            return None
+        return max(0.001, min(_LEFT, self.stall / 8)) if self.tracker and self.stall else _LEFT
+
+    def _look_at_leavers(self) -> None:
+        """Drop readers that have left. They may keep their leases longer."""
+        for m in [m for m in self.members if m.has_left()]:
+            self.drop(m, c.DROPPED, None)
+
+    def _look_at_stalls(self) -> None:
+        """Drop readers that keep a stream waiting for too long."""
+        if not self.stall or not self.tracker:
+            return
+        for m in list(self.there):
+            n, now = self.blocks(m), time.monotonic()
+            if n != m.stuck[0]:
+                m.stuck = n, now
+            elif n and now - m.stuck[1] > self.stall:
+                self.drop(m, c.DROPPED, StalledError(f"a stream has waited {self.stall:g} s for reader {m.lease.number} to release frame number {n}"))
+
+    def _let_go(self, m: Member) -> bool:
+        """Let go of a reader that is gone. False if streams, or another thread, still have to
+        do with its cursor."""
+        if m.revoke:
+            m.revoke = False
+            m.lease.revoke(str(m.why))
+        with self.lock:
+            if self.tracker and not m.pins and m.until is None:
+                m.until = self.tracker.queued
+            freed = not self.tracker or self.tracker.freed(m.words, c.RELEASED, m.until or 0)
+            if m.pins or not freed:
+                return False
+            gone = m.gone_for()
+            m.cursor.close()
+            self.members.remove(m)
+            self.lock.notify_all()
+        if self.on_gone:
+            self._tell(gone)
+        return True
+
+    def _tell(self, gone: Gone) -> None:
+        assert self.on_gone
+        try:
+            self.on_gone(gone)
+        except Exception:  # of the application: it is told as an uncaught one of a thread is
+            args: Any = (*sys.exc_info(), threading.current_thread())
+            threading.excepthook(threading.ExceptHookArgs(args))

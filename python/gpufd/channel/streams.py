@@ -1,0 +1,167 @@
+"""Channels ordered by CUDA streams: whose streams, and how far they have got."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from typing import Any
+
+from ..errors import InUseError, NoStreamsError, OrderError, UsageError
+from ..memory import libcuda as cu
+from ..memory.base import Memory
+from ..memory.cuda import CudaMemory
+from .cursor import GIVEN, Cursor
+from .words import POLL_MIN, SLEEP_MAX, Words
+
+CLOSE_LIMIT = 1.0  # seconds that close waits for a stream
+MAX_BATCH = 255  # operations that one call of the driver takes
+_PAGE = 4096
+_NON_BLOCKING = 1
+
+
+def handle_of(stream: Any) -> int:
+    """The CUstream of torch.cuda.Stream, cupy.cuda.Stream, whatever has __cuda_stream__, or a
+    number: 0 and 1 are the legacy default stream, 2 that of the thread."""
+    told = getattr(stream, "__cuda_stream__", None)
+    if told is not None:
+        version, handle = told() if callable(told) else told
+        if version != 0:
+            raise UsageError(f"__cuda_stream__ of version {version}; this program knows 0")
+    elif hasattr(stream, "cuda_stream"):
+        handle = stream.cuda_stream
+    else:
+        handle = getattr(stream, "ptr", stream)
+    if isinstance(handle, bool) or not isinstance(handle, int) or handle < 0:
+        raise UsageError(f"{stream!r} is no CUDA stream: want one of torch or CuPy, an object with __cuda_stream__, or a number")
+    return handle
+
+
+def need_streams(memory: Memory) -> CudaMemory:
+    """The memory as one that streams use; NoStreamsError with the software driver."""
+    if not isinstance(memory, CudaMemory):
+        raise NoStreamsError("the software driver has no streams for Python: use acquire and publish, next and release")
+    return memory
+
+
+class Tracker:
+    """Knows how far a stream has got with what one side of a channel has given it: the last
+    operation of each batch writes a number to a word that no other process has."""
+
+    def __init__(self, memory: CudaMemory) -> None:
+        self.memory = memory
+        self.queued = 0  # the number that the stream writes last
+        self.stream = 0  # that has the latest work
+        self._ops = (cu.MemOp * MAX_BATCH)()
+        self._n = 0
+        self._own = 0  # a stream that is only asked whether the context is well
+        self._word = Cursor(-1, _PAGE)
+        try:
+            self._word.register(memory)
+            with memory.current() as lib:
+                self._own = lib.made("cuStreamCreate", _NON_BLOCKING)
+        except BaseException:
+            self.close()
+            raise
+
+    def done(self) -> int:
+        """The number that was written last."""
+        return self._word.words.load(0)
+
+    def idle(self) -> bool:
+        """Whether the stream has done all that it was given."""
+        return self.done() >= self.queued
+
+    def takes(self, stream: int) -> None:
+        """Raise where the stream cannot be given more: the words of a side are written in order."""
+        captured = ctypes.c_int()
+        with self.memory.current() as lib:
+            lib.call("cuStreamIsCapturing", stream, ctypes.byref(captured))
+        if captured.value:
+            raise UsageError("a stream that is captured would do the same frame at every launch of the graph")
+        if stream != self.stream and not self.idle():
+            raise OrderError("another stream has frames of this side queued; wait for it, or use that one")
+
+    # A batch.
+
+    def begin(self) -> None:
+        self._n = 0
+
+    def wait(self, at: int, value: int) -> None:
+        """Add a wait until the word there is value or more."""
+        self._add(cu.WAIT_64, at, value)
+
+    def write(self, at: int, value: int) -> None:
+        """Add that the word there becomes value, behind all writes before."""
+        self._add(cu.WRITE_64, at, value)
+
+    def _add(self, operation: int, at: int, value: int) -> None:
+        op = self._ops[self._n]
+        op.operation, op.address, op.value, op.flags = operation, at, value, 0
+        self._n += 1
+
+    def make_room(self, stream: int, n: int) -> None:
+        """Give the stream the batch if there is no room for n operations and the tracker's."""
+        if self._n + n >= MAX_BATCH:
+            self._give(stream)
+
+    def queue(self, stream: int, number: int) -> None:
+        """Give the stream the batch, with the number behind."""
+        before, self.queued = self.queued, number  # nobody takes the stream for idle meanwhile
+        self.write(self._word.device, number)
+        try:
+            self._give(stream)
+        except BaseException:
+            self.queued = before
+            raise
+        self.stream = stream
+
+    def skip(self, number: int) -> None:
+        """Note what the host has done in place of the stream, which is idle."""
+        self._word.words.store(0, number)
+        self.queued = number
+
+    def _give(self, stream: int) -> None:
+        n, self._n = self._n, 0
+        with self.memory.current() as lib:
+            lib.call("cuStreamBatchMemOp_v2", stream, n, self._ops, 0)
+
+    # The end.
+
+    def is_lost(self) -> bool:
+        """Whether the context is lost: then no stream of it does anything more."""
+        with self.memory.cu.current(self.memory.context):
+            return self.memory.cu.code("cuStreamQuery", self._own) not in (0, cu.NOT_READY)
+
+    def await_(self, limit: float) -> None:
+        """Wait until the stream is idle, or its context is lost."""
+        end, pause = time.monotonic() + limit, POLL_MIN
+        while not self.idle() and not self.is_lost():
+            if time.monotonic() > end:
+                raise self.in_use()
+            time.sleep(pause)
+            pause = min(2 * pause, SLEEP_MAX)
+
+    def in_use(self) -> InUseError:
+        """The error that the stream has not done what it was given."""
+        return InUseError(f"a stream has done {self.done()} of the {self.queued} steps that the channel gave it; synchronize it, then close again")
+
+    def freed(self, words: Words, at: int, until: int) -> bool:
+        """Write what frees the streams here that wait for a word. Whether they are past until:
+        if not, it has to be called again, because a dead peer's device still writes for some
+        milliseconds."""
+        words.store(at, GIVEN)
+        return self.done() >= min(until, self.queued) or self.is_lost()  # the driver may refuse a step
+
+    def free(self, words: Words, at: int, limit: float | None = None) -> None:
+        """Call freed until it is so, or the limit in seconds is over."""
+        end, pause, until = None if limit is None else time.monotonic() + limit, POLL_MIN, self.queued
+        while not self.freed(words, at, until) and (end is None or time.monotonic() < end):
+            time.sleep(pause)
+            pause = min(2 * pause, SLEEP_MAX)
+
+    def close(self) -> None:
+        if self._own:
+            with self.memory.cu.current(self.memory.context):
+                self.memory.cu.call("cuStreamDestroy_v2", self._own)
+            self._own = 0
+        self._word.close()

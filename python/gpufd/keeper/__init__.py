@@ -1,0 +1,21 @@
+"""Talk to a keeper: a process whose GPU memory outlives the processes that filled it.
+
+gpufd.put has a keeper keep files, bytes or arrays. gpufd.get attaches to what it keeps. A Client
+does all else. gpufd.torch is for PyTorch's models. See docs/keeper.md in gpufd's sources.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..lazy import lazy
+
+if TYPE_CHECKING:
+    from .client import Booking, Client
+    from .control import KeeperError, default_socket
+    from .types import Event, Holder, Info, PartInfo, Status
+else:
+    __getattr__, __dir__, _MODULE_OF = lazy(
+        __name__,
+        {"client": "Booking Client", "control": "KeeperError default_socket", "types": "Event Holder Info PartInfo Status"},
+    )
+
+__all__ = ["Booking", "Client", "Event", "Holder", "Info", "KeeperError", "PartInfo", "Status", "default_socket"]

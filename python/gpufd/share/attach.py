@@ -1,0 +1,183 @@
+"""Attaching to memory that another process offers: :func:`attach`, :func:`attach_parts`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from .. import arguments
+from ..errors import Error, NotFoundError, RefusedError, TimedOutError, enough_files
+from ..memory.base import Memory
+from ..memory.device import Device
+from ..memory.drivers import driver_kind
+from ..memory.drivers import ordinal_of
+from ..wire import records as wire
+from ..wire.conn import DEFAULT_TIMEOUT, check_path
+from ..wire.peer import Peer, Policy
+from ..wire.records import READ_ONLY, Offer
+from .attaching import Attaching, Options
+from .attachment import Attachment
+from .kept import check_labels
+
+
+@enough_files()
+def attach(
+    socket: str | os.PathLike[str],
+    name: str = "",
+    *,
+    access: int = READ_ONLY,
+    device: Device | None = None,
+    driver: str | int | None = None,
+    part: int | None = None,
+    labels: Mapping[str, str] | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    within: float | None = None,
+    policy: Policy = Policy(),
+    max_chunks: int = wire.MAX_CHUNKS,
+    max_size: int | None = None,
+    max_data: int = wire.MAX_LARGE_DATA,
+    max_cursors: int = 0,
+    newer_than: int = 0,
+    wait: bool = False,
+    legacy: bool = False,
+    reoffer: bool = False,
+    connected: Callable[[Peer], None] = lambda peer: None,
+    opener: Callable[[Offer], Memory] | None = None,
+) -> Attachment:
+    """Map the memory that a producer offers at a socket under a name.
+
+    The caller closes the attachment, best by ``with``. Arrays made of it keep it alive.
+
+    socket          path of the socket
+    name            name of the offer; "" takes the only one
+    access          READ_ONLY or READ_WRITE
+    device          that the memory must be on: an ordinal, "cuda:0", a torch.device or a UUID
+                    ("GPU-…"); by default any
+    driver          "cuda", "soft" or "auto"; by default that of GPUFD_DRIVER, else "auto"
+    part, labels    of a keeper's version: which part to take, and the labels it must have
+    timeout         seconds for each step; None for no bound
+    within          seconds for all of it; by default no bound
+    policy          whose offers to take
+    max_chunks, max_size, max_data
+                    the largest offer to take: chunks, bytes, bytes of application data
+    max_cursors     take up to so many bytes of memory of this lease's own, as channels do
+    newer_than      take only memory of a larger generation
+    wait            have the producer wait until it has that
+    legacy          take memory that is shared by a handle of legacy IPC, too
+    opener          is called to open such memory
+    reoffer         keep the descriptors, so that the memory can be offered on
+    connected       is called with the Peer before anything is asked of it
+
+    Raises NoProducerError, NotAdmittedError, RefusedError, TooLargeError, StaleError, LabelError,
+    DescriptorError, DeviceError, WireError, LostError, TimedOutError.
+    """
+    if part is not None:
+        arguments.number("part", part)
+    wanted = arguments.labels(labels)
+    if within is not None:
+        within = arguments.seconds("within", within, zero=False)
+    kind = driver_kind(driver)
+    options = Options(check_path(socket), name, access, ordinal_of(device, kind), kind, arguments.step(timeout), within, policy, max_chunks,
+                       max_size, max_data, max_cursors, newer_than, wait, legacy, reoffer, connected, opener)  # fmt: skip
+    options.check()
+    att = _attach_part(options, part) if part is not None else _attach(options)
+    try:
+        if wanted:
+            check_labels(att.kept.name, att.kept.labels, wanted)
+        return att
+    except BaseException:
+        att.close()
+        raise
+
+
+def _attach(options: Options) -> Attachment:
+    done = Attaching(options)
+    offer, memory = done.run()
+    return Attachment(options, done, offer, memory)
+
+
+def _attach_part(options: Options, part: int) -> Attachment:
+    """The part of a keeper's version: NAME if it is the only one, or else NAME/PART."""
+    of_many = replace(options, name=f"{options.name}/{part}")
+    if part:
+        return _attach(of_many)
+    for of_one in (True, False):  # most versions have one part
+        with contextlib.suppress(NotFoundError):
+            return _attach(options if of_one else of_many)
+    return _attach(options)  # a version of one part may have come meanwhile; or there is none
+
+
+class Parts(list[Attachment]):
+    """The attachments to all parts of a version. The end of ``with`` closes them."""
+
+    def __enter__(self) -> Parts:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        with contextlib.ExitStack() as stack:
+            for att in self:
+                stack.push(att)
+
+    def close(self, force: bool = False) -> None:
+        """Close all of them: Attachment.close."""
+        for att in self:
+            att.close(force)
+
+
+def attach_parts(
+    socket: str | os.PathLike[str],
+    name: str,
+    *,
+    access: int = READ_ONLY,
+    device: Device | None = None,
+    driver: str | int | None = None,
+    labels: Mapping[str, str] | None = None,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    within: float | None = None,
+    policy: Policy = Policy(),
+    max_chunks: int = wire.MAX_CHUNKS,
+    max_size: int | None = None,
+    max_data: int = wire.MAX_LARGE_DATA,
+    reoffer: bool = False,
+    connected: Callable[[Peer], None] = lambda peer: None,
+) -> Parts:
+    """Attach to all parts of what a keeper keeps under a name.
+
+    All parts are of the same version, even if another one is committed meanwhile. The options
+    are those of attach. Raises TimedOutError if new versions kept coming until the timeout.
+    """
+    one = functools.partial(
+        attach, socket, name, access=access, device=device, driver=driver, labels=labels, timeout=timeout, within=within, policy=policy,
+        max_chunks=max_chunks, max_size=max_size, max_data=max_data, reoffer=reoffer, connected=connected,
+    )  # fmt: skip
+    deadline = time.monotonic() + arguments.seconds("a timeout", timeout if within is None else within)
+    refused = 0  # the version of which a part was refused
+    while True:
+        parts = Parts([one(part=0)])
+        try:
+            first = parts[0].kept
+            for part in range(1, first.parts):
+                try:
+                    parts.append(one(part=part))
+                except RefusedError:
+                    if first.version == refused or time.monotonic() > deadline:
+                        raise
+                    refused = first.version  # which another one may have followed, with fewer parts: look again
+                    break
+                kept = parts[-1].kept
+                if kept.version != first.version:
+                    break
+                if (kept.part, kept.parts) != (part, first.parts):
+                    raise Error(f"part {part} of {first.parts} of {name} was asked for, and the offer says part {kept.part} of {kept.parts}")
+            else:
+                return parts
+        except BaseException:
+            parts.close()
+            raise
+        parts.close()
+        if time.monotonic() > deadline:
+            raise TimedOutError(f"{name} got a new version whenever its parts were attached to")

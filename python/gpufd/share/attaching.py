@@ -1,0 +1,286 @@
+"""A consumer's conversation, from ATTACH to MAPPED: docs/wire.md, "Conversation"."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from .. import arguments
+from ..errors import (
+    DescriptorError,
+    Error,
+    LeaseEndedError,
+    LostError,
+    ProtocolError,
+    RestartingError,
+    RevokedError,
+    StaleError,
+    SupersededError,
+    TooLargeError,
+    UsageError,
+    WireError,
+    WithdrawnError,
+    printable,
+    refusal,
+)
+from ..memory.base import Memory
+from ..memory.drivers import memory_class
+from ..wire import records as wire
+from ..wire.conn import close_all, dial, read_data
+from ..wire.peer import Peer, Policy, Process, check_policy
+from ..wire.records import READ_ONLY, READ_WRITE, Offer, Record, need
+
+GRANULE = 2 << 20  # the granularity of all devices that are known
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of attach, kept to attach again."""
+
+    path: str
+    name: str
+    access: int
+    device: int | None
+    driver: int
+    timeout: float
+    within: float | None
+    policy: Policy
+    max_chunks: int
+    max_size: int | None
+    max_data: int
+    max_cursors: int
+    newer_than: int
+    wait: bool
+    legacy: bool
+    reoffer: bool
+    connected: Callable[[Peer], None]
+    opener: Callable[[Offer], Memory] | None
+
+    def check(self) -> None:
+        arguments.one_of("access", self.access, (READ_ONLY, READ_WRITE), "READ_ONLY or READ_WRITE")
+        if arguments.text("a name", self.name):
+            wire.check_name(self.name)
+        for what, value in (("device", self.device), ("max_size", self.max_size)):
+            if value is not None:
+                arguments.number(what, value)
+        for what, value in (("max_chunks", self.max_chunks), ("max_data", self.max_data), ("newer_than", self.newer_than)):
+            arguments.number(what, value)
+        arguments.number("max_cursors", self.max_cursors, 0, wire.MAX_CURSORS)
+        for what, value in (("wait", self.wait), ("legacy", self.legacy), ("reoffer", self.reoffer)):
+            arguments.flag(what, value)
+        arguments.called("connected", self.connected, optional=False)
+        arguments.called("opener", self.opener)
+        check_policy(self.policy)
+        if self.wait and not self.newer_than:
+            raise UsageError("wait without newer_than: there is nothing to wait for")
+        if self.legacy and self.reoffer:
+            raise UsageError("legacy memory cannot be offered on")
+
+
+class Attaching:
+    """The conversation from ATTACH to MAPPED. resumes is memory that is mapped already."""
+
+    def __init__(self, o: Options, resumes: tuple[Offer, Memory] | None = None) -> None:
+        self.o, self.resumes = o, resumes
+        self.until = None if o.within is None else time.monotonic() + o.within
+        self.conn, self.peer = dial(o.path, o.policy, o.timeout if o.within is None else min(o.timeout, max(o.within, 0.001)))
+        self.aside: list[Record] = []
+        self.conn.hears = self.aside.append
+        self.process = Process(self.conn.sock, self.peer)
+        self.offer: Offer | None = None
+        self.fds: list[int] = []
+        self.cursors: list[int] = []  # the descriptor of what this lease alone has
+        self.memory: Memory | None = None
+        self.mapped = False
+
+    def run(self) -> tuple[Offer, Memory]:
+        try:
+            self.o.connected(self.peer)
+            offer = self.take()
+            memory = self.memory = self.map(offer)
+            close_all(self.fds)  # the mapping keeps the memory
+            self.fds = []
+            self.await_published(offer)
+            self.say(wire.Mapped(offer.generation))
+            self.mapped = True
+            while offer.legacy and not self.hears(wire.Confirm, offer):
+                pass
+            return offer, memory
+        except BaseException as e:
+            self.give_up(e)
+            raise
+
+    def give_up(self, error: BaseException) -> None:
+        """Leave nothing behind, and tell a producer that is there what failed."""
+        if self.memory and not self.resumes:
+            self.memory.close(force=True)
+        close_all(self.fds + self.cursors)
+        self.fds, self.cursors = [], []
+        if isinstance(error, WireError) and self.mapped and not isinstance(error, LostError):
+            self.conn.farewell(wire.Refuse(error.code, str(error)))
+        elif isinstance(error, LeaseEndedError):
+            with contextlib.suppress(Error, OSError):
+                self.conn.send(wire.Farewell(), deadline=self.conn.shortly())
+        elif not getattr(error, "_of_peer", False) and not isinstance(error, LostError):
+            self.conn.farewell(wire.Verdict(False, str(error) or type(error).__name__))
+        self.conn.close()
+        self.process.close()
+
+    def deadline(self) -> float:
+        step = time.monotonic() + self.o.timeout
+        return step if self.until is None else min(step, self.until)
+
+    def say(self, record: Record) -> None:
+        """Send a record. A producer that has hung up may have said why."""
+        try:
+            self.conn.send(record, deadline=self.deadline())
+        except LostError:
+            while True:
+                self.hear()
+
+    def hear(self, max_fds: int = 0) -> tuple[Record, list[int]]:
+        """The next record, with its descriptors; raises what ends the conversation."""
+        record, fds = self.conn.receive(max_fds, self.deadline())
+        error = ending(record)
+        if error is None:
+            return record, fds
+        try:
+            raise error
+        finally:
+            del error  # the error has this frame: no cycle, which would keep all its callers have
+
+    def take(self) -> Offer:
+        """Ask for the offer and take its descriptors."""
+        o = self.o
+        takes = wire.TAKES_DATA | (wire.TAKES_LEGACY if o.legacy else 0) | (wire.TAKES_CURSORS if o.max_cursors else 0)
+        ask = wire.Attach(o.driver, o.access, o.name, takes,
+                          resume=self.resumes[0].generation if self.resumes else 0,
+                          after=o.newer_than if o.wait else 0, process=process_flags(o.driver))  # fmt: skip
+        self.say(ask)
+        last: Offer | None = None
+        while last is None or not last.legacy and not last.resume and len(self.fds) < last.chunks:
+            record, fds = self.hear(wire.MAX_FDS)
+            if isinstance(record, wire.Progress):
+                continue
+            if not isinstance(record, Offer):
+                raise ProtocolError(f"{record.type_name()} where an offer is expected")
+            self.fds += fds  # ours to close, whatever the record says
+            record.check()
+            need(not self.fds or not record.legacy, "descriptors and a legacy handle in one offer")
+            if last is None:
+                self.check_first(record, ask)
+                self.offer = record
+            else:
+                record.continues(last)
+            last = record
+        offer = self.offer
+        assert offer is not None
+        if offer.data_size:
+            self.fds += self.take_file(wire.Data, "application data")
+            offer = replace(offer, data=read_data(self.fds[-1], offer.data_size))
+            close_all([self.fds.pop()])
+        if offer.cursor_size:
+            self.cursors = self.take_file(wire.Cursors, "cursors")
+            there = os.fstat(self.cursors[0]).st_size
+            need(there == offer.cursor_size, f"{there} bytes of cursors came, and the offer says {offer.cursor_size}")
+        self.conn.take_no_fds()
+        return offer
+
+    def check_first(self, offer: Offer, ask: wire.Attach) -> None:
+        need(offer.first == 0, f"an offer that begins with chunk {offer.first}")
+        need(ask.name in ("", offer.name), f"an offer of another name: {offer.name!r}")
+        need(offer.driver == ask.driver,
+             f"the producer uses the {wire.driver_name(offer.driver)} driver and this program {wire.driver_name(ask.driver)}")  # fmt: skip
+        need(offer.access >= ask.access, "less access than was asked for")
+        need(offer.resume == ask.resume, "an offer of memory that is mapped here already, where it is not, or the other way round")
+        need(not offer.legacy or ask.capabilities & wire.TAKES_LEGACY, "an offer by a legacy handle, to a consumer that takes none")
+        o = self.o
+        beyond = o.max_size and (offer.size > o.max_size or offer.chunks * offer.chunk_size - o.max_size >= GRANULE)
+        if offer.chunks > o.max_chunks or beyond:
+            chunks = f"{offer.chunks} chunk{'s' if offer.chunks != 1 else ''}"
+            raise TooLargeError(f"an offer of {offer.size} bytes in {chunks} of {offer.chunk_size} is more than is taken here")
+        wire.need_taken(len(offer.data) or offer.data_size, o.max_data)
+        if offer.cursor_size > o.max_cursors:
+            raise TooLargeError(f"{offer.cursor_size} bytes of cursors are more than the {o.max_cursors} that are taken here")
+        if o.newer_than and offer.generation <= o.newer_than:
+            raise StaleError(f"generation {offer.generation} is offered, which is not newer than {o.newer_than}")
+        if self.resumes and offer.memory() != self.resumes[0].memory():
+            raise ProtocolError("the memory that is offered is not what is mapped here, though its generation is")
+
+    def take_file(self, kind: type[Record], what: str) -> list[int]:
+        """The descriptor that comes behind the offer in a record of that kind."""
+        while True:
+            record, fds = self.hear(1)
+            if isinstance(record, kind):
+                return fds
+            close_all(fds)
+            need(isinstance(record, wire.Progress), f"{record.type_name()} where {what} is expected")
+
+    def map(self, offer: Offer) -> Memory:
+        if self.resumes:
+            return self.resumes[1]
+        if self.o.opener and offer.legacy:
+            return self.o.opener(offer)
+        try:
+            memory = memory_class(offer.driver).take(offer, self.fds, self.o.access, self.o.device, self.o.reoffer)
+        except DescriptorError as e:
+            e._offer = offer
+            raise
+        assert isinstance(memory, Memory)
+        return memory
+
+    def await_published(self, offer: Offer) -> None:
+        """Wait for the data of a pending offer."""
+        while offer.pending:
+            if self.hears(wire.Publish, offer):
+                return
+
+    def hears(self, wanted: type[wire._Generation], offer: Offer) -> bool:
+        """Whether the next record is that one, of this offer; PROGRESS may come first."""
+        record, _ = self.hear()
+        if isinstance(record, wanted):
+            need(record.generation == offer.generation,
+                 f"{wanted.type_name()} of generation {record.generation}, not that of the offer")  # fmt: skip
+            return True
+        if not isinstance(record, wire.Progress):
+            raise wire.unexpected(record, wanted.type_name())
+        return False
+
+
+_ENDS: dict[int, tuple[type[LeaseEndedError], str]] = {
+    wire.WITHDRAWN: (WithdrawnError, "withdrawn by the producer"),
+    wire.SUPERSEDED: (SupersededError, "the producer offers newer memory"),
+    wire.RESTARTING: (RestartingError, "the producer is restarting"),
+}
+
+
+def ended(record: wire.Revoke) -> LeaseEndedError:
+    """The error of a REVOKE. A reason that this version does not know is a revocation."""
+    if record.reason in _ENDS:
+        kind, text = _ENDS[record.reason]
+        return kind(text)
+    return RevokedError("revoked by the producer" + (f": {printable(record.text)}" if record.text else ""))
+
+
+def ending(record: Record) -> Error | None:
+    """The error that a record ends the conversation with, or None."""
+    error: Error | None = None
+    if isinstance(record, wire.Refuse):
+        error = refusal(record.code, printable(record.text))
+    elif isinstance(record, wire.Revoke):
+        error = ended(record)
+    if error:
+        error._of_peer = True  # type: ignore[attr-defined]
+    return error
+
+
+def process_flags(driver: int) -> int:
+    """The flags of this process in ATTACH."""
+    if driver == wire.SOFT:
+        return 0
+    from ..memory import cuda as _cuda
+
+    return _cuda.process_flags()

@@ -1,0 +1,156 @@
+"""One consumer's hold on an offer, which its producer can watch and take back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .. import arguments
+from ..errors import Error, TimedOutError, UsageError
+from ..objects import NotCopied
+from ..wire import records as wire
+from ..wire.peer import Peer, Process
+from .fence import FENCED, Fence
+
+if TYPE_CHECKING:
+    from .session import Session
+
+
+class Lease(NotCopied):
+    """One consumer's hold on an offer.
+
+    It begins when the consumer is admitted, and ends with the connection. Nobody has to close
+    it. Threads may share it.
+
+    number      counts the leases of the offer, from 1
+    access      READ_ONLY or READ_WRITE
+    peer        the consumer's process
+    since       time.monotonic() of its beginning
+    """
+
+    def __init__(self, session: Session, number: int, access: int, process: Process, says: int | None) -> None:
+        self.number, self.access, self.peer = number, access, session.peer
+        self.since = time.monotonic()
+        self._session: Session | None = session
+        self._changed = session.server.changed
+        self._fence = Fence(session.peer, process, says)
+        self._notices: deque[bytes] = deque(maxlen=16)
+        self._over = False
+        self._kept_back = False  # its end waits until the consumer lets go of the memory
+        self._pending_error: Error | None = None
+        self._err: Error | None = None
+        self._cursors = -1  # the descriptor of what this lease alone has
+
+    def __repr__(self) -> str:
+        return f"<gpufd.Lease {self.number} of {self.peer}>"
+
+    def _finish(self, error: Error | None) -> None:
+        self._over, self._err = True, error
+        self._changed.notify_all()
+
+    @property
+    def done(self) -> bool:
+        """Whether the lease has ended."""
+        return self._over
+
+    @property
+    def err(self) -> Error | None:
+        """Why the lease has ended, or None if the consumer left in order.
+
+        LostError if the consumer was killed or hung up; RevokedError; VerdictError; or what the
+        consumer did wrong.
+        """
+        return self._err
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the lease has ended. Return False if it has not within timeout seconds."""
+        wait = arguments.seconds("a timeout", timeout)
+        with self._changed:
+            return self._await(lambda: self._over, wait)
+
+    def _await(self, over: Callable[[], bool], timeout: float) -> bool:
+        """Wait until over says so, with _changed held. It wakes once a second: a Unix signal, such as
+        that of Ctrl-C, does not end a wait that begins just after it."""
+        deadline = time.monotonic() + timeout
+        while not over():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            self._changed.wait(min(left, 1.0))
+        return True
+
+    def revoke(self, why: str = "the producer has taken the lease back") -> None:
+        """Take the lease back. The memory stays mapped in the consumer: nobody can change that."""
+        arguments.text("why", why)
+        with self._changed:
+            if not self._over and self._session:
+                self._session.revoke(why)
+                self._session.server.wake()  # for the time that it gets to leave
+
+    def notify(self, data: bytes, timeout: float | None = 30.0) -> None:
+        """Send the consumer up to 4,096 bytes, for its Attachment.notices."""
+        wait, raw = arguments.seconds("a timeout", timeout), bytes(arguments.buffer("a notice", data))
+        if len(raw) > wire.MAX_NOTICE:
+            raise UsageError(f"a notice of {len(raw)} bytes, and {wire.MAX_NOTICE} are allowed")
+        with self._changed:
+            session = self._session
+            if not self._over and session:
+                session.say(wire.Notice(raw))
+                outbox = session.outbox
+                if not self._await(lambda: self._over or not outbox, wait):
+                    raise TimedOutError(f"the consumer did not take a notice within {wait:g} s")
+            if self._over:
+                raise self._err or Error("the lease has ended")
+
+    def notices(self, timeout: float | None = 0.0) -> list[bytes]:
+        """Return what the consumer has sent by Attachment.notify since the last call.
+
+        Wait up to timeout seconds for the first; with None until there is one, or the lease has ended. 16 notices are kept; then the oldest is dropped.
+        """
+        wait = arguments.seconds("a timeout", timeout)
+        with self._changed:
+            self._await(lambda: bool(self._notices) or self._over, wait)
+            got = list(self._notices)
+            self._notices.clear()
+        return got
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the lease is over and the consumer has died: then none of its work runs on the device."""
+        return self._over and self._fence.is_(FENCED)
+
+    def await_fence(self, timeout: float | None, want: int = FENCED) -> None:
+        """Wait until the lease has ended and the consumer's work on the memory has, too.
+
+        want is FENCED, known by the death of its process, or RELEASED, known by its word. Raises
+        FenceError after timeout seconds, and NoFenceError at once if it cannot be known. The
+        lease is not taken back.
+        """
+        self._fence.await_(want, timeout, self.wait)
+
+    def _drop_cursors(self) -> None:
+        fd, self._cursors = self._cursors, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._fence.close()
+            self._drop_cursors()
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to an offer."""
+
+    kind: str  #: connected, sent, mapped, progress, verdict or ended; refused, which has no lease
+    peer: Peer
+    lease: Lease | None
+    err: Error | None = None
+    done: int = 0
+    total: int = 0

@@ -1,0 +1,19 @@
+"""Models in memory that a keeper keeps: PyTorch tensors over it, without a copy.
+
+    state = gpufd.torch.load(None, "llama")          # a dictionary of tensors
+    model.load_state_dict(state, assign=True)         # PyTorch 2.1 and newer
+    state.check(model)                                # all of the model lies in kept memory
+
+    gpufd.torch.put(None, "llama", model, labels={"revision": "main"})
+
+Tensors of ``load`` lie in memory that is mapped read-only. A write through one is not refused
+by PyTorch: on a GPU it fails the process's CUDA context for good, with the software driver it
+kills the process. So what is loaded is for inference; ``clone()`` gives a private copy. The same
+holds of a model's tensors after ``put``.
+
+A tensor keeps the memory, and the lease of it, until the last one that shares its storage is gone.
+"""
+
+from .weights import DTYPES, Loaded, load, put, tensors
+
+__all__ = ["DTYPES", "Loaded", "load", "put", "tensors"]

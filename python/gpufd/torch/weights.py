@@ -1,0 +1,462 @@
+"""A model's weights: load and put."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import arguments
+from ..errors import InUseError, UnavailableError, UsageError
+from ..keeper.control import TIMEOUT
+from ..keeper.get import Attached, get
+from ..keeper.tables import BITS, FormatError, Table, Tensor, check_tensors, quote
+from ..memory.base import Memory
+from ..memory.device import Device
+from ..memory.drivers import driver_kind
+from ..memory.drivers import ordinal_of
+from ..share.kept import Kept
+from ..wire.records import CUDA, READ_ONLY
+
+if TYPE_CHECKING:
+    from ..keeper.deposit import Delivered, Deposit
+    from ..keeper.client import Client
+
+_NAMES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
+    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "F4": "float4_e2m1fn_x2",
+}  # fmt: skip  # PyTorch has none for the F6
+
+DTYPES: dict[str, Any] = {name: getattr(torch, there) for name, there in _NAMES.items() if hasattr(torch, there)}
+"""PyTorch's types, by their names in safetensors: those that this PyTorch has. An element of
+PyTorch's F4 is two of safetensors', so PyTorch's shapes have half as many along one dimension."""
+
+_OF_TYPE = {dtype: name for name, dtype in DTYPES.items()}
+_ALIGN = 16  # of a storage's beginning in a part: no element is larger
+_FREED = 256 << 20  # bytes that are freed before PyTorch's cache gives them to the driver
+
+
+# Tensors over memory.
+
+
+class _Span:
+    """Bytes of memory that PyTorch has a tensor over, which keeps this."""
+
+    def __init__(self, memory: Memory, offset: int, size: int, what: str, owner: object) -> None:
+        self._keeps = (memory, owner)
+        weakref.finalize(self, memory.let_go, memory.hold(what)).atexit = False
+        if memory.driver == CUDA:
+            # PyTorch refuses what is marked as read-only; the driver refuses the write nevertheless.
+            self.__cuda_array_interface__ = {
+                "shape": (size,), "typestr": "|u1", "data": (memory.ptr + offset, False), "strides": None, "version": 3,
+            }  # fmt: skip
+
+
+def _bytes_over(memory: Memory, offset: int, size: int, what: str, owner: object = None) -> Any:
+    """A tensor of bytes over a range of memory: a storage of its own."""
+    if size == 0:
+        return torch.empty(0, dtype=torch.uint8, device=_device_of(memory))
+    span = _Span(memory, offset, size, what, owner)
+    if memory.driver == CUDA:
+        return torch.as_tensor(span, device=_device_of(memory))
+    raw: Any = type("Bytes", (ctypes.c_ubyte * size,), {})
+    raw = raw.from_address(memory.ptr + offset)
+    raw.keeps = span
+    return torch.frombuffer(raw, dtype=torch.uint8)
+
+
+def _device_of(memory: Memory) -> Any:
+    return torch.device("cuda", memory.ordinal) if memory.driver == CUDA else torch.device("cpu")
+
+
+def _lacking(t: Tensor) -> str | None:
+    """Why this PyTorch cannot have a tensor, or None if it can."""
+    if t.dtype not in DTYPES:
+        return f"tensor {quote(t.name)} is of type {t.dtype}, which PyTorch {torch.__version__} does not have: gpufd.get gives its bytes"
+    if t.dtype == "F4" and _halved(t) is None:
+        return f"tensor {quote(t.name)} of F4 {list(t.shape[:8])} has no pairs along a dimension, of which PyTorch's elements are: gpufd.get gives its bytes"
+    return None
+
+
+def _as(span: Any, t: Tensor, at: int) -> Any:
+    """The tensor that a table describes, in a span that begins at byte at of the part."""
+    shape, stride = t.shape, t.stride if t.stride is not None else _dense(t.shape)
+    if t.dtype == "F4":
+        shape, stride = _halved(t) or (shape, stride)
+    return _over(span, DTYPES[t.dtype], t.offset - at, t.bytes, shape, stride)
+
+
+def _over(span: Any, dtype: Any, begin: int, size: int, shape: Sequence[int], stride: Sequence[int]) -> Any:
+    """A tensor over size bytes from byte begin of a span on. Shape and strides are PyTorch's."""
+    if size == 0:
+        return torch.empty(shape, dtype=dtype, device=span.device)
+    return span[begin : begin + size].view(dtype).as_strided(shape, stride)
+
+
+# An element of float4_e2m1fn_x2 is a pair of F4, which follow each other in the dimension of stride 1.
+
+
+def _pairs(stride: Sequence[int]) -> int:
+    """The dimension along which F4 is packed; -1 if there is none."""
+    return next((i for i in reversed(range(len(stride))) if stride[i] == 1), -1)
+
+
+def _halved(t: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Shape and strides of a tensor of F4 in pairs, or None if there is no such tensor."""
+    strides = t.stride if t.stride is not None else _dense(t.shape)
+    at = _pairs(strides)
+    if at < 0 or t.shape[at] % 2 or any(n % 2 for i, n in enumerate(strides) if i != at and t.shape[i] > 1):
+        return None
+    shape = tuple(n // 2 if i == at else n for i, n in enumerate(t.shape))
+    return shape, tuple(n if i == at else n // 2 for i, n in enumerate(strides))
+
+
+def _doubled(shape: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """_halved's inverse: shape and strides in F4 of a tensor of pairs."""
+    at = _pairs(stride)
+    return tuple(n * 2 if i == at else n for i, n in enumerate(shape)), tuple(n if i == at else n * 2 for i, n in enumerate(stride))
+
+
+def _dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a tensor that lies dense, in elements."""
+    strides: list[int] = []
+    step = 1
+    for n in reversed(shape):
+        strides.insert(0, step)
+        step *= max(n, 1)
+    return tuple(strides)
+
+
+def _clusters(table: list[Tensor]) -> list[tuple[int, int, list[Tensor]]]:
+    """Begin, end and tensors of each range of bytes that shares none with another."""
+    found: list[tuple[int, int, list[Tensor]]] = []
+    for t in sorted(table, key=lambda t: (t.offset, t.bytes)):
+        if found and t.bytes and t.offset < found[-1][1]:
+            begin, end, members = found[-1]
+            members.append(t)  # of which there may be 100,000
+            found[-1] = (begin, max(end, t.offset + t.bytes), members)
+        else:
+            found.append((t.offset, t.offset + t.bytes, [t]))
+    return found
+
+
+class Loaded(dict[str, Any]):
+    """Tensors by name, in the order in which they were put.
+
+    data        what the keeper says of their part: a gpufd.Kept
+    lacking     by name, why this PyTorch cannot have a tensor: one of a type that it lacks. Such a
+                tensor is not among the others, and raises UnavailableError when it is asked for.
+    """
+
+    def __init__(self, made: Mapping[str, Any], data: Kept, lacking: Mapping[str, str] | None = None) -> None:
+        super().__init__(made)
+        self.data, self.lacking = data, dict(lacking or {})
+
+    def __missing__(self, name: str) -> Any:
+        if name in self.lacking:
+            raise UnavailableError(self.lacking[name])
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the tensor of that name, or the default if there is none."""
+        return self[name] if name in self.lacking else super().get(name, default)
+
+    def check(self, model: Any) -> None:
+        """Raise UsageError, which names them, unless all tensors of the module's state_dict are
+        these, and none of its other buffers is still without memory (device meta).
+
+        So it finds what load_state_dict(…, strict=False) leaves without a word.
+        """
+        mine = {t.data_ptr() for t in self.values() if t.numel()}
+        state = model.state_dict(keep_vars=True)
+        others = [name for name, t in state.items() if isinstance(t, torch.Tensor) and t.numel() and (t.is_meta or t.data_ptr() not in mine)]
+        empty = [name for name, t in model.named_buffers() if t.is_meta and name not in state]
+        if others or empty:
+            raise UsageError("; ".join([*self._why(others), *([f"buffers without memory (device meta): {_some(empty)}"] if empty else [])]))
+
+    def _why(self, others: list[str]) -> list[str]:
+        """What is the matter with tensors of a model that are not these."""
+        absent = [name for name in others if name not in self and name not in self.lacking]
+        copied = [name for name in others if name in self]
+        said = [self.lacking[name] for name in others if name in self.lacking][:1]
+        if absent:
+            said.append(f"tensors of the model that {quote(self.data.name)} does not have: {_some(absent)} (tied weights? call tie_weights)")
+        if copied:
+            said.append(f"tensors of the model that are copies, or were not assigned (of another type or device?): {_some(copied)}")
+        return said
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(quote(n) for n in names[:5]) + more
+
+
+def tensors(part: Attached) -> Loaded:
+    """Return the tensors of a part that gpufd.get has attached to, without a copy.
+
+    Tensors that share bytes, such as tied weights, share a storage.
+    """
+    table, made = part.table, {}
+    lacking = {t.name: why for t in table.all() if (why := _lacking(t)) is not None}
+    for begin, end, members in _clusters([t for t in table.all() if t.name not in lacking]):
+        for t in members:
+            if t.bytes and t.offset * 8 % BITS[t.dtype]:
+                raise FormatError(f"tensor {quote(t.name)} of {t.dtype} lies at byte {t.offset}")
+        begin -= begin % _ALIGN
+        span = _bytes_over(part.memory, begin, end - begin, f"tensor {quote(members[0].name)} (PyTorch)", part)
+        for t in members:
+            try:
+                made[t.name] = _as(span, t, begin)
+            except (RuntimeError, TypeError) as e:  # too large a number, in a stranger's table
+                raise FormatError(f"tensor {quote(t.name)} of {t.dtype} {list(t.shape[:8])} cannot be one of PyTorch's: {e}") from None
+    return Loaded({t.name: made[t.name] for t in table.in_order() if t.name in made}, part.data, lacking)
+
+
+def load(
+    socket: str | os.PathLike[str] | Client | None, name: str, part: int | None = None, labels: Mapping[str, str] | None = None,
+    *, timeout: float | None = TIMEOUT, driver: str | int | None = None, device: Device | None = None,
+) -> Loaded:  # fmt: skip
+    """Return the tensors that a keeper keeps under a name, as views without a copy.
+
+    They keep the lease until the last of them is gone. They are read-only: see the module.
+
+    socket      the keeper's socket, or a gpufd.Client; None for the default one
+    part        of a version of several parts: which
+    labels      labels that the version must have, or LabelError
+
+    Raises KeeperError, LabelError, DeviceError, and FormatError if the name holds no tensors.
+    """
+    with get(socket, name, part=part, labels=labels, timeout=timeout, driver=driver, device=device, access=READ_ONLY) as version:
+        if len(version.parts) != 1:
+            raise UsageError(f"{name} has {len(version.parts)} parts: say which")
+        (attached,) = version.detach()
+    try:
+        if attached.table.format != "safetensors":
+            raise FormatError(f"{name} holds no tensors but {attached.table.format}: gpufd.get attaches to them")
+        return tensors(attached)
+    except BaseException:
+        with contextlib.suppress(InUseError):  # by tensors of the traceback: the lease ends with them
+            attached.close()
+        raise
+
+
+# What a model is made of.
+
+
+@dataclass
+class _Block:
+    """A range of one storage that goes into the part together, with the tensors in it."""
+
+    device: Any
+    begin: int  # in the storage, in bytes
+    end: int
+    members: list[tuple[str, Any]]
+    address: int
+    at: int = 0  # in the part
+
+    def add(self, name: str, t: Any) -> None:
+        begin = t.storage_offset() * t.element_size()
+        begin -= begin % _ALIGN
+        end = t.storage_offset() * t.element_size() + _span_of(t)
+        self.begin, self.end = (min(self.begin, begin), max(self.end, end)) if self.members else (begin, end)
+        self.members.append((name, t))
+
+
+def _span_of(t: Any) -> int:
+    """The bytes from a tensor's first element to its last."""
+    if t.numel() == 0:
+        return 0
+    return int((sum((n - 1) * step for n, step in zip(t.shape, t.stride())) + 1) * t.element_size())
+
+
+def _strides_of(t: Any) -> tuple[int, ...]:
+    """A tensor's strides; PyTorch's are anything in dimensions of one element."""
+    return _dense(t.shape) if t.is_contiguous() else tuple(t.stride())
+
+
+def _storage_of(t: Any) -> Any:
+    return t.untyped_storage() if hasattr(t, "untyped_storage") else t._storage()
+
+
+def _state(source: Any) -> dict[str, Any]:
+    """The tensors of a module, those of its state_dict, or of a mapping."""
+    if isinstance(source, torch.nn.Module):
+        return dict(source.state_dict(keep_vars=True))
+    if isinstance(source, Mapping):
+        return {str(name): t for name, t in source.items()}
+    raise UsageError(f"{type(source).__name__} is no module, and no mapping from names to tensors")
+
+
+def _check(name: str, t: Any) -> None:
+    if not isinstance(t, torch.Tensor):
+        raise UsageError(f"{quote(name)} is no tensor but {type(t).__name__}: put a mapping of the tensors alone")
+    if t.device.type not in ("cpu", "cuda"):
+        raise UsageError(f"tensor {quote(name)} is on {t.device}: it has to be on a GPU or the CPU")
+    if t.layout != torch.strided or t.is_quantized or hasattr(t, "__tensor_flatten__") or t.is_conj() or t.is_neg():
+        raise UsageError(f"tensor {quote(name)} is of a kind that is more than its bytes ({type(t).__name__}, {t.layout})")
+    if t.dtype not in _OF_TYPE:
+        raise UsageError(f"tensor {quote(name)} is of {t.dtype}, for which safetensors has no name")
+    if _OF_TYPE[t.dtype] == "F4" and _pairs(_strides_of(t)) < 0:
+        raise UsageError(f"tensor {quote(name)} is of {t.dtype}, and no dimension has its pairs one behind the other (a stride of 1)")
+
+
+def _blocks(state: Mapping[str, Any]) -> list[_Block]:
+    """Blocks in the order in which the state first names them: the same model has the same
+    offsets each time, wherever its storages lie."""
+    blocks: dict[Any, _Block] = {}
+    for name, t in state.items():
+        _check(name, t)
+        address = _storage_of(t).data_ptr()
+        key = (t.device, address) if address else (t.device, name)
+        blocks.setdefault(key, _Block(t.device, 0, 0, [], address)).add(name, t)
+    return list(blocks.values())
+
+
+def _plan(state: Mapping[str, Any], blocks: list[_Block], metadata: Mapping[str, str] | None) -> Table:
+    """Place the blocks, and list their tensors."""
+    table = Table(metadata=arguments.labels(metadata, "metadata text"))
+    for b in blocks:
+        b.at = table.place(b.end - b.begin)
+        taken: list[tuple[int, int]] = []
+        for name, t in b.members:
+            entry = _entry(name, t, b)
+            at, end = entry.offset, entry.offset + entry.bytes
+            overlaps = any(at < e and begin < end for begin, e in taken)
+            (table.tensors if entry.stride is None and not overlaps else table.views).append(entry)
+            taken.append((at, end))
+    table.order_as(state)
+    check_tensors(table.all(), table.size)
+    return table
+
+
+def _entry(name: str, t: Any, b: _Block) -> Tensor:
+    """A tensor of a block as a table lists it."""
+    dtype, shape, stride = _OF_TYPE[t.dtype], tuple(t.shape), _strides_of(t)
+    if dtype == "F4":
+        shape, stride = _doubled(shape, stride)
+    at = b.at + t.storage_offset() * t.element_size() - b.begin
+    return Tensor(name, dtype, shape, at, _span_of(t), None if t.is_contiguous() else stride)
+
+
+def _where(blocks: list[_Block], driver: str | int | None, device: Device | None) -> tuple[int, int]:
+    """The kind of driver and the device for a state."""
+    there: dict[Any, str] = {}  # the devices, with the first tensor on each
+    for b in blocks:
+        if b.device.type == "cuda":
+            there.setdefault(b.device, b.members[0][0])
+    if len(there) > 1:
+        which = ", ".join(f"{quote(name)} on {at}" for at, name in there.items())
+        raise UsageError(f"the tensors are on {len(there)} devices ({which}), and a part is on one: put a part for each")
+    kind = driver_kind(CUDA if there and driver is None else driver)
+    if kind != CUDA and there:
+        at, first = next(iter(there.items()))
+        raise UsageError(f"tensor {quote(first)} is on {at}, and the driver is the software driver's")
+    ordinal = ordinal_of(device, kind)
+    if ordinal is None and kind == CUDA:
+        ordinal = next(iter(there)).index if there else torch.cuda.current_device()
+    return kind, ordinal or 0
+
+
+def put(
+    socket: str | os.PathLike[str] | Client | None, name: str, module_or_tensors: Any, *, labels: Mapping[str, str] | None = None,
+    part: int = 0, parts: int = 1, transaction: str = "", expect_version: int | None = None, device: Device | None = None,
+    driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT,
+) -> Delivered:  # fmt: skip
+    """Have a keeper keep the tensors of a module, or of a mapping, as they are now.
+
+    Of a module it keeps the tensors of its state_dict: parameters and persistent buffers. One
+    storage after the other moves into memory that the keeper gets, and its tensors become views
+    of that memory. So the device needs room for the weights, the largest storage and at most
+    1 GiB. Tensors that share a storage still do, and strides stay. An old storage is freed unless
+    somebody else refers to it.
+
+    When the version is committed, the tensors are read-only: see the module. If the put fails,
+    they can be written still, and only lie elsewhere. If the keeper's answer did not come, the
+    version may be committed: the tensors are read-only then, unless the keeper has said since
+    that it does not take them.
+
+    Storages lie in the order in which the state_dict first names them, so the same model put
+    again has the same offsets and digest, and load returns that order.
+
+    Put the module rather than its state_dict(): that has tensors of its own, which move while
+    the module keeps the old memory.
+
+    The other arguments are those of gpufd.put.
+    """
+    from ..keeper.deposit import Deposit
+    from ..keeper.client import Client
+
+    state = _state(module_or_tensors)
+    blocks = _blocks(state)
+    table = _plan(state, blocks, metadata)
+    encoded = table.encode()  # before anything moves: it may be too large
+    kind, ordinal = _where(blocks, driver, device)
+    client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
+    try:
+        deposit = Deposit(
+            client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
+            transaction=transaction, expect=expect_version, lifetime=arguments.step(timeout) if transaction else 0.0,
+        )  # fmt: skip
+        try:
+            if kind == CUDA:  # what other streams still write comes along, too
+                for i in {ordinal, *(b.device.index for b in blocks if b.device.type == "cuda")}:
+                    torch.cuda.synchronize(i)
+            _move(blocks, deposit)
+            return deposit.deliver(encoded)
+        except BaseException:
+            deposit.abandon()
+            raise
+    finally:
+        if client is not socket:
+            client.close()
+
+
+def _move(blocks: list[_Block], deposit: Deposit) -> None:
+    """Move the blocks, and have their tensors be views of where they are then."""
+    freed = 0
+    for b in blocks:
+        size, first = b.end - b.begin, quote(b.members[0][0])
+        if freed + size > _FREED:
+            freed = _give_back()
+        try:
+            _move_block(b, deposit.grow(b.at + size), f"tensor {first} (PyTorch)")
+        except Exception as e:
+            e.add_note(f"gpufd.torch.put had come to tensor {first}")
+            raise
+        freed += size
+    _give_back()
+
+
+def _move_block(b: _Block, memory: Memory, what: str) -> None:
+    size = b.end - b.begin
+    span = _bytes_over(memory, b.at, size, what)
+    with torch.no_grad():
+        if size:
+            span.copy_(_bytes_of(b))
+        for _, t in b.members:
+            begin = t.storage_offset() * t.element_size() - b.begin
+            t.data = _over(span, t.dtype, begin, _span_of(t), tuple(t.shape), tuple(t.stride()))
+    b.members.clear()
+
+
+def _bytes_of(b: _Block) -> Any:
+    """The bytes of a block where they still are."""
+    storage = _storage_of(b.members[0][1])
+    empty = torch.empty(0, dtype=torch.uint8, device=b.device)
+    return empty.set_(storage, b.begin, (b.end - b.begin,), (1,))
+
+
+def _give_back() -> int:
+    """Have PyTorch's cache give the driver what was freed."""
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():
+        cuda.empty_cache()
+    return 0
