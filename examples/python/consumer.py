@@ -42,10 +42,12 @@ def find(socket, timeout, options):
     while True:
         try:
             return gpufd.attach(socket, demo.NAME, **options)
-        except gpufd.NoProducerError as e:
+        except gpufd.LostError as e:
+            if e.reason != "nobody-listens":
+                raise
             left = late - time.monotonic()
             if left <= 0:
-                raise gpufd.NoProducerError(f"no producer there within {timeout:g} s: {e}") from None
+                raise gpufd.LostError(f"no producer there within {timeout:g} s: {e}", reason="nobody-listens") from None
             if pause == 0.01:
                 print(f"  no producer is there yet: waiting for one, for {timeout:g} s at most")
         time.sleep(min(pause, left))

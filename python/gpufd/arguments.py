@@ -9,6 +9,7 @@ from typing import Any
 
 from .errors import UsageError
 
+
 FOR_EVER = math.inf  # seconds of a timeout that is None
 
 

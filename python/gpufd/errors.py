@@ -1,7 +1,7 @@
 """The errors of this package. All are :class:`Error`.
 
-Each has ``exit``, the exit code that gpufd's programs end with for it: 1 failed, 2 wrong
-usage, 3 this machine cannot, 4 timed out or the peer was lost.
+Each has ``reason``, a word for programs: the table of a class lists those that it has. ``exit`` is the code that
+gpufd's programs end with for it: 1 failed, 2 wrong usage, 3 this machine cannot, 4 timed out or the peer was lost.
 """
 
 from __future__ import annotations
@@ -16,15 +16,52 @@ from typing import Any, ClassVar, Protocol
 class Error(Exception):
     """The base of all errors of this package. Its text is one line, safe to print."""
 
-    exit: ClassVar[int] = 1
-    retryable: ClassVar[bool] = False  #: whether attaching may succeed later; :func:`gpufd.follow` waits then
+    _reason: ClassVar[str] = "failed"  # of one that is made without
+    _exit: ClassVar[int] = 1
+    _exits: ClassVar[dict[str, int]] = {}  # the codes of reasons that have another
+    _retryable: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, text: str = "", *, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason or self._reason  #: a word for programs
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__ == __name__:
+            cls.__module__ = "gpufd"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args, self.__dict__
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return printable(Exception.__str__(self))
+
+    @property
+    def exit(self) -> int:
+        """The exit code of a program that ends for this error."""
+        return self._exits.get(self.reason, self._exit)
+
+    @property
+    def retryable(self) -> bool:
+        """Whether attaching may succeed later; :func:`gpufd.follow` waits then."""
+        return self.reason in self._retryable
+
+
+Error.__module__ = "gpufd"
+
+
+@contextlib.contextmanager
+def suppress(kind: type[Error], *reasons: str) -> Iterator[None]:
+    """Suppress errors of a class that have one of the reasons."""
+    try:
+        yield
+    except kind as e:
+        if e.reason not in reasons:
+            raise
 
 
 def printable(text: str) -> str:
-    """A stranger's text with escapes for what would steer a terminal, or turn and hide what
+    """Return a stranger's text with escapes for what would steer a terminal, or turn and hide what
     stands beside it."""
     return "".join(c if c.isprintable() or c.isspace() and unicodedata.category(c) == "Zs" else _escape(ord(c)) for c in text)
 
@@ -33,28 +70,9 @@ def _escape(c: int) -> str:
     return f"\\x{c:02x}" if c < 0x80 else f"\\u{c:04x}" if c < 0x10000 else f"\\U{c:08x}"
 
 
-class UsageError(Error, ValueError):
-    """An argument makes no sense."""
-
-    exit = 2
-
-
-class UnavailableError(Error):
-    """This machine lacks what is needed: a driver, a device, or something they can do."""
-
-    exit = 3
-
-
-class TooManyFilesError(UnavailableError, OSError):
-    """This process, or the machine, has as many open files as it may have. Each chunk of memory
-    is one, and each connection."""
-
-    exit = 3
-
-
 @contextlib.contextmanager
 def enough_files() -> Iterator[None]:
-    """Have EMFILE and ENFILE say in words what to do."""
+    """Turn EMFILE and ENFILE into an error that says what to do."""
     try:
         yield
     except OSError as e:
@@ -66,102 +84,132 @@ def enough_files() -> Iterator[None]:
 
             limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             what = f"this process has too many open files: ulimit -n allows {limit}, and may be raised to {hard}; each chunk of memory is one"
-        raise TooManyFilesError(e.errno, what) from e
+        raise UnavailableError(what, reason="too-many-files") from e
 
 
-class ClosedError(Error):
-    """The object was closed."""
+# Calls and objects.
 
 
-class ForkedError(Error):
-    """The object was made before a fork, and is of the parent process alone."""
+class UsageError(Error, ValueError):
+    """An argument makes no sense."""
+
+    _reason, _exit = "usage", 2
 
 
-# The driver, and memory.
+class UnavailableError(Error):
+    """This machine, or this process, lacks what is needed.
+
+    unavailable     a driver, a device, or something that they can do
+    too-many-files  each chunk of memory is an open file, and each connection
+    no-streams      the software driver has no streams for Python
+    """
+
+    _reason, _exit = "unavailable", 3
 
 
 class DriverError(Error):
-    """A call of the driver failed: ``function`` is the call, ``number`` and ``name`` its result."""
+    """A call of the driver failed: ``function`` is the call, ``number`` and ``name`` its result.
 
-    def __init__(self, function: str, number: int, name: str, text: str) -> None:
-        super().__init__(f"{function}: {name} ({number}): {text}")
+    driver          it failed
+    unavailable     this machine cannot do that
+    not-imported    the descriptor that came was not imported or mapped
+    """
+
+    _reason, _exits = "driver", {"unavailable": 3}
+    _offer: Any = None  # what described the memory
+
+    def __init__(self, function: str, number: int, name: str, text: str, *, reason: str = "") -> None:
+        super().__init__(f"{function}: {name} ({number}): {text}", reason=reason)
         self.function, self.number, self.name, self.text = function, number, name, text
 
-    def __reduce__(self) -> tuple[type[DriverError], tuple[str, int, str, str]]:
-        return type(self), (self.function, self.number, self.name, self.text)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.function, self.number, self.name, self.text), {"reason": self.reason}
 
 
-class DriverUnavailableError(DriverError, UnavailableError):
-    """A call of the driver failed because this machine cannot do that."""
+class ClosedError(Error):
+    """The object cannot be used any more.
 
-    exit = 3
+    closed      it was closed
+    forked      it was made before a fork, and belongs to the parent process
+    given-up    a wait for a counter was given up, so its slot cannot be used
+    """
 
-
-class DescriptorError(Error):
-    """The descriptors that came are not the memory that the offer describes."""
-
-    _offer: Any = None  # that offer
-
-
-class NotImportedError(DriverError, DescriptorError):
-    """The driver did not import or map a descriptor that came."""
+    _reason, _exits = "closed", {"given-up": 4}
 
 
-class DeviceError(Error):
-    """The memory is on another device than was asked for, or its device is not visible here."""
+class InUseError(Error, BufferError):
+    """Something still uses the memory, or the name: ``views`` says what.
 
+    in-use      views of the memory are alive, or it is offered
+    name-taken  the server has an offer of that name
+    """
 
-class CutOffError(Error, OSError):
-    """A process that has the descriptor has made a file of the software driver shorter."""
+    _reason = "in-use"
+
+    def __init__(self, text: str, views: Sequence[str] = (), *, reason: str = "") -> None:
+        super().__init__(text, reason=reason)
+        self.views = tuple(views)
 
 
 class ReadOnlyError(Error, BufferError):
     """The memory was attached read-only."""
 
+    _reason = "read-only"
+
 
 class ExportError(Error, BufferError):
     """The array cannot be exported as was asked for."""
 
-
-class InUseError(Error, BufferError):
-    """The memory cannot be closed, because something still uses it: ``views`` says what."""
-
-    def __init__(self, text: str, views: Sequence[str] = ()) -> None:
-        super().__init__(text)
-        self.views = tuple(views)
+    _reason = "export"
 
 
-class GivenUpError(Error):
-    """A wait for a counter was given up, so its slot cannot be used any more."""
+class MismatchError(Error):
+    """The memory is not the memory that was asked for, or that was described.
 
-    exit = 4
+    descriptor  what came is not what the offer describes
+    device      it is on another device, or its device is not visible here
+    labels      a keeper's version has other labels
+    stale       it is not newer than what is known
+    too-large   it is larger than this side accepts
+    handle      it is shared by another type of handle
+    cut-off     somebody has made a file of the software driver shorter
+    """
 
-
-# The conversation.
-
-
-class NoProducerError(Error):
-    """Nobody listens at the socket."""
-
-    retryable = True
-
-
-class NotAdmittedError(Error, PermissionError):
-    """The policy does not admit the peer, or the socket does not admit this process."""
+    _reason = "descriptor"
+    _retryable = frozenset({"stale"})
+    _offer: Any = None
 
 
-class LostError(Error):
-    """The peer is gone without a farewell: it was killed, or it failed."""
+class FormatError(Error, ValueError):
+    """A file, or the table of what a keeper keeps, makes no sense."""
 
-    exit = 4
-    retryable = True
+    _reason = "format"
 
-    def __init__(self, text: str = "the peer hung up", died: Callable[[], bool] | None = None) -> None:
-        super().__init__(text)
+
+# The peer.
+
+
+class LostError(Error, ConnectionError):
+    """The peer is not there.
+
+    lost            it was killed, or failed: it is gone without a farewell
+    left            it left in order
+    nobody-listens  there is nobody at the socket
+
+    ``last`` is the sequence of the last whole frame if it wrote a channel, or 0.
+    """
+
+    _reason, _exit = "lost", 4
+    _exits = {"nobody-listens": 1}
+    _retryable = frozenset({"lost", "nobody-listens"})
+
+    def __init__(self, text: str = "the peer hung up", died: Callable[[], bool] | None = None, *, last: int = 0, reason: str = "") -> None:
+        super().__init__(text, reason=reason)
+        self.last = last
         self._died = died
 
-    def __reduce__(self) -> tuple[type[LostError], tuple[str]]:
-        return type(self), (str(self),)  # another process cannot watch the peer
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self.args, {"reason": self.reason, "last": self.last}  # another process cannot watch the peer
 
     def died(self) -> bool:
         """Return whether the peer's process has died, and not only hung up.
@@ -171,82 +219,78 @@ class LostError(Error):
         return self._died() if self._died else False
 
 
-class LeftError(Error):
-    """The peer left in order."""
-
-    exit = 4
-
-
 class TimedOutError(Error, TimeoutError):
-    """A step took too long."""
+    """Something took too long.
 
-    exit = 4
-    retryable = True
+    timed-out       a step
+    no-consumer     no consumer came in time
+    """
 
-
-class NoConsumerError(TimedOutError):
-    """No consumer came in time."""
+    _reason, _exit = "timed-out", 4
+    _retryable = frozenset({"timed-out", "no-consumer"})
 
 
 class LeaseEndedError(Error):
-    """The producer has ended the lease, for one of the reasons below."""
+    """The lease has ended, for one of these reasons.
 
-    exit = 4
-    retryable = True
+    withdrawn       the producer has ended the offer, and given its name up
+    superseded      it offers newer memory, and the time for this one is over
+    revoked         it took this lease back; its words follow
+    restarting      it ends for a successor: the memory stays good, and the name comes back
+    bad-verdict     the consumer reported an error
+    no-verdict      the consumer left without the verdict that was demanded
+    still-open      the consumer did not close legacy memory in time, and may still use it
+    """
 
-
-class WithdrawnError(LeaseEndedError):
-    """The producer has ended the offer, and given its name up."""
-
-
-class SupersededError(LeaseEndedError):
-    """The producer offers newer memory, and the time for this one is over."""
-
-
-class RevokedError(LeaseEndedError):
-    """The producer took this lease back. Its words follow."""
+    _reason, _exit = "revoked", 4
+    _exits = {"bad-verdict": 1}
+    _retryable = frozenset({"withdrawn", "superseded", "revoked", "restarting"})
 
 
-class RestartingError(LeaseEndedError):
-    """The producer ends for a successor: the memory stays good, and the name comes back."""
+class RefusedError(Error):
+    """The peer refused, or this side's policy refused the peer. ``text`` has the peer's words.
+
+    access          more access was asked for than the offer gives
+    driver          the drivers are of different kinds
+    busy            there is no room for another connection
+    too-late        this side took too long for a step
+    denied          the peer does not admit this process
+    not-admitted    the policy does not admit the peer, or the socket does not admit this process
+    rate            this side sent more records a second than the peer takes
+    not-understood  this side uses a part of the wire format that the peer does not know
+    other-memory    the name stands for other memory than the lease that was to be resumed
+    """
+
+    _reason = "refused"
+    _exits = {"too-late": 4}
+    _retryable = frozenset({"busy", "too-late", "rate", "other-memory"})
+
+    def __init__(self, text: str = "", *, reason: str = "", said: str = "") -> None:
+        super().__init__(text, reason=reason)
+        self.text = said or text  #: the peer's words
 
 
-class StillOpenError(Error):
-    """A consumer did not close legacy memory in time. It may be freed while the consumer uses it."""
+class NotFoundError(RefusedError, LookupError):
+    """There is nothing of that name.
 
-    exit = 4
+    not-found   the producer, or the keeper, has nothing of that name
+    parts       what has that name is kept in parts, and none was asked for
+    """
 
-
-class VerdictError(Error):
-    """The consumer reported an error."""
-
-
-class NoVerdictError(Error):
-    """A consumer left without giving the verdict that was demanded."""
-
-    exit = 4
+    _reason = "not-found"
+    _retryable = frozenset({"not-found"})
 
 
-class StaleError(Error):
-    """The offer is not newer than what is known already, or not the memory that is mapped."""
+class WireError(Error):
+    """The peer sent what docs/wire.md does not allow: reason malformed, version, unsupported, protocol or rate."""
 
-    retryable = True
+    _reason = "malformed"
+    _codes: ClassVar[dict[str, int]] = {"version": 5, "unsupported": 10, "rate": 9}
 
-
-class TooLargeError(Error):
-    """An offer, or a list of offers, is larger than this side accepts."""
-
-
-class HandleError(Error):
-    """The memory is shared by another type of handle than is taken."""
-
-
-class NameTakenError(Error):
-    """The server has an offer of that name already."""
-
-
-class LabelError(Error):
-    """A keeper's version has other labels than were asked for."""
+    @property
+    def code(self) -> int:
+        """The code of the REFUSE that says so."""
+        return self._codes.get(self.reason, 6)
 
 
 class _PeerLike(Protocol):
@@ -255,204 +299,61 @@ class _PeerLike(Protocol):
 
 
 class FenceError(Error):
-    """It is not known whether the work of ``peers`` on the memory has ended."""
+    """It is not known whether the work of ``peers`` on the memory has ended.
 
-    exit = 4
+    pending     not yet
+    unknown     it cannot be known, so waiting is no use
+    """
 
-    def __init__(self, text: str, peers: Sequence[_PeerLike] = ()) -> None:
-        super().__init__(text)
+    _reason, _exit = "pending", 4
+
+    def __init__(self, text: str, peers: Sequence[_PeerLike] = (), *, reason: str = "") -> None:
+        super().__init__(text, reason=reason)
         self.peers = tuple(peers)
 
 
-class NoFenceError(FenceError):
-    """It cannot be known when a peer's work on the memory has ended, so waiting is no use."""
+class KeeperError(Error):
+    """A keeper refused: ``reason`` is a code of docs/wire.md, or no-room. ``holders`` are the processes in the way."""
 
+    def __init__(self, reason: str, message: str, holders: Sequence[dict[str, Any]] = ()) -> None:
+        super().__init__(f"{message} ({reason})", reason=reason)
+        self.message, self.holders = message, tuple(holders)
 
-# What is wrong with records. The code is what REFUSE says of it.
-
-
-class WireError(Error):
-    """The peer sent what docs/wire.md does not allow."""
-
-    code: int = 6
-
-    def __init__(self, text: str, code: int | None = None) -> None:
-        super().__init__(text)
-        if code is not None:
-            self.code = code
-
-
-class VersionError(WireError):
-    """The peer speaks another version of the wire format."""
-
-    code = 5
-
-
-class UnsupportedError(WireError):
-    """The peer uses a part of the wire format that this side has to know, and does not."""
-
-    code = 10
-
-
-class ProtocolError(WireError):
-    """The peer sent a record where another one belongs."""
-
-
-class RateError(WireError):
-    """The peer sent more records a second than this side takes."""
-
-    code = 9
-
-
-# A peer's no.
-
-
-class RefusedError(Error):
-    """The peer refused: ``code`` is one of docs/wire.md, ``text`` the peer's words."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"refused: {text or 'no reason given'} (code {code})")
-        self.code, self.text = code, text
-
-    def __reduce__(self) -> tuple[type[RefusedError], tuple[int, str]]:
-        return type(self), (self.code, self.text)
-
-
-class NotFoundError(RefusedError):
-    """There is no offer of that name."""
-
-    retryable = True
-
-
-class AccessError(RefusedError):
-    """More access was asked for than the offer gives."""
-
-
-class KindError(RefusedError):
-    """The drivers are of different kinds."""
-
-
-class BusyError(RefusedError):
-    """The peer has no room for another connection, or too many descriptors are in flight."""
-
-    retryable = True
-
-
-class TooLateError(RefusedError):
-    """The peer says that this side took too long for a step."""
-
-    exit = 4
-    retryable = True
-
-
-class DeniedError(RefusedError):
-    """The peer does not admit this process, or does not admit it to this offer."""
-
-
-class RefusedRateError(RefusedError):
-    """The peer takes fewer records a second than this side sent."""
-
-    retryable = True
-
-
-class NotUnderstoodError(RefusedError, UnsupportedError):
-    """This side uses a part of the wire format that the peer does not know."""
-
-
-class OtherMemoryError(RefusedError, StaleError):
-    """The name stands for other memory than the lease that was to be resumed."""
-
-
-class PartsError(NotFoundError):
-    """What has that name is offered in parts, which the text names: attach with part, or attach_parts."""
-
-    retryable = False
-
-
-# Channels.
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, self.message, self.holders)
 
 
 class ChannelError(Error):
-    """The base of the errors of channels: gpufd.channel."""
+    """Something is wrong with a channel.
 
-
-class EndedError(ChannelError):
-    """The writer has ended in order. There are no more frames."""
-
-
-class WriterLostError(ChannelError, LostError):
-    """The writer died, or hung up without ending the channel.
-
-    ``last`` is the sequence of the last whole frame, or 0.
+    ended           the writer has ended in order, and there are no more frames
+    dropped         the writer has dropped this reader
+    turned-away     the writer does not admit this reader: for its policy, the number of readers, or its cursor
+    passed          the writer took a frame's slot while the reader had it: what was read may be of two frames
+    stalled         a reader did not give a slot back in time
+    not-offered     the channel is not offered any more: its server was closed, or another offer has its name
+    no-channel      the offer is no channel
+    cursor          a peer wrote nonsense into its cursor
+    order           calls came out of order, or the host and a stream of the same side mixed them
+    policy          the channel, or the reader's policy, does not allow the call
     """
 
-    exit = 4
-
-    def __init__(self, text: str, last: int = 0, died: Callable[[], bool] | None = None) -> None:
-        super().__init__(text, died)
-        self.last = last
+    _exits = {"dropped": 4, "stalled": 4, "turned-away": 4}
 
 
-class DroppedError(ChannelError):
-    """The writer has dropped this reader."""
-
-    exit = 4
-
-
-class StalledError(ChannelError):
-    """A reader did not give a slot back in time."""
-
-    exit = 4
-
-
-class NoOfferError(ChannelError):
-    """The writer's channel is not offered any more: its server was closed, or another offer has its name."""
-
-
-class PassedError(ChannelError):
-    """The writer took a frame's slot while the reader had it: what was read may be of two frames."""
-
-
-class CursorError(ChannelError):
-    """A peer wrote nonsense into its cursor."""
-
-
-class OrderError(ChannelError):
-    """Calls came out of order, or the host and a stream of the same side mixed them."""
-
-
-class ChannelPolicyError(ChannelError):
-    """The channel, or the reader's policy, does not allow the call."""
-
-
-class TurnedAwayError(DroppedError, ChannelPolicyError):
-    """The writer does not admit this reader: for its policy, the number of readers, or its cursor."""
-
-
-class NoChannelError(ChannelError):
-    """The offer is no channel."""
-
-
-class NoStreamsError(ChannelError, UnavailableError):
-    """The software driver has no streams for Python: take the calls without _on."""
-
-    exit = 3
-
-
-_REFUSALS: dict[int, type[RefusedError]] = {
-    1: NotFoundError,
-    2: AccessError,
-    3: KindError,
-    4: BusyError,
-    7: TooLateError,
-    8: DeniedError,
-    9: RefusedRateError,
-    10: NotUnderstoodError,
-    11: OtherMemoryError,
-    12: PartsError,
-}
+_REFUSALS = {2: "access", 3: "driver", 4: "busy", 7: "too-late", 8: "denied", 9: "rate", 10: "not-understood", 11: "other-memory"}
 
 
 def refusal(code: int, text: str) -> RefusedError:
-    """The error for a REFUSE of that code."""
-    return _REFUSALS.get(code, RefusedError)(code, text)
+    """Return the error for a REFUSE of that code."""
+    whole = f"refused: {text or 'no reason given'} (code {code})"
+    if code in (1, 12):
+        return NotFoundError(whole, reason="parts" if code == 12 else "not-found", said=text)
+    return RefusedError(whole, reason=_REFUSALS.get(code, "refused"), said=text)
+
+
+def keeper_error(code: str, message: str, holders: Sequence[dict[str, Any]] = ()) -> KeeperError | NotFoundError:
+    """Return the error for a keeper's refusal: a missing name is the same error everywhere."""
+    if code == "not-found":
+        return NotFoundError(f"{message} ({code})", said=message)
+    return KeeperError(code, message, holders)

@@ -49,6 +49,27 @@ def programs():
     return pathlib.Path(directory.name)
 
 
+@contextlib.contextmanager
+def raises(case, kind, reason, text=""):
+    """The block raises an error of that class and that reason, whose text has text in it."""
+    with case.assertRaisesRegex(kind, text) as caught:
+        yield caught
+    is_error(case, caught.exception, kind, reason)
+
+
+def is_error(case, error, kind, reason):
+    """The error is of that class and that reason."""
+    case.assertIsInstance(error, kind)
+    case.assertEqual(error.reason, reason, error)
+
+
+def error_of(case, kind, reason, f, *args, **options):
+    """Call f, which raises that. Returns the error."""
+    with raises(case, kind, reason) as caught:
+        f(*args, **options)
+    return caught.exception
+
+
 def wait_for(true, what):
     """Wait until true says so."""
     deadline = time.monotonic() + PATIENCE

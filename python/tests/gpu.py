@@ -413,7 +413,7 @@ class Kept(OnGPU):
         self.put(41, 42)
         with gpufd.get(self.kept.socket, "model", labels={"revision": "main"}) as version:
             version.verify()
-        with self.assertRaises(gpufd.LabelError):
+        with common.raises(self, gpufd.MismatchError, "labels"):
             gpufd.get(self.kept.socket, "model", labels={"revision": "other"})
         for name, how in (("torch", "by_dlpack"), ("cupy", "by_dlpack"), ("cupy", "by_interface"), ("numba", "by_interface")):
             with self.subTest(name, how=how):
@@ -486,7 +486,7 @@ class Kept(OnGPU):
                         self.assertEqual(memory.ordinal, 0)
         beyond = torch.cuda.device_count()
         for device in (beyond, f"cuda:{beyond}", torch.device("cuda", beyond), "GPU-00000000-0000-0000-0000-000000000000"):
-            with self.subTest(str(device)), self.assertRaises(gpufd.DeviceError):
+            with self.subTest(str(device)), common.raises(self, gpufd.MismatchError, "device"):
                 gpufd.torch.load(socket, "model", device=device)
         for device in ("cpu", torch.device("cpu"), "meta", "cuda:", -1, True):
             with self.subTest(str(device)), self.assertRaises(gpufd.UsageError):

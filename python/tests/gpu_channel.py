@@ -274,7 +274,7 @@ class Channels(common.Scene):
                     wait_for(lambda: r.done, "the end of the writer")
                     r.check(frames[2])
                     for f in frames[3:]:
-                        with self.assertRaises(channel.WriterLostError):
+                        with common.raises(self, gpufd.LostError, "lost"):
                             r.check(f)
                     r.await_fence(PATIENCE)
 

@@ -195,7 +195,7 @@ class Wrong(Offered):
     """Wrong arguments are said to be wrong, where they are given."""
 
     def test_device_that_is_not_there(self):
-        with self.assertRaisesRegex(gpufd.DeviceError, "there is no device 9"):
+        with common.raises(self, gpufd.MismatchError, "device", "there is no device 9"):
             gpufd.allocate(SIZE, device=9, driver="soft")
 
     def test_offer_of_something_else(self):
@@ -406,7 +406,7 @@ class Lifetime(Offered):
                 try:
                     use()
                     said.append("nothing")
-                except gpufd.ForkedError as e:
+                except gpufd.ClosedError as e:
                     said.append("forked" if "forked from" in str(e) else str(e))
                 except BaseException as e:
                     said.append(repr(e))
@@ -482,7 +482,7 @@ sys.stdin.read()
         with gpufd.attach(other) as att:
             self.ends(p, 0)
             self.assertTrue(att.wait(common.PATIENCE))
-            self.assertIsInstance(att.err, gpufd.WithdrawnError)
+            common.is_error(self, att.err, gpufd.LeaseEndedError, "withdrawn")
         self.assertFalse(os.path.exists(other))
 
 

@@ -74,27 +74,27 @@ class Producers(common.Scene):
         """The producer is told what is wrong, and nothing is left here."""
         pending = replace(self.good, pending=True)
         for error, *says in (
-            (gpufd.WireError, replace(self.good, size=0)),
-            (gpufd.WireError, replace(self.good, driver=wire.CUDA)),
-            (gpufd.WireError, replace(self.good, name="y")),
-            (gpufd.WireError, replace(self.good, resume=self.good.generation, fds=0)),
-            (gpufd.WireError, replace(self.good, fds=1), replace(self.good, first=1, fds=1, size=SIZE + 1)),
-            (gpufd.WireError, replace(self.good, fds=1), replace(self.good, first=1, fds=1, generation=1)),
-            (gpufd.WireError, pending, wire.Publish(1)),
-            (gpufd.ProtocolError, pending, wire.Confirm(self.good.generation)),
-            (gpufd.ProtocolError, wire.Mapped(1)),
-            (gpufd.DeviceError, replace(self.good, device=bytes(16))),
-            (gpufd.DescriptorError, replace(self.good, chunk_size=4 << 20, size=5 << 20)),
-            (gpufd.TooLargeError, replace(self.good, data_size=(64 << 20) + 1)),
-            (gpufd.RevokedError, wire.Revoke("no")),
-            (gpufd.RevokedError, pending, wire.Revoke("no")),
-            (gpufd.BusyError, wire.Refuse(wire.BUSY, "full\x1b[2J")),
-            (gpufd.RefusedError, wire.Refuse(999)),
-            (gpufd.TimedOutError,),
-            (gpufd.TimedOutError, pending),
+            ("malformed", replace(self.good, size=0)),
+            ("malformed", replace(self.good, driver=wire.CUDA)),
+            ("malformed", replace(self.good, name="y")),
+            ("malformed", replace(self.good, resume=self.good.generation, fds=0)),
+            ("malformed", replace(self.good, fds=1), replace(self.good, first=1, fds=1, size=SIZE + 1)),
+            ("malformed", replace(self.good, fds=1), replace(self.good, first=1, fds=1, generation=1)),
+            ("malformed", pending, wire.Publish(1)),
+            ("protocol", pending, wire.Confirm(self.good.generation)),
+            ("protocol", wire.Mapped(1)),
+            ("device", replace(self.good, device=bytes(16))),
+            ("descriptor", replace(self.good, chunk_size=4 << 20, size=5 << 20)),
+            ("too-large", replace(self.good, data_size=(64 << 20) + 1)),
+            ("revoked", wire.Revoke("no")),
+            ("revoked", pending, wire.Revoke("no")),
+            ("busy", wire.Refuse(wire.BUSY, "full\x1b[2J")),
+            ("refused", wire.Refuse(999)),
+            ("timed-out",),
+            ("timed-out", pending),
         ):
-            with self.subTest(str(says)[:200]), self.assertRaises(error) as caught:
-                self.converse(*says, name="x", timeout=0.3 if error is gpufd.TimedOutError else 10)
+            with self.subTest(str(says)[:200]), common.raises(self, gpufd.Error, error) as caught:
+                self.converse(*says, name="x", timeout=0.3 if error == "timed-out" else 10)
             self.assertNotIn("\x1b", str(caught.exception))
 
     def test_lies_after_mapped(self):
@@ -120,15 +120,15 @@ class Producers(common.Scene):
         a = wire.Listing(2, 1, 1, False, bytes(16), 1, 1, 0, "a")
         b = replace(a, name="b")
         for error, *says in ((None, wire.Listed(0, (a, b))), (None, wire.Listed(1, (a,)), wire.Listed(0, (b,))), (None, wire.Listed(0)),
-                             (gpufd.WireError, wire.Listed(0, (b, a))), (gpufd.WireError, wire.Listed(2, (a,)), wire.Listed(0, (b,))),
-                             (gpufd.TooLargeError, wire.Listed(5000, (a,))), (gpufd.ProtocolError, wire.Publish(1))):  # fmt: skip
+                             ("malformed", wire.Listed(0, (b, a))), ("malformed", wire.Listed(2, (a,)), wire.Listed(0, (b,))),
+                             ("too-large", wire.Listed(5000, (a,))), ("protocol", wire.Publish(1))):  # fmt: skip
             path = self.path + str(time.monotonic_ns() % 10**9)
             with self.subTest(str(says)[:100]), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
                 listener.bind(path)
                 listener.listen(1)
                 thread = threading.Thread(target=self.lie, args=(listener, says, [], None))
                 thread.start()
-                with contextlib.nullcontext() if error is None else self.assertRaises(error):
+                with contextlib.nullcontext() if error is None else common.raises(self, gpufd.Error, error):
                     gpufd.list(path, timeout=10)
                 thread.join(common.PATIENCE)
 

@@ -197,7 +197,7 @@ class Models(KeeperTest):
         for device in (None, 1, "cuda:1", torch.device("cuda", 1), uuid, uuid.lower().replace("gpu-", "GPU-"), "cpu", torch.device("cpu")):
             self.assertEqual(gpufd.torch.load(self.socket, "model", device=device)["w"].tolist(), [1, 1, 1])
         for device in (0, "cuda:0", "cuda", torch.device("cuda"), torch.device("cuda:0"), "GPU-" + "0" * 8 + "-0000" * 3 + "-" + "0" * 12):
-            self.assertRaises(gpufd.DeviceError, gpufd.torch.load, self.socket, "model", device=device)
+            common.error_of(self, gpufd.MismatchError, "device", gpufd.torch.load, self.socket, "model", device=device)
         for device in (-1, True, 1.5, "gpu0", "cuda:", "cuda:-1", "GPU-1", torch.device("meta"), [0]):
             with self.assertRaisesRegex(gpufd.UsageError, "a torch.device or a UUID", msg=device):
                 gpufd.torch.load(self.socket, "model", device=device)
@@ -249,7 +249,7 @@ class Models(KeeperTest):
             gpufd.torch.put(self.socket, "two", {"w": torch.full((3,), float(i))}, part=i, parts=2, transaction="t", labels={"a": "1"})
         self.assertEqual(gpufd.torch.load(self.socket, "two", part=1, labels={"a": "1"})["w"].tolist(), [1, 1, 1])
         self.assertRaises(gpufd.UsageError, gpufd.torch.load, self.socket, "two")
-        self.assertRaises(gpufd.LabelError, gpufd.torch.load, self.socket, "two", part=0, labels={"a": "2"})
+        common.error_of(self, gpufd.MismatchError, "labels", gpufd.torch.load, self.socket, "two", part=0, labels={"a": "2"})
         gpufd.put(self.socket, "bytes", b"x")
         self.assertRaises(gpufd.FormatError, gpufd.torch.load, self.socket, "bytes")
 

@@ -197,16 +197,16 @@ class Devices(Offered):
                     self.assertEqual(att.device, 1)
                     break
                 for other in (0, "cuda:0", "cuda", TorchDevice("cuda"), f"GPU-{UUID(bytes=_soft.soft_uuid(0))}"):
-                    with self.assertRaises(gpufd.DeviceError):
+                    with common.raises(self, gpufd.MismatchError, "device"):
                         gpufd.attach(self.path, device=other)
         with gpufd.allocate(1, device="cuda") as memory:
             self.assertEqual(memory.ordinal, 0)
 
     def test_what_names_none(self):
         unknown = f"GPU-{UUID(int=1)}"
-        with self.assertRaisesRegex(gpufd.DeviceError, f"device {unknown} is not visible to this process, which sees 2"):
+        with common.raises(self, gpufd.MismatchError, "device", f"device {unknown} is not visible to this process, which sees 2"):
             gpufd.allocate(1, device=unknown)
-        with self.assertRaisesRegex(gpufd.DeviceError, "no device 7"):
+        with common.raises(self, gpufd.MismatchError, "device", "no device 7"):
             gpufd.allocate(1, device="cuda:7")
         for device in (None, 10**5000):
             self.assertRaises(gpufd.UsageError, gpufd.allocate, 1, device=device)
@@ -313,7 +313,7 @@ class Visible(common.Scene):
         self.environ(CUDA_VISIBLE_DEVICES="1")
         with gpufd.allocate(1 << 20, device=second) as memory:
             self.assertEqual((memory.ordinal, device_name(memory.uuid)), (0, second))
-        self.assertRaisesRegex(gpufd.DeviceError, "is not visible to this process, which sees 1", gpufd.allocate, 1, device=first)
+        self.assertRaisesRegex(gpufd.MismatchError, "is not visible to this process, which sees 1", gpufd.allocate, 1, device=first)
         self.environ(CUDA_VISIBLE_DEVICES="1,0")
         with gpufd.allocate(1 << 20) as memory:
             self.assertEqual((memory.ordinal, device_name(memory.uuid)), (0, second))
@@ -322,9 +322,9 @@ class Visible(common.Scene):
                 with gpufd.attach(self.path) as att, att.memory.private(1) as private:
                     self.assertEqual((att.device, private.ordinal, private.uuid), (1, 1, memory.uuid))
                 self.environ(CUDA_VISIBLE_DEVICES="0")
-                with self.assertRaisesRegex(gpufd.DeviceError, f"{second}, which is not visible .*CUDA_VISIBLE_DEVICES.*devices: {first}"):
+                with common.raises(self, gpufd.MismatchError, "device", f"{second}, which is not visible .*CUDA_VISIBLE_DEVICES.*devices: {first}"):
                     gpufd.attach(self.path)
-                self.assertRaisesRegex(gpufd.DeviceError, "no device 1: .* has 1", gpufd.allocate, 1, device=1)
+                self.assertRaisesRegex(gpufd.MismatchError, "no device 1: .* has 1", gpufd.allocate, 1, device=1)
                 self.environ(CUDA_VISIBLE_DEVICES="")
                 with self.assertRaisesRegex(gpufd.UnavailableError, "CUDA_VISIBLE_DEVICES"):
                     gpufd.attach(self.path)

@@ -143,7 +143,7 @@ def end(b: Broadcast | None, error: BaseException, code: int) -> NoReturn:
     why = str(error) or type(error).__name__
     try:
         if b and b.o.json:
-            _line(json.dumps({"event": "result", "ok": False, "exit": code, "rank": rank, "error": {"message": why, "code": getattr(error, "code", "")}}))
+            _line(json.dumps({"event": "result", "ok": False, "exit": code, "rank": rank, "error": {"message": why, "code": getattr(error, "reason", "")}}))
         _line(f"broadcast: rank {rank} on {socket.gethostname()}: {why}", sys.stderr)
         if b and b.watch:
             b.watch.linger()

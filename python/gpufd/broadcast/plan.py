@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..keeper.control import KeeperError
+from ..errors import KeeperError
 from ..keeper.types import Info
 
 

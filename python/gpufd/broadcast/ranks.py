@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import Error, LabelError, LostError, TimedOutError, UnavailableError, UsageError, WireError
+from ..errors import Error, LostError, MismatchError, TimedOutError, UnavailableError, UsageError, WireError
 from ..keeper.client import Client
 from ..keeper.deposit import Deposit
 from ..keeper.get import get
@@ -152,7 +152,7 @@ class Broadcast:
                 plan = Plan(self.name, 0, {}, (), "", str(e))
         said = json.loads(self.from_rank(0, compact(asdict(plan)) if self.rank == 0 else b""))
         if said["error"]:
-            raise (LabelError if "was asked for" in said["error"] else Error)(f"rank 0: {said['error']}")
+            raise MismatchError(f"rank 0: {said['error']}", reason="labels") if "was asked for" in said["error"] else Error(f"rank 0: {said['error']}")
         said["parts"] = tuple(Part(**p) for p in said["parts"])
         return Plan(**said)
 

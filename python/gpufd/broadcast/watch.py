@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import LostError
 
+
 _TEXT, _COUNT = "gpufd/failure", "gpufd/failures"
 
 

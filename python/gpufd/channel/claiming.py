@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from ..errors import CursorError
+from ..errors import ChannelError
 from . import cursor as c
 from .cursor import EntryWords
 from .frame import Frame
@@ -43,7 +43,7 @@ class Claiming(Joined):
         else:
             slot = self._words.load(c.NEWEST)
             if slot >= self.slots:
-                raise CursorError(f"the newest frame is in slot {slot} of {self.slots}")
+                raise ChannelError(f"the newest frame is in slot {slot} of {self.slots}", reason="cursor")
         return slot
 
     def _claimed(self, number: int, slot: int) -> Frame:
@@ -53,9 +53,10 @@ class Claiming(Joined):
         w, at = self._words, self.shape.entry_at(slot)
         e = EntryWords.read(w, at)
         if number < self._next or e.slot != slot or e.bytes > self.slot_size or e.length > c.MAX_USER or e.sequence <= self._last:
-            raise CursorError(
+            raise ChannelError(
                 f"frame {e.sequence}, number {number}, behind {self._last}, number {self._next - 1}, {e.bytes} bytes and {e.length}, "
-                f"as that of slot {e.slot} in slot {slot} of {self.slots}"
+                f"as that of slot {e.slot} in slot {slot} of {self.slots}",
+                reason="cursor",
             )
         return self._keep_entry(number, e, c.read_user(w, at, e.length))
 

@@ -6,7 +6,7 @@ import ctypes
 import struct
 from dataclasses import dataclass
 
-from ..errors import ChannelPolicyError, CursorError, UsageError
+from ..errors import ChannelError, UsageError
 from ..memory import libcuda as cu
 from ..memory.base import Memory
 from .words import Words, map_words
@@ -71,19 +71,19 @@ class Shape:
     def read(cls, w: Words, size: int, generation: int) -> Shape:
         """What a writer has written, compared with the offer, which is of so many bytes."""
         if w.load(MAGIC) != MAGIC_NUMBER:
-            raise CursorError("the cursors do not begin with GPFDCHN1")
+            raise ChannelError("the cursors do not begin with GPFDCHN1", reason="cursor")
         if w.load(VERSION) != LAYOUT_VERSION:
-            raise CursorError(f"cursors of version {w.load(VERSION)}; this program knows {LAYOUT_VERSION}")
+            raise ChannelError(f"cursors of version {w.load(VERSION)}; this program knows {LAYOUT_VERSION}", reason="cursor")
         flags = w.load(FLAGS)
         s = cls(w.load(SLOTS), w.load(SLOT_SIZE), w.load(STRIDE), flags & STREAMS != 0, w.load(GENERATION))
         if flags & ~STREAMS:
-            raise CursorError(f"flags {flags:#x} of the cursors are not known here")
+            raise ChannelError(f"flags {flags:#x} of the cursors are not known here", reason="cursor")
         if not MIN_SLOTS <= s.slots <= MAX_SLOTS or s.cursor_size != w.size:
-            raise CursorError(f"{s.slots} slots in cursors of {w.size} bytes")
+            raise ChannelError(f"{s.slots} slots in cursors of {w.size} bytes", reason="cursor")
         if not 0 < s.slot_size <= s.stride or s.stride > size // s.slots:
-            raise CursorError(f"{s.slots} slots of {s.slot_size} bytes, {s.stride} apart, in a buffer of {size}")
+            raise ChannelError(f"{s.slots} slots of {s.slot_size} bytes, {s.stride} apart, in a buffer of {size}", reason="cursor")
         if s.generation != generation:
-            raise CursorError(f"the cursors are of generation {s.generation}, the buffer is of {generation}")
+            raise ChannelError(f"the cursors are of generation {s.generation}, the buffer is of {generation}", reason="cursor")
         return s
 
     def write(self, w: Words) -> None:
@@ -124,9 +124,10 @@ def acting(streams: bool, policy: int) -> int:
         return policy
     if policy == LATEST:  # it gives back what it skips
         return BLOCK
-    raise ChannelPolicyError(
+    raise ChannelError(
         "the channel is for streams, where readers block: streams are given frames and slots before anybody knows whether this reader "
-        f"would be too slow for {policy_name(policy)}; block and latest are admitted"
+        f"would be too slow for {policy_name(policy)}; block and latest are admitted",
+        reason="policy",
     )
 
 

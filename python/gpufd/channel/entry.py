@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from .. import arguments
-from ..errors import CursorError
+from ..errors import ChannelError
 from . import cursor as c
 
 
@@ -32,14 +32,14 @@ def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
     """
     raw = bytes(arguments.buffer("an entry", data))
     if len(raw) < c.ENTRY_SIZE:
-        raise CursorError(f"an entry of {len(raw)} bytes; want {c.ENTRY_SIZE}, those at Frame.meta")
+        raise ChannelError(f"an entry of {len(raw)} bytes; want {c.ENTRY_SIZE}, those at Frame.meta", reason="cursor")
     stamp, sequence, slot, at, size, length = struct.unpack_from("<6Q", raw)
     if stamp == 0:
-        raise CursorError("the entry is of no frame: the writer has said nothing of one there")
+        raise ChannelError("the entry is of no frame: the writer has said nothing of one there", reason="cursor")
     if stamp % 2:
-        raise CursorError(f"the entry is being written, or its frame is not whole any more (stamp {stamp})")
+        raise ChannelError(f"the entry is being written, or its frame is not whole any more (stamp {stamp})", reason="cursor")
     if slot >= c.MAX_SLOTS or length > c.MAX_USER:
-        raise CursorError(f"an entry of slot {slot} with {length} user bytes; want less than {c.MAX_SLOTS} slots, and {c.MAX_USER} bytes at most")
+        raise ChannelError(f"an entry of slot {slot} with {length} user bytes; want less than {c.MAX_SLOTS} slots, and {c.MAX_USER} bytes at most", reason="cursor")
     return Entry(sequence, slot, size, at, raw[c.USER : c.USER + length])
 
 

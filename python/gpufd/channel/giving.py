@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from .. import arguments
-from ..errors import ClosedError, CursorError, Error, ForkedError, NoOfferError, OrderError, StalledError, TimedOutError, UsageError
+from ..errors import ChannelError, ClosedError, Error, TimedOutError, UsageError, suppress
 from ..memory.base import Memory
 from ..objects import NotCopied
 from ..share.offering import Offering
@@ -88,11 +88,11 @@ class Giving(NotCopied):
 
     def _check(self) -> None:
         if self._pid != os.getpid():
-            raise ForkedError(f"process {os.getpid()} was forked from {self._pid}, whose writer this is")
+            raise ClosedError(f"process {os.getpid()} was forked from {self._pid}, whose writer this is", reason="forked")
         if self._readers.closed:
             raise ClosedError("the writer was closed")
         if self._offering.over:
-            raise NoOfferError("the channel is not offered any more: its server was closed, or another offer has its name")
+            raise ChannelError("the channel is not offered any more: its server was closed, or another offer has its name", reason="not-offered")
 
     @property
     def err(self) -> Error | None:
@@ -121,7 +121,7 @@ class Giving(NotCopied):
         with self._turn:
             self._check()
             if self._tracker and self._tracker.queued % 2 and not self._tracker.idle():
-                raise OrderError(f"a stream has still to acquire frame {self.last + 1}; wait for it, or publish this one there, too")
+                raise ChannelError(f"a stream has still to acquire frame {self.last + 1}; wait for it, or publish this one there, too", reason="order")
             if self._acquired:
                 return self._acquired
             begin = 0.0
@@ -195,7 +195,7 @@ class Giving(NotCopied):
                 return
             if until == deadline:
                 raise TimedOutError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} within {timeout:g} s")
-            stalled = StalledError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} for {self._stall_limit:g} s")
+            stalled = ChannelError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} for {self._stall_limit:g} s", reason="stalled")
             if not self._drops:
                 raise stalled
             with r.lock:
@@ -220,7 +220,7 @@ class Giving(NotCopied):
         with self._turn:
             meta = self._publishes(slot, size, user, time_ns or time.monotonic_ns())
             if self._tracker and not self._tracker.idle():
-                raise OrderError("a stream has frames of this channel; wait for it, or publish this one there, too")
+                raise ChannelError("a stream has frames of this channel; wait for it, or publish this one there, too", reason="order")
             r = self._readers
             with r.lock:
                 self._finish(meta)
@@ -239,7 +239,7 @@ class Giving(NotCopied):
         the one in the slot."""
         droppers = [m for m in self._readers.there if m.queue.policy == c.DROP_NEWEST]
         for m in droppers:
-            with contextlib.suppress(CursorError):  # nonsense is for acquire
+            with suppress(ChannelError, "cursor"):  # nonsense is for acquire
                 m.queue.see(m.words.load(c.RELEASED))
         queues = [m.queue for m in droppers]
         return share_of(self.slots, len(queues)) if queues and has_room(queues, self.slots, slot) else 0
@@ -248,7 +248,7 @@ class Giving(NotCopied):
         """What goes with the frame; raises where the slot cannot be published."""
         self._check()
         if self._acquired is not slot:
-            raise OrderError(f"frame {slot.sequence} is published, and {self._sequence} was acquired last (published: {not self._acquired})")
+            raise ChannelError(f"frame {slot.sequence} is published, and {self._sequence} was acquired last (published: {not self._acquired})", reason="order")
         meta = Meta(self.slot_size if size is None else arguments.number("size", size), bytes(arguments.buffer("user", user)), arguments.number("time_ns", at))
         if not 0 <= meta.size <= self.slot_size or len(meta.user) > c.MAX_USER:
             raise UsageError(f"a frame of {meta.size} bytes with {len(meta.user)} of the application's own; {self.slot_size} and {c.MAX_USER} are the most")

@@ -10,22 +10,7 @@ import time
 from typing import Any
 
 from .. import arguments
-from ..errors import (
-    enough_files,
-    ClosedError,
-    CursorError,
-    DroppedError,
-    EndedError,
-    Error,
-    ForkedError,
-    LostError,
-    NoChannelError,
-    NoProducerError,
-    NotFoundError,
-    TimedOutError,
-    TurnedAwayError,
-    WriterLostError,
-)
+from ..errors import ChannelError, ClosedError, Error, LostError, NotFoundError, TimedOutError, enough_files
 from ..objects import NotCopied
 from ..share.attach import attach
 from ..share.attachment import Attachment
@@ -75,7 +60,7 @@ class Joined(NotCopied):
         """Map what a reader has, and check it."""
         att = self.attachment
         if att.cursors < 0:
-            raise NoChannelError(f"{att.name!r} has no cursors")
+            raise ChannelError(f"{att.name!r} has no cursors", reason="no-channel")
         self._cursor = Cursor(att.cursors, os.fstat(att.cursors).st_size)
         self._words = self._cursor.words
         self.shape = Shape.read(self._words, att.size, att.generation)
@@ -149,17 +134,17 @@ class Joined(NotCopied):
         """What a state of the writer means for this side."""
         last = self._words.load(c.LAST)
         if state == c.ENDED:
-            return EndedError(f"the writer has ended, with frame {last}")
+            return ChannelError(f"the writer has ended, with frame {last}", reason="ended")
         if state == c.DROPPED:
-            return DroppedError(f"the writer has dropped this reader, which took too long, or whose connection has ended; the last frame was {last}")
+            return ChannelError(f"the writer has dropped this reader, which took too long, or whose connection has ended; the last frame was {last}", reason="dropped")
         if state == c.REFUSED:
             why = self.attachment.err or "it does not admit the policy, has no place, or found nonsense in the cursor"
-            return TurnedAwayError(f"the writer has refused a reader of policy {policy_name(self._asked)}: {why}")
+            return ChannelError(f"the writer has refused a reader of policy {policy_name(self._asked)}: {why}", reason="turned-away")
         if state != c.OPEN:
-            return CursorError(f"state {state} of the writer")
+            return ChannelError(f"state {state} of the writer", reason="cursor")
         lost, last = self.attachment.err, self._last_whole()
         died = lost.died if isinstance(lost, LostError) else None
-        return WriterLostError(f"the writer was lost; the last whole frame is {last}: {lost}", last, died)
+        return LostError(f"the writer was lost; the last whole frame is {last}: {lost}", died, last=last)
 
     def _last_whole(self) -> int:
         """The sequence of the last frame that is known to be whole."""
@@ -202,7 +187,9 @@ class Joined(NotCopied):
             try:
                 self._check_kept()  # a writer that drops this side frees its stream, which goes on publishing
                 check_published(self._policy, self._whole, 0, w.load(c.RELEASED), self.shape.slots)
-            except (DroppedError, CursorError) as e:
+            except ChannelError as e:
+                if e.reason not in ("dropped", "turned-away", "cursor"):
+                    raise
                 self._whole, self._why = 0, e
             self._lost = True  # no other wait is queued from here on
         finally:
@@ -219,7 +206,7 @@ class Joined(NotCopied):
 
     def _check(self) -> None:
         if self._pid != os.getpid():
-            raise ForkedError(f"process {os.getpid()} was forked from {self._pid}, whose reader this is: open one in the child")
+            raise ClosedError(f"process {os.getpid()} was forked from {self._pid}, whose reader this is: open one in the child", reason="forked")
         if self._closing:
             raise ClosedError("the reader was closed")
 
@@ -291,7 +278,7 @@ def _find(socket: str | os.PathLike[str], name: str, timeout: float, wait: float
     while True:
         try:
             return attach(socket, name, timeout=timeout, max_cursors=c.MAX_CURSOR, **options)
-        except (NoProducerError, NotFoundError, LostError):
+        except (NotFoundError, LostError):
             left = end - time.monotonic()
             if left <= 0:
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import ChannelPolicyError, CursorError
+from ..errors import ChannelError
 from .cursor import BLOCK, DROP_NEWEST, DROP_OLDEST, GIVEN, LATEST, policy_name
 
 
@@ -23,7 +23,7 @@ class Queue:
     def see(self, released: int) -> None:
         """Note how far the reader has released; CursorError where that cannot be."""
         if not self.released <= released <= self.published:
-            raise CursorError(f"{released} frames are released where {self.released} were, and {self.published} were given")
+            raise ChannelError(f"{released} frames are released where {self.released} were, and {self.published} were given", reason="cursor")
         self.released = released
 
     def holds(self, slot: int) -> bool:
@@ -36,7 +36,7 @@ class Queue:
         """Note which slot a reader of LATEST claims; CursorError where that cannot be."""
         slots = len(self.in_slot)
         if claim > slots or claim and not self.in_slot[claim - 1]:
-            raise CursorError(f"the reader's claim is {claim}; want 0, or 1 more than one of the {slots} slots, in which it was given a frame")
+            raise ChannelError(f"the reader's claim is {claim}; want 0, or 1 more than one of the {slots} slots, in which it was given a frame", reason="cursor")
         self.claimed = claim
 
     def deny(self, slot: int, sequence: int) -> None:
@@ -44,7 +44,7 @@ class Queue:
         CursorError if it has claimed another one meanwhile: it can only claim the newest frame's then, which
         the writer does not choose."""
         if self.denied_for == sequence:
-            raise CursorError(f"the reader claims slot {slot}, after another, while the writer chooses one for frame {sequence}")
+            raise ChannelError(f"the reader claims slot {slot}, after another, while the writer chooses one for frame {sequence}", reason="cursor")
         self.claimed, self.denied_for = slot + 1, sequence
 
     def give(self, slot: int) -> int:
@@ -106,15 +106,17 @@ def check_room(policy: int, slots: int, latest: int, drop_newest: int) -> None:
     most = most_latest(slots, drop_newest > 0)
     if policy == LATEST and latest >= most:
         beside = f" beside drop-newest, which keeps {slots // 2} slots" if drop_newest else ""
-        raise ChannelPolicyError(
+        raise ChannelError(
             f"a channel of {slots} slots admits {most} {'reader' if most == 1 else 'readers'} of policy {policy_name(LATEST)}{beside}, and has {latest}: "
-            "each may hold a slot, the writer needs one to write to, and one has the newest frame; more need a channel of more slots"
+            "each may hold a slot, the writer needs one to write to, and one has the newest frame; more need a channel of more slots",
+            reason="policy",
         )
     most = most_latest(slots, True)
     if policy == DROP_NEWEST and latest > most:
-        raise ChannelPolicyError(
+        raise ChannelError(
             f"readers of drop-newest keep up to {slots // 2} of {slots} slots, which leaves room for {most} {'reader' if most == 1 else 'readers'} "
-            f"of policy {policy_name(LATEST)}, and there are {latest}; both need a channel of more slots"
+            f"of policy {policy_name(LATEST)}, and there are {latest}; both need a channel of more slots",
+            reason="policy",
         )
 
 
@@ -135,4 +137,4 @@ def check_published(policy: int, published: int, seen: int, released: int, slots
     """CursorError where so many frames cannot have been given. A stream may release ahead of them."""
     bounded = policy not in (DROP_OLDEST, LATEST)
     if published < seen or bounded and published > released + slots or published >= GIVEN:
-        raise CursorError(f"{published} frames were given where {seen} were, of which {released} are released, with {slots} slots")
+        raise ChannelError(f"{published} frames were given where {seen} were, of which {released} are released, with {slots} slots", reason="cursor")

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ChannelPolicyError, Error
+from ..errors import ChannelError, Error
 from ..memory.device import Device
 from ..wire.conn import DEFAULT_TIMEOUT
 from ..wire.peer import Peer
@@ -145,7 +145,7 @@ class Reader(Taking):
         self._check()
         need_streams(self.attachment.memory)
         if not self._tracker:
-            raise ChannelPolicyError(f"{call} by a reader of policy {policy_name(self._asked)} in a channel that is not for streams")
+            raise ChannelError(f"{call} by a reader of policy {policy_name(self._asked)} in a channel that is not for streams", reason="policy")
         handle = handle_of(stream)
         self._tracker.takes(handle)
         return self._tracker, handle

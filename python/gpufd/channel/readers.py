@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import ChannelPolicyError, ClosedError, CursorError, Error, StalledError
+from ..errors import ChannelError, ClosedError, Error
 from ..memory.base import Memory
 from ..share.lease import Event, Lease
 from . import cursor as c
@@ -98,7 +98,9 @@ class Readers:
             left = m.has_left()
             try:
                 m.look()
-            except CursorError as e:
+            except ChannelError as e:
+                if e.reason != "cursor":
+                    raise
                 self.drop(m, c.REFUSED, e)
             if left:
                 self.drop(m, c.DROPPED, None)
@@ -109,7 +111,9 @@ class Readers:
             try:
                 if m.claims(slot, self.last + 1):
                     return True
-            except CursorError as e:
+            except ChannelError as e:
+                if e.reason != "cursor":
+                    raise
                 self.drop(m, c.REFUSED, e)
         return False
 
@@ -140,7 +144,9 @@ class Readers:
             return self.drop(m, c.ENDED, None)
         try:
             self._check_wish(policy, join)
-        except (CursorError, ChannelPolicyError) as e:
+        except ChannelError as e:
+            if e.reason not in ("cursor", "policy"):
+                raise
             return self.drop(m, c.REFUSED, e)
         m.first = self.last + 1
         if join == c.JOINS["newest"] and self.last:
@@ -153,11 +159,11 @@ class Readers:
     def _check_wish(self, policy: int, join: int) -> None:
         """Raise where a reader that asks for them is not admitted."""
         if policy not in c.POLICIES.values() or join not in c.JOINS.values():
-            raise CursorError(f"a reader asks for policy {policy} and join {join}; want 1 to {c.LATEST}, and 1 or 2")
+            raise ChannelError(f"a reader asks for policy {policy} and join {join}; want 1 to {c.LATEST}, and 1 or 2", reason="cursor")
         if self.shape.streams and policy != c.BLOCK:
-            raise ChannelPolicyError(f"in a channel for streams readers block, and this one asks for {policy_name(policy)}")
+            raise ChannelError(f"in a channel for streams readers block, and this one asks for {policy_name(policy)}", reason="policy")
         if len(self.there) >= self.most:
-            raise ChannelPolicyError(f"{len(self.there)} readers are there, which is all that are admitted")
+            raise ChannelError(f"{len(self.there)} readers are there, which is all that are admitted", reason="policy")
         policies = [m.queue.policy for m in self.there]
         check_room(policy, self.shape.slots, policies.count(c.LATEST), policies.count(c.DROP_NEWEST))
 
@@ -191,7 +197,7 @@ class Readers:
         for m in list(self.there):
             n = self.blocks(m)
             if n:
-                self.drop(m, c.DROPPED, StalledError(f"the writer is being closed, and reader {m.lease.number} has not released frame number {n}"))
+                self.drop(m, c.DROPPED, ChannelError(f"the writer is being closed, and reader {m.lease.number} has not released frame number {n}", reason="stalled"))
                 dropped = True
         return dropped
 
@@ -236,7 +242,7 @@ class Readers:
             if n != m.stuck[0]:
                 m.stuck = n, now
             elif n and now - m.stuck[1] > self.stall:
-                self.drop(m, c.DROPPED, StalledError(f"a stream has waited {self.stall:g} s for reader {m.lease.number} to release frame number {n}"))
+                self.drop(m, c.DROPPED, ChannelError(f"a stream has waited {self.stall:g} s for reader {m.lease.number} to release frame number {n}", reason="stalled"))
 
     def _let_go(self, m: Member) -> bool:
         """Let go of a reader that is gone. False if streams, or another thread, still have to

@@ -6,7 +6,7 @@ import ctypes
 import time
 from typing import Any
 
-from ..errors import InUseError, NoStreamsError, OrderError, UsageError
+from ..errors import ChannelError, InUseError, UnavailableError, UsageError
 from ..memory import libcuda as cu
 from ..memory.base import Memory
 from ..memory.cuda import CudaMemory
@@ -39,7 +39,7 @@ def handle_of(stream: Any) -> int:
 def need_streams(memory: Memory) -> CudaMemory:
     """The memory as one that streams use; NoStreamsError with the software driver."""
     if not isinstance(memory, CudaMemory):
-        raise NoStreamsError("the software driver has no streams for Python: use acquire and publish, next and release")
+        raise UnavailableError("the software driver has no streams for Python: use acquire and publish, next and release", reason="no-streams")
     return memory
 
 
@@ -79,7 +79,7 @@ class Tracker:
         if captured.value:
             raise UsageError("a stream that is captured would do the same frame at every launch of the graph")
         if stream != self.stream and not self.idle():
-            raise OrderError("another stream has frames of this side queued; wait for it, or use that one")
+            raise ChannelError("another stream has frames of this side queued; wait for it, or use that one", reason="order")
 
     # A batch.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import arguments
-from ..errors import CursorError, DroppedError, EndedError, OrderError, PassedError, TimedOutError
+from ..errors import ChannelError, TimedOutError, suppress
 from . import cursor as c
 from .claiming import Claiming
 from .cursor import EntryWords
@@ -126,7 +126,9 @@ class Taking(Claiming):
             # A writer that lived when it was lost may have given more by then, which this side has seen.
             seen = 0 if lost and not self._tracker else self._seen
             check_published(self._policy, published, seen, self._released, self.shape.slots)
-        except CursorError:
+        except ChannelError as e:
+            if e.reason != "cursor":
+                raise
             self._check_kept()  # a writer that drops this side frees its stream, which goes on publishing
             raise
         self._seen = published
@@ -148,7 +150,7 @@ class Taking(Claiming):
         if e.bytes > self.slot_size or e.length > c.MAX_USER or e.slot >= self.slots or e.sequence <= self._last:
             if w.load(at + c.STAMP) != 2 * number:
                 return None
-            raise CursorError(f"frame {e.sequence} behind {self._last}, {e.bytes} bytes and {e.length} in slot {e.slot} of {self.slots}")
+            raise ChannelError(f"frame {e.sequence} behind {self._last}, {e.bytes} bytes and {e.length} in slot {e.slot} of {self.slots}", reason="cursor")
         user = c.read_user(w, at, e.length)
         if w.load(at + c.STAMP) != 2 * number:
             return None
@@ -160,7 +162,7 @@ class Taking(Claiming):
             return self._keep(self._predicted(number))
         if self._policy == c.DROP_OLDEST:
             return None
-        raise CursorError(f"frame number {number} was given and is not whole")
+        raise ChannelError(f"frame number {number} was given and is not whole", reason="cursor")
 
     def _predicted(self, number: int) -> Frame:
         """A frame of a channel for streams, whose slots follow each other."""
@@ -175,7 +177,7 @@ class Taking(Claiming):
         """Note that the frame was taken."""
         for held in self._held:
             if self._policy != c.DROP_OLDEST and held.index == frame.index:
-                raise CursorError(f"frame {frame.sequence} is in slot {frame.index}, which frame {held.sequence} has")
+                raise ChannelError(f"frame {frame.sequence} is in slot {frame.index}, which frame {held.sequence} has", reason="cursor")
         self._held.append(frame)
         self._received += 1
         self._lost_frames += frame.sequence - self._last - 1
@@ -184,9 +186,9 @@ class Taking(Claiming):
 
     def _may_hold(self) -> None:
         if self._asked == c.LATEST and self._held:
-            raise OrderError("a frame is held, and a reader of latest holds one at a time; release it first")
+            raise ChannelError("a frame is held, and a reader of latest holds one at a time; release it first", reason="order")
         if len(self._held) >= self.slots:
-            raise OrderError(f"{len(self._held)} frames are held, as many as there are slots; release one first")
+            raise ChannelError(f"{len(self._held)} frames are held, as many as there are slots; release one first", reason="order")
 
     def release(self, frame: Frame) -> None:
         """Give the frame back. Synchronise the streams that read it first, or use release_on.
@@ -198,14 +200,16 @@ class Taking(Claiming):
         with self._turn:
             self._releases(frame)
             if self._by_stream and self._tracker and not self._tracker.idle():
-                raise OrderError("a stream has frames to release; release this one there, too")
+                raise ChannelError("a stream has frames to release; release this one there, too", reason="order")
             if self.shape.streams and frame._number > self._words.load(c.PUBLISHED):
-                raise OrderError(f"frame {frame.sequence} has not come yet; wait for the stream that was given next_on")
+                raise ChannelError(f"frame {frame.sequence} has not come yet; wait for the stream that was given next_on", reason="order")
             try:
                 self._check_whole(frame)
-            except (PassedError, DroppedError) as e:
+            except ChannelError as e:
+                if e.reason not in ("passed", "dropped", "turned-away"):
+                    raise
                 self._passed += 1
-                self._passed_by = isinstance(e, PassedError)
+                self._passed_by = e.reason == "passed"
                 raise
             finally:
                 self._held.popleft()
@@ -219,12 +223,12 @@ class Taking(Claiming):
         """Raise where the frame cannot be released."""
         self._check()
         if not self._held or self._held[0] is not frame:
-            raise OrderError(f"frame {frame.sequence} is not the oldest that is held (there are {len(self._held)})")
+            raise ChannelError(f"frame {frame.sequence} is not the oldest that is held (there are {len(self._held)})", reason="order")
 
     def _check_whole(self, frame: Frame) -> None:
         """Raise where the frame may not be whole any more."""
         if self._policy == c.DROP_OLDEST and self._words.load(self.shape.entry(frame._number) + c.STAMP) != 2 * frame._number:
-            raise PassedError(f"the writer has passed this reader by: frame {frame.sequence}")
+            raise ChannelError(f"the writer has passed this reader by: frame {frame.sequence}", reason="passed")
         self._check_kept()
 
     def is_whole(self, frame: Frame) -> bool:
@@ -235,7 +239,9 @@ class Taking(Claiming):
         self._check()
         try:
             self._check_whole(frame)
-        except (PassedError, DroppedError):
+        except ChannelError as e:
+            if e.reason not in ("passed", "dropped", "turned-away"):
+                raise
             return False
         return True
 
@@ -261,11 +267,13 @@ class Taking(Claiming):
         while True:
             try:
                 frame = self.next(timeout)
-            except EndedError:
+            except ChannelError as e:
+                if e.reason != "ended":
+                    raise
                 return
             try:
                 yield frame
             finally:
                 if frame in self._held and not self._closing:
-                    with contextlib.suppress(PassedError, DroppedError):  # the latter is said by next, too
+                    with suppress(ChannelError, "passed", "dropped", "turned-away"):  # the latter is said by next, too
                         self.release(frame)

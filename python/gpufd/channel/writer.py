@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import arguments
-from ..errors import ChannelPolicyError, Error, TimedOutError
+from ..errors import ChannelError, Error, TimedOutError
 from ..memory.device import Device
 from ..memory.drivers import allocate
 from ..share.lease import Event
@@ -211,7 +211,7 @@ class Writer(Giving):
         self._check()
         need_streams(self.memory)
         if not self._tracker:
-            raise ChannelPolicyError(f"{call} in a channel whose readers may have any policy; make it with streams=True")
+            raise ChannelError(f"{call} in a channel whose readers may have any policy; make it with streams=True", reason="policy")
         handle = handle_of(stream)
         self._tracker.takes(handle)
         return self._tracker, handle

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any
 
 from .. import arguments
-from ..errors import ClosedError, Error, LostError, NoProducerError, TimedOutError, UsageError, enough_files
+from ..errors import ClosedError, Error, KeeperError, LostError, NotFoundError, TimedOutError, UsageError, enough_files
 from ..memory.device import Device, device_name
 from ..memory.drivers import device_uuid, driver_kind, place_of
 from ..wire.conn import check_path, close_all, data_file, dial
 from ..wire.peer import Policy, check_policy
 from ..wire.records import MAX_FDS
-from .control import SUFFIX, TIMEOUT, Control, KeeperError, default_socket, encode
+from .control import SUFFIX, TIMEOUT, Control, default_socket, encode
 from .types import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
 
 
@@ -71,9 +71,11 @@ class Client:
         if self._conn is None:
             try:
                 conn, _ = dial(self.socket + SUFFIX, self._policy, max(1e-3, deadline - time.monotonic()))
-            except NoProducerError as e:
+            except LostError as e:
+                if e.reason != "nobody-listens":
+                    raise
                 why = str(e).partition("nobody is listening there: ")[2].partition(";")[0] or str(e)
-                raise NoProducerError(f"there is no keeper at {self.socket}: {why}; start one with gpufd keeper --socket {self.socket}") from None
+                raise LostError(f"there is no keeper at {self.socket}: {why}; start one with gpufd keeper --socket {self.socket}", reason="nobody-listens") from None
             self._conn = Control(conn.sock)
         return self._conn
 
@@ -89,7 +91,7 @@ class Client:
             conn = self._connect(deadline)
             try:
                 return conn.ask(message, deadline, fds)
-            except (KeeperError, UsageError):
+            except (KeeperError, NotFoundError, UsageError):
                 raise
             except BaseException:  # an answer to this may still come there
                 self._lose()
@@ -101,8 +103,8 @@ class Client:
         while True:
             try:
                 return self._ask(message, deadline)
-            except LostError:
-                if time.monotonic() + pause > deadline:
+            except LostError as e:
+                if e.reason == "nobody-listens" or time.monotonic() + pause > deadline:
                     raise
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
@@ -128,8 +130,8 @@ class Client:
         """Return what is kept under a name, or None if there is no such name."""
         try:
             return self.stat(name)
-        except KeeperError as e:
-            if e.code == "not-found":
+        except NotFoundError as e:
+            if e.reason == "not-found":
                 return None
             raise
 
@@ -208,6 +210,8 @@ class Client:
                 with sense("ticket"):
                     return Booking(self, str(self.ask(message)["ticket"]), lifetime)
             except LostError as e:
+                if e.reason == "nobody-listens":
+                    raise
                 knocks.meet_next(e)
 
     def _forked(self) -> None:
@@ -243,7 +247,7 @@ class Knocks:
         while time.monotonic() < self._end:
             time.sleep(max(0.0, min(self._pause, self._end - time.monotonic())))
             self._pause = min(2 * self._pause, 1.0)
-            with contextlib.suppress(LostError, NoProducerError, TimedOutError):
+            with contextlib.suppress(LostError, TimedOutError):
                 self._client._ask({"op": "status"}, self._end)
                 return
         raise LostError(f"the keeper was lost, and none that answers has come within {self._client.timeout:g} s: {lost}") from lost
@@ -291,10 +295,12 @@ class Booking:
                     self.prepare(fds, table)
                 self._may_have = True
                 return _outcome(self.client.ask(message))
-            except KeeperError as e:
-                self._may_have = e.code in ("unknown", "store-lost")
+            except (KeeperError, NotFoundError) as e:
+                self._may_have = e.reason in ("unknown", "store-lost")
                 raise
             except LostError as e:
+                if e.reason == "nobody-listens":
+                    raise
                 prepared = False
                 knocks.meet_next(e)
                 self.renew()
@@ -316,7 +322,7 @@ class Booking:
         with contextlib.suppress(Error, OSError):
             try:
                 self.client.ask({"op": "cancel", "ticket": self.ticket})
-            except KeeperError:
+            except (KeeperError, NotFoundError):
                 self.renew()  # it was booked over an earlier connection
                 if self._came:
                     return False

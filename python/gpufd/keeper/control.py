@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from ..errors import Error, LostError, TimedOutError, UsageError, WireError
+from ..errors import LostError, TimedOutError, UsageError, WireError, keeper_error
 from ..wire.conn import close_later, take_no_fds
 from .tables import compact
 
@@ -22,20 +22,6 @@ MAX_PIECE = 60 << 10  # bytes of a message in a record
 MAX_MESSAGE = 256 << 10  # of a request
 MAX_REPLY = 256 << 20  # of a reply: all names
 MORE, LAST = 0, 1  # what a record begins with
-
-
-class KeeperError(Error):
-    """A keeper refused.
-
-    ``code`` is one of docs/wire.md, or no-room. ``holders`` are the processes in the way.
-    """
-
-    def __init__(self, code: str, message: str, holders: Sequence[dict[str, Any]] = ()) -> None:
-        super().__init__(f"{message} ({code})")
-        self.code, self.message, self.holders = code, message, tuple(holders)
-
-    def __reduce__(self) -> tuple[type[KeeperError], tuple[str, str, tuple[dict[str, Any], ...]]]:
-        return type(self), (self.code, self.message, self.holders)
 
 
 def encode(message: dict[str, Any]) -> list[bytes]:
@@ -119,7 +105,7 @@ class Control:
         no = message.get("error")
         if isinstance(no, dict):
             holders = [h for h in no.get("holders") or () if isinstance(h, dict)]
-            raise KeeperError(str(no.get("code", "failed")), str(no.get("message", "no reason given")), holders)
+            raise keeper_error(str(no.get("code", "failed")), str(no.get("message", "no reason given")), holders)
         return message
 
     def _receive(self, deadline: float) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from .. import arguments
-from ..errors import ClosedError, DriverError, Error, LostError, UsageError
+from ..errors import ClosedError, DriverError, Error, KeeperError, LostError, UsageError
 from ..memory import libcuda
 from ..memory.base import Memory
 from ..memory.device import Device, device_name
@@ -17,7 +17,6 @@ from ..memory.digest import Digester
 from ..memory.drivers import allocate, device_uuid, driver_kind, place_of
 from ..wire.records import CUDA, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, driver_name
 from .client import Booking, Client
-from .control import KeeperError
 from .types import Holder
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY

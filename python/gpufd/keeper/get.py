@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
 from .. import arguments
-from ..errors import DescriptorError, Error, RefusedError, enough_files
+from ..errors import DriverError, Error, KeeperError, MismatchError, NotFoundError, RefusedError, enough_files, keeper_error
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..objects import NoArray
@@ -18,7 +18,7 @@ from ..share.attach import Parts, attach, attach_parts
 from ..share.attachment import Attachment
 from ..share.kept import Kept, kept_of
 from ..wire.records import READ_ONLY
-from .control import TIMEOUT, KeeperError, path_of
+from .control import TIMEOUT, path_of
 from .tables import ALIGN, Table, header_of, naming, parse_table
 
 if TYPE_CHECKING:
@@ -209,7 +209,9 @@ def get(
             parts = Parts([attach(path, name, part=part, labels=labels, access=access, device=device, driver=driver, timeout=timeout)])
     except RefusedError as e:
         raise _explained(path, name, part, timeout, e) from e
-    except DescriptorError as e:
+    except (DriverError, MismatchError) as e:
+        if e._offer is None:
+            raise
         from .client import Client
 
         with contextlib.suppress(Error, OSError), Client(path, timeout=timeout) as client:
@@ -230,14 +232,14 @@ def _explained(path: str, name: str, part: int | None, timeout: float | None, re
     try:
         with Client(path, timeout=timeout) as client:
             info = client.stat(name)
-    except KeeperError as e:
+    except (KeeperError, NotFoundError) as e:
         return e
     except (Error, OSError):
         return refused
     if info.version == 0:
-        return KeeperError("not-found", f"{name} has no version yet")
+        return keeper_error("not-found", f"{name} has no version yet")
     if part is not None and part >= len(info.parts):
-        return KeeperError("not-found", f"{name} has no part {part}: it has {len(info.parts)}")
+        return keeper_error("not-found", f"{name} has no part {part}: it has {len(info.parts)}")
     for p in info.parts:
         if part in (None, p.part) and p.state != "ok":
             return KeeperError(p.state, f"part {p.part} of version {info.version} of {name} is {p.state} ({p.reason}), and not served")

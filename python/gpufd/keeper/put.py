@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 from .. import arguments
-from ..errors import CutOffError, UsageError, enough_files
+from ..errors import MismatchError, UsageError, enough_files
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..wire.records import CUDA
@@ -143,7 +143,7 @@ def _read(f: BinaryIO, segments: Iterable[Segment]) -> Generator[tuple[int, memo
             yield at, piece
             at += len(piece)
         if at != s.offset + s.bytes:
-            raise CutOffError(f"{f.name} is shorter than it was")
+            raise MismatchError(f"{f.name} is shorter than it was", reason="cut-off")
 
 
 def _pieces(f: BinaryIO, at: int, size: int) -> Iterator[memoryview]:

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
-from .tables import BITS, HEADER_MOST, FormatError, Table, Tensor, check_tensors, quote
+from ..errors import FormatError
+from .tables import BITS, HEADER_MOST, Table, Tensor, check_tensors, quote
 
 _U64 = 2**64 - 1
 _BLANKS = b" \t\r\n"

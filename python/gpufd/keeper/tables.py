@@ -16,12 +16,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..errors import Error
+from ..errors import FormatError
 from ..wire.records import MAX_LARGE_DATA
-
-
-class FormatError(Error):
-    """A file, or a table of what a part holds, is not what it has to be."""
 
 
 @contextlib.contextmanager

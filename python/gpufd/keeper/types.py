@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import Error, WireError
 
+
 # Members that are not known here are in raw.
 
 

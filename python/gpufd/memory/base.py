@@ -14,7 +14,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ClosedError, Error, ExportError, ForkedError, HandleError, InUseError, ReadOnlyError, UsageError
+from ..errors import ClosedError, Error, ExportError, InUseError, MismatchError, ReadOnlyError, UsageError
 from ..objects import NoArray, NotCopied
 from ..wire.records import LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, Offer, access_name
 from .array import Array
@@ -109,8 +109,9 @@ class Memory(NotCopied, NoArray):
     def check(self) -> None:
         """Raise if the memory cannot be used."""
         if self._pid != os.getpid():
-            raise ForkedError(
-                f"process {os.getpid()} was forked from {self._pid}, whose memory this is: attach in the child (multiprocessing: use spawn)"
+            raise ClosedError(
+                f"process {os.getpid()} was forked from {self._pid}, whose memory this is: attach in the child (multiprocessing: use spawn)",
+                reason="forked",
             )
         if self.closed:
             raise ClosedError("the memory was closed")
@@ -251,7 +252,7 @@ class Memory(NotCopied, NoArray):
             return Offer(self.driver, READ_WRITE, 1, self.uuid, self.size, self.chunk, 0, self.generation, 0, 0, name,
                          handle_type=LEGACY, offset=self.offset, handle=self.handle, **what)  # fmt: skip
         if len(self.fds) != self.chunks:
-            raise HandleError("the memory has no descriptors to offer: it was attached without reoffer=True, or is private")
+            raise MismatchError("the memory has no descriptors to offer: it was attached without reoffer=True, or is private", reason="handle")
         return Offer(self.driver, access, self.chunks, self.uuid, self.size, self.chunk, self.granularity, self.generation,
                      0, min(64, self.chunks), name, **what)  # fmt: skip
 

@@ -15,7 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from ..errors import DescriptorError, DeviceError, DriverError, Error, NotImportedError, UnavailableError, UsageError
+from ..errors import DriverError, Error, MismatchError, UnavailableError, UsageError
 from ..wire.records import CUDA, MAY_OUTLIVE, READ_WRITE, Offer
 from . import libcuda as cu
 from .base import Memory, layout, new_generation
@@ -94,9 +94,9 @@ def find(uuid: bytes, wanted: int | None) -> int:
     """The ordinal here of the device with that UUID."""
     here = _devices()
     if uuid not in here:
-        raise DeviceError(f"the memory is on device {device_name(uuid)}, which is not visible to this process (CUDA_VISIBLE_DEVICES?)")
+        raise MismatchError(f"the memory is on device {device_name(uuid)}, which is not visible to this process (CUDA_VISIBLE_DEVICES?)", reason="device")
     if wanted not in (None, here.index(uuid)):
-        raise DeviceError(f"memory of another device: it is on {device_name(uuid)}, and device {wanted} was asked for")
+        raise MismatchError(f"memory of another device: it is on {device_name(uuid)}, and device {wanted} was asked for", reason="device")
     return here.index(uuid)
 
 
@@ -308,7 +308,7 @@ class CudaMemory(Memory):
     def _import(self, offer: Offer, fds: Sequence[int], device: int | None) -> None:
         self._open(find(offer.device, device))
         if offer.chunk_size % self.granularity:
-            raise DescriptorError(f"the chunk size, {offer.chunk_size}, is no multiple of the granularity here, {self.granularity}")
+            raise MismatchError(f"the chunk size, {offer.chunk_size}, is no multiple of the granularity here, {self.granularity}", reason="descriptor")
         self.chunk, self.generation, self.granularity = offer.chunk_size, offer.generation, offer.granularity
         try:
             with self.current():
@@ -317,10 +317,10 @@ class CudaMemory(Memory):
                     self._map(i, self._imported(fd))
                     self.chunks += 1
                 self._set_access(0, self.chunks)
-        except UnavailableError:
-            raise
         except DriverError as e:
-            raise NotImportedError(e.function, e.number, e.name, e.text) from e
+            if e.reason == "unavailable":
+                raise
+            raise DriverError(e.function, e.number, e.name, e.text, reason="not-imported") from e
         self.size, self._capacity = offer.size, 0  # it does not grow
 
     def _imported(self, fd: int) -> int:
@@ -360,7 +360,7 @@ class CudaMemory(Memory):
             self._later("cuIpcCloseMemHandle", base)
         _, whole = self._range(base)
         if whole < offer.chunk_size:
-            raise DescriptorError(f"the allocation is of {whole} bytes, and the offer says {offer.chunk_size}")
+            raise MismatchError(f"the allocation is of {whole} bytes, and the offer says {offer.chunk_size}", reason="descriptor")
         self._ptr = base + offer.offset
 
     def _open_handle(self, handle: bytes) -> int:

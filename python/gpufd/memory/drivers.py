@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from .. import arguments
-from ..errors import DeviceError, Error, UsageError, enough_files
+from ..errors import Error, MismatchError, UsageError, enough_files
 from ..wire.records import CUDA, SOFT, driver_name
 from .base import Memory
 from .device import Device
@@ -130,7 +130,7 @@ def _current(kind: int) -> int:
 def _find(text: str, uuid: bytes, kind: int) -> int:
     here = _visible(kind)
     if uuid not in here:
-        raise DeviceError(f"device {text} is not visible to this process, which sees {len(here)} ({_HIDES[kind]}?)")
+        raise MismatchError(f"device {text} is not visible to this process, which sees {len(here)} ({_HIDES[kind]}?)", reason="device")
     return here.index(uuid)
 
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from ctypes import POINTER, c_char, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ushort, c_void_p
 from typing import Any
 
-from ..errors import DriverError, DriverUnavailableError, ForkedError, UnavailableError
+from ..errors import ClosedError, DriverError, UnavailableError
+
 
 NOT_READY = 600
 NO_DEVICE = 100
@@ -197,8 +198,8 @@ class Libcuda:
 
     def error(self, name: str, code: int) -> DriverError:
         plain = name.split("_v")[0]
-        kind = DriverUnavailableError if code in _NOT_HERE and plain.startswith(_PROBES) else DriverError
-        return kind(plain, code, self._text("cuGetErrorName", code), self._text("cuGetErrorString", code))
+        reason = "unavailable" if code in _NOT_HERE and plain.startswith(_PROBES) else ""
+        return DriverError(plain, code, self._text("cuGetErrorName", code), self._text("cuGetErrorString", code), reason=reason)
 
     def _text(self, function: str, code: int) -> str:
         out = c_char_p()
@@ -263,7 +264,7 @@ def load() -> Libcuda:
     global _opened, _pid
     with _lock:
         if _opened is not None and _pid != os.getpid():
-            raise ForkedError(f"process {os.getpid()} was forked from {_pid}, which uses CUDA: a child cannot (multiprocessing: use spawn)")
+            raise ClosedError(f"process {os.getpid()} was forked from {_pid}, which uses CUDA: a child cannot (multiprocessing: use spawn)", reason="forked")
         if _opened is None:
             try:
                 lib = Libcuda(ctypes.CDLL("libcuda.so.1"))

@@ -20,7 +20,7 @@ import stat
 import struct
 from collections.abc import Iterator, Sequence
 
-from ..errors import CutOffError, DescriptorError, DeviceError, Error, UnavailableError, UsageError
+from ..errors import Error, MismatchError, UnavailableError, UsageError
 from ..wire.records import READ_WRITE, SOFT, Offer
 from .base import Memory, layout, new_generation
 from .device import device_name
@@ -141,7 +141,7 @@ def _chosen(ordinal: int) -> int:
     if not visible:
         raise UnavailableError("the software driver has no device here (CUDA_VISIBLE_DEVICES, GPUFD_SOFT_DEVICES)")
     if ordinal >= len(visible):
-        raise DeviceError(f"there is no device {ordinal}: the software driver has {len(visible)} (GPUFD_SOFT_DEVICES, CUDA_VISIBLE_DEVICES)")
+        raise MismatchError(f"there is no device {ordinal}: the software driver has {len(visible)} (GPUFD_SOFT_DEVICES, CUDA_VISIBLE_DEVICES)", reason="device")
     return visible[ordinal]
 
 
@@ -154,9 +154,10 @@ def _ordinal_of(device: bytes) -> int:
         if _uuid_of(i, machine) == device:
             return ordinal
     there = ", ".join(device_name(_uuid_of(i, machine)) for i in visible)
-    raise DeviceError(
+    raise MismatchError(
         f"the memory is on device {device_name(device)}, which is not visible to this process "
-        f"(CUDA_VISIBLE_DEVICES, GPUFD_SOFT_DEVICES, or another GPUFD_SOFT_DIR); visible devices: {there}"
+        f"(CUDA_VISIBLE_DEVICES, GPUFD_SOFT_DEVICES, or another GPUFD_SOFT_DIR); visible devices: {there}",
+        reason="device",
     )
 
 
@@ -236,7 +237,7 @@ class SoftMemory(Memory):
             )
         ordinal = _ordinal_of(offer.device)
         if device is not None and ordinal != device:
-            raise DeviceError(f"memory of another device: it is on {device_name(offer.device)}, and device {device} was asked for")
+            raise MismatchError(f"memory of another device: it is on {device_name(offer.device)}, and device {device} was asked for", reason="device")
         b = cls(access)
         try:
             b.size, b.chunks, b.chunk, b.uuid, b.ordinal = offer.size, offer.chunks, offer.chunk_size, offer.device, ordinal
@@ -355,8 +356,8 @@ class SoftMemory(Memory):
         super()._forked()
 
 
-def _cut_off(chunk: int) -> CutOffError:
-    return CutOffError(errno.EFAULT, f"chunk {chunk} was cut off: a holder of its descriptor has made the file shorter")
+def _cut_off(chunk: int) -> MismatchError:
+    return MismatchError(f"chunk {chunk} was cut off: a holder of its descriptor has made the file shorter", reason="cut-off")
 
 
 def check_trailer(fd: int, offer: Offer) -> None:
@@ -376,4 +377,4 @@ def check_trailer(fd: int, offer: Offer) -> None:
         elif device != offer.device:
             fault = "the memory is of another device than the offer says"
     if fault:
-        raise DescriptorError(fault)
+        raise MismatchError(fault, reason="descriptor")

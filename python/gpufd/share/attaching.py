@@ -9,23 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .. import arguments
-from ..errors import (
-    DescriptorError,
-    Error,
-    LeaseEndedError,
-    LostError,
-    ProtocolError,
-    RestartingError,
-    RevokedError,
-    StaleError,
-    SupersededError,
-    TooLargeError,
-    UsageError,
-    WireError,
-    WithdrawnError,
-    printable,
-    refusal,
-)
+from ..errors import DriverError, Error, LeaseEndedError, LostError, MismatchError, UsageError, WireError, printable, refusal
 from ..memory.base import Memory
 from ..memory.drivers import memory_class
 from ..wire import records as wire
@@ -166,7 +150,7 @@ class Attaching:
             if isinstance(record, wire.Progress):
                 continue
             if not isinstance(record, Offer):
-                raise ProtocolError(f"{record.type_name()} where an offer is expected")
+                raise WireError(f"{record.type_name()} where an offer is expected", reason="protocol")
             self.fds += fds  # ours to close, whatever the record says
             record.check()
             need(not self.fds or not record.legacy, "descriptors and a legacy handle in one offer")
@@ -201,14 +185,14 @@ class Attaching:
         beyond = o.max_size and (offer.size > o.max_size or offer.chunks * offer.chunk_size - o.max_size >= GRANULE)
         if offer.chunks > o.max_chunks or beyond:
             chunks = f"{offer.chunks} chunk{'s' if offer.chunks != 1 else ''}"
-            raise TooLargeError(f"an offer of {offer.size} bytes in {chunks} of {offer.chunk_size} is more than is taken here")
+            raise MismatchError(f"an offer of {offer.size} bytes in {chunks} of {offer.chunk_size} is more than is taken here", reason="too-large")
         wire.need_taken(len(offer.data) or offer.data_size, o.max_data)
         if offer.cursor_size > o.max_cursors:
-            raise TooLargeError(f"{offer.cursor_size} bytes of cursors are more than the {o.max_cursors} that are taken here")
+            raise MismatchError(f"{offer.cursor_size} bytes of cursors are more than the {o.max_cursors} that are taken here", reason="too-large")
         if o.newer_than and offer.generation <= o.newer_than:
-            raise StaleError(f"generation {offer.generation} is offered, which is not newer than {o.newer_than}")
+            raise MismatchError(f"generation {offer.generation} is offered, which is not newer than {o.newer_than}", reason="stale")
         if self.resumes and offer.memory() != self.resumes[0].memory():
-            raise ProtocolError("the memory that is offered is not what is mapped here, though its generation is")
+            raise WireError("the memory that is offered is not what is mapped here, though its generation is", reason="protocol")
 
     def take_file(self, kind: type[Record], what: str) -> list[int]:
         """The descriptor that comes behind the offer in a record of that kind."""
@@ -226,8 +210,9 @@ class Attaching:
             return self.o.opener(offer)
         try:
             memory = memory_class(offer.driver).take(offer, self.fds, self.o.access, self.o.device, self.o.reoffer)
-        except DescriptorError as e:
-            e._offer = offer
+        except (DriverError, MismatchError) as e:
+            if e.reason in ("descriptor", "not-imported"):
+                e._offer = offer
             raise
         assert isinstance(memory, Memory)
         return memory
@@ -250,19 +235,19 @@ class Attaching:
         return False
 
 
-_ENDS: dict[int, tuple[type[LeaseEndedError], str]] = {
-    wire.WITHDRAWN: (WithdrawnError, "withdrawn by the producer"),
-    wire.SUPERSEDED: (SupersededError, "the producer offers newer memory"),
-    wire.RESTARTING: (RestartingError, "the producer is restarting"),
+_ENDS = {
+    wire.WITHDRAWN: ("withdrawn by the producer", "withdrawn"),
+    wire.SUPERSEDED: ("the producer offers newer memory", "superseded"),
+    wire.RESTARTING: ("the producer is restarting", "restarting"),
 }
 
 
 def ended(record: wire.Revoke) -> LeaseEndedError:
     """The error of a REVOKE. A reason that this version does not know is a revocation."""
     if record.reason in _ENDS:
-        kind, text = _ENDS[record.reason]
-        return kind(text)
-    return RevokedError("revoked by the producer" + (f": {printable(record.text)}" if record.text else ""))
+        text, reason = _ENDS[record.reason]
+        return LeaseEndedError(text, reason=reason)
+    return LeaseEndedError("revoked by the producer" + (f": {printable(record.text)}" if record.text else ""), reason="revoked")
 
 
 def ending(record: Record) -> Error | None:

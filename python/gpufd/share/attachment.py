@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
-from ..errors import ClosedError, Error, HandleError, InUseError, LeaseEndedError, LostError, UsageError, WireError, enough_files
+from ..errors import ClosedError, Error, InUseError, LeaseEndedError, LostError, MismatchError, UsageError, WireError, enough_files
 from ..memory.base import Memory
 from ..wire import records as wire
 from ..wire.conn import close_all
@@ -182,7 +182,7 @@ class Attachment(Held):
         """
         self._check()
         if self.offer.legacy:
-            raise HandleError("legacy memory cannot be resumed, because nothing keeps it without a lease")
+            raise MismatchError("legacy memory cannot be resumed, because nothing keeps it without a lease", reason="handle")
         if not self.done:
             raise UsageError("the lease has not ended, so there is nothing to resume")
         self._resume(timeout)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from .. import arguments
-from ..errors import ClosedError, GivenUpError, ReadOnlyError, TimedOutError, UnavailableError, UsageError
+from ..errors import ClosedError, ReadOnlyError, TimedOutError, UnavailableError, UsageError
 from ..memory import libcuda as cu
 from ..memory.base import Memory
 from ..memory.cuda import EVENT_DISABLE_TIMING, CudaMemory
@@ -80,7 +80,7 @@ class Counter(NotCopied):
         if self.closed:
             raise ClosedError(f"counter {self.slot} was closed")
         if self.broken:
-            raise GivenUpError(f"counter {self.slot} was given up")
+            raise ClosedError(f"counter {self.slot} was given up", reason="given-up")
         if not isinstance(n, int) or not 0 < n < GIVEN_UP:
             raise UsageError(f"a counter counts from 1 to {GIVEN_UP - 1}, and not to {n}")
 
@@ -110,9 +110,9 @@ class Counter(NotCopied):
         """Raise unless the number that has come is one to rely on."""
         number, spoiled = self._words()
         if spoiled:
-            raise GivenUpError(f"counter {self.slot} was signalled behind a wait that was given up: nobody may rely on it")
+            raise ClosedError(f"counter {self.slot} was signalled behind a wait that was given up: nobody may rely on it", reason="given-up")
         if number == GIVEN_UP:
-            raise GivenUpError(f"counter {self.slot} was given up by another waiter")
+            raise ClosedError(f"counter {self.slot} was given up by another waiter", reason="given-up")
 
 
 class WordCounter(Counter):

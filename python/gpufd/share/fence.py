@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from .. import arguments
-from ..errors import Error, FenceError, LeftError, LostError, NoFenceError
+from ..errors import Error, FenceError, LostError
 from ..wire.peer import Peer, Process
 from ..wire.records import MAY_OUTLIVE
 
@@ -53,23 +53,23 @@ class Fence:
         deadline = time.monotonic() + timeout
         doubt = self.doubt()
         if doubt and want == FENCED:
-            raise self._error(NoFenceError, want, doubt)
+            raise self._error("unknown", want, doubt)
         if not ended(timeout):
-            raise self._error(FenceError, want, f"its lease has not ended within {timeout:g} s")
+            raise self._error("pending", want, f"its lease has not ended within {timeout:g} s")
         if want == RELEASED and self.released:
             return
         if doubt:
-            raise self._error(NoFenceError, want, doubt)
+            raise self._error("unknown", want, doubt)
         if not self.process.died(deadline - time.monotonic()):
-            raise self._error(FenceError, want, f"its process has not ended within {timeout:g} s")
+            raise self._error("pending", want, f"its process has not ended within {timeout:g} s")
 
-    def _error(self, kind: type[FenceError], want: int, why: str) -> FenceError:
-        return kind(f"waiting until the memory is {_NAMES[want]} by {self.peer}: {why}", [self.peer])
+    def _error(self, reason: str, want: int, why: str) -> FenceError:
+        return FenceError(f"waiting until the memory is {_NAMES[want]} by {self.peer}: {why}", [self.peer], reason=reason)
 
     def lost(self, left: bool, error: Error) -> Error:
         """The meaning of a connection's end."""
         if left:
-            return LeftError("the peer has left")
+            return LostError("the peer has left", reason="left")
         if self.says is None or self.process.why:
             return LostError(str(error))
         process = self.process

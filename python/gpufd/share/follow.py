@@ -9,17 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from .. import arguments
-from ..errors import (
-    ClosedError,
-    Error,
-    InUseError,
-    LostError,
-    PartsError,
-    TimedOutError,
-    TooLargeError,
-    WireError,
-    enough_files,
-)
+from ..errors import ClosedError, Error, InUseError, LostError, MismatchError, TimedOutError, WireError, enough_files
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..wire import records as wire
@@ -148,7 +138,7 @@ class _Follow:
             try:
                 return self._one(newer_than=self._known, wait=self._known > 0)
             except Error as e:
-                part_of = isinstance(e, PartsError) and self._one.keywords["part"] is not None
+                part_of = e.reason == "parts" and self._one.keywords["part"] is not None
                 if not e.retryable and not part_of:
                     raise
                 left = deadline - time.monotonic()
@@ -196,7 +186,7 @@ def list_offers(socket: str | os.PathLike[str], *, policy: Policy = Policy(), ti
             left = record.left
             offers += record.offers
             if len(offers) + left > wire.MAX_LISTED:
-                raise TooLargeError(f"a list of {len(offers) + left} offers, and {wire.MAX_LISTED} are taken")
+                raise MismatchError(f"a list of {len(offers) + left} offers, and {wire.MAX_LISTED} are taken", reason="too-large")
         names = [o.name.encode() for o in offers]
         if any(a >= b for a, b in zip(names, names[1:])):
             raise WireError("a list that is not in the order of the names")

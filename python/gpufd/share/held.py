@@ -12,22 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from .. import arguments
-from ..errors import (
-    ClosedError,
-    Error,
-    ForkedError,
-    LeaseEndedError,
-    LostError,
-    OtherMemoryError,
-    ProtocolError,
-    RestartingError,
-    SupersededError,
-    TimedOutError,
-    TooManyFilesError,
-    UsageError,
-    WireError,
-    enough_files,
-)
+from ..errors import ClosedError, Error, LeaseEndedError, LostError, TimedOutError, UsageError, WireError, enough_files
 from ..memory.base import Memory
 from ..objects import NotCopied
 from ..wire import records as wire
@@ -85,8 +70,9 @@ class Held(NotCopied):
 
     def _check(self) -> None:
         if self._pid != os.getpid():
-            raise ForkedError(
-                f"process {os.getpid()} was forked from {self._pid}, whose attachment this is: attach in the child (multiprocessing: use spawn)"
+            raise ClosedError(
+                f"process {os.getpid()} was forked from {self._pid}, whose attachment this is: attach in the child (multiprocessing: use spawn)",
+                reason="forked",
             )
         if self._closed:
             raise ClosedError(f"the attachment to {self.name!r} was closed")
@@ -129,7 +115,7 @@ class Held(NotCopied):
     def _adrift(self) -> bool:
         """Whether there is no lease now, and another one is looked for: what is mapped stays good."""
         kept = self.offer.legacy or self.cursors >= 0 or self.awaits_release and self.memory.access == READ_WRITE
-        passing = isinstance(self._err, (RestartingError, LostError)) and (self._overlaps or not self._newer)
+        passing = self._err is not None and self._err.reason in ("lost", "restarting") and (self._overlaps or not self._newer)
         return self._max_absence >= 0 and not self._gave_up and passing and not kept and not self._closed
 
     def _over(self) -> bool:
@@ -143,10 +129,11 @@ class Held(NotCopied):
         try:
             self._resume(max(_GLANCE, self._pause / 2))
             self._conn.timeout = self._timeout()
-        except OtherMemoryError:
-            self._err = SupersededError("the producer offers newer memory")
         except Error as e:
-            if not e.retryable and not isinstance(e, TooManyFilesError):
+            if e.reason == "other-memory":
+                self._err = LeaseEndedError("the producer offers newer memory", reason="superseded")
+                return
+            if not e.retryable and e.reason != "too-many-files":
                 self._err = e
             self._again = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -165,7 +152,7 @@ class Held(NotCopied):
                     record, _ = self._conn.receive(deadline=0)
                     error = ending(record)
                     if not error and not isinstance(record, wire.Progress):
-                        raise ProtocolError(f"{record.type_name()} to a consumer that is attached")
+                        raise WireError(f"{record.type_name()} to a consumer that is attached", reason="protocol")
                 except TimedOutError:
                     return
                 except LostError as e:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import Error, LabelError
+from ..errors import Error, MismatchError
 from ..wire.records import Offer
 
 MAX_PARTS = 1 << 16  # of a version that is taken
@@ -57,4 +57,4 @@ def check_labels(name: str, has: Mapping[str, str], wanted: Mapping[str, str] | 
     """Raise LabelError unless a version has the labels that are demanded."""
     for key, value in (wanted or {}).items():
         if has.get(key) != value:
-            raise LabelError(f"{name} has {key}={has.get(key, '')!r}, and {value!r} was asked for")
+            raise MismatchError(f"{name} has {key}={has.get(key, '')!r}, and {value!r} was asked for", reason="labels")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import FOR_EVER
-from ..errors import Error, NotAdmittedError, UsageError
+from ..errors import Error, RefusedError, UsageError
 from ..objects import NotCopied
 from ..wire import records as wire
 from ..wire.conn import Conn, close_later
@@ -207,7 +207,7 @@ class Loop(NotCopied):
         self._selector.register(sock, selectors.EVENT_READ, session)
         try:
             self.policy.check(peer)
-        except NotAdmittedError as e:
+        except RefusedError as e:
             session.refuse(wire.NOT_ADMITTED, "the producer does not admit you", e)
         else:
             if len(self.sessions) > self.connections or of_peer >= self.connections_per_peer:

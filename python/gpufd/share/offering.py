@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
-from ..errors import ClosedError, Error, FenceError, NoConsumerError, UsageError
+from ..errors import ClosedError, Error, FenceError, TimedOutError, UsageError
 from ..memory.base import Memory
 from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, data_file
@@ -114,7 +114,7 @@ class Offering:
                     return False
                 alone = idle if self.leases else self.idle_since + idle - time.monotonic()
                 if alone <= 0:
-                    raise NoConsumerError(f"no consumer came within {idle:g} s")
+                    raise TimedOutError(f"no consumer came within {idle:g} s", reason="no-consumer")
                 self.server.changed.wait(min(left, alone, 1.0))  # a signal that comes just before would not end the wait
         if self.err:
             raise self.err

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import arguments
-from ..errors import ClosedError, ForkedError, NameTakenError, UsageError, enough_files
+from ..errors import ClosedError, InUseError, UsageError, enough_files
 from ..memory.base import Memory
 from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, Conn, check_path
@@ -161,7 +161,7 @@ class Server(Places):
             self._check()
             earlier = self.offerings.get(name)
             if earlier and replaces is None:
-                raise NameTakenError(f"there is an offer {name!r} here: replace it, or end it")
+                raise InUseError(f"there is an offer {name!r} here: replace it, or end it", reason="name-taken")
             offering = Offering(self, memory, record, options)
             self.offerings[name] = offering
             self.expected.discard(name)
@@ -260,7 +260,7 @@ class Server(Places):
 
     def _check(self) -> None:
         if self._pid != os.getpid():
-            raise ForkedError(f"process {os.getpid()} was forked from {self._pid}, whose server this is")
+            raise ClosedError(f"process {os.getpid()} was forked from {self._pid}, whose server this is", reason="forked")
         if self.closed:
             raise ClosedError("the server was closed")
 

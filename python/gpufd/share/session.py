@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import Error, LostError, NoVerdictError, ProtocolError, StillOpenError, TimedOutError, VerdictError, WireError, printable, refusal
+from ..errors import Error, LeaseEndedError, LostError, TimedOutError, WireError, printable, refusal
 from ..wire import records as wire
 from ..wire.conn import Conn
 from ..wire.peer import Peer
@@ -91,7 +91,7 @@ class Session:
             except LostError as e:
                 return self.ended(e)
             except WireError as e:
-                self.refuse(e.code, str(e), type(e)(f"{e} ({self.peer})", e.code))
+                self.refuse(e.code, str(e), WireError(f"{e} ({self.peer})", reason=e.reason))
         self.read_last()
 
     def read_last(self) -> None:
@@ -154,9 +154,9 @@ class Session:
         offering, lease = self.offering, self.lease
         assert offering and lease
         if record.generation != offering.record.generation:
-            raise ProtocolError(f"generation {record.generation} is mapped, not that of the offer")
+            raise WireError(f"generation {record.generation} is mapped, not that of the offer", reason="protocol")
         if offering.pending:
-            raise ProtocolError("MAPPED before the data is there")
+            raise WireError("MAPPED before the data is there", reason="protocol")
         self.state = LEASED
         if offering.record.legacy:  # which is offered still, and so it is there
             self.say(wire.Confirm(record.generation))
@@ -168,8 +168,8 @@ class Session:
 
     def take_verdict(self, record: wire.Verdict) -> None:
         if record.ok and self.state != LEASED:
-            raise ProtocolError("a good verdict before MAPPED")
-        fault: Error | None = None if record.ok else VerdictError(f"the consumer reports: {printable(record.text)} ({self.peer})")
+            raise WireError("a good verdict before MAPPED", reason="protocol")
+        fault: Error | None = None if record.ok else LeaseEndedError(f"the consumer reports: {printable(record.text)} ({self.peer})", reason="bad-verdict")
         if self.gone and self.state != LEASED:  # it did not get the offer
             fault = LostError(f"the peer hung up ({self.peer})")
         if self.lease:
@@ -216,8 +216,9 @@ class Session:
         """The deadline is over."""
         if self.state == LEAVING:
             if self.lease and self.lease._kept_back and self.offering and self.offering.record.legacy:
-                self.lease._pending_error = StillOpenError(
-                    f"a consumer may still have the legacy memory open: not closed within {self.conn.timeout:g} s by {self.peer}"
+                self.lease._pending_error = LeaseEndedError(
+                    f"a consumer may still have the legacy memory open: not closed within {self.conn.timeout:g} s by {self.peer}",
+                    reason="still-open",
                 )
             return self.ended(None)
         error = TimedOutError(f"the peer took longer than {self.conn.timeout:g} s ({self.peer})")
@@ -229,7 +230,7 @@ class Session:
         if isinstance(error, LostError) and lease:
             error = None if self.conn.left else lease._fence.lost(False, error)
             if error is None and self.offering and self.offering.verdict:
-                error = NoVerdictError(f"the consumer left without a verdict ({self.peer})")
+                error = LeaseEndedError(f"the consumer left without a verdict ({self.peer})", reason="no-verdict")
             lease._fence.released = lease._fence.released or self.conn.left
             if isinstance(error, LostError) and lease._fence.says is None and not (self.offering and self.offering.verdict):
                 error = None  # an older peer, which does not say when it leaves in order

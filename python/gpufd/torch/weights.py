@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import arguments
-from ..errors import InUseError, UnavailableError, UsageError
+from ..errors import FormatError, InUseError, UnavailableError, UsageError
 from ..keeper.control import TIMEOUT
 from ..keeper.get import Attached, get
-from ..keeper.tables import BITS, FormatError, Table, Tensor, check_tensors, quote
+from ..keeper.tables import BITS, Table, Tensor, check_tensors, quote
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..memory.drivers import driver_kind

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from ..errors import Error, LostError, NoProducerError, NotAdmittedError, RateError, TimedOutError, UsageError, WireError
+from ..errors import Error, LostError, RefusedError, TimedOutError, UsageError, WireError
 from .aside import Aside, is_foreign, leave_queue
 from .peer import Peer, Policy, peer_of
 from .quiet import quiet
@@ -167,7 +167,7 @@ class Meter:
     def count(self) -> None:
         self.fill()
         if self.left < 1:
-            raise RateError(f"more than {self.RATE} records a second")
+            raise WireError(f"more than {self.RATE} records a second", reason="rate")
         self.left -= 1
 
     def wait(self) -> None:
@@ -375,15 +375,15 @@ def dial(path: str | os.PathLike[str], policy: Policy, timeout: float) -> tuple[
     except BlockingIOError:
         close_later(sock)
         raise TimedOutError(f"{path}: the producer did not accept within {timeout:g} s") from None
-    except NotAdmittedError as e:
+    except RefusedError as e:
         close_later(sock)
-        raise NotAdmittedError(f"{path}: {e}") from None
+        raise RefusedError(f"{path}: {e}", reason="not-admitted") from None
     except PermissionError as e:
         close_later(sock)
-        raise NotAdmittedError(f"{path}: {e.strerror}") from None
+        raise RefusedError(f"{path}: {e.strerror}", reason="not-admitted") from None
     except OSError as e:
         close_later(sock)
-        raise NoProducerError(f"{path}: nobody is listening there: {e.strerror}; start the producer first, with the same socket") from None
+        raise LostError(f"{path}: nobody is listening there: {e.strerror}; start the producer first, with the same socket", reason="nobody-listens") from None
     except BaseException:
         close_later(sock)
         raise

@@ -10,7 +10,8 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ..errors import NotAdmittedError, UsageError
+from ..errors import RefusedError, UsageError
+
 
 _SO_PEERPIDFD = 77  # from Linux 6.5 on
 
@@ -46,9 +47,9 @@ class Policy:
     def check(self, peer: Peer) -> None:
         """Raise NotAdmittedError if the peer is not admitted."""
         if peer.uid == _overflow_uid() and not _all_users_have_numbers():
-            raise NotAdmittedError(f"uid {peer.uid} stands for every user unknown in this user namespace ({peer})")
+            raise RefusedError(f"uid {peer.uid} stands for every user unknown in this user namespace ({peer})", reason="not-admitted")
         if peer.uid != os.geteuid() and peer.uid not in self.uids and peer.gid not in self.gids:
-            raise NotAdmittedError(f"uid {peer.uid} is not admitted ({peer})")
+            raise RefusedError(f"uid {peer.uid} is not admitted ({peer})", reason="not-admitted")
 
 
 def check_policy(policy: object) -> None:

@@ -9,7 +9,8 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
-from ..errors import ProtocolError, TooLargeError, UnsupportedError, UsageError, VersionError, WireError
+from ..errors import MismatchError, UsageError, WireError
+
 
 CUDA, SOFT = 1, 2  # kinds of driver
 READ_ONLY, READ_WRITE = 1, 3  # kinds of access
@@ -60,16 +61,16 @@ def need(ok: object, text: str) -> None:
 
 def need_known(ok: object, what: str) -> None:
     if not ok:
-        raise UnsupportedError(f"the peer uses what this program does not know: {what}")
+        raise WireError(f"the peer uses what this program does not know: {what}", reason="unsupported")
 
 
 def need_taken(size: int, max_data: int) -> None:
     if size > max_data:
-        raise TooLargeError(f"{size} bytes of application data are more than the {max_data} that are taken here")
+        raise MismatchError(f"{size} bytes of application data are more than the {max_data} that are taken here", reason="too-large")
 
 
-def unexpected(record: Record, wanted: str) -> ProtocolError:
-    return ProtocolError(f"{record.type_name()} where {wanted} is expected")
+def unexpected(record: Record, wanted: str) -> WireError:
+    return WireError(f"{record.type_name()} where {wanted} is expected", reason="protocol")
 
 
 class Reader:
@@ -509,7 +510,7 @@ def decode(data: bytes) -> Record:
     magic, version, type_, flags, length = r.unpack(HEADER.format)
     need(magic == MAGIC, "a record that does not begin with GPFD")
     if version != VERSION:
-        raise VersionError(f"the peer speaks version {version}, this program {VERSION}")
+        raise WireError(f"the peer speaks version {version}, this program {VERSION}", reason="version")
     need(length == len(r.left), f"{length} bytes follow, it says, and {len(r.left)} do")
     need_known(not flags & FLAGS_REQUIRED, f"flags {flags & FLAGS_REQUIRED:#x}")
     if type_ not in TYPES:
