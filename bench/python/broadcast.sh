@@ -36,7 +36,7 @@ import sys
 import gpufd.torch, torch
 n = int(float(sys.argv[2]) * 2**30) // 16
 state = {f"t{i}": torch.randint(0, 255, (n,), dtype=torch.uint8, device="cuda:0") for i in range(16)}
-print(gpufd.torch.put(sys.argv[1], "model", state, labels={"revision": "bench"}, timeout=120))
+print(gpufd.torch.put("model", state, socket=sys.argv[1], labels={"revision": "bench"}, timeout=120))
 PY
 for way in nvlink sockets; do
 	if [ $way = sockets ]; then export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4; fi

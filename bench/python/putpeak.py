@@ -63,7 +63,7 @@ def peak(o, socket):
     sampler = Sampler()
     sampler.start()
     begin = time.monotonic()
-    done = gpufd.torch.put(socket, "peak", m)
+    done = gpufd.torch.put("peak", m, socket=socket)
     took = time.monotonic() - begin
     sampler.stop()
     above = before - sampler.least
@@ -85,8 +85,8 @@ def types(socket):
     x = torch.randn(3, 64, device="cuda", dtype=torch.bfloat16)
     with torch.inference_mode():
         before = m[1](m[0](x)).clone()
-    gpufd.torch.put(socket, "types", m, labels={"a": "b"})
-    state = gpufd.torch.load(socket, "types", labels={"a": "b"})
+    gpufd.torch.put("types", m, socket=socket, labels={"a": "b"})
+    state = gpufd.torch.load("types", socket=socket, labels={"a": "b"})
     bits = lambda t: t.contiguous().flatten().view(torch.uint8).tolist()  # noqa: E731
     same = all(bits(state[n]) == bits(t) and state[n].dtype == t.dtype and state[n].stride() == t.stride() for n, t in m.state_dict().items())
     with torch.device("meta"):
@@ -95,7 +95,7 @@ def types(socket):
     with torch.inference_mode():
         equal = torch.equal(other[1](other[0](x)), before) and torch.equal(m[1](m[0](x)), before)
     views = other[0].weight.data_ptr() == state["0.weight"].data_ptr() == state["1.weight"].data_ptr()
-    with gpufd.get(socket, "types") as version:
+    with gpufd.get("types", socket=socket) as version:
         version.verify()
     keeping.say(what="types", same=same, assign_equal=equal, views=views, ok=same and equal and views)
     return same and equal and views

@@ -78,7 +78,7 @@ def child(o):
         import gpufd.torch
 
         step("import")
-        state = gpufd.torch.load(o.socket, "model")
+        state = gpufd.torch.load("model", socket=o.socket)
     else:
         from safetensors.torch import load_file
 

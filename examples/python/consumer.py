@@ -41,7 +41,7 @@ def find(socket, timeout, options):
     late, pause = time.monotonic() + timeout, 0.01
     while True:
         try:
-            return gpufd.attach(socket, demo.NAME, **options)
+            return gpufd.attach(demo.NAME, socket=socket, **options)
         except gpufd.LostError as e:
             if e.reason != "nobody-listens":
                 raise

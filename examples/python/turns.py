@@ -41,7 +41,7 @@ def fill(buffer, salt):
 def attached(args, name):
     """The memory of an offer, read-write; a good verdict in the end."""
     policy = gpufd.Policy(uids=args.allow_uid)
-    with gpufd.attach(args.socket, name, access=gpufd.READ_WRITE, driver=args.driver, policy=policy, timeout=args.timeout) as att:
+    with gpufd.attach(name, socket=args.socket, access=gpufd.READ_WRITE, driver=args.driver, policy=policy, timeout=args.timeout) as att:
         yield att
         att.report()
 

@@ -1,6 +1,6 @@
 """Share GPU memory between Linux processes, without a copy.
 
-    with gpufd.attach(path, "weights") as att:          # memory of another process, read-only
+    with gpufd.attach("weights") as att:          # memory of another process, read-only
         tensor = torch.from_dlpack(att.view("BF16", (4096, 4096)))
 
 Take memory         attach, attach_parts, follow, list
@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
         TimedOutError,
         UnavailableError,
         UsageError,
+        VerdictError,
         WireError,
     )
     from .share.fence import FENCED, RELEASED
@@ -91,7 +92,7 @@ else:
         "keeper.client": "Client",
         "errors": (
             "ChannelError ClosedError DriverError Error ExportError FenceError FormatError InUseError KeeperError LeaseEndedError "
-            "LostError MismatchError NotFoundError ReadOnlyError RefusedError TimedOutError UnavailableError UsageError WireError"
+            "LostError MismatchError NotFoundError ReadOnlyError RefusedError TimedOutError UnavailableError UsageError VerdictError WireError"
         ),
         "memory.drivers": "allocate",
         "broadcast": "",
@@ -157,6 +158,7 @@ __all__ = [
     "TimedOutError",
     "UnavailableError",
     "UsageError",
+    "VerdictError",
     "Version",
     "WireError",
     "allocate",

@@ -10,6 +10,8 @@ from typing import Any
 from .errors import UsageError
 
 
+
+
 FOR_EVER = math.inf  # seconds of a timeout that is None
 
 

@@ -237,14 +237,21 @@ class LeaseEndedError(Error):
     superseded      it offers newer memory, and the time for this one is over
     revoked         it took this lease back; its words follow
     restarting      it ends for a successor: the memory stays good, and the name comes back
-    bad-verdict     the consumer reported an error
-    no-verdict      the consumer left without the verdict that was demanded
-    still-open      the consumer did not close legacy memory in time, and may still use it
     """
 
     _reason, _exit = "revoked", 4
-    _exits = {"bad-verdict": 1}
     _retryable = frozenset({"withdrawn", "superseded", "revoked", "restarting"})
+
+
+class VerdictError(Error):
+    """A consumer's end is not the one that its producer wants.
+
+    bad-verdict     the consumer reported an error
+    no-verdict      it left without the verdict that was demanded
+    still-open      it did not close legacy memory in time, and may still use it
+    """
+
+    _reason, _exits = "bad-verdict", {"no-verdict": 4, "still-open": 4}
 
 
 class RefusedError(Error):

@@ -179,7 +179,7 @@ FRAMEWORKS = {f.name: f for f in (Torch, CuPy, Numba, Jax)}
 WRITE = """
 import gpu
 framework = gpu.FRAMEWORKS[sys.argv[2]]()
-att = gpufd.attach(sys.argv[1], driver="cuda")
+att = gpufd.attach(socket=sys.argv[1], driver="cuda")
 a = getattr(framework, sys.argv[3])(att.view("I32", 1024))
 b = framework.fill(a, 7)
 print("written", framework.first(b), "in place" if framework.pointer(b) == att.ptr else "elsewhere")
@@ -221,7 +221,7 @@ class Package(OnGPU):
 
     def test_from_go(self):
         p = self.producer("--size", str(SIZE), "--chunk", "2MiB", "--salt", "5")
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             self.assertEqual(att.read(0, 4), ((1337 ^ 0xDEADBEEF ^ 5) & 0xFFFFFFFF).to_bytes(4, "little"))
             with self.assertRaises(gpufd.ReadOnlyError):
                 att.write(0, b"x")
@@ -236,7 +236,7 @@ class Package(OnGPU):
             two.write(0, b"2")
             server.offer("x", one)
             seen_ = []
-            for att in gpufd.follow(self.path, "x", within=60):
+            for att in gpufd.follow("x", socket=self.path, within=60):
                 seen_.append(att.read(0, 1))
                 if len(seen_) == 2:
                     break
@@ -252,10 +252,10 @@ class Package(OnGPU):
     def test_growth(self):
         """Attach and close, again and again: 10,000 times with GPUFD_SOAK=1."""
         rounds = 10_000 if os.environ.get("GPUFD_SOAK") == "1" else 500
-        with gpufd.allocate(4 << 20, chunk=2 << 20) as memory, gpufd.offer(self.path, "x", memory):
+        with gpufd.allocate(4 << 20, chunk=2 << 20) as memory, gpufd.offer("x", memory, socket=self.path):
 
             def once():
-                with gpufd.attach(self.path) as att:
+                with gpufd.attach(socket=self.path) as att:
                     del att
 
             for _ in range(100):
@@ -290,7 +290,7 @@ class Frameworks(OnGPU):
                 self.write_through(framework, how)
 
     def read_write(self, framework, how, memory):
-        with gpufd.attach(self.path, access=gpufd.READ_WRITE) as att:
+        with gpufd.attach(socket=self.path, access=gpufd.READ_WRITE) as att:
             view = att.view("I32", (16, 64))
             said, a = outcome(lambda: getattr(framework, how)(view))
             if a is None:
@@ -317,7 +317,7 @@ class Frameworks(OnGPU):
             view.release()
 
     def read_only(self, framework, how):
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             view = att.view("I32", (16, 64))
             said, a = outcome(lambda: getattr(framework, how)(view))
             if a is not None:
@@ -338,7 +338,7 @@ class Frameworks(OnGPU):
         out, _ = p.communicate(timeout=300)
         last = [line for line in out.splitlines() if line.strip()][-1:]
         seen(framework.name, f"{how}, a write to read-only", f"exit {p.returncode}: {last[0][:140] if last else ''}")
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             self.assertEqual(att.read(0, 4), (42).to_bytes(4, "little"), "a reader has changed the memory")
 
     def test_torch(self):
@@ -356,8 +356,8 @@ class Frameworks(OnGPU):
     def test_torch_types(self):
         """Each type as PyTorch has it."""
         torch = Torch().lib
-        with gpufd.allocate(4096) as memory, gpufd.offer(self.path, "x", memory, gpufd.READ_WRITE):
-            with gpufd.attach(self.path, access=gpufd.READ_WRITE) as att:
+        with gpufd.allocate(4096) as memory, gpufd.offer("x", memory, gpufd.READ_WRITE, socket=self.path):
+            with gpufd.attach(socket=self.path, access=gpufd.READ_WRITE) as att:
                 for name in gpufd.DTYPES:
                     said, a = outcome(lambda name=name: torch.from_dlpack(att.view(name, 8)))
                     seen("torch", name, said if a is None else str(a.dtype))
@@ -366,10 +366,10 @@ class Frameworks(OnGPU):
     def test_torch_streams(self):
         """A private copy is whole on the stream that takes it, without a wait of the caller's."""
         torch = Torch().lib
-        with gpufd.allocate(256 << 20) as memory, gpufd.offer(self.path, "x", memory):
+        with gpufd.allocate(256 << 20) as memory, gpufd.offer("x", memory, socket=self.path):
             torch.from_dlpack(memory.view("I32")).fill_(9)
             torch.cuda.synchronize()
-            with gpufd.attach(self.path) as att:
+            with gpufd.attach(socket=self.path) as att:
                 for _ in range(20):
                     with torch.cuda.stream(torch.cuda.Stream()):
                         self.assertTrue(bool((torch.from_dlpack(att.copy().view("I32")) == 9).all()))
@@ -377,8 +377,8 @@ class Frameworks(OnGPU):
     def test_torch_outlives_names(self):
         """A tensor keeps its attachment alive, and the interpreter ends with it."""
         Torch()
-        with gpufd.allocate(SIZE) as memory, gpufd.offer(self.path, "x", memory):
-            text = "import torch\nt = torch.from_dlpack(gpufd.attach(sys.argv[1]).view('I32', 1024))\nimport gc; gc.collect(); print(int(t.sum()))"
+        with gpufd.allocate(SIZE) as memory, gpufd.offer("x", memory, socket=self.path):
+            text = "import torch\nt = torch.from_dlpack(gpufd.attach(socket=sys.argv[1]).view('I32', 1024))\nimport gc; gc.collect(); print(int(t.sum()))"
             self.ends(self.python(text, self.path), 0, "0")
 
 
@@ -411,14 +411,14 @@ class Kept(OnGPU):
     def test_two_parts(self):
         """Each framework takes both parts of a version, without a copy."""
         self.put(41, 42)
-        with gpufd.get(self.kept.socket, "model", labels={"revision": "main"}) as version:
+        with gpufd.get("model", socket=self.kept.socket, labels={"revision": "main"}) as version:
             version.verify()
         with common.raises(self, gpufd.MismatchError, "labels"):
-            gpufd.get(self.kept.socket, "model", labels={"revision": "other"})
+            gpufd.get("model", socket=self.kept.socket, labels={"revision": "other"})
         for name, how in (("torch", "by_dlpack"), ("cupy", "by_dlpack"), ("cupy", "by_interface"), ("numba", "by_interface")):
             with self.subTest(name, how=how):
                 framework = FRAMEWORKS[name]()
-                with gpufd.attach_parts(self.kept.socket, "model") as parts:
+                with gpufd.attach_parts("model", socket=self.kept.socket) as parts:
                     self.assertEqual([(att.kept.part, att.kept.parts) for att in parts], [(0, 2), (1, 2)])
                     for att, number in zip(parts, (41, 42)):
                         view = att.view("I32", (16, 64))
@@ -435,7 +435,7 @@ class Kept(OnGPU):
         """Version after version; between them the keeper is killed, and its successor knows the lease."""
         self.put(1)
         got = []
-        for att in gpufd.follow(self.kept.socket, "model", within=60):
+        for att in gpufd.follow("model", socket=self.kept.socket, within=60):
             got.append((att.version, att.read(0, 4)))
             if len(got) == 2:
                 break
@@ -454,7 +454,7 @@ class Kept(OnGPU):
         import gpufd.torch
 
         out = self.ends(self.python(PUT, self.kept.socket), 0)
-        state = gpufd.torch.load(self.kept.socket, "model", labels={"a": "b"})
+        state = gpufd.torch.load("model", socket=self.kept.socket, labels={"a": "b"})
         other = torch.nn.Linear(64, 64, device="meta", dtype=torch.bfloat16)
         other.load_state_dict(state, assign=True)
         self.assertEqual(other.weight.data_ptr(), state["weight"].data_ptr())
@@ -468,29 +468,29 @@ class Kept(OnGPU):
         import gpufd.torch
 
         socket, here = self.kept.socket, torch.device("cuda", 0)
-        gpufd.torch.put(socket, "model", {"w": torch.arange(8.0, device=here)}, device="cuda:0")
+        gpufd.torch.put("model", {"w": torch.arange(8.0, device=here)}, socket=socket, device="cuda:0")
         with gpufd.Client(socket) as client:
             uuid = client.stat("model").parts[0].device
         self.assertTrue(uuid.startswith("GPU-"), uuid)
         for device in (None, 0, "cuda:0", "cuda", here, torch.device("cuda"), uuid):
             with self.subTest(str(device)):
-                state = gpufd.torch.load(socket, "model", device=device)
+                state = gpufd.torch.load("model", socket=socket, device=device)
                 self.assertEqual((state["w"].device, state["w"].tolist()), (here, list(range(8))))
                 del state
-                with gpufd.get(socket, "model", device=device) as version:
+                with gpufd.get("model", socket=socket, device=device) as version:
                     self.assertEqual(version[0].attachment.device, 0)
                 if device is not None:
-                    gpufd.put(socket, "bytes", b"x", device=device)
-                    gpufd.torch.put(socket, "model", {"w": torch.arange(8.0)}, device=device)
+                    gpufd.put("bytes", b"x", socket=socket, device=device)
+                    gpufd.torch.put("model", {"w": torch.arange(8.0)}, socket=socket, device=device)
                     with gpufd.allocate(8, device=device) as memory:
                         self.assertEqual(memory.ordinal, 0)
         beyond = torch.cuda.device_count()
         for device in (beyond, f"cuda:{beyond}", torch.device("cuda", beyond), "GPU-00000000-0000-0000-0000-000000000000"):
             with self.subTest(str(device)), common.raises(self, gpufd.MismatchError, "device"):
-                gpufd.torch.load(socket, "model", device=device)
+                gpufd.torch.load("model", socket=socket, device=device)
         for device in ("cpu", torch.device("cpu"), "meta", "cuda:", -1, True):
             with self.subTest(str(device)), self.assertRaises(gpufd.UsageError):
-                gpufd.torch.load(socket, "model", device=device)
+                gpufd.torch.load("model", socket=socket, device=device)
 
     def test_small_types(self):
         """F4, E8M0 and the other types of a byte, there and back; and F6, which PyTorch does not have."""
@@ -503,15 +503,15 @@ class Kept(OnGPU):
         raw = {name: (torch.arange(64, dtype=torch.uint8, device="cuda") + i).view(4, 16) for i, name in enumerate(small)}
         state = {name: t.clone().view(gpufd.torch.DTYPES[name]) for name, t in raw.items()}
         state["turned"] = raw["F4"].clone().t().view(gpufd.torch.DTYPES["F4"])
-        gpufd.torch.put(socket, "model", state)
-        loaded = gpufd.torch.load(socket, "model")
+        gpufd.torch.put("model", state, socket=socket)
+        loaded = gpufd.torch.load("model", socket=socket)
         self.assertEqual(list(loaded), list(state))
         for name, t in raw.items():
             self.assertEqual((loaded[name].dtype, loaded[name].shape), (gpufd.torch.DTYPES[name], t.shape))
             self.assertTrue(torch.equal(loaded[name].view(torch.uint8), t), name)
         self.assertEqual((loaded["turned"].dtype, loaded["turned"].stride()), (gpufd.torch.DTYPES["F4"], (1, 16)))
         self.assertTrue(torch.equal(loaded["turned"].view(torch.uint8), raw["F4"].t()))
-        with gpufd.get(socket, "model") as version:
+        with gpufd.get("model", socket=socket) as version:
             shapes = {t.name: (t.dtype, t.shape) for t in version[0].table.tensors}
             paths = version.save(self.dir)
         self.assertEqual(shapes, {name: (name, (4, 32 if name == "F4" else 16)) for name in small})
@@ -531,8 +531,8 @@ class Kept(OnGPU):
             said, _ = outcome(lambda: library.save_file({"t": raw[name].cpu().view(gpufd.torch.DTYPES[name])}, path))  # noqa: B023
             seen("torch", f"{name} that safetensors writes", said)
             if said == "taken":
-                gpufd.put(self.kept.socket, "file", path)
-                back = gpufd.torch.load(self.kept.socket, "file")["t"]
+                gpufd.put("file", path, socket=self.kept.socket)
+                back = gpufd.torch.load("file", socket=self.kept.socket)["t"]
                 self.assertEqual((back.dtype, back.shape), (gpufd.torch.DTYPES[name], raw[name].shape))
                 self.assertTrue(torch.equal(back.view(torch.uint8), raw[name]), name)
                 del back
@@ -545,8 +545,8 @@ class Kept(OnGPU):
         path = os.path.join(self.dir, "f6.safetensors")
         with open(path, "wb") as f:
             f.write(len(header).to_bytes(8, "little") + header + bytes(10))
-        gpufd.put(self.kept.socket, "model", path)
-        state = gpufd.torch.load(self.kept.socket, "model")
+        gpufd.put("model", path, socket=self.kept.socket)
+        state = gpufd.torch.load("model", socket=self.kept.socket)
         self.assertEqual((list(state), state["w"].tolist(), list(state.lacking)), (["w"], [0.0], ["f6"]))
         with self.assertRaisesRegex(gpufd.UnavailableError, f"'f6' is of type F6_E2M3, which PyTorch {torch.__version__.split('+')[0]}"):
             state["f6"]
@@ -561,26 +561,26 @@ class Kept(OnGPU):
             "a": torch.full((1 << 20,), 3.0, device="cuda", dtype=torch.bfloat16), "b": torch.arange(6, device="cuda").reshape(2, 3),
             "c": torch.ones(5, dtype=torch.bool), "d": torch.ones(3, device="cuda", dtype=torch.bool), "e": torch.zeros(0, 4, device="cuda"),
         }  # fmt: skip
-        gpufd.put(self.kept.socket, "arrays", made)
-        state = gpufd.torch.load(self.kept.socket, "arrays")
+        gpufd.put("arrays", made, socket=self.kept.socket)
+        state = gpufd.torch.load("arrays", socket=self.kept.socket)
         for name, t in made.items():
             self.assertEqual((state[name].dtype, state[name].shape), (t.dtype, t.shape))
             self.assertTrue(torch.equal(state[name].cpu(), t.cpu()), name)
         del state
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda._sleep(200_000_000)
-            gpufd.put(self.kept.socket, "alone", torch.full((1 << 20,), 7, device="cuda", dtype=torch.int32))
-        (alone,) = gpufd.torch.load(self.kept.socket, "alone").values()
+            gpufd.put("alone", torch.full((1 << 20,), 7, device="cuda", dtype=torch.int32), socket=self.kept.socket)
+        (alone,) = gpufd.torch.load("alone", socket=self.kept.socket).values()
         self.assertEqual((alone[0].item(), alone[-1].item()), (7, 7))
         del alone
         with self.assertRaisesRegex(gpufd.UsageError, "gpufd.torch.put"):
-            gpufd.put(self.kept.socket, "alone", torch.nn.Parameter(made["a"]))
+            gpufd.put("alone", torch.nn.Parameter(made["a"]), socket=self.kept.socket)
         try:
             import cupy
         except ImportError:
             return
-        gpufd.put(self.kept.socket, "cupy", cupy.arange(6, dtype="f4").reshape(3, 2))
-        (alone,) = gpufd.torch.load(self.kept.socket, "cupy").values()
+        gpufd.put("cupy", cupy.arange(6, dtype="f4").reshape(3, 2), socket=self.kept.socket)
+        (alone,) = gpufd.torch.load("cupy", socket=self.kept.socket).values()
         self.assertEqual(alone.cpu().tolist(), [[0, 1], [2, 3], [4, 5]])
 
 
@@ -589,7 +589,7 @@ PUT = """
 import torch, gpufd.torch
 torch.manual_seed(1)
 m = torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16)
-gpufd.torch.put(sys.argv[1], "model", m, labels={"a": "b"})
+gpufd.torch.put("model", m, socket=sys.argv[1], labels={"a": "b"})
 with torch.inference_mode():
     print(m(torch.ones(1, 64, device="cuda", dtype=torch.bfloat16)).float().sum().item())
 """
@@ -600,7 +600,7 @@ class Hostile(OnGPU):
 
     def test_killed(self):
         p = self.producer("--consumers", "0")
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             p.kill()
             self.assertTrue(att.wait(60))
             self.assertTrue(att.err.died())
@@ -618,7 +618,7 @@ class Hostile(OnGPU):
             self.assertEqual(after[0], before[0])
             self.assertLessEqual(after[1], before[1] + 8)
             self.assertLessEqual(before[2] - after[2], 8 << 20)
-            with gpufd.offer(self.path, "x", memory), gpufd.attach(self.path) as att:
+            with gpufd.offer("x", memory, socket=self.path), gpufd.attach(socket=self.path) as att:
                 self.assertEqual(att.read(0, 9), b"as it was")
 
     def attempts(self, memory, larger):
@@ -629,7 +629,7 @@ class Hostile(OnGPU):
                 offering = server.offer("x", memory)
                 offering.record = replace(offering.record, **lie)
                 with self.subTest(str(lie)), self.assertRaises(gpufd.Error):
-                    gpufd.attach(self.path)
+                    gpufd.attach(socket=self.path)
         with tempfile.TemporaryFile() as file, contextlib.ExitStack() as opened:
             file.truncate(2 << 20)
             others = {"null": os.open("/dev/null", os.O_RDWR), "memfd": os.memfd_create("x")}
@@ -642,8 +642,8 @@ class Hostile(OnGPU):
             for what, fd in others.items():
                 fds, memory.fds = memory.fds, [memory.fds[0], fd]  # the first chunk is as it should be
                 try:
-                    with gpufd.offer(self.path, "x", memory), self.subTest(what), self.assertRaises(gpufd.DriverError):
-                        gpufd.attach(self.path)
+                    with gpufd.offer("x", memory, socket=self.path), self.subTest(what), self.assertRaises(gpufd.DriverError):
+                        gpufd.attach(socket=self.path)
                 finally:
                     memory.fds = fds
 

@@ -118,7 +118,7 @@ def write(kind, path, frames, stays=""):
     """A process that writes by a stream of a library."""
     faulthandler.enable()  # also of SIGABRT: which thread it was, and whether the interpreter was ending
     k = KINDS[kind]()
-    w = channel.Writer(path, "cam", slots=SLOTS, slot_size=SIZE, streams=True)
+    w = channel.Writer("cam", socket=path, slots=SLOTS, slot_size=SIZE, streams=True)
     print("ready", flush=True)
     w.await_readers(1, PATIENCE)
     for n in range(1, frames + 1):
@@ -194,7 +194,7 @@ class Channels(common.Scene):
             self.read(k, writer, reader, frames)
 
     def read(self, k, writer, reader, frames):
-        with channel.Reader(self.path, timeout=PATIENCE) as r:
+        with channel.Reader(socket=self.path, timeout=PATIENCE) as r:
             begin, bad = time.monotonic(), 0
             for first in range(1, frames + 1, BATCH):
                 batch = []
@@ -248,7 +248,7 @@ class Channels(common.Scene):
             with self.subTest(kind), open(path, "rb") as f:
                 k = KINDS[kind]()
                 p = self.go("write", "cam", "--slots", "4", "--slot-size", str(SIZE), stdin=f)
-                with channel.Reader(self.path, wait=PATIENCE) as r:
+                with channel.Reader(socket=self.path, wait=PATIENCE) as r:
                     for frame in r.frames(PATIENCE):
                         copy = k.copy(frame)
                         k.synchronize()
@@ -263,7 +263,7 @@ class Channels(common.Scene):
         for kind in KINDS:
             with self.subTest(kind):
                 k = KINDS[kind]()
-                with self.writes(kind, 3, "it does") as p, channel.Reader(self.path) as r:
+                with self.writes(kind, 3, "it does") as p, channel.Reader(socket=self.path) as r:
                     frames = [r.next_on(k.stream) for _ in range(5)]
                     wait_for(lambda: r._words.load(_cursor.PUBLISHED) >= 3, "three frames")
                     p.kill()
@@ -281,8 +281,8 @@ class Channels(common.Scene):
     def test_reader_killed(self):
         """A stream of the writer's that waits for a dead reader is freed."""
         k = KINDS["torch"]()
-        with channel.Writer(self.path, "cam", slots=2, slot_size=SIZE, streams=True) as w:
-            p = self.python("import gpufd.channel, time\nr = gpufd.channel.Reader(sys.argv[1]); print('ready'); time.sleep(99)", self.path, waits_for="ready")
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=SIZE, streams=True) as w:
+            p = self.python("import gpufd.channel, time\nr = gpufd.channel.Reader(socket=sys.argv[1]); print('ready'); time.sleep(99)", self.path, waits_for="ready")
             w.await_readers(1, PATIENCE)
             for n in range(1, 9):
                 slot = w.acquire_on(k.stream)

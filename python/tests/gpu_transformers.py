@@ -76,12 +76,12 @@ class Recipes(gpu.OnGPU):
                 self.torch.cuda.empty_cache()
 
     def put_module(self, model):
-        gpufd.torch.put(None, "llama", model)
+        gpufd.torch.put("llama", model)
 
     def put_files(self, model):
         files = self.directory + ".files"  # not beside config.json: the recipes read no weights
         model.save_pretrained(files)
-        gpufd.put(None, "llama", files)
+        gpufd.put("llama", files)
 
     def once(self, lines, tied, put):
         torch = self.torch
@@ -133,7 +133,7 @@ class Recipes(gpu.OnGPU):
         x = torch.ones(2, 64, device="cuda")
         with torch.inference_mode():
             want = original(x)
-        gpufd.torch.put(None, "llama", original, labels={"revision": "main"})
+        gpufd.torch.put("llama", original, labels={"revision": "main"})
         names = {"Model": Model}
         exec(compile(recipe("model = Model()"), str(PAGE), "exec"), names)
         with torch.inference_mode():
@@ -144,7 +144,7 @@ class Recipes(gpu.OnGPU):
         model = self.model(tied=False)
         state = dict(model.state_dict())
         del state["model.layers.1.mlp.up_proj.weight"]
-        gpufd.torch.put(None, "llama", state)
+        gpufd.torch.put("llama", state)
         del model, state
         with self.assertRaisesRegex(gpufd.UsageError, r"model\.layers\.1\.mlp\.up_proj\.weight"):
             self.follow(recipe("init_empty_weights"))

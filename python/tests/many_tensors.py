@@ -17,8 +17,8 @@ import time
 import common
 from keepers import Keeper, program
 
-PUT = "import sys, gpufd; gpufd.put(sys.argv[1], 'python', sys.argv[2], timeout=300)"
-GET = "import sys, gpufd; gpufd.get(sys.argv[1], 'python', timeout=300).save(sys.argv[2])"
+PUT = "import sys, gpufd; gpufd.put('python', sys.argv[2], socket=sys.argv[1], timeout=300)"
+GET = "import sys, gpufd; gpufd.get('python', socket=sys.argv[1], timeout=300).save(sys.argv[2])"
 
 
 def write(path, n):

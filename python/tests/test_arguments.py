@@ -68,19 +68,19 @@ class Sent(common.Scene):
             *({"device": v} for v in NO_NUMBER), *({"chunk": v} for v in NO_NUMBER), *({"timeout": v} for v in NO_STEP),
             {"driver": "wood"}, {"driver": 9}, {"driver": 1.5},
         ):  # fmt: skip
-            self.refused(gpufd.put, self.path, "x", b"data", **bad)
+            self.refused(gpufd.put, "x", b"data", socket=self.path, **bad)
         for name in (*NO_TEXT, ""):
-            self.refused(gpufd.put, self.path, name, b"data")
-            self.refused(gpufd.get, self.path, name)
+            self.refused(gpufd.put, name, b"data", socket=self.path)
+            self.refused(gpufd.get, name, socket=self.path)
         for bad in (5, None, object(), {"a": b"x"}, {5: memoryview(b"abcd").cast("i")}, [1, 2], ["a", 5], memoryview(b"abcd")[::2]):
-            self.refused(gpufd.put, self.path, "x", bad)
+            self.refused(gpufd.put, "x", bad, socket=self.path)
         for path in (5, "", "a\0b", "x" * 200, "\ud800", 1.5):
-            self.refused(gpufd.put, path, "x", b"data")
-            self.refused(gpufd.get, path, "x")
-            self.refused(gpufd.attach, path)
-            self.refused(gpufd.list, path)
-            self.refused(gpufd.follow, path)
-            self.refused(channel.Reader, path)
+            self.refused(gpufd.put, "x", b"data", socket=path)
+            self.refused(gpufd.get, "x", socket=path)
+            self.refused(gpufd.attach, socket=path)
+            self.refused(gpufd.list, socket=path)
+            self.refused(gpufd.follow, socket=path)
+            self.refused(channel.Reader, socket=path)
             self.refused(gpufd.Server, path)
 
     def test_attach(self):
@@ -92,25 +92,25 @@ class Sent(common.Scene):
         ]  # fmt: skip
         labels = [{"labels": {"a": 3}}, {"labels": "a"}]
         for bad in [*everywhere, *labels, {"policy": 5}, {"policy": None}, {"within": 0}, {"within": "1"}, {"within": math.nan}]:
-            self.refused(gpufd.attach, self.path, "x", **bad)
-            self.refused(gpufd.attach_parts, self.path, "x", **bad)
+            self.refused(gpufd.attach, "x", socket=self.path, **bad)
+            self.refused(gpufd.attach_parts, "x", socket=self.path, **bad)
             if bad != {"within": 0}:
-                self.refused(gpufd.follow, self.path, "x", **bad)
+                self.refused(gpufd.follow, "x", socket=self.path, **bad)
         for bad in ({"part": v} for v in NO_NUMBER if v is not None):
-            self.refused(gpufd.attach, self.path, "x", **bad)
-            self.refused(gpufd.get, self.path, "x", **bad)
+            self.refused(gpufd.attach, "x", socket=self.path, **bad)
+            self.refused(gpufd.get, "x", socket=self.path, **bad)
         for bad in ({"newer_than": -1}, {"newer_than": "1"}, {"wait": True}, {"wait": 2}, {"legacy": 5}, {"opener": 5}, {"max_cursors": 1 << 40}):
-            self.refused(gpufd.attach, self.path, **bad)
+            self.refused(gpufd.attach, socket=self.path, **bad)
         for name in NO_TEXT:
-            self.refused(gpufd.attach, self.path, name)
-            self.refused(gpufd.follow, self.path, name)
-            self.refused(channel.Reader, self.path, name)
+            self.refused(gpufd.attach, name, socket=self.path)
+            self.refused(gpufd.follow, name, socket=self.path)
+            self.refused(channel.Reader, name, socket=self.path)
         for bad in [*everywhere, {"policy": "later"}, {"policy": ["block"]}, {"join": 5}, {"wait": "1"}, {"wait": -1}]:
-            self.refused(channel.Reader, self.path, "x", **bad)
+            self.refused(channel.Reader, "x", socket=self.path, **bad)
         for bad in [*everywhere, {"policy": "later"}, {"join": 5}, {"within": -1}, {"within": "1"}]:
-            self.refused(channel.follow, self.path, "x", **bad)
+            self.refused(channel.follow, "x", socket=self.path, **bad)
         for bad in [{"timeout": v} for v in NO_STEP] + [{"policy": 5}]:
-            self.refused(gpufd.list, self.path, **bad)
+            self.refused(gpufd.list, socket=self.path, **bad)
             self.refused(Client, self.path, **(bad if "timeout" in bad else {"policy": 5}))
         for ids in (5, ["root"], "12"):
             self.refused(gpufd.Policy, uids=ids)
@@ -153,11 +153,11 @@ class Offered(common.Scene):
         for bad in [{"timeout": v} for v in NO_STEP] + [{"mode": 0o1000}, {"mode": "600"}, {"connections": "5"}, {"connections_per_peer": None},
                                                           {"policy": 5}, {"authorize": 5}, {"on_event": 5}]:  # fmt: skip
             self.refused(gpufd.Server, self.path, **bad)
-            self.refused(channel.Writer, self.path, "x", slots=2, slot_size=8, **bad)
+            self.refused(channel.Writer, "x", socket=self.path, slots=2, slot_size=8, **bad)
         self.assertFalse(os.path.exists(self.path))
         for bad in ({"slots": "2"}, {"slots": 1}, {"slot_size": 1.5}, {"stall": "1"}, {"stall": math.nan}, {"readers": 0}, {"readers": "1"}, {"streams": 5},
                     {"drop": "yes"}, {"on_gone": 5}, {"name": 5}, {"name": ""}, {"device": "0"}):  # fmt: skip
-            self.refused(channel.Writer, self.path, **{"name": "x", "slots": 2, "slot_size": 8, **bad})
+            self.refused(channel.Writer, socket=self.path, **{"name": "x", "slots": 2, "slot_size": 8, **bad})
         with gpufd.Server(self.path) as s:
             for bad in ({"access": 5}, {"access": "rw"}, {"data": "text"}, {"data": 5}, {"verdict": "yes"}, {"leases": "1"}, {"leases": -1}, {"fence": 3},
                         {"fence": True}, {"pending": "yes"}, {"synchronized": None}, {"cursors": 4096}, {"on_event": 5}, {"on_lease": 5}):  # fmt: skip
@@ -176,7 +176,7 @@ class Offered(common.Scene):
                 self.refused(offering.wait, idle=bad)
                 self.refused(offering.close, timeout=bad)
                 self.refused(s.close, timeout=bad)
-            with gpufd.attach(self.path, access=gpufd.READ_WRITE) as att, gpufd.counter(att.memory, 0) as counter:
+            with gpufd.attach(socket=self.path, access=gpufd.READ_WRITE) as att, gpufd.counter(att.memory, 0) as counter:
                 (lease,) = offering.leases
                 for bad in NO_TIME:
                     for call in (lease.wait, lease.notices, lease.await_fence, att.wait, att.notices, att.await_fence):
@@ -196,7 +196,7 @@ class Offered(common.Scene):
                 self.assertIsNone(att.err)
 
     def test_frames(self):
-        with channel.Writer(self.path, "x", slots=2, slot_size=8) as w, channel.Reader(self.path) as r:
+        with channel.Writer("x", socket=self.path, slots=2, slot_size=8) as w, channel.Reader(socket=self.path) as r:
             for bad in NO_TIME:
                 for call in (w.acquire, r.next, r.frames, r.await_fence):
                     self.refused(call, bad)
@@ -217,8 +217,8 @@ class Offered(common.Scene):
         for bound in (None, math.inf):
             with gpufd.Server(self.path, timeout=bound) as s:
                 offering = s.offer("x", self.memory)
-                self.assertEqual([o.name for o in gpufd.list(self.path, timeout=bound)], ["x"])
-                with gpufd.attach(self.path, timeout=bound) as att:
+                self.assertEqual([o.name for o in gpufd.list(socket=self.path, timeout=bound)], ["x"])
+                with gpufd.attach(socket=self.path, timeout=bound) as att:
                     att.notify(b"a")
                     (lease,) = offering.leases
                     self.assertEqual(lease.notices(bound), [b"a"])
@@ -226,13 +226,13 @@ class Offered(common.Scene):
                     self.assertEqual(att.notices(bound), [b"b"])
                 self.assertTrue(lease.wait(bound))
                 self.assertTrue(att.wait(bound))
-                for att in gpufd.follow(self.path, "x", within=bound, timeout=bound):
+                for att in gpufd.follow("x", socket=self.path, within=bound, timeout=bound):
                     break
                 att.close()
                 s.replace("x", self.memory, grace=bound)
                 self.assertTrue(offering.wait(bound, idle=bound))
                 s.close(timeout=bound)
-            with channel.Writer(self.path, "x", slots=2, slot_size=8, timeout=bound, stall=bound) as w, channel.Reader(self.path, timeout=bound, wait=bound) as r:
+            with channel.Writer("x", socket=self.path, slots=2, slot_size=8, timeout=bound, stall=bound) as w, channel.Reader(socket=self.path, timeout=bound, wait=bound) as r:
                 w.await_readers(1, bound)
                 w.send(b"x", timeout=bound)
                 r.next(bound).release()
@@ -298,7 +298,7 @@ class Waits(common.Scene):
 
     def test_notices_of_a_lease(self):
         """The thread of the server wakes who waits: a condition that sleeps for ever otherwise."""
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             (lease,) = self.offering.leases
             with mock.patch.object(lease, "_changed", Forever(lease._changed)):
                 result = self.waiting(lambda: lease.notices(None))
@@ -310,7 +310,7 @@ class Waits(common.Scene):
                 self.assertTrue(result())
 
     def test_notices_that_another_thread_reads(self):
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             (lease,) = self.offering.leases
             there = threading.Event()
             sleep = att._sleep
@@ -380,16 +380,16 @@ class Files(common.Scene):
             "try:\n"
             "    while True: held.append(os.dup(0))\n"
             "except OSError: pass\n"
-            "calls = [lambda: gpufd.attach(path), lambda: gpufd.list(path), lambda: gpufd.allocate(1), client.status, lambda: gpufd.Server(path + '2'),\n"
-            "         lambda: gpufd.put(path, 'y', b'x'), lambda: gpufd.put(path, 'y', '/etc/passwd'), lambda: server.offer('y', memory, data=bytes(100_000)),\n"
-            "         lambda: gpufd.channel.Reader(path), lambda: gpufd.get(path, 'y'), lambda: next(gpufd.follow(path, 'x', within=1))]\n"
+            "calls = [lambda: gpufd.attach(socket=path), lambda: gpufd.list(path), lambda: gpufd.allocate(1), client.status, lambda: gpufd.Server(path + '2'),\n"
+            "         lambda: gpufd.put('y', b'x', socket=path), lambda: gpufd.put('y', '/etc/passwd', socket=path), lambda: server.offer('y', memory, data=bytes(100_000)),\n"
+            "         lambda: gpufd.channel.Reader(socket=path), lambda: gpufd.get('y', socket=path), lambda: next(gpufd.follow('x', socket=path, within=1))]\n"
             "for i, call in enumerate(calls):\n"
             "    try: call()\n"
             "    except gpufd.UnavailableError as e:\n"
             "        assert 'too many open files' in str(e) and 'ulimit -n allows 64' in str(e) and e.reason == 'too-many-files' and e.exit == 3, e\n"
             "    else: raise AssertionError(i)\n"
             "for fd in held: os.close(fd)\n"
-            "with gpufd.attach(path): pass\n"
+            "with gpufd.attach(socket=path): pass\n"
             "server.close()\n"
             "print('all of them')\n"
         )

@@ -54,7 +54,7 @@ class Offered(common.Scene):
         server.offer("x", self.memory, gpufd.READ_WRITE)
 
     def attach(self, **options):
-        att = gpufd.attach(self.path, **options)
+        att = gpufd.attach(socket=self.path, **options)
         self.addCleanup(att.close, True)
         return att
 
@@ -77,7 +77,7 @@ class NumPy(Offered):
         view = att.view("U16", (2, 3))
         self.assertEqual(numpy.asarray(view).tolist(), view.__array__().tolist())
         self.assertEqual(view.__array__("u4").dtype, numpy.uint32)
-        with channel.Writer(self.path + "2", "x", slots=2, slot_size=8) as w, channel.Reader(self.path + "2") as r:
+        with channel.Writer("x", socket=self.path + "2", slots=2, slot_size=8) as w, channel.Reader(socket=self.path + "2") as r:
             w.send(b"x")
             with r.next() as frame:
                 for what in (frame, w.acquire()):
@@ -319,7 +319,7 @@ class DLPack(Offered):
         att.close()
 
     def test_tensor_keeps_the_attachment(self):
-        att = gpufd.attach(self.path)
+        att = gpufd.attach(socket=self.path)
         t = Taken(att.view("U8", 8).__dlpack__(max_version=(1, 0)))
         lease_of = att.memory
         with self.assertRaisesRegex(gpufd.InUseError, r"closing 'x': .* 1 view: U8\[8\] at byte 0 \(DLPack\)") as caught:
@@ -411,7 +411,7 @@ class Lifetime(Offered):
                 except BaseException as e:
                     said.append(repr(e))
             att.close()
-            with gpufd.attach(self.path) as own:
+            with gpufd.attach(socket=self.path) as own:
                 said.append(str(own.read(0, 1)))
             os.write(w, "\n".join(said).encode())
             os._exit(0)
@@ -446,8 +446,8 @@ class Lifetime(Offered):
         """An interpreter that ends leaves in order, also with views, and says nothing."""
         text = """
 import ctypes, threading
-att = gpufd.attach({path!r})
-other = gpufd.attach({path!r})
+att = gpufd.attach(socket={path!r})
+other = gpufd.attach(socket={path!r})
 kept = other.__dlpack__(max_version=(1, 0))
 api = ctypes.pythonapi
 api.PyCapsule_GetPointer.argtypes, api.PyCapsule_GetPointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
@@ -479,7 +479,7 @@ sys.stdin.read()
         """A server that nobody closed tells its consumers, and leaves no socket."""
         other = self.path + "2"
         p = self.python(f"m = gpufd.allocate(1); s = gpufd.Server({other!r}); s.offer('x', m); print('there'); sys.stdin.read()", waits_for="there")
-        with gpufd.attach(other) as att:
+        with gpufd.attach(socket=other) as att:
             self.ends(p, 0)
             self.assertTrue(att.wait(common.PATIENCE))
             common.is_error(self, att.err, gpufd.LeaseEndedError, "withdrawn")
@@ -493,7 +493,7 @@ class Growth(Offered):
         numpy = common.need_numpy()
 
         def once():
-            with gpufd.attach(self.path) as att:
+            with gpufd.attach(socket=self.path) as att:
                 a = numpy.asarray(att.view("U32", 8))
                 Taken(att.view("F32", (2, 2)).__dlpack__(max_version=(1, 0))).delete()
                 del a

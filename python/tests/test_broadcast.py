@@ -227,14 +227,14 @@ class Keepers(KeeperTest):
 
 class Broadcasts(Keepers):
     def put(self, data=bytes(range(250)) * 4000, **options):
-        return gpufd.put(self.keepers[0].socket, "model", data, labels={"revision": "main"}, **options)
+        return gpufd.put("model", data, socket=self.keepers[0].socket, labels={"revision": "main"}, **options)
 
     def assert_served(self):
         first, *others = self.infos()
         for info in others:
             self.assertEqual((info.digest, info.labels, info.state, info.reserved_bytes), (first.digest, first.labels, "ok", 0))
         for k in self.keepers:
-            with gpufd.get(k.socket, "model") as version:
+            with gpufd.get("model", socket=k.socket) as version:
                 version.verify()
 
     def test_all_keepers_serve_it_then_and_again(self):
@@ -246,7 +246,7 @@ class Broadcasts(Keepers):
         self.assertRegex(r.said(2), r"warning: rank 2 at [0-9.]+ GB/s by gloo, slower than 1000 GB/s")
         tables = []
         for k in self.keepers:
-            with gpufd.get(k.socket, "model") as version:
+            with gpufd.get("model", socket=k.socket) as version:
                 tables.append(version[0].data.table)
         self.assertEqual(tables, [tables[0]] * RANKS)
 
@@ -281,7 +281,7 @@ class Broadcasts(Keepers):
         self.assertEqual(received, [0, 0, 4003, 15000])
         self.keepers = self.keepers[:2]
         self.assert_served()
-        with gpufd.get(self.keepers[1].socket, "model") as version:
+        with gpufd.get("model", socket=self.keepers[1].socket) as version:
             self.assertEqual([p.memory.ordinal for p in version], [0, 1, 2])
 
     def test_what_rank_0_does_not_have_ends_all(self):

@@ -240,7 +240,7 @@ class WithPrograms(common.Scene):
             with self.subTest(policy):
                 pace = [] if policy == "block" else ["--rate", "3000"]
                 p = self.writes(data, "--slots", "4", *pace)
-                with channel.Reader(self.path, "cam", policy=policy, wait=PATIENCE) as r:
+                with channel.Reader("cam", socket=self.path, policy=policy, wait=PATIENCE) as r:
                     self.assertEqual((r.slots, r.slot_size, r.first), (4, SIZE, 1))
                     seen = passed = 0
                     for i, frame in enumerate(r.frames(PATIENCE)):
@@ -269,7 +269,7 @@ class WithPrograms(common.Scene):
             out = os.path.join(self.dir, f"out{i}")
             readers[out] = policy, self.channel_program("read", "cam", "--policy", policy, "-o", out, "--json")
         gone = []
-        with channel.Writer(self.path, "cam", slots=5, slot_size=SIZE, on_gone=gone.append) as w:
+        with channel.Writer("cam", socket=self.path, slots=5, slot_size=SIZE, on_gone=gone.append) as w:
             w.await_readers(5, PATIENCE)
             for i, frame in enumerate(want):
                 if i % 2:
@@ -302,7 +302,7 @@ class WithPrograms(common.Scene):
         out = os.path.join(self.dir, "out")
         good = self.channel_program("read", "cam", "-o", out, "--json")
         gone = []
-        with channel.Writer(self.path, "cam", slots=3, slot_size=SIZE, on_gone=gone.append) as w:
+        with channel.Writer("cam", socket=self.path, slots=3, slot_size=SIZE, on_gone=gone.append) as w:
             w.await_readers(1, PATIENCE)
             for n in range(4):
                 victim = self.channel_program("read", "cam", "-o", os.devnull, "--json")
@@ -325,7 +325,7 @@ class WithPrograms(common.Scene):
     def test_go_writer_killed(self):
         """What was whole can be taken; the error says which was the last."""
         p = self.channel_program("write", "cam", "--slot-size", "64", stdin=subprocess.PIPE)
-        with channel.Reader(self.path, wait=PATIENCE) as r:
+        with channel.Reader(socket=self.path, wait=PATIENCE) as r:
             p.stdin.write(b"a" * 64 + b"b" * 64 + b"c")
             p.stdin.flush()
             with r.next(PATIENCE) as first:
@@ -349,7 +349,7 @@ class WithPrograms(common.Scene):
         first = self.channel_program("write", "cam", "--slot-size", "64", "--frames", "1", stdin=subprocess.PIPE)
         first.stdin.write(b"1" * 64)
         first.stdin.flush()
-        for r in channel.follow(self.path, "cam", within=PATIENCE):
+        for r in channel.follow("cam", socket=self.path, within=PATIENCE):
             seen += [f.tobytes()[:1] for f in r.frames(PATIENCE)]
             if len(seen) == 2:
                 break
@@ -367,12 +367,12 @@ class InProcess(common.Scene):
     """A writer and readers of this package."""
 
     def writer(self, **options):
-        w = channel.Writer(self.path, "cam", **{"slots": 3, "slot_size": 64, **options})
+        w = channel.Writer("cam", socket=self.path, **{"slots": 3, "slot_size": 64, **options})
         self.addCleanup(w.close)
         return w
 
     def reader(self, **options):
-        r = channel.Reader(self.path, "cam", **options)
+        r = channel.Reader("cam", socket=self.path, **options)
         self.addCleanup(r.close)
         return r
 
@@ -422,7 +422,7 @@ class InProcess(common.Scene):
 
     def test_stall_raises_or_drops(self):
         for drop in (False, True):
-            with self.subTest(drop=drop), channel.Writer(self.path, "cam", slots=2, slot_size=8, stall=0.05, drop=drop) as w, channel.Reader(self.path) as r:
+            with self.subTest(drop=drop), channel.Writer("cam", socket=self.path, slots=2, slot_size=8, stall=0.05, drop=drop) as w, channel.Reader(socket=self.path) as r:
                 w.send(b"1")
                 w.send(b"2")
                 if not drop:
@@ -481,7 +481,7 @@ class InProcess(common.Scene):
     def test_a_writer_goes_on_while_its_end_is_seen(self):
         """It gives frames, and drops the reader, when that has looked what was published. That is no nonsense."""
         for drops in (False, True):
-            with self.subTest(drops=drops), channel.Writer(self.path, "cam", slots=8, slot_size=64) as w, channel.Reader(self.path) as r:
+            with self.subTest(drops=drops), channel.Writer("cam", socket=self.path, slots=8, slot_size=64) as w, channel.Reader(socket=self.path) as r:
                 w.send(b"1")
                 r.next(PATIENCE)
                 looked, go_on = threading.Event(), threading.Event()
@@ -518,7 +518,7 @@ class InProcess(common.Scene):
     def test_a_stream_goes_on_while_its_end_is_seen(self):
         """A writer that lives gives frames when a reader by streams has looked what was published.
         That is no nonsense."""
-        with channel.Writer(self.path, "cam", slots=8, slot_size=64) as w, channel.Reader(self.path) as r:
+        with channel.Writer("cam", socket=self.path, slots=8, slot_size=64) as w, channel.Reader(socket=self.path) as r:
             w.send(b"1")
             r.next(PATIENCE)
             with w._readers.lock:
@@ -580,7 +580,7 @@ class InProcess(common.Scene):
     def test_the_server_ends_under_the_writer(self):
         server = gpufd.Server(self.path)
         self.addCleanup(server.close)
-        w = channel.Writer(server, "cam", slots=2, slot_size=8)
+        w = channel.Writer("cam", socket=server, slots=2, slot_size=8)
         self.addCleanup(w.close)
         r = self.reader()
         w.send(b"1")
@@ -644,7 +644,7 @@ class InProcess(common.Scene):
         w.send(b"first", user=b"a")
         w.send(b"second", user=b"b")
         for policy in POLICIES:
-            with channel.Reader(self.path, policy=policy, join="newest") as r, r.next(PATIENCE) as frame:
+            with channel.Reader(socket=self.path, policy=policy, join="newest") as r, r.next(PATIENCE) as frame:
                 self.assertEqual((frame.sequence, frame.tobytes(), frame.user), (2, b"second", b"b"))
         r = self.reader()
         w.send(b"third")
@@ -691,17 +691,17 @@ class InProcess(common.Scene):
 
     def test_refusals_by_name(self):
         with self.assertRaises(gpufd.UsageError):
-            channel.Reader(self.path, policy="all")
+            channel.Reader(socket=self.path, policy="all")
         with self.assertRaises(gpufd.UsageError):
-            channel.Writer(self.path, "cam", slots=1, slot_size=64)
+            channel.Writer("cam", socket=self.path, slots=1, slot_size=64)
         w = self.writer(readers=1, streams=True)
         with common.raises(self, gpufd.RefusedError, "not-understood"):
-            gpufd.attach(self.path, "cam")
+            gpufd.attach("cam", socket=self.path)
         with common.raises(self, gpufd.ChannelError, "policy"):
-            channel.Reader(self.path, "cam", policy="drop-oldest")
+            channel.Reader("cam", socket=self.path, policy="drop-oldest")
         r = self.reader()
         with common.raises(self, gpufd.ChannelError, "turned-away"):
-            channel.Reader(self.path, "cam")
+            channel.Reader("cam", socket=self.path)
         for call in (lambda: r.next_on(0), lambda: r.release_on(0, None), lambda: w.acquire_on(0), lambda: w.publish_on(0, None)):
             with common.raises(self, gpufd.UnavailableError, "no-streams"):
                 call()
@@ -709,7 +709,7 @@ class InProcess(common.Scene):
         self.assertEqual(r.next(PATIENCE).tobytes(), b"by the host")
         with gpufd.Server(self.path + "2") as server, gpufd.allocate(64) as memory, server.offer("plain", memory):
             with common.raises(self, gpufd.ChannelError, "no-channel"):
-                channel.Reader(server.path)
+                channel.Reader(socket=server.path)
         slot = w.acquire()
         with self.assertRaises(gpufd.UsageError):
             w.publish(slot, user=bytes(209))
@@ -723,7 +723,7 @@ class InProcess(common.Scene):
         for at, value in ((c.RELEASED, 3), (c.RELEASED, c.GIVEN)):
             with self.subTest(at=at, value=value):
                 gone = []
-                with channel.Writer(self.path, "cam", slots=2, slot_size=8, on_gone=gone.append) as w, channel.Reader(self.path) as r:
+                with channel.Writer("cam", socket=self.path, slots=2, slot_size=8, on_gone=gone.append) as w, channel.Reader(socket=self.path) as r:
                     w.send(b"1")
                     r._words.store(at, value)
                     w.acquire(PATIENCE)
@@ -738,7 +738,7 @@ class InProcess(common.Scene):
         for words, says in (({c.PUBLISHED: 4}, "4 frames were given"), ({c.PUBLISHED: c.GIVEN}, "were given"), ({entry: 1}, "not whole"),
                             ({entry + c.SLOT: 3}, "slot 3"), ({entry + c.BYTES: 65}, "65 bytes"), ({entry + c.LENGTH: 209}, "209 in"),
                             ({entry + c.SEQUENCE: 0}, "frame 0 behind")):  # fmt: skip
-            with self.subTest(says), channel.Writer(self.path, "cam", slots=3, slot_size=64) as w, channel.Reader(self.path) as r:
+            with self.subTest(says), channel.Writer("cam", socket=self.path, slots=3, slot_size=64) as w, channel.Reader(socket=self.path) as r:
                 w.send(b"1")
                 for at, value in words.items():
                     r._words.store(at, value)
@@ -755,7 +755,7 @@ class InProcess(common.Scene):
 
     def test_a_writer_that_drops_who_joins_badly(self):
         w = self.writer()
-        with gpufd.attach(self.path, "cam", max_cursors=c.MAX_CURSOR) as att:
+        with gpufd.attach("cam", socket=self.path, max_cursors=c.MAX_CURSOR) as att:
             self.assertEqual(fcntl.fcntl(att.cursors, fcntl.F_GET_SEALS), 7)
             words = _words.map_words(att.cursors, os.fstat(att.cursors).st_size)
             words.store(c.POLICY, 4)
@@ -763,10 +763,10 @@ class InProcess(common.Scene):
             self.assertTrue(att.wait(PATIENCE))
             self.assertEqual(words.load(c.WRITER_STATE), c.REFUSED)
             words.close()
-        with gpufd.attach(self.path, "cam", max_cursors=c.MAX_CURSOR):
+        with gpufd.attach("cam", socket=self.path, max_cursors=c.MAX_CURSOR):
             pass  # it never joins
         with common.raises(self, gpufd.MismatchError, "too-large"):
-            gpufd.attach(self.path, "cam", max_cursors=4096)
+            gpufd.attach("cam", socket=self.path, max_cursors=4096)
         w.send(b"1")
 
     def test_threads_and_a_close_meanwhile(self):
@@ -790,7 +790,7 @@ class InProcess(common.Scene):
             thread = threading.Thread(target=target)
             thread.start()
             if side is w:
-                second = channel.Reader(self.path)
+                second = channel.Reader(socket=self.path)
                 time.sleep(0.05)
             side.close()
             thread.join(PATIENCE)
@@ -802,9 +802,9 @@ class InProcess(common.Scene):
         """Both sides are this package's, in processes of their own."""
         writer = self.python(
             "import gpufd.channel, sys, time\n"
-            "w = gpufd.channel.Writer(sys.argv[1], 'cam', slots=2, slot_size=8)\n"
+            "w = gpufd.channel.Writer('cam', socket=sys.argv[1], slots=2, slot_size=8)\n"
             "print('ready'); w.await_readers(1); w.send(b'one'); w.send(b'two'); time.sleep(99)", self.path, waits_for="ready")  # fmt: skip
-        with channel.Reader(self.path) as r:
+        with channel.Reader(socket=self.path) as r:
             self.assertEqual([f.tobytes() for f in (r.next(PATIENCE), r.next(PATIENCE))], [b"one", b"two"])
             writer.kill()
             r._held[0].release()
@@ -816,7 +816,7 @@ class InProcess(common.Scene):
         w = self.writer(slots=2, on_gone=lambda g: gone.set())
         reader = self.python(
             "import gpufd.channel, sys, time\n"
-            "r = gpufd.channel.Reader(sys.argv[1]); print('ready'); r.next(); print('has'); time.sleep(99)", self.path, waits_for="ready")  # fmt: skip
+            "r = gpufd.channel.Reader(socket=sys.argv[1]); print('ready'); r.next(); print('has'); time.sleep(99)", self.path, waits_for="ready")  # fmt: skip
         w.send(b"one")
         w.send(b"two")
         reader.stdout.readline()

@@ -75,7 +75,7 @@ class Stream:
 def write(path, frames, slots, stays=""):
     """What a writing process does: queue all frames ahead, and stay there if it is to."""
     stream = Stream()
-    w = channel.Writer(path, "cam", slots=slots, slot_size=N, streams=True)
+    w = channel.Writer("cam", socket=path, slots=slots, slot_size=N, streams=True)
     print("ready", flush=True)
     w.await_readers(1, PATIENCE)
     for i in range(1, frames + 1):
@@ -135,7 +135,7 @@ class Streams(common.Scene):
     def test_queued_ahead(self):
         """Both sides queue ahead of each other; every byte is what was written."""
         p = self.writer_process(60)
-        with channel.Reader(self.path) as r:
+        with channel.Reader(socket=self.path) as r:
             got = []
             for i in range(60):
                 f = r.next_on(self.stream)
@@ -155,7 +155,7 @@ class Streams(common.Scene):
 
     def test_host_reads_what_a_stream_writes(self):
         p = self.writer_process(30)
-        with channel.Reader(self.path) as r:
+        with channel.Reader(socket=self.path) as r:
             for i, f in enumerate(r.frames(PATIENCE)):
                 self.assertEqual(f.tobytes(), frame(i + 1))
                 self.assertEqual(f.user, b"frame %d" % (i + 1) if i % 3 == 2 else b"")
@@ -166,7 +166,7 @@ class Streams(common.Scene):
     def test_writer_killed(self):
         """A stream that waits for a dead writer's frame goes on, and the frame is not good."""
         p = self.writer_process(2, slots=4, stays="it does")
-        with channel.Reader(self.path) as r:
+        with channel.Reader(socket=self.path) as r:
             frames = [r.next_on(self.stream) for _ in range(4)]
             self.until(lambda: r._words.load(0x080) >= 2)
             p.kill()
@@ -184,7 +184,7 @@ class Streams(common.Scene):
         for stays, why in (("", (gpufd.ChannelError, "ended")), ("it does", (gpufd.LostError, "lost"))):
             with self.subTest(stays=stays):
                 p = self.writer_process(3, slots=4, stays=stays)
-                with channel.Reader(self.path) as r:
+                with channel.Reader(socket=self.path) as r:
                     self.until(lambda: r._words.load(c.PUBLISHED) >= 3)
                     if stays:
                         p.kill()
@@ -205,7 +205,7 @@ class Streams(common.Scene):
             for killed in (False, True):
                 with self.subTest(published=published, killed=killed):
                     p = self.writer_process(2, slots=4, stays="it does")
-                    with channel.Reader(self.path) as r:
+                    with channel.Reader(socket=self.path) as r:
                         f, _ = r.next_on(self.stream), r.next_on(self.stream)
                         self.stream.synchronize()
                         r.check(f)
@@ -228,7 +228,7 @@ class Streams(common.Scene):
         program = [os.path.join(os.environ["LD_LIBRARY_PATH"], "channel"), "-socket", self.path, "-timeout", "60"]
         for order in ("stream", "host"):
             for published in (0, 50, 10**15):
-                with self.subTest(order, published=published), channel.Writer(self.path, "cam", slots=4, slot_size=N, streams=True) as w:
+                with self.subTest(order, published=published), channel.Writer("cam", socket=self.path, slots=4, slot_size=N, streams=True) as w:
                     r = subprocess.Popen([*program, "-order", order], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
                     self.addCleanup(lambda r=r: (r.kill(), r.wait(), r.stdout.close(), r.stderr.close()))
                     w.await_readers(1, PATIENCE)
@@ -243,7 +243,7 @@ class Streams(common.Scene):
     def test_check_while_the_writer_is_lost(self):
         """The stream is freed before the reader knows why: check waits until it knows."""
         p = self.writer_process(1, slots=4, stays="it does")
-        with channel.Reader(self.path) as r:
+        with channel.Reader(socket=self.path) as r:
             told_of, at_check, said = r._told_of, threading.Event(), []
 
             def check(frame):
@@ -273,8 +273,8 @@ class Streams(common.Scene):
 
     def test_reader_killed(self):
         """A writer's stream that waits for a dead reader goes on."""
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w:
-            p = self.python("import gpufd.channel, time\nr = gpufd.channel.Reader(sys.argv[1]); print('ready'); time.sleep(99)", self.path, waits_for="ready")
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True) as w:
+            p = self.python("import gpufd.channel, time\nr = gpufd.channel.Reader(socket=sys.argv[1]); print('ready'); time.sleep(99)", self.path, waits_for="ready")
             w.await_readers(1, PATIENCE)
             for i in range(1, 7):
                 slot = w.acquire_on(self.stream)
@@ -327,8 +327,8 @@ class Streams(common.Scene):
         self.assertFalse(t.is_alive())
 
     def test_driver_without_room_and_a_dead_reader(self):
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w:
-            p = self.python("import gpufd.channel, time\nr = gpufd.channel.Reader(sys.argv[1]); print('ready'); time.sleep(99)", self.path, waits_for="ready")
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True) as w:
+            p = self.python("import gpufd.channel, time\nr = gpufd.channel.Reader(socket=sys.argv[1]); print('ready'); time.sleep(99)", self.path, waits_for="ready")
             w.await_readers(1, PATIENCE)
             t, errors = self.in_driver(w, self.stream, lambda: [w.publish_on(self.stream, w.acquire_on(self.stream)) for _ in range(5)])
             self.assertEqual(w.readers, 1)  # whoever asks for other things is not kept
@@ -339,7 +339,7 @@ class Streams(common.Scene):
 
     def test_driver_without_room_and_a_dead_writer(self):
         p = self.writer_process(1, slots=4, stays="it does")
-        with channel.Reader(self.path) as r:
+        with channel.Reader(socket=self.path) as r:
             t, errors = self.in_driver(r, self.stream, lambda: [r.next_on(self.stream) for _ in range(4)])
             p.kill()
             self.ends_soon(t)
@@ -348,14 +348,14 @@ class Streams(common.Scene):
 
     def test_closed_without_room(self):
         """The peer lives, and does not go on."""
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w:
-            r = channel.Reader(self.path)
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True) as w:
+            r = channel.Reader(socket=self.path)
             r.next_on(self.stream)
             t, errors = self.in_driver(r, self.stream, lambda: r.next_on(self.stream))
             r.close()
             self.ends_soon(t)
             self.assertEqual(errors, [])
-            with channel.Reader(self.path) as r:
+            with channel.Reader(socket=self.path) as r:
                 w.await_readers(1, PATIENCE)
                 t, errors = self.fill(w)
                 w.close()
@@ -366,7 +366,7 @@ class Streams(common.Scene):
 
     def test_closed_within_a_frame(self):
         """The stream waits for no reader when close looks first, and for one later."""
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w, channel.Reader(self.path) as r:
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True) as w, channel.Reader(socket=self.path) as r:
             w.await_readers(1, PATIENCE)
             looks, drop = [], w._readers.drop_blockers
 
@@ -385,8 +385,8 @@ class Streams(common.Scene):
 
     def test_closed_while_a_stream_has_other_work(self):
         """close says that the driver keeps a call, and ends once the stream has gone on."""
-        w = channel.Writer(self.path, "cam", slots=4, slot_size=N, streams=True)
-        r = channel.Reader(self.path)
+        w = channel.Writer("cam", socket=self.path, slots=4, slot_size=N, streams=True)
+        r = channel.Reader(socket=self.path)
         w.await_readers(1, PATIENCE)
         for side, queue in ((r, lambda: r.next_on(self.stream)), (w, lambda: w.publish_on(self.stream, w.acquire_on(self.stream)))):
             goes_on = threading.Event()
@@ -419,7 +419,7 @@ class Streams(common.Scene):
 
     def test_a_step_that_is_refused(self):
         """There is nothing to free."""
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True), channel.Reader(self.path) as r:
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True), channel.Reader(socket=self.path) as r:
             r._tracker.queued = 1  # the driver is given a step
             freeing = threading.Thread(target=r._tracker.free, args=(r._words, c.PUBLISHED), daemon=True)
             freeing.start()
@@ -428,7 +428,7 @@ class Streams(common.Scene):
             self.ends_soon(freeing)
 
     def test_who_sleeps_learns_of_streams(self):
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w, channel.Reader(self.path) as r:
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True) as w, channel.Reader(socket=self.path) as r:
             w.await_readers(1, PATIENCE)
             r._words.store(c.READER_BELL, 1)  # as one that sleeps
             w.publish_on(self.stream, w.acquire_on(self.stream))
@@ -440,8 +440,8 @@ class Streams(common.Scene):
             self.stream.synchronize()
 
     def test_closed_while_a_frame_is_checked(self):
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True):
-            r = channel.Reader(self.path)
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True):
+            r = channel.Reader(socket=self.path)
             f = r.next_on(self.stream)
             closing = threading.Thread(target=r.close, daemon=True)
 
@@ -455,7 +455,7 @@ class Streams(common.Scene):
             self.stream.synchronize()
 
     def test_a_stalled_reader_is_dropped(self):
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True, stall=0.1) as w, channel.Reader(self.path) as r:
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True, stall=0.1) as w, channel.Reader(socket=self.path) as r:
             w.await_readers(1, PATIENCE)
             for _ in range(3):
                 w.publish_on(self.stream, w.acquire_on(self.stream))
@@ -466,8 +466,8 @@ class Streams(common.Scene):
     def test_close_frees_a_waiting_stream(self):
         """A reader is closed while its stream waits: the stand-in aborts where words are
         unregistered under that."""
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True):
-            r = channel.Reader(self.path)
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True):
+            r = channel.Reader(socket=self.path)
             r.next_on(self.stream)
             r.close()
             self.stream.synchronize()
@@ -495,8 +495,8 @@ class Streams(common.Scene):
     def test_readers_of_the_newest(self):
         """They block, and give back what they skip: by the host, by a stream, and in C."""
         for by_stream in (False, True):
-            with self.subTest(by_stream=by_stream), channel.Writer(self.path, "cam", slots=3, slot_size=N, streams=True) as w, \
-                 channel.Reader(self.path, policy="latest") as r:  # fmt: skip
+            with self.subTest(by_stream=by_stream), channel.Writer("cam", socket=self.path, slots=3, slot_size=N, streams=True) as w, \
+                 channel.Reader(socket=self.path, policy="latest") as r:  # fmt: skip
                 last = 0
                 for n in (1, 3, 2, 3, 1):
                     for _ in range(n):
@@ -541,7 +541,7 @@ class Streams(common.Scene):
             return bytes([i]) * size
 
         for order in ("host", "stream"):
-            with self.subTest(order), channel.Writer(self.path, "cam", slots=2, slot_size=size, streams=True, stall=0.2, drop=True) as w:
+            with self.subTest(order), channel.Writer("cam", socket=self.path, slots=2, slot_size=size, streams=True, stall=0.2, drop=True) as w:
                 r = subprocess.Popen([os.path.join(os.environ["LD_LIBRARY_PATH"], "channel"), "-socket", self.path, "-order", order],
                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
                 self.addCleanup(lambda r=r: (r.kill(), r.wait(), r.stdout.close(), r.stderr.close()))
@@ -561,7 +561,7 @@ class Streams(common.Scene):
                 self.assertTrue(1 <= whole <= (1 if order == "host" else 3), whole)
 
     def test_a_dropped_readers_frames_are_not_whole(self):
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w, channel.Reader(self.path) as r:
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True) as w, channel.Reader(socket=self.path) as r:
             w.publish_on(self.stream, w.acquire_on(self.stream))
             first, second = r.next_on(self.stream), r.next_on(self.stream)
             with common.raises(self, gpufd.ChannelError, "order"):
@@ -578,7 +578,7 @@ class Streams(common.Scene):
                     r.check(f)
 
     def test_what_is_refused(self):
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N, streams=True) as w, channel.Reader(self.path) as r:
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True) as w, channel.Reader(socket=self.path) as r:
             for bad in (None, True, -1, "stream", 1.5):
                 with self.assertRaises(gpufd.UsageError):
                     w.acquire_on(bad)
@@ -592,7 +592,7 @@ class Streams(common.Scene):
             w.publish_on(0, slot, size=5, user=b"told")
             f = r.next(PATIENCE)
             self.assertEqual((f.size, f.user), (5, b"told"))
-        with channel.Writer(self.path, "cam", slots=2, slot_size=N) as w, channel.Reader(self.path) as r:
+        with channel.Writer("cam", socket=self.path, slots=2, slot_size=N) as w, channel.Reader(socket=self.path) as r:
             with common.raises(self, gpufd.ChannelError, "policy"):
                 w.acquire_on(0)
             with common.raises(self, gpufd.ChannelError, "policy"):

@@ -102,7 +102,7 @@ class Copies(common.Scene):
         """A copy of an attachment would end its lease, and one of an array let its memory go."""
         with gpufd.allocate(4096) as memory, gpufd.Server(self.path) as server:
             server.offer("x", memory, gpufd.READ_WRITE)
-            with gpufd.attach(self.path, access=gpufd.READ_WRITE) as att, gpufd.counter(att.memory, 0) as counter:
+            with gpufd.attach(socket=self.path, access=gpufd.READ_WRITE) as att, gpufd.counter(att.memory, 0) as counter:
                 for thing in (memory, server, att, att.view(), counter, server.leases("x")[0]):
                     for way in (copy.copy, copy.deepcopy, pickle.dumps):
                         with self.subTest(f"{type(thing).__name__} {way.__name__}"), self.assertRaisesRegex(TypeError, "this process alone"):

@@ -109,7 +109,7 @@ class Files(unittest.TestCase):
         """It is refused before a keeper is asked."""
         path = self.file("a.safetensors", odd_files.raw(odd_files.js({"__metadata__": {"k": "v" * 1000}, "a": odd_files.t("U8", [1], 0, 1)}), b"x"))
         with mock.patch.object(_tables, "TABLE_MOST", 500), self.assertRaisesRegex(gpufd.FormatError, "the table has [0-9]+ bytes; 500 are allowed"):
-            gpufd.put("nowhere", "a", path)
+            gpufd.put("a", path, socket="nowhere")
 
     def test_links(self):
         """This user's links are followed, also to new files; another user's are not."""

@@ -14,7 +14,7 @@ import gpufd
 
 ATTACHING = """arguments errors lazy memory memory.array memory.base memory.device memory.dlpack memory.drivers objects
 share share.attach share.attaching share.attachment share.fence share.held share.kept
-wire wire.aside wire.conn wire.peer wire.quiet wire.records"""
+wire wire.aside wire.conn wire.peer wire.quiet wire.records wire.sockets"""
 
 
 def loaded(code):
@@ -57,14 +57,14 @@ class Imports(unittest.TestCase):
         """A name that is written wrongly is a TypeError at once, and an error of mypy's."""
         memory = None
         for call in (
-            lambda: gpufd.follow("x", acess=1),
-            lambda: gpufd.attach("x", acess=1),
-            lambda: gpufd.attach_parts("x", "y", acess=1),
-            lambda: gpufd.offer("x", "y", memory, leasses=1),
+            lambda: gpufd.follow(socket="x", acess=1),
+            lambda: gpufd.attach(socket="x", acess=1),
+            lambda: gpufd.attach_parts("y", socket="x", acess=1),
+            lambda: gpufd.offer("y", memory, socket="x", leasses=1),
             lambda: gpufd.Server.replace(None, "y", memory, leasses=1),
-            lambda: gpufd.channel.follow("x", polcy="block"),
-            lambda: gpufd.channel.Reader("x", acess=1),
-            lambda: gpufd.channel.Writer("x", "y", slots=2, slot_size=8, tiemout=1),
+            lambda: gpufd.channel.follow(socket="x", polcy="block"),
+            lambda: gpufd.channel.Reader(socket="x", acess=1),
+            lambda: gpufd.channel.Writer("y", socket="x", slots=2, slot_size=8, tiemout=1),
         ):
             with self.assertRaisesRegex(TypeError, "unexpected keyword argument"):
                 call()

@@ -173,7 +173,7 @@ class Keeping(KeeperTest):
 
     def test_bytes_files_and_arrays(self):
         k = self.keeper()
-        done = gpufd.put(k.socket, "bytes", b"hello" * 1000, labels={"revision": "main"})
+        done = gpufd.put("bytes", b"hello" * 1000, socket=k.socket, labels={"revision": "main"})
         self.assertEqual((done.version, done.missing, done.bytes), (1, 0, 5000))
         out = os.path.join(self.directory, "out")
         self.gpufd("get", "bytes", "--verify", "--label", "revision=main", "-o", out, "--socket", k.socket)
@@ -181,13 +181,13 @@ class Keeping(KeeperTest):
 
         array = (ctypes.c_float * 6)(*range(6))
         with Client(k.socket) as client:
-            self.assertEqual(gpufd.put(client, "bytes", array, expect_version=1).version, 2)
+            self.assertEqual(gpufd.put("bytes", array, socket=client, expect_version=1).version, 2)
             with self.assertRaisesRegex(KeeperError, "expected version 1") as raised:
-                gpufd.put(client, "bytes", b"x", expect_version=1)
+                gpufd.put("bytes", b"x", socket=client, expect_version=1)
             self.assertEqual(raised.exception.reason, "conflict")
             self.assertEqual([n.name for n in client.list()], ["bytes"])
             self.assertEqual(client.stat("bytes").reserved_bytes, 0)
-        with gpufd.get(k.socket, "bytes") as version:
+        with gpufd.get("bytes", socket=k.socket) as version:
             version.verify()
             self.assertEqual(bytes(version[0].memory.read()), bytes(array))
             self.assertEqual(version[0].table.tensors, [_tables.Tensor("array", "F32", (6,), 0, 24)])
@@ -201,10 +201,10 @@ class Keeping(KeeperTest):
             f.write(header + b"".join(bytes([i + 1]) * t.bytes for i, t in enumerate(order)))
         self.gpufd("put", "go", source, "--socket", k.socket)
         by_go = self.client(k).stat("go").parts[0]
-        by_python = gpufd.put(k.socket, "python", source)
+        by_python = gpufd.put("python", source, socket=k.socket)
         self.assertEqual((by_python.digest, by_python.bytes), (by_go.digest, by_go.bytes))
         self.gpufd("get", "python", "--verify", "-o", there, "--socket", k.socket)
-        with gpufd.get(k.socket, "go") as version:
+        with gpufd.get("go", socket=k.socket) as version:
             version.verify()
             paths = version.save(back)
         self.assertEqual([os.path.basename(p) for p in paths], ["part-0.safetensors"])
@@ -213,54 +213,54 @@ class Keeping(KeeperTest):
 
     def test_parts_and_transactions(self):
         k = self.keeper()
-        first = gpufd.put(k.socket, "model", b"zero", part=0, parts=2, transaction="boot")
+        first = gpufd.put("model", b"zero", socket=k.socket, part=0, parts=2, transaction="boot")
         self.assertEqual((first.version, first.missing), (0, 1))
         with common.raises(self, gpufd.NotFoundError, "not-found"):
-            gpufd.get(k.socket, "model")
-        second = gpufd.put(k.socket, "model", b"one", part=1, parts=2, transaction="boot", device=1)
+            gpufd.get("model", socket=k.socket)
+        second = gpufd.put("model", b"one", socket=k.socket, part=1, parts=2, transaction="boot", device=1)
         self.assertEqual((second.version, second.missing), (1, 0))
-        with gpufd.get(k.socket, "model") as version:
+        with gpufd.get("model", socket=k.socket) as version:
             self.assertEqual([p.memory.read() for p in version], [b"zero", b"one"])
             self.assertEqual([p.memory.ordinal for p in version], [0, 1])
-        with gpufd.get(k.socket, "model", part=1) as version:
+        with gpufd.get("model", socket=k.socket, part=1) as version:
             self.assertEqual(len(version), 1)
-        self.assertRaises(gpufd.UsageError, gpufd.put, k.socket, "model", b"x", parts=2)
-        self.assertRaises(gpufd.UsageError, gpufd.put, k.socket, "model", b"")
+        self.assertRaises(gpufd.UsageError, gpufd.put, "model", b"x", socket=k.socket, parts=2)
+        self.assertRaises(gpufd.UsageError, gpufd.put, "model", b"", socket=k.socket)
 
     def test_labels_are_demanded(self):
         k = self.keeper()
-        gpufd.put(k.socket, "model", b"x", labels={"revision": "main"})
-        gpufd.get(k.socket, "model", labels={"revision": "main"}).close()
-        common.error_of(self, gpufd.MismatchError, "labels", gpufd.get, k.socket, "model", labels={"revision": "old"})
+        gpufd.put("model", b"x", socket=k.socket, labels={"revision": "main"})
+        gpufd.get("model", socket=k.socket, labels={"revision": "main"}).close()
+        common.error_of(self, gpufd.MismatchError, "labels", gpufd.get, "model", socket=k.socket, labels={"revision": "old"})
 
     def test_damage_is_found_and_reported(self):
         k = self.keeper()
-        gpufd.put(k.socket, "model", bytes(100))
-        with gpufd.get(k.socket, "model", access=gpufd.READ_WRITE) as version:
+        gpufd.put("model", bytes(100), socket=k.socket)
+        with gpufd.get("model", socket=k.socket, access=gpufd.READ_WRITE) as version:
             version[0].memory.write(50, b"!")
             with self.assertRaisesRegex(KeeperError, "serves it no more") as raised:
                 version.verify()
             self.assertEqual(raised.exception.reason, "damaged")
         with self.assertRaises(KeeperError) as raised:
-            gpufd.get(k.socket, "model")
+            gpufd.get("model", socket=k.socket)
         self.assertEqual(raised.exception.reason, "damaged")
 
     def put_parts(self, k, *parts):
         """A version of so many parts."""
         transaction = f"of {parts}" if len(parts) > 1 else ""
         for i, data in enumerate(parts):
-            gpufd.put(k.socket, "model", data, part=i, parts=len(parts), transaction=transaction)
+            gpufd.put("model", data, socket=k.socket, part=i, parts=len(parts), transaction=transaction)
 
     def test_a_name_with_parts_is_not_waited_for(self):
         k = self.keeper()
         self.put_parts(k, b"a", b"b")
-        for call in (lambda: gpufd.attach(k.socket, "model"), lambda: next(gpufd.follow(k.socket, "model", within=60.0))):
+        for call in (lambda: gpufd.attach("model", socket=k.socket), lambda: next(gpufd.follow("model", socket=k.socket, within=60.0))):
             with common.raises(self, gpufd.NotFoundError, "parts", "model has parts model/0, model/1"):
                 call()
-        for att in gpufd.follow(k.socket, "model", part=1, within=60.0):
+        for att in gpufd.follow("model", socket=k.socket, part=1, within=60.0):
             self.assertEqual(att.memory.read(), b"b")
             break
-        self.assertRaises(gpufd.TimedOutError, next, gpufd.follow(k.socket, "model/2", within=0.05))
+        self.assertRaises(gpufd.TimedOutError, next, gpufd.follow("model/2", socket=k.socket, within=0.05))
 
     def test_get_while_a_version_of_other_parts_is_committed(self):
         """It is of the next version, whose parts have other names, and not refused."""
@@ -275,7 +275,7 @@ class Keeping(KeeperTest):
                     self.put_parts(k, *due.pop())
                 return attach(options)
 
-            with self.subTest(now, parts=len(after)), mock.patch.object(_attach, "_attach", late), gpufd.get(k.socket, "model") as version:
+            with self.subTest(now, parts=len(after)), mock.patch.object(_attach, "_attach", late), gpufd.get("model", socket=k.socket) as version:
                 self.assertEqual([p.memory.read() for p in version], list(after))
                 self.assertFalse(due)
 
@@ -286,7 +286,7 @@ class Keeping(KeeperTest):
         with Client(k.socket) as client:
             client.report("model", 1, 1, "damaged", "the test says so")
         with self.assertRaisesRegex(KeeperError, "part 1 of version 1 of model is damaged") as raised:
-            gpufd.get(k.socket, "model")
+            gpufd.get("model", socket=k.socket)
         self.assertEqual(raised.exception.reason, "damaged")
 
     def test_the_part_that_cannot_be_mapped_is_reported(self):
@@ -303,42 +303,42 @@ class Keeping(KeeperTest):
 
         self.put_parts(k, b"a", b"b")
         with mock.patch.object(_soft.SoftMemory, "take", liar), Client(k.socket) as client:
-            self.assertRaisesRegex(gpufd.MismatchError, "no such memory", gpufd.get, k.socket, "model")
+            self.assertRaisesRegex(gpufd.MismatchError, "no such memory", gpufd.get, "model", socket=k.socket)
             parts = client.stat("model").parts
             self.assertEqual([(p.state, p.reason) for p in parts], [("ok", ""), ("quarantined", "no such memory")])
             self.put_parts(k, b"a", b"b")
             after.append((b"c", b"d"))
-            common.error_of(self, gpufd.MismatchError, "descriptor", gpufd.get, k.socket, "model")
+            common.error_of(self, gpufd.MismatchError, "descriptor", gpufd.get, "model", socket=k.socket)
             self.assertEqual([p.state for p in client.stat("model").parts], ["ok", "ok"])
 
     def test_devices(self):
         """A device by its ordinal, as PyTorch says it, or by the UUID that the keeper says."""
         k = self.keeper()
-        gpufd.put(k.socket, "model", b"x", device="cuda:1")
+        gpufd.put("model", b"x", socket=k.socket, device="cuda:1")
         with Client(k.socket) as client:
             uuid = client.stat("model").parts[0].device
-            gpufd.put(k.socket, "model", b"y", device=uuid)
+            gpufd.put("model", b"y", socket=k.socket, device=uuid)
             self.assertEqual(client.stat("model").parts[0].device, uuid)
             for device in (1, "cuda:1", uuid):
-                with gpufd.get(k.socket, "model", device=device) as version:
+                with gpufd.get("model", socket=k.socket, device=device) as version:
                     self.assertEqual(version[0].attachment.device, 1)
                 client.drain_device(device)
                 self.assertEqual(client.stat("model").state, "draining")
                 client.drain_device(device, on=False)
-            common.error_of(self, gpufd.MismatchError, "device", gpufd.get, k.socket, "model", device="cuda:0")
+            common.error_of(self, gpufd.MismatchError, "device", gpufd.get, "model", socket=k.socket, device="cuda:0")
             for device in (None, "gpu1"):
                 self.assertRaises(gpufd.UsageError, client.drain_device, device)
 
     def test_drained_and_removed(self):
         k = self.keeper()
-        gpufd.put(k.socket, "model", b"x")
+        gpufd.put("model", b"x", socket=k.socket)
         with Client(k.socket) as client:
             client.drain("model")
             with self.assertRaises(KeeperError) as raised:
-                gpufd.get(k.socket, "model")
+                gpufd.get("model", socket=k.socket)
             self.assertEqual(raised.exception.reason, "draining")
             client.drain("model", on=False)
-            gpufd.get(k.socket, "model").close()
+            gpufd.get("model", socket=k.socket).close()
             client.remove("model")
             # It is listed as removed until the keeper has noticed that the reader left.
             wait_for(lambda: client.find("model") is None, "the removed model to be gone")
@@ -351,7 +351,7 @@ class Keeping(KeeperTest):
             reader = threading.Thread(target=lambda: first.append(next(events)))
             reader.start()
             while not first:  # whichever put the watch has heard of
-                gpufd.put(client, "model", b"x")
+                gpufd.put("model", b"x", socket=client)
                 time.sleep(0.01)
             reader.join()
             self.assertEqual((first[0].name, first[0].event), ("model", "committed"))
@@ -367,9 +367,9 @@ class Keeping(KeeperTest):
                 self.keeper()
 
         with mock.patch.object(keeper.Booking, "prepare", prepare):
-            self.assertEqual(gpufd.put(k.socket, "model", b"still here").version, 1)
+            self.assertEqual(gpufd.put("model", b"still here", socket=k.socket).version, 1)
         self.assertTrue(killed)
-        with gpufd.get(k.socket, "model") as version:
+        with gpufd.get("model", socket=k.socket) as version:
             self.assertEqual(version[0].memory.read(), b"still here")
 
     def test_a_delivery_whose_answer_is_lost(self):
@@ -419,20 +419,20 @@ class Keeping(KeeperTest):
     def test_no_room_names_who_has_it(self):
         with mock.patch.dict(os.environ, {"GPUFD_SOFT_MEMORY": "64MiB"}):
             k = self.keeper()
-            gpufd.put(k.socket, "large", bytes(1000))
+            gpufd.put("large", bytes(1000), socket=k.socket)
             full = OSError(28, "No space left on device")
             with mock.patch.object(_deposit, "allocate", side_effect=full), self.assertRaisesRegex(KeeperError, "large has 1000 bytes there") as raised:
-                gpufd.put(k.socket, "more", bytes(1000), timeout=0.5)
+                gpufd.put("more", bytes(1000), socket=k.socket, timeout=0.5)
             self.assertEqual(raised.exception.reason, "no-room")
             self.assertIsNone(self.client(k).find("more"))
 
     def test_no_room_names_three(self):
         k = self.keeper()
         for i in range(5):
-            gpufd.put(k.socket, f"n{i}", bytes(1000 + i))
+            gpufd.put(f"n{i}", bytes(1000 + i), socket=k.socket)
         full = OSError(28, "No space left on device")
         with mock.patch.object(_deposit, "allocate", side_effect=full), self.assertRaises(KeeperError) as raised:
-            gpufd.put(k.socket, "more", bytes(1000), timeout=0.5)
+            gpufd.put("more", bytes(1000), socket=k.socket, timeout=0.5)
         text = raised.exception.message
         self.assertRegex(text, "n4 has 1004 .*n3 has 1003 .*n2 has 1002 .*; and 2 more, with 2001 bytes")
         self.assertIn("in use by 0 processes", text)
@@ -442,21 +442,21 @@ class Keeping(KeeperTest):
             k = self.keeper()
             never = "wants 5242880 bytes of device 0, which has 4194304: it can never fit"
             with mock.patch.object(_deposit, "allocate", side_effect=AssertionError), self.assertRaisesRegex(KeeperError, never) as raised:
-                gpufd.put(k.socket, "large", bytes(5 << 20), timeout=3600)
+                gpufd.put("large", bytes(5 << 20), socket=k.socket, timeout=3600)
             self.assertEqual(raised.exception.reason, "too-large")
             self.assertIsNone(self.client(k).find("large"))
-            gpufd.put(k.socket, "small", bytes(1000))
+            gpufd.put("small", bytes(1000), socket=k.socket)
 
     def test_a_failed_put_leaves_nothing(self):
         k = self.keeper()
         with mock.patch.object(_deposit, "memory_digest", side_effect=RuntimeError("no digest")), self.assertRaises(RuntimeError):
-            gpufd.put(k.socket, "model", b"x")
+            gpufd.put("model", b"x", socket=k.socket)
         self.assertIsNone(self.client(k).find("model"))
 
     def test_nobody_there(self):
         path = os.path.join(self.directory, "nobody")
         with common.raises(self, gpufd.LostError, "nobody-listens", "no keeper at"):
-            gpufd.put(path, "model", b"x")
+            gpufd.put("model", b"x", socket=path)
 
     def test_a_keeper_that_talks_nonsense(self):
         path = os.path.join(self.directory, "liar")

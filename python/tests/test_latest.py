@@ -161,12 +161,12 @@ class Latest(common.Scene):
     """A writer and readers of this package."""
 
     def writer(self, **options):
-        w = channel.Writer(self.path, "cam", **{"slots": 3, "slot_size": 64, **options})
+        w = channel.Writer("cam", socket=self.path, **{"slots": 3, "slot_size": 64, **options})
         self.addCleanup(w.close)
         return w
 
     def reader(self, policy="latest", **options):
-        r = channel.Reader(self.path, "cam", policy=policy, **options)
+        r = channel.Reader("cam", socket=self.path, policy=policy, **options)
         self.addCleanup(r.close)
         return r
 
@@ -181,7 +181,7 @@ class Latest(common.Scene):
 
     def test_what_is_held_stays(self):
         for slots in (3, 4, 8):
-            with self.subTest(slots), channel.Writer(self.path, "cam", slots=slots, slot_size=64) as w, channel.Reader(self.path, policy="latest") as r:
+            with self.subTest(slots), channel.Writer("cam", socket=self.path, slots=slots, slot_size=64) as w, channel.Reader(socket=self.path, policy="latest") as r:
                 self.send(w, *range(1, 6))
                 f = self.takes(r, 5)
                 for n in range(6, 56):
@@ -230,8 +230,8 @@ class Latest(common.Scene):
 
     def test_acquire_goes_on_with_a_slot_given_back(self):
         for policy in ("latest", "drop-newest"):
-            with self.subTest(policy), channel.Writer(self.path, "cam", slots=4, slot_size=64) as w, \
-                 channel.Reader(self.path) as b, channel.Reader(self.path, policy=policy) as r:  # fmt: skip
+            with self.subTest(policy), channel.Writer("cam", socket=self.path, slots=4, slot_size=64) as w, \
+                 channel.Reader(socket=self.path) as b, channel.Reader(socket=self.path, policy=policy) as r:  # fmt: skip
                 self.send(w, 1)
                 f = self.takes(r, 1)
                 self.takes(b, 1).release()
@@ -280,13 +280,13 @@ class Latest(common.Scene):
 
     def test_is_refused_by_name(self):
         for slots, most in ((2, 0), (3, 1), (4, 2)):
-            with self.subTest(slots), channel.Writer(self.path, "cam", slots=slots, slot_size=64):
-                there = [channel.Reader(self.path, policy="latest") for _ in range(most)]
+            with self.subTest(slots), channel.Writer("cam", socket=self.path, slots=slots, slot_size=64):
+                there = [channel.Reader(socket=self.path, policy="latest") for _ in range(most)]
                 with common.raises(self, gpufd.ChannelError, "turned-away", f"policy latest: .*a channel of {slots} slots admits {most} reader"):
-                    channel.Reader(self.path, policy="latest")
+                    channel.Reader(socket=self.path, policy="latest")
                 if most:
                     with common.raises(self, gpufd.ChannelError, "turned-away", "policy drop-newest: .*readers of drop-newest keep"):
-                        channel.Reader(self.path, policy="drop-newest")
+                        channel.Reader(socket=self.path, policy="drop-newest")
                 for r in there:
                     r.close()
 
@@ -318,8 +318,8 @@ class Latest(common.Scene):
 
         for wrong in (claims(5), claims(1), claims(c.GIVEN), claims_a_second):  # nothing was given in the first slot
             gone = []
-            with self.subTest(wrong), channel.Writer(self.path, "cam", slots=4, slot_size=64, on_gone=gone.append) as w:
-                with channel.Reader(self.path, policy="latest") as r:
+            with self.subTest(wrong), channel.Writer("cam", socket=self.path, slots=4, slot_size=64, on_gone=gone.append) as w:
+                with channel.Reader(socket=self.path, policy="latest") as r:
                     self.send(w, 1, 2, 3)
                     if wrong is claims_a_second:
                         self.send(w, 4)
@@ -356,7 +356,7 @@ class Latest(common.Scene):
         w = self.writer()
         reader = self.python(
             "import gpufd.channel, sys, time\n"
-            "r = gpufd.channel.Reader(sys.argv[1], policy='latest'); print('ready', flush=True); r.next(); print('has', flush=True); time.sleep(99)",
+            "r = gpufd.channel.Reader(socket=sys.argv[1], policy='latest'); print('ready', flush=True); r.next(); print('has', flush=True); time.sleep(99)",
             self.path, waits_for="ready")  # fmt: skip
         self.send(w, 1)
         self.assertEqual(reader.stdout.readline(), "has\n")
@@ -373,10 +373,10 @@ class Latest(common.Scene):
         f.release()
         writer = self.python(
             "import gpufd.channel, sys, time\n"
-            "w = gpufd.channel.Writer(sys.argv[1], 'cam', slots=3, slot_size=8); print('ready', flush=True); w.await_readers(1)\n"
+            "w = gpufd.channel.Writer('cam', socket=sys.argv[1], slots=3, slot_size=8); print('ready', flush=True); w.await_readers(1)\n"
             "for n in range(1, 8): w.send(b'%d' % n)\n"
             "time.sleep(99)", self.path, waits_for="ready")  # fmt: skip
-        with channel.Reader(self.path, policy="latest") as r:
+        with channel.Reader(socket=self.path, policy="latest") as r:
             while r._words.load(c.PUBLISHED) < 7:
                 time.sleep(0.001)
             writer.kill()
@@ -410,7 +410,7 @@ class WithPrograms(common.Scene):
         with open(os.path.join(self.dir, "in"), "rb") as f:
             p = self.program("write", "cam", "--slots", str(self.SLOTS), "--slot-size", str(self.SIZE), "--rate", "2000", stdin=f)
         wait, seen = random.Random(7), 0
-        with channel.Reader(self.path, "cam", policy="latest", wait=PATIENCE) as r:
+        with channel.Reader("cam", socket=self.path, policy="latest", wait=PATIENCE) as r:
             for f in r.frames(PATIENCE):
                 self.assertGreater(f.sequence, seen)
                 seen = f.sequence
@@ -426,7 +426,7 @@ class WithPrograms(common.Scene):
     def test_writes_what_go_reads(self):
         """Go's reader is given whole frames, the last one last, and never keeps the writer waiting."""
         want, out = self.frames(400), os.path.join(self.dir, "out")
-        with channel.Writer(self.path, "cam", slots=self.SLOTS, slot_size=self.SIZE) as w:
+        with channel.Writer("cam", socket=self.path, slots=self.SLOTS, slot_size=self.SIZE) as w:
             p = self.program("read", "cam", "--policy", "latest", "-o", out)
             w.await_readers(1, PATIENCE)
             refused = [str(programs() / "gpufd"), "channel", "read", "cam", "--socket", self.path, "--policy", "latest", "-o", os.devnull]

@@ -38,7 +38,7 @@ class Producers(common.Scene):
             thread = threading.Thread(target=self.lie, args=(listener, says, heard, goes_on))
             thread.start()
             try:
-                with gpufd.attach(path, timeout=timeout, **options) as att:
+                with gpufd.attach(socket=path, timeout=timeout, **options) as att:
                     then(att)
             finally:
                 thread.join(common.PATIENCE)
@@ -129,7 +129,7 @@ class Producers(common.Scene):
                 thread = threading.Thread(target=self.lie, args=(listener, says, [], None))
                 thread.start()
                 with contextlib.nullcontext() if error is None else common.raises(self, gpufd.Error, error):
-                    gpufd.list(path, timeout=10)
+                    gpufd.list(socket=path, timeout=10)
                 thread.join(common.PATIENCE)
 
 
@@ -183,7 +183,7 @@ class Consumers(common.Scene):
         for _ in range(2):
             conn.send(wire.Mapped(offer.generation))
         self.refused(conn, wire.BAD_RECORD)
-        gpufd.attach(self.path).close()
+        gpufd.attach(socket=self.path).close()
 
     def test_silence_and_floods(self):
         server, offering = self.served(timeout=0.5, verdict=True)
@@ -212,7 +212,7 @@ class Consumers(common.Scene):
             conn.send(wire.Progress(n, 700))
         closing.join(0.2)
         self.assertTrue(closing.is_alive(), "it did not wait for the writer")
-        gpufd.list(self.path)  # others are answered meanwhile
+        gpufd.list(socket=self.path)  # others are answered meanwhile
         conn.send(wire.Farewell())
         closing.join(common.PATIENCE)
         self.assertFalse(closing.is_alive())
@@ -234,8 +234,8 @@ class Consumers(common.Scene):
         finally:
             close_all(spare)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        gpufd.attach(self.path).close()
-        self.assertIsNone(gpufd.attach(self.path).close())
+        gpufd.attach(socket=self.path).close()
+        self.assertIsNone(gpufd.attach(socket=self.path).close())
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ USER = """
 import gpufd
 
 gpufd.follow("x", acess=1)  # type: ignore[call-arg]
-gpufd.attach_parts("x", "y", acess=1)  # type: ignore[call-arg]
+gpufd.attach_parts("y", acess=1)  # type: ignore[call-arg]
 gpufd.channel.follow("x", polcy="block")  # type: ignore[call-arg]
 gpufd.channel.Reader("x", newer=1)  # type: ignore[call-arg]
-gpufd.channel.Writer("x", "y", slots=2, slot_size=8, time_out=1)  # type: ignore[call-arg]
-gpufd.put(None, "x", b"", labels={"step": 3})  # type: ignore[dict-item]
-gpufd.put(None, "x", b"", timeout=None)
-tensors: dict[str, object] = dict(gpufd.torch.load(None, "x", timeout=None))
+gpufd.channel.Writer("y", slots=2, slot_size=8, time_out=1)  # type: ignore[call-arg]
+gpufd.put("x", b"", labels={"step": 3})  # type: ignore[dict-item]
+gpufd.put("x", b"", timeout=None)
+tensors: dict[str, object] = dict(gpufd.torch.load("x", timeout=None))
 client: gpufd.keeper.Client = gpufd.Client()
 """
 

@@ -28,9 +28,9 @@ class FromGo(common.Scene):
     def test_attach(self):
         numpy = common.need_numpy()
         p = self.producer("--size", str(SIZE), "--chunk", "2MiB", "--salt", "5", "--consumers", "1")
-        (listing,) = gpufd.list(self.path)
+        (listing,) = gpufd.list(socket=self.path)
         self.assertEqual((listing.name, listing.size, listing.access, listing.data_size), ("producer", SIZE, gpufd.READ_ONLY, 16))
-        with gpufd.attach(self.path, "producer") as att:
+        with gpufd.attach("producer", socket=self.path) as att:
             self.assertEqual((att.size, att.generation, att.device, att.peer.pid), (SIZE, listing.generation, 0, p.pid))
             integers = numpy.asarray(att.view("U32"))
             want = numpy.arange(integers.size, dtype=numpy.uint32) * numpy.uint32(2) + numpy.uint32(1337)
@@ -52,29 +52,29 @@ class FromGo(common.Scene):
 
     def test_verdict(self):
         p = self.producer()
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             att.report("one bit is wrong")
             self.assertEqual((att.done, att.err), (True, None))
         self.ends(p, 1, "one bit is wrong")
 
     def test_refused(self):
         self.producer("--consumers", "0")
-        gpufd.attach(self.path, max_size=1 << 20).close()  # the granularity does not count
+        gpufd.attach(socket=self.path, max_size=1 << 20).close()  # the granularity does not count
         for error, options in (("not-found", {"name": "other"}), ("access", {"access": gpufd.READ_WRITE}),
                                ("device", {"device": 1}), ("too-large", {"max_size": (1 << 20) - 1}),
                                ("too-large", {"max_data": 15}), ("stale", {"newer_than": 1 << 62})):  # fmt: skip
             with self.subTest(str(options)), common.raises(self, gpufd.Error, error):
-                gpufd.attach(self.path, **options).close()
+                gpufd.attach(socket=self.path, **options).close()
         with common.raises(self, gpufd.LostError, "nobody-listens"):
-            gpufd.attach(self.path + "x")
+            gpufd.attach(socket=self.path + "x")
         with self.assertRaises(gpufd.UsageError):
-            gpufd.attach("/" + 107 * "x")
+            gpufd.attach(socket="/" + 107 * "x")
         with common.raises(self, gpufd.RefusedError, "not-admitted"):
-            gpufd.attach(self.path, policy=Nobody())
+            gpufd.attach(socket=self.path, policy=Nobody())
 
     def test_read_write(self):
         p = self.producer("--access", "rw", "--consumers", "0")
-        with gpufd.attach(self.path, access=gpufd.READ_WRITE) as one, gpufd.attach(self.path) as other:
+        with gpufd.attach(socket=self.path, access=gpufd.READ_WRITE) as one, gpufd.attach(socket=self.path) as other:
             one.write(2, b"xyz")
             self.assertEqual(other.read(2, 3), b"xyz")
             other.report()
@@ -84,7 +84,7 @@ class FromGo(common.Scene):
 
     def test_revoked_and_lost(self):
         p = self.producer("--consumers", "0")
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             self.assertFalse(att.wait(0.01))
             p.send_signal(signal.SIGTERM)
             self.assertTrue(att.wait(common.PATIENCE))
@@ -92,7 +92,7 @@ class FromGo(common.Scene):
             self.assertEqual(len(att.read()), att.size, "the memory stays")
         p.wait()
         p = self.producer("--consumers", "0")
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             with self.assertRaisesRegex(gpufd.FenceError, "its lease has not ended"):
                 att.await_fence(0)
             p.kill()
@@ -138,31 +138,31 @@ class Keeper(common.Scene):
 
     def test_versions_parts_labels(self):
         self.put("llama", self.file(b"first" * 1000), "--label", "revision=main")
-        with gpufd.attach(self.path, "llama", labels={"revision": "main"}) as att:
+        with gpufd.attach("llama", socket=self.path, labels={"revision": "main"}) as att:
             self.assertEqual((att.version, att.labels, att.kept.parts, att.read(0, 5)), (1, {"revision": "main"}, 1, b"first"))
             self.assertTrue(att.kept.digest.startswith("gpufd-d1:"))
             with common.raises(self, gpufd.MismatchError, "labels", "revision='main', and 'old' was asked for"):
-                gpufd.attach(self.path, "llama", labels={"revision": "old"})
+                gpufd.attach("llama", socket=self.path, labels={"revision": "old"})
             self.assertFalse(att.superseded)
             self.put("llama", self.file(b"second" * 1000))
             self.assertTrue(att.wait(common.PATIENCE, superseded=True))
             self.assertTrue(att.superseded)
             self.assertEqual(att.read(0, 5), b"first", "a version that a reader has stays")
-        with gpufd.attach(self.path, "llama", part=0) as att:
+        with gpufd.attach("llama", socket=self.path, part=0) as att:
             self.assertEqual((att.version, att.read(0, 6)), (2, b"second"))
         self.put("two", "--part", "0@0=" + self.file(b"a" * 9), "--part", "1@1=" + self.file(b"b" * 9))
-        with gpufd.attach_parts(self.path, "two") as parts:
+        with gpufd.attach_parts("two", socket=self.path) as parts:
             self.assertEqual([(p.kept.part, p.device, p.read()) for p in parts], [(0, 0, b"a" * 9), (1, 1, b"b" * 9)])
-        with gpufd.attach(self.path, "two", part=1) as att:
+        with gpufd.attach("two", socket=self.path, part=1) as att:
             self.assertEqual(att.read(), b"b" * 9)
         with self.assertRaises(gpufd.NotFoundError):
-            gpufd.attach(self.path, "two", part=2)
-        self.assertEqual([o.name for o in gpufd.list(self.path)], ["llama", "two/0", "two/1"])
+            gpufd.attach("two", socket=self.path, part=2)
+        self.assertEqual([o.name for o in gpufd.list(socket=self.path)], ["llama", "two/0", "two/1"])
 
     def test_resume(self):
         """A keeper that is killed and started again has the same memory."""
         self.put("llama", self.file(b"kept"))
-        with gpufd.attach(self.path, "llama") as att:
+        with gpufd.attach("llama", socket=self.path) as att:
             view = att.view()
             with self.assertRaisesRegex(gpufd.UsageError, "has not ended"):
                 att.resume()
@@ -177,7 +177,7 @@ class Keeper(common.Scene):
     def test_follow(self):
         self.put("llama", self.file(b"1"))
         seen = []
-        for att in gpufd.follow(self.path, "llama", within=common.PATIENCE):
+        for att in gpufd.follow("llama", socket=self.path, within=common.PATIENCE):
             seen.append((att.version, att.read()))
             if att.version == 3:
                 break
@@ -188,7 +188,7 @@ class Keeper(common.Scene):
         """Ended in order, or killed: what is mapped stays, views alive or not, and gets a lease again."""
         self.put("llama", self.file(b"1"))
         versions = 0
-        for att in gpufd.follow(self.path, "llama", within=common.PATIENCE):
+        for att in gpufd.follow("llama", socket=self.path, within=common.PATIENCE):
             versions += 1
             if att.version == 2:
                 break
@@ -212,7 +212,7 @@ class Keeper(common.Scene):
 
     def test_without_a_lease_for_so_long(self):
         self.put("llama", self.file(b"1"))
-        for att in gpufd.follow(self.path, "llama", within=common.PATIENCE, max_absence=0.02):
+        for att in gpufd.follow("llama", socket=self.path, within=common.PATIENCE, max_absence=0.02):
             self.keeper.kill()
             self.keeper.wait()
             self.assertTrue(att.wait(common.PATIENCE))
@@ -221,7 +221,7 @@ class Keeper(common.Scene):
 
     def test_drain_is_a_notice(self):
         self.put("llama", self.file(b"1"))
-        with gpufd.attach(self.path, "llama") as att:
+        with gpufd.attach("llama", socket=self.path) as att:
             drain = self.start("gpufd", "drain", "llama", "--socket", self.path)
             self.assertEqual([json.loads(n) for n in att.notices(common.PATIENCE)], [{"gpufd": "drain"}])
         self.ends(drain, 0)
@@ -263,14 +263,14 @@ class ToGo(common.Scene):
             offering = server.offer("producer", memory, data=data, verdict=True, leases=1)
             self.ends(self.consumer(), 1, "first at index 4")
             self.assertTrue(offering.wait(common.PATIENCE))
-        common.is_error(self, ended[0], gpufd.LeaseEndedError, "bad-verdict")
+        common.is_error(self, ended[0], gpufd.VerdictError, "bad-verdict")
         self.assertIn("first at index 4", str(ended[0]))
 
     def test_many_chunks(self):
         """Descriptors in more than one record."""
         memory = gpufd.allocate(130 * (2 << 20), chunk=2 << 20)
         self.addCleanup(memory.close)
-        with gpufd.offer(self.path, "x", memory), gpufd.attach(self.path) as att:
+        with gpufd.offer("x", memory, socket=self.path), gpufd.attach(socket=self.path) as att:
             self.assertEqual(att.offer.chunks, 130)
             memory.write(129 * (2 << 20), b"last")
             self.assertEqual(att.read(129 * (2 << 20), 4), b"last")
@@ -299,7 +299,7 @@ class ToGo(common.Scene):
         leases = []
         with gpufd.Server(self.path) as server:
             server.offer("producer", memory, gpufd.READ_WRITE, data=data, on_lease=leases.append)
-            child = self.python(f"a = gpufd.attach({self.path!r}, access=gpufd.READ_WRITE); print('there'); a.wait()", waits_for="there")
+            child = self.python(f"a = gpufd.attach(socket={self.path!r}, access=gpufd.READ_WRITE); print('there'); a.wait()", waits_for="there")
             (lease,) = server.leases("producer")
             self.assertEqual((lease.access, lease.peer.pid, lease.done, lease.fenced), (gpufd.READ_WRITE, child.pid, False, False))
             child.kill()
@@ -324,16 +324,16 @@ class BothPython(common.Scene):
     def test_large_data(self):
         for n in (0, 4096, 4097, 1 << 20):
             data = bytes(i * 7 % 251 for i in range(n))
-            with gpufd.offer(self.path, "x", self.memory, data=data), gpufd.attach(self.path) as att:
+            with gpufd.offer("x", self.memory, socket=self.path, data=data), gpufd.attach(socket=self.path) as att:
                 self.assertTrue(att.data == data)
-                self.assertEqual(gpufd.list(self.path)[0].data_size, n)
+                self.assertEqual(gpufd.list(socket=self.path)[0].data_size, n)
         with common.raises(self, gpufd.MismatchError, "too-large"):
-            gpufd.offer(self.path, "x", self.memory, data=bytes((64 << 20) + 1))
+            gpufd.offer("x", self.memory, socket=self.path, data=bytes((64 << 20) + 1))
 
     def test_notices(self):
         server = self.served()
         offering = server.offer("x", self.memory)
-        with gpufd.attach(self.path) as att:
+        with gpufd.attach(socket=self.path) as att:
             (lease,) = offering.leases
             lease.notify(b"to you")
             self.assertEqual(att.notices(10), [b"to you"])
@@ -357,7 +357,7 @@ class BothPython(common.Scene):
     def test_revoke(self):
         server = self.served()
         offering = server.offer("x", self.memory)
-        with gpufd.attach(self.path) as one, gpufd.attach(self.path) as other:
+        with gpufd.attach(socket=self.path) as one, gpufd.attach(socket=self.path) as other:
             offering.leases[0].revoke("your time is over")
             self.assertTrue(one.wait(10))
             common.is_error(self, one.err, gpufd.LeaseEndedError, "revoked")
@@ -372,17 +372,17 @@ class BothPython(common.Scene):
         server = self.served()
         first = server.offer("x", self.memory)
         with gpufd.allocate(SIZE) as newer:
-            with gpufd.attach(self.path) as att:
+            with gpufd.attach(socket=self.path) as att:
                 second = server.replace("x", newer, grace=None)
                 self.assertTrue(att.wait(10, superseded=True))
                 self.assertFalse(att.done)
                 self.assertFalse(first.over)
-                with gpufd.attach(self.path, newer_than=att.generation) as later:
+                with gpufd.attach(socket=self.path, newer_than=att.generation) as later:
                     self.assertEqual(later.generation, newer.generation)
                     with common.raises(self, gpufd.MismatchError, "stale"):
-                        gpufd.attach(self.path, newer_than=later.generation)
+                        gpufd.attach(socket=self.path, newer_than=later.generation)
             self.assertTrue(first.wait(10))
-            with gpufd.attach(self.path) as att:
+            with gpufd.attach(socket=self.path) as att:
                 third = server.replace("x", self.memory, grace=0.05)
                 self.assertTrue(att.wait(10))
                 common.is_error(self, att.err, gpufd.LeaseEndedError, "superseded")
@@ -396,7 +396,7 @@ class BothPython(common.Scene):
         server.offer("x", self.memory)
         with gpufd.allocate(1) as newer:
             threading.Timer(0.2, lambda: server.replace("x", newer)).start()
-            with gpufd.attach(self.path, "x", newer_than=self.memory.generation, wait=True) as att:
+            with gpufd.attach("x", socket=self.path, newer_than=self.memory.generation, wait=True) as att:
                 self.assertEqual(att.generation, newer.generation)
             server.close()
 
@@ -410,7 +410,7 @@ class BothPython(common.Scene):
         ):
             server = self.served()
             offering = server.offer("x", self.memory)
-            with gpufd.attach(self.path) as att:
+            with gpufd.attach(socket=self.path) as att:
                 lease = offering.leases[0]
                 end(server, offering)
                 self.assertTrue(att.wait(common.PATIENCE))
@@ -424,7 +424,7 @@ class BothPython(common.Scene):
         served = self.served()
         served.offer("x", self.memory)
         seen = []
-        for att in gpufd.follow(self.path, "x", within=common.PATIENCE):
+        for att in gpufd.follow("x", socket=self.path, within=common.PATIENCE):
             seen.append(att.generation)
             if len(seen) == 2:
                 break
@@ -448,7 +448,7 @@ class BothPython(common.Scene):
         versions, all_ = [gpufd.allocate(1) for _ in range(2)], []
         for m in versions:
             self.addCleanup(m.close, True)
-        for att in gpufd.follow(self.path, "x", within=common.PATIENCE, overlap=True):
+        for att in gpufd.follow("x", socket=self.path, within=common.PATIENCE, overlap=True):
             all_.append(att)
             if len(all_) == 3:
                 break
@@ -467,7 +467,7 @@ class BothPython(common.Scene):
                 self.served().offer("y", self.memory)
 
         with self.assertRaisesRegex(gpufd.TimedOutError, "there is no offer"):
-            next(gpufd.follow(self.path, "x", within=6, on_wait=on_wait))  # the server may take seconds to start
+            next(gpufd.follow("x", socket=self.path, within=6, on_wait=on_wait))  # the server may take seconds to start
         self.assertEqual([e.reason for e in reasons], ["nobody-listens", "not-found"])
         self.assertTrue(all(e.retryable for e in reasons))
         self.assertFalse(gpufd.RefusedError(reason="denied").retryable)
@@ -476,7 +476,7 @@ class BothPython(common.Scene):
         served = self.served()
         served.offer("x", self.memory, data=b"one")
         seen = []
-        for att in gpufd.follow(self.path, "x", within=20):
+        for att in gpufd.follow("x", socket=self.path, within=20):
             seen.append(att.data)
             if len(seen) == 3:
                 break
@@ -499,10 +499,10 @@ class BothPython(common.Scene):
         refused = []
         server = self.served(authorize=decide, on_event=lambda e: refused.append(str(e.err)) if e.kind == "refused" else None)
         server.offer("x", self.memory, gpufd.READ_WRITE)
-        gpufd.attach(self.path).close()
+        gpufd.attach(socket=self.path).close()
         with common.raises(self, gpufd.RefusedError, "denied"):
-            gpufd.attach(self.path, access=gpufd.READ_WRITE)
-        self.assertEqual(len(gpufd.list(self.path)), 1)
+            gpufd.attach(socket=self.path, access=gpufd.READ_WRITE)
+        self.assertEqual(len(gpufd.list(socket=self.path)), 1)
         server.close()
         self.assertIn("PermissionError: readers only", refused[0])
 
@@ -510,7 +510,7 @@ class BothPython(common.Scene):
         """An offer that waits for who may write ends when they have let go."""
         server = self.served()
         offering = server.offer("x", self.memory, gpufd.READ_WRITE, fence=gpufd.RELEASED)
-        att = gpufd.attach(self.path, access=gpufd.READ_WRITE)
+        att = gpufd.attach(socket=self.path, access=gpufd.READ_WRITE)
         self.assertTrue(att.awaits_release)
         closing = threading.Thread(target=offering.close)
         closing.start()
@@ -521,7 +521,7 @@ class BothPython(common.Scene):
         closing.join(10)
         self.assertFalse(closing.is_alive())
         offering = server.offer("x", self.memory, gpufd.READ_WRITE, fence=gpufd.FENCED)
-        with gpufd.attach(self.path, access=gpufd.READ_WRITE):
+        with gpufd.attach(socket=self.path, access=gpufd.READ_WRITE):
             with self.assertRaises(gpufd.FenceError) as caught:
                 offering.close(timeout=0.2)
             self.assertEqual([p.pid for p in caught.exception.peers], [os.getpid()])
@@ -529,19 +529,19 @@ class BothPython(common.Scene):
     def test_places(self):
         server = self.served(connections=2)
         server.offer("x", self.memory)
-        with gpufd.attach(self.path), gpufd.attach(self.path):
+        with gpufd.attach(socket=self.path), gpufd.attach(socket=self.path):
             with common.raises(self, gpufd.RefusedError, "busy"):
-                gpufd.attach(self.path)
+                gpufd.attach(socket=self.path)
 
     def test_reoffer(self):
         """Memory that was attached to is offered on."""
         self.memory.write(0, b"on")
         other = self.path + "2"
-        with gpufd.offer(self.path, "x", self.memory):
-            with gpufd.attach(self.path) as att, common.raises(self, gpufd.MismatchError, "handle"):
-                gpufd.offer(other, "x", att.memory)
-            with gpufd.attach(self.path, reoffer=True) as att:
-                with gpufd.offer(other, "y", att.memory), gpufd.attach(other) as onward:
+        with gpufd.offer("x", self.memory, socket=self.path):
+            with gpufd.attach(socket=self.path) as att, common.raises(self, gpufd.MismatchError, "handle"):
+                gpufd.offer("x", att.memory, socket=other)
+            with gpufd.attach(socket=self.path, reoffer=True) as att:
+                with gpufd.offer("y", att.memory, socket=other), gpufd.attach(socket=other) as onward:
                     self.assertEqual((onward.read(0, 2), onward.generation), (b"on", self.memory.generation))
                     with self.assertRaisesRegex(gpufd.InUseError, "offer 'y'"):
                         att.close()
@@ -555,15 +555,15 @@ class BothPython(common.Scene):
         server = self.served(on_event=fail)
         server.offer("x", self.memory)
         with common.quiet_excepthook() as seen:
-            gpufd.attach(self.path).close()
-            gpufd.attach(self.path).close()
+            gpufd.attach(socket=self.path).close()
+            gpufd.attach(socket=self.path).close()
             server.close()
         self.assertTrue(seen and all(isinstance(e, RuntimeError) for e in seen))
 
     def test_counters(self):
         with gpufd.allocate(256) as control:
             control.write(0, bytes(256))
-            with gpufd.offer(self.path, "c", control, gpufd.READ_WRITE), gpufd.attach(self.path, access=gpufd.READ_WRITE) as att:
+            with gpufd.offer("c", control, gpufd.READ_WRITE, socket=self.path), gpufd.attach(socket=self.path, access=gpufd.READ_WRITE) as att:
                 with gpufd.counter(control, 0) as ours, gpufd.counter(att.memory, 0) as theirs:
                     ours.signal(3)
                     theirs.wait(2, 5)

@@ -70,7 +70,7 @@ class Strangers(common.Scene):
         os.waitpid(pid, 0)
 
     def attach(self, path, **options):
-        return gpufd.attach(path, "x", timeout=common.PATIENCE, policy=gpufd.Policy(uids=[STRANGER]), **options)
+        return gpufd.attach("x", socket=path, timeout=common.PATIENCE, policy=gpufd.Policy(uids=[STRANGER]), **options)
 
     def test_memory(self):
         self.memory.write(0, b"hello")

@@ -46,7 +46,7 @@ class Threads(Offered):
                 go_on.wait(common.PATIENCE)
                 return original(*args)
 
-            with self.subTest(what), gpufd.attach(self.path, access=gpufd.READ_WRITE) as att:
+            with self.subTest(what), gpufd.attach(socket=self.path, access=gpufd.READ_WRITE) as att:
                 with unittest.mock.patch.object(_soft.SoftMemory, part, held):
                     thread = threading.Thread(target=use, args=(att,))
                     thread.start()
@@ -60,7 +60,7 @@ class Threads(Offered):
     def test_wait_while_the_connection_is_being_closed(self):
         """A wait that comes just behind a close ends, and does not fail for a socket that is gone."""
         self.served().offer("x", self.memory)
-        att = gpufd.attach(self.path)
+        att = gpufd.attach(socket=self.path)
         pump, closed = att._pump, []
 
         def late():
@@ -83,7 +83,7 @@ class Follow(Offered):
         first = self.served()
         first.offer("x", self.memory)
         seen, kept, leases = [], [], []
-        for att in gpufd.follow(self.path, "x", within=common.PATIENCE, timeout=common.PATIENCE):
+        for att in gpufd.follow("x", socket=self.path, within=common.PATIENCE, timeout=common.PATIENCE):
             seen.append((id(att), att.done))
             if len(seen) == 1:
                 kept.append(numpy.asarray(att.view("U8", 2)))
@@ -113,12 +113,12 @@ class Claims(Offered):
         say(0)
         say(1, of=0)
         with self.assertRaisesRegex(gpufd.Error, "part 1 of 2 of m was asked for, and the offer says part 0 of 2"):
-            gpufd.attach_parts(self.path, "m")
+            gpufd.attach_parts("m", socket=self.path)
         say(1, version=2)
         with self.assertRaisesRegex(gpufd.TimedOutError, "a new version whenever"):
-            gpufd.attach_parts(self.path, "m", within=0.5)
+            gpufd.attach_parts("m", socket=self.path, within=0.5)
         say(1)
-        with gpufd.attach_parts(self.path, "m") as parts:
+        with gpufd.attach_parts("m", socket=self.path) as parts:
             self.assertEqual([p.kept.part for p in parts], [0, 1])
 
     def test_one_connection_for_the_only_part(self):
@@ -128,11 +128,11 @@ class Claims(Offered):
             server.offer(name, self.memory, data=json.dumps({"name": name[0], "version": 1, "part": int("1" in name), "parts": parts}).encode())
         for name, connections in (("m", 1), ("n", 3)):
             with self.subTest(name), unittest.mock.patch("gpufd.share.attaching.dial", side_effect=_conn.dial) as dial:
-                with gpufd.attach_parts(self.path, name) as parts:
+                with gpufd.attach_parts(name, socket=self.path) as parts:
                     self.assertEqual([p.kept.part for p in parts], list(range(len(parts))))
                 self.assertEqual(dial.call_count, connections)
         with self.assertRaisesRegex(gpufd.NotFoundError, "no offer 'nobody' here"):
-            gpufd.attach(self.path, "nobody", part=0)
+            gpufd.attach("nobody", socket=self.path, part=0)
 
     def test_nonsense_of_a_keeper(self):
         offer = self.memory.offer("x")
@@ -163,11 +163,11 @@ class Asynchronous(Offered):
 
         server = self.served()
         server.offer("x", self.memory)
-        with gpufd.attach(self.path) as att, gpufd.allocate(1) as newer:
+        with gpufd.attach(socket=self.path) as att, gpufd.allocate(1) as newer:
             (lease,) = server.leases("x")
             asyncio.run(meanwhile(att, lambda: lease.notify(b"hello"), lambda: server.replace("x", newer)))
             self.assertEqual((heard, att.superseded, att.done), ([b"hello"], True, False))
-            with gpufd.attach(self.path) as other:
+            with gpufd.attach(socket=self.path) as other:
                 asyncio.run(meanwhile(other, server.close))
                 self.assertTrue(other.done)
 
@@ -189,16 +189,16 @@ class Devices(Offered):
     def test_what_names_a_device(self):
         uuid = f"GPU-{UUID(bytes=_soft.soft_uuid(1))}"
         for device in (1, "cuda:1", TorchDevice("cuda:1"), uuid, uuid.upper(), uuid[4:], type("Index", (), {"__index__": lambda self: 1})()):
-            with self.subTest(str(device)), gpufd.allocate(1, device=device) as memory, gpufd.offer(self.path, "x", memory):
+            with self.subTest(str(device)), gpufd.allocate(1, device=device) as memory, gpufd.offer("x", memory, socket=self.path):
                 self.assertEqual(memory.ordinal, 1)
-                with gpufd.attach(self.path, device=device) as att:
+                with gpufd.attach(socket=self.path, device=device) as att:
                     self.assertEqual(att.device, 1)
-                for att in gpufd.follow(self.path, "x", device=device):
+                for att in gpufd.follow("x", socket=self.path, device=device):
                     self.assertEqual(att.device, 1)
                     break
                 for other in (0, "cuda:0", "cuda", TorchDevice("cuda"), f"GPU-{UUID(bytes=_soft.soft_uuid(0))}"):
                     with common.raises(self, gpufd.MismatchError, "device"):
-                        gpufd.attach(self.path, device=other)
+                        gpufd.attach(socket=self.path, device=other)
         with gpufd.allocate(1, device="cuda") as memory:
             self.assertEqual(memory.ordinal, 0)
 
@@ -211,11 +211,11 @@ class Devices(Offered):
         for device in (None, 10**5000):
             self.assertRaises(gpufd.UsageError, gpufd.allocate, 1, device=device)
         for device in (-1, True, 1.5, "", "1", "gpu0", "cuda:-1", "cuda:x", "GPU-1", TorchDevice("meta"), [1], int):
-            for call in (lambda d: gpufd.allocate(1, device=d), lambda d: gpufd.attach(self.path, device=d), lambda d: gpufd.get(self.path, "x", device=d)):
+            for call in (lambda d: gpufd.allocate(1, device=d), lambda d: gpufd.attach(socket=self.path, device=d), lambda d: gpufd.get("x", socket=self.path, device=d)):
                 with self.subTest(str(device)), self.assertRaisesRegex(gpufd.UsageError, "an ordinal, .*a UUID"):
                     call(device)
             with self.subTest(str(device)), self.assertRaises(gpufd.UsageError):
-                gpufd.channel.Writer(self.path, "x", slots=1, slot_size=1, device=device)
+                gpufd.channel.Writer("x", socket=self.path, slots=1, slot_size=1, device=device)
 
 
 class Arguments(Offered):
@@ -228,10 +228,10 @@ class Arguments(Offered):
         for wrong in ({"name": 5}, {"name": "x", "timeout": "3"}, {"name": "x", "timeout": 0}, {"name": "x", "within": -1}, {"name": "x", "part": "1"},
                       {"name": "x", "part": -1}, {"name": "n" * 300}, {"name": "x", "access": 9}):  # fmt: skip
             with self.subTest(str(wrong)), self.assertRaises(gpufd.UsageError):
-                gpufd.attach(self.path, **wrong)
+                gpufd.attach(socket=self.path, **wrong)
         for path in ("", "a\0b", "/" + "x" * 200):
             with self.subTest(path), self.assertRaises(gpufd.UsageError):
-                gpufd.attach(path)
+                gpufd.attach(socket=path)
         for shape, offset in ((1.5, 0), ((2.0,), 0), ("ab", 0), (3, 1.5), (3, "x"), ((2, -1), 0)):
             with self.subTest(f"{shape} {offset}"), self.assertRaises(gpufd.UsageError):
                 self.memory.view("F32", shape, offset)
@@ -317,17 +317,17 @@ class Visible(common.Scene):
         self.environ(CUDA_VISIBLE_DEVICES="1,0")
         with gpufd.allocate(1 << 20) as memory:
             self.assertEqual((memory.ordinal, device_name(memory.uuid)), (0, second))
-            with gpufd.offer(self.path, "x", memory):
+            with gpufd.offer("x", memory, socket=self.path):
                 self.environ(CUDA_VISIBLE_DEVICES="0,1")
-                with gpufd.attach(self.path) as att, att.memory.private(1) as private:
+                with gpufd.attach(socket=self.path) as att, att.memory.private(1) as private:
                     self.assertEqual((att.device, private.ordinal, private.uuid), (1, 1, memory.uuid))
                 self.environ(CUDA_VISIBLE_DEVICES="0")
                 with common.raises(self, gpufd.MismatchError, "device", f"{second}, which is not visible .*CUDA_VISIBLE_DEVICES.*devices: {first}"):
-                    gpufd.attach(self.path)
+                    gpufd.attach(socket=self.path)
                 self.assertRaisesRegex(gpufd.MismatchError, "no device 1: .* has 1", gpufd.allocate, 1, device=1)
                 self.environ(CUDA_VISIBLE_DEVICES="")
                 with self.assertRaisesRegex(gpufd.UnavailableError, "CUDA_VISIBLE_DEVICES"):
-                    gpufd.attach(self.path)
+                    gpufd.attach(socket=self.path)
                 self.assertRaisesRegex(gpufd.UnavailableError, "CUDA_VISIBLE_DEVICES", gpufd.allocate, 1)
 
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from ..errors import Error, UsageError, printable
 from ..keeper.client import Client
-from ..keeper.control import default_socket
+from ..wire.sockets import default_socket
 from .ranks import Broadcast, number
 from .watch import first_line
 

@@ -187,7 +187,7 @@ class Broadcast:
             self.take(client, plan, part, ranks, source, control, data or control)
 
     def send(self, plan: Plan, part: Part, source: int, control: Any, data: Any) -> None:
-        with get(self.o.socket, self.name, part=part.part, timeout=self.o.timeout) as version:
+        with get(self.name, socket=self.o.socket, part=part.part, timeout=self.o.timeout) as version:
             attached = version[0]
             if (attached.data.version, attached.data.digest) != (plan.version, part.digest):
                 raise Error(f"another version of {self.name} was committed to rank 0's keeper: broadcast that")

@@ -17,6 +17,8 @@ from typing import Any
 from ..errors import LostError
 
 
+
+
 _TEXT, _COUNT = "gpufd/failure", "gpufd/failures"
 
 

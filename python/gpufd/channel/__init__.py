@@ -1,12 +1,12 @@
 """Channels: frames from one process to others through GPU memory, in order.
 
-    with gpufd.channel.Writer("/tmp/cam.sock", "cam", slots=8, slot_size=4 << 20) as w:
+    with gpufd.channel.Writer("cam", slots=8, slot_size=4 << 20) as w:
         slot = w.acquire(timeout=1.0)              # no reader that blocks holds it
         torch.from_dlpack(slot.view("U8", (1024, 4096))).copy_(image)
         torch.cuda.synchronize()                   # or acquire_on and publish_on, by a stream
         w.publish(slot, user=b"left camera")
 
-    with gpufd.channel.Reader("/tmp/cam.sock", "cam", policy="drop-oldest", wait=30) as r:
+    with gpufd.channel.Reader("cam", policy="drop-oldest", wait=30) as r:
         for frame in r:                            # until the writer ends
             show(torch.from_dlpack(frame.view("U8", (1024, 4096))).clone())
 
@@ -40,9 +40,9 @@ _AGAIN = 0.02  # seconds
 
 
 def follow(
-    socket: str | os.PathLike[str],
     name: str = "",
     *,
+    socket: str | os.PathLike[str] | None = None,
     within: float | None = None,
     policy: str = "block",
     join: str = "next",
@@ -58,7 +58,7 @@ def follow(
 ) -> Iterator[Reader]:
     """Open a reader, and another one for each writer that comes after.
 
-        for reader in gpufd.channel.follow(path, "cam"):
+        for reader in gpufd.channel.follow("cam"):
             for frame in reader:
                 ...
 
@@ -67,7 +67,7 @@ def follow(
     other arguments are those of Reader.
     """
     one = functools.partial(
-        Reader, socket, name, policy=policy, join=join, timeout=timeout, access=access, device=device, driver=driver,
+        Reader, name, socket=socket, policy=policy, join=join, timeout=timeout, access=access, device=device, driver=driver,
         max_chunks=max_chunks, max_size=max_size, max_data=max_data, reoffer=reoffer, connected=connected,
     )  # fmt: skip
     return _follow(one, name, arguments.seconds("within", within))

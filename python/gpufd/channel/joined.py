@@ -30,7 +30,7 @@ class Joined(NotCopied):
     writer's end."""
 
     @enough_files()
-    def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float | None, wait: float | None, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, socket: str | os.PathLike[str] | None, policy: str, join: str, timeout: float | None, wait: float | None, options: dict[str, Any]) -> None:
         self._asked, self._join = number_of(c.POLICIES, policy, "policy"), number_of(c.JOINS, join, "join")
         self._policy = self._asked  # by which frames are ordered with the writer
         step, within = arguments.step(timeout), arguments.seconds("wait", wait)
@@ -44,7 +44,7 @@ class Joined(NotCopied):
         self._tracker: Tracker | None = None
         self._thread: threading.Thread | None = None
         self._wake: list[int] = []  # a pipe, which wakes the thread
-        self.attachment = _find(socket, name, step, within, options)
+        self.attachment = _find(name, socket, step, within, options)
         try:
             self._open()
             self._ask(time.monotonic() + step)
@@ -272,12 +272,12 @@ class Joined(NotCopied):
                 self._words.ring(c.WRITER_BELL)
 
 
-def _find(socket: str | os.PathLike[str], name: str, timeout: float, wait: float, options: dict[str, Any]) -> Attachment:
+def _find(name: str, socket: str | os.PathLike[str] | None, timeout: float, wait: float, options: dict[str, Any]) -> Attachment:
     """Attach to a channel, as soon as there is one, no later than in wait seconds."""
     end = time.monotonic() + wait
     while True:
         try:
-            return attach(socket, name, timeout=timeout, max_cursors=c.MAX_CURSOR, **options)
+            return attach(name, socket=socket, timeout=timeout, max_cursors=c.MAX_CURSOR, **options)
         except (NotFoundError, LostError):
             left = end - time.monotonic()
             if left <= 0:

@@ -43,9 +43,9 @@ class Reader(Taking):
 
     def __init__(
         self,
-        socket: str | os.PathLike[str],
         name: str = "",
         *,
+        socket: str | os.PathLike[str] | None = None,
         policy: str = "block",
         join: str = "next",
         timeout: float | None = DEFAULT_TIMEOUT,
@@ -65,7 +65,7 @@ class Reader(Taking):
             "access": access, "device": device, "driver": driver, "within": within, "max_chunks": max_chunks, "max_size": max_size,
             "max_data": max_data, "newer_than": newer_than, "reoffer": reoffer, "connected": connected,
         }  # fmt: skip
-        super().__init__(socket, name, policy, join, timeout, wait, options)
+        super().__init__(name, socket, policy, join, timeout, wait, options)
         _all.add(self)
 
     def __repr__(self) -> str:

@@ -33,8 +33,8 @@ class Taking(Claiming):
     """A reader's work on the host: it looks at what was published, copies what the writer
     says of a frame, and checks it."""
 
-    def __init__(self, socket: str | os.PathLike[str], name: str, policy: str, join: str, timeout: float | None, wait: float | None, options: dict[str, Any]) -> None:
-        super().__init__(socket, name, policy, join, timeout, wait, options)
+    def __init__(self, name: str, socket: str | os.PathLike[str] | None, policy: str, join: str, timeout: float | None, wait: float | None, options: dict[str, Any]) -> None:
+        super().__init__(name, socket, policy, join, timeout, wait, options)
         self._next, self._seen, self._released = 1, 0, 0  # numbers of frames: wanted next, seen as published, given back
         self._last = self.first - 1  # sequence of the frame that was taken last
         self._held: deque[Frame] = deque()  # the oldest first

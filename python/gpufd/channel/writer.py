@@ -20,6 +20,7 @@ from ..share.server import Server
 from ..wire.conn import DEFAULT_TIMEOUT
 from ..wire.peer import Peer, Policy
 from ..wire.records import CUDA, Offer, check_name
+from ..wire.sockets import make_offer_socket
 from . import cursor as c
 from .cursor import Shape
 from .frame import Slot
@@ -37,7 +38,8 @@ class Writer(Giving):
 
     One thread at a time acquires and publishes.
 
-    socket          path to listen at, or a gpufd.Server, which stays the caller's
+    socket          path to listen at, or a gpufd.Server, which stays the caller's; by default Reader finds it by
+                    the name
     name            of the channel
     slots           how many frames the channel holds
     slot_size       the most bytes of a frame
@@ -54,11 +56,11 @@ class Writer(Giving):
 
     def __init__(
         self,
-        socket: str | os.PathLike[str] | Server,
         name: str,
         *,
         slots: int,
         slot_size: int,
+        socket: str | os.PathLike[str] | Server | None = None,
         streams: bool = False,
         stall: float | None = 0.0,
         drop: bool = False,
@@ -94,7 +96,7 @@ class Writer(Giving):
             if self._tracker:
                 self._undo.callback(self._tracker.close)
             self._owned = None if isinstance(socket, Server) else Server(
-                socket, policy=policy, timeout=timeout, mode=mode, connections=connections, connections_per_peer=connections_per_peer,
+                make_offer_socket(name) if socket is None else socket, policy=policy, timeout=timeout, mode=mode, connections=connections, connections_per_peer=connections_per_peer,
                 authorize=authorize, on_event=on_event,
             )  # fmt: skip
             self.server: Server = self._owned or socket  # type: ignore[assignment]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from ..errors import KeeperError
 from ..lazy import lazy
+from ..wire.sockets import default_socket
 
 if TYPE_CHECKING:
     from .client import Booking, Client
-    from .control import default_socket
     from .types import Event, Holder, Info, PartInfo, Status
 else:
     __getattr__, __dir__, _MODULE_OF = lazy(
         __name__,
-        {"client": "Booking Client", "control": "default_socket", "types": "Event Holder Info PartInfo Status"},
+        {"client": "Booking Client", "types": "Event Holder Info PartInfo Status"},
     )
 
 __all__ = ["Booking", "Client", "Event", "Holder", "Info", "KeeperError", "PartInfo", "Status", "default_socket"]

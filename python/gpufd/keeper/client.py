@@ -18,7 +18,8 @@ from ..memory.drivers import device_uuid, driver_kind, place_of
 from ..wire.conn import check_path, close_all, data_file, dial
 from ..wire.peer import Policy, check_policy
 from ..wire.records import MAX_FDS
-from .control import SUFFIX, TIMEOUT, Control, default_socket, encode
+from ..wire.sockets import default_socket
+from .control import SUFFIX, TIMEOUT, Control, encode
 from .types import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
 
 

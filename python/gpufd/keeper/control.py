@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ..errors import LostError, TimedOutError, UsageError, WireError, keeper_error
 from ..wire.conn import close_later, take_no_fds
+from ..wire.sockets import default_socket
 from .tables import compact
 
 SUFFIX = ".ctl"
@@ -154,19 +155,3 @@ def path_of(keeper: str | os.PathLike[str] | HasSocket | None) -> str:
     if not isinstance(there, str):
         raise UsageError(f"{type(keeper).__name__} is no path of a keeper's socket, and no Client")
     return there
-
-
-def default_socket() -> str:
-    """The keeper's socket where none is named: that of GPUFD_SOCKET, or else keeper.sock in the
-    directory that the containers of a Kubernetes ResourceClaim share, or in one of the user's,
-    as the command gpufd finds it."""
-    if os.environ.get("GPUFD_SOCKET"):
-        return os.environ["GPUFD_SOCKET"]
-    claim = os.environ.get("NVIDIA_DRA_LOCAL_IPC_DIR", "")
-    if os.path.isabs(claim):
-        return os.path.join(claim, "gpufd", "keeper.sock")
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime):
-        return os.path.join(runtime, "gpufd", "keeper.sock")
-    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"gpufd-{os.getuid()}", "keeper.sock")
-

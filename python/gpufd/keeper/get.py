@@ -18,7 +18,7 @@ from ..share.attach import Parts, attach, attach_parts
 from ..share.attachment import Attachment
 from ..share.kept import Kept, kept_of
 from ..wire.records import READ_ONLY
-from .control import TIMEOUT, path_of
+from .control import TIMEOUT, HasSocket, path_of
 from .tables import ALIGN, Table, header_of, naming, parse_table
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Version:
 
 
 def get(
-    socket: str | os.PathLike[str] | Client | None, name: str, *, part: int | None = None, labels: Mapping[str, str] | None = None,
+    name: str, *, socket: str | os.PathLike[str] | HasSocket | None = None, part: int | None = None, labels: Mapping[str, str] | None = None,
     access: int = READ_ONLY, device: Device | None = None, driver: str | int | None = None, timeout: float | None = TIMEOUT,
 ) -> Version:  # fmt: skip
     """Attach to the current version of what a keeper keeps under a name.
@@ -204,9 +204,9 @@ def get(
     arguments.name(name)
     try:
         if part is None:
-            parts = attach_parts(path, name, labels=labels, access=access, device=device, driver=driver, timeout=timeout)
+            parts = attach_parts(name, socket=path, labels=labels, access=access, device=device, driver=driver, timeout=timeout)
         else:
-            parts = Parts([attach(path, name, part=part, labels=labels, access=access, device=device, driver=driver, timeout=timeout)])
+            parts = Parts([attach(name, socket=path, part=part, labels=labels, access=access, device=device, driver=driver, timeout=timeout)])
     except RefusedError as e:
         raise _explained(path, name, part, timeout, e) from e
     except (DriverError, MismatchError) as e:

@@ -55,7 +55,7 @@ class _Source:
 
 @enough_files()
 def put(
-    socket: str | os.PathLike[str] | Client | None, name: str, data: Any, *, labels: Mapping[str, str] | None = None,
+    name: str, data: Any, *, socket: str | os.PathLike[str] | Client | None = None, labels: Mapping[str, str] | None = None,
     device: Device = 0, driver: str | int | None = None, part: int = 0, parts: int = 1, transaction: str = "",
     expect_version: int | None = None, chunk: int = 0, timeout: float | None = TIMEOUT,
 ) -> Delivered:  # fmt: skip

@@ -10,6 +10,8 @@ from typing import Any
 from ..errors import Error, WireError
 
 
+
+
 # Members that are not known here are in raw.
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from .. import arguments
-from ..errors import Error, NotFoundError, RefusedError, TimedOutError, enough_files
+from ..errors import Error, LostError, NotFoundError, RefusedError, TimedOutError, enough_files, suppress
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..memory.drivers import driver_kind
@@ -19,6 +19,7 @@ from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, check_path
 from ..wire.peer import Peer, Policy
 from ..wire.records import READ_ONLY, Offer
+from ..wire.sockets import sockets_of
 from .attaching import Attaching, Options
 from .attachment import Attachment
 from .kept import check_labels
@@ -26,9 +27,9 @@ from .kept import check_labels
 
 @enough_files()
 def attach(
-    socket: str | os.PathLike[str],
     name: str = "",
     *,
+    socket: str | os.PathLike[str] | None = None,
     access: int = READ_ONLY,
     device: Device | None = None,
     driver: str | int | None = None,
@@ -48,12 +49,13 @@ def attach(
     connected: Callable[[Peer], None] = lambda peer: None,
     opener: Callable[[Offer], Memory] | None = None,
 ) -> Attachment:
-    """Map the memory that a producer offers at a socket under a name.
+    """Map the memory that a producer offers under a name.
 
     The caller closes the attachment, best by ``with``. Arrays made of it keep it alive.
 
-    socket          path of the socket
     name            name of the offer; "" takes the only one
+    socket          path of the producer's socket; by default that of an offer of this name which gpufd.offer
+                    or a channel's Writer made without one, or else the keeper's
     access          READ_ONLY or READ_WRITE
     device          that the memory must be on: an ordinal, "cuda:0", a torch.device or a UUID
                     ("GPU-…"); by default any
@@ -81,10 +83,11 @@ def attach(
     if within is not None:
         within = arguments.seconds("within", within, zero=False)
     kind = driver_kind(driver)
-    options = Options(check_path(socket), name, access, ordinal_of(device, kind), kind, arguments.step(timeout), within, policy, max_chunks,
+    paths = [check_path(socket)] if socket is not None else sockets_of(arguments.text("a name", name))
+    options = Options(paths[0], name, access, ordinal_of(device, kind), kind, arguments.step(timeout), within, policy, max_chunks,
                        max_size, max_data, max_cursors, newer_than, wait, legacy, reoffer, connected, opener)  # fmt: skip
     options.check()
-    att = _attach_part(options, part) if part is not None else _attach(options)
+    att = _attach_at(options, paths, part)
     try:
         if wanted:
             check_labels(att.kept.name, att.kept.labels, wanted)
@@ -92,6 +95,15 @@ def attach(
     except BaseException:
         att.close()
         raise
+
+
+def _attach_at(options: Options, paths: list[str], part: int | None) -> Attachment:
+    """Attach at the first of the sockets where somebody listens."""
+    for path in paths[:-1]:
+        with suppress(LostError, "nobody-listens"):  # a producer that was killed has left it
+            return _attach_at(options, [path], part)
+    options = replace(options, path=paths[-1])
+    return _attach_part(options, part) if part is not None else _attach(options)
 
 
 def _attach(options: Options) -> Attachment:
@@ -129,9 +141,9 @@ class Parts(list[Attachment]):
 
 
 def attach_parts(
-    socket: str | os.PathLike[str],
     name: str,
     *,
+    socket: str | os.PathLike[str] | None = None,
     access: int = READ_ONLY,
     device: Device | None = None,
     driver: str | int | None = None,
@@ -151,7 +163,7 @@ def attach_parts(
     are those of attach. Raises TimedOutError if new versions kept coming until the timeout.
     """
     one = functools.partial(
-        attach, socket, name, access=access, device=device, driver=driver, labels=labels, timeout=timeout, within=within, policy=policy,
+        attach, name, socket=socket, access=access, device=device, driver=driver, labels=labels, timeout=timeout, within=within, policy=policy,
         max_chunks=max_chunks, max_size=max_size, max_data=max_data, reoffer=reoffer, connected=connected,
     )  # fmt: skip
     deadline = time.monotonic() + arguments.seconds("a timeout", timeout if within is None else within)

@@ -16,6 +16,7 @@ from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, dial
 from ..wire.peer import Peer, Policy, check_policy
 from ..wire.records import READ_ONLY, Listing, Offer
+from ..wire.sockets import default_socket
 from .attach import attach
 from .attaching import ending
 from .attachment import Attachment
@@ -23,9 +24,9 @@ from .held import LONGEST_PAUSE
 
 
 def follow(
-    socket: str | os.PathLike[str],
     name: str = "",
     *,
+    socket: str | os.PathLike[str] | None = None,
     access: int = READ_ONLY,
     device: Device | None = None,
     driver: str | int | None = None,
@@ -48,7 +49,7 @@ def follow(
 ) -> Iterator[Attachment]:
     """Attach to the memory under a name, and again whenever there is newer memory.
 
-        for att in gpufd.follow(path, "weights"):
+        for att in gpufd.follow("weights"):
             serve(att)                      # return when att.done or att.superseded
 
     Each attachment is to newer memory than the one before. It is not done while the producer is
@@ -73,7 +74,7 @@ def follow(
     again when that changes. The other options are those of attach.
     """
     one = functools.partial(
-        attach, socket, name, access=access, device=device, driver=driver, part=part, labels=labels, timeout=timeout, policy=policy,
+        attach, name, socket=socket, access=access, device=device, driver=driver, part=part, labels=labels, timeout=timeout, policy=policy,
         max_chunks=max_chunks, max_size=max_size, max_data=max_data, max_cursors=max_cursors, legacy=legacy, reoffer=reoffer,
         connected=connected, opener=opener,
     )  # fmt: skip
@@ -157,15 +158,15 @@ def _close(att: Attachment) -> None:
         att.close()
 
 
-def list_offers(socket: str | os.PathLike[str], *, policy: Policy = Policy(), timeout: float | None = DEFAULT_TIMEOUT) -> list[Listing]:
-    """Return what the producer at a socket offers, in the order of the names.
+def list_offers(socket: str | os.PathLike[str] | None = None, *, policy: Policy = Policy(), timeout: float | None = DEFAULT_TIMEOUT) -> list[Listing]:
+    """Return what the producer at a socket, by default the keeper's, offers, in the order of the names.
 
     It attaches to nothing. timeout bounds all of it, in seconds; None for no bound.
     """
     timeout = arguments.step(timeout)
     check_policy(policy)
     with enough_files():
-        conn, _ = dial(socket, policy, timeout)
+        conn, _ = dial(default_socket() if socket is None else socket, policy, timeout)
     deadline = time.monotonic() + timeout
     offers: list[Listing] = []
     left: int | None = None

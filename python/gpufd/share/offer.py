@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from .. import arguments
 from ..memory.base import Memory
 from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT
 from ..wire.peer import Peer, Policy
-from ..wire.records import READ_ONLY
+from ..wire.records import READ_ONLY, check_name
+from ..wire.sockets import make_offer_socket
 from .lease import Event, Lease
 from .offering import Cursors, Offering
 from .server import Server
@@ -32,11 +34,11 @@ class _Offered:
 
 
 def offer(
-    socket: str | os.PathLike[str],
     name: str,
     memory: Memory,
     access: int = READ_ONLY,
     *,
+    socket: str | os.PathLike[str] | None = None,
     policy: Policy = Policy(),
     timeout: float | None = DEFAULT_TIMEOUT,
     mode: int = 0o600,
@@ -51,14 +53,16 @@ def offer(
     on_event: Callable[[Event], None] | None = None,
     on_lease: Callable[[Lease], None] | None = None,
 ) -> _Offered:
-    """Listen at a socket and offer memory there. The end of ``with`` ends both.
+    """Offer memory under a name. The end of ``with`` ends that.
 
-        with gpufd.offer(path, "weights", memory) as offering:
+        with gpufd.offer("weights", memory) as offering:
             offering.wait()
 
-    The options are those of Server and of Server.offer.
+    socket is where to listen; by default attach finds it by the name. The options are those of Server and
+    of Server.offer.
     """
-    server = Server(socket, policy=policy, timeout=timeout, mode=mode, authorize=authorize)
+    check_name(arguments.text("a name", name))
+    server = Server(make_offer_socket(name) if socket is None else socket, policy=policy, timeout=timeout, mode=mode, authorize=authorize)
     try:
         offering = server.offer(
             name, memory, access, data=data, verdict=verdict, leases=leases, fence=fence, pending=pending, synchronized=synchronized,

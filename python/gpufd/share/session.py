@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import Error, LeaseEndedError, LostError, TimedOutError, WireError, printable, refusal
+from ..errors import Error, LostError, TimedOutError, VerdictError, WireError, printable, refusal
 from ..wire import records as wire
 from ..wire.conn import Conn
 from ..wire.peer import Peer
@@ -169,7 +169,7 @@ class Session:
     def take_verdict(self, record: wire.Verdict) -> None:
         if record.ok and self.state != LEASED:
             raise WireError("a good verdict before MAPPED", reason="protocol")
-        fault: Error | None = None if record.ok else LeaseEndedError(f"the consumer reports: {printable(record.text)} ({self.peer})", reason="bad-verdict")
+        fault: Error | None = None if record.ok else VerdictError(f"the consumer reports: {printable(record.text)} ({self.peer})", reason="bad-verdict")
         if self.gone and self.state != LEASED:  # it did not get the offer
             fault = LostError(f"the peer hung up ({self.peer})")
         if self.lease:
@@ -216,7 +216,7 @@ class Session:
         """The deadline is over."""
         if self.state == LEAVING:
             if self.lease and self.lease._kept_back and self.offering and self.offering.record.legacy:
-                self.lease._pending_error = LeaseEndedError(
+                self.lease._pending_error = VerdictError(
                     f"a consumer may still have the legacy memory open: not closed within {self.conn.timeout:g} s by {self.peer}",
                     reason="still-open",
                 )
@@ -230,7 +230,7 @@ class Session:
         if isinstance(error, LostError) and lease:
             error = None if self.conn.left else lease._fence.lost(False, error)
             if error is None and self.offering and self.offering.verdict:
-                error = LeaseEndedError(f"the consumer left without a verdict ({self.peer})", reason="no-verdict")
+                error = VerdictError(f"the consumer left without a verdict ({self.peer})", reason="no-verdict")
             lease._fence.released = lease._fence.released or self.conn.left
             if isinstance(error, LostError) and lease._fence.says is None and not (self.offering and self.offering.verdict):
                 error = None  # an older peer, which does not say when it leaves in order

@@ -1,10 +1,10 @@
 """Models in memory that a keeper keeps: PyTorch tensors over it, without a copy.
 
-    state = gpufd.torch.load(None, "llama")          # a dictionary of tensors
+    state = gpufd.torch.load("llama")                # a dictionary of tensors
     model.load_state_dict(state, assign=True)         # PyTorch 2.1 and newer
     state.check(model)                                # all of the model lies in kept memory
 
-    gpufd.torch.put(None, "llama", model, labels={"revision": "main"})
+    gpufd.torch.put("llama", model, labels={"revision": "main"})
 
 Tensors of ``load`` lie in memory that is mapped read-only. A write through one is not refused
 by PyTorch: on a GPU it fails the process's CUDA context for good, with the software driver it

@@ -221,8 +221,8 @@ def tensors(part: Attached) -> Loaded:
 
 
 def load(
-    socket: str | os.PathLike[str] | Client | None, name: str, part: int | None = None, labels: Mapping[str, str] | None = None,
-    *, timeout: float | None = TIMEOUT, driver: str | int | None = None, device: Device | None = None,
+    name: str, *, socket: str | os.PathLike[str] | Client | None = None, part: int | None = None,
+    labels: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT, driver: str | int | None = None, device: Device | None = None,
 ) -> Loaded:  # fmt: skip
     """Return the tensors that a keeper keeps under a name, as views without a copy.
 
@@ -234,7 +234,7 @@ def load(
 
     Raises KeeperError, LabelError, DeviceError, and FormatError if the name holds no tensors.
     """
-    with get(socket, name, part=part, labels=labels, timeout=timeout, driver=driver, device=device, access=READ_ONLY) as version:
+    with get(name, socket=socket, part=part, labels=labels, timeout=timeout, driver=driver, device=device, access=READ_ONLY) as version:
         if len(version.parts) != 1:
             raise UsageError(f"{name} has {len(version.parts)} parts: say which")
         (attached,) = version.detach()
@@ -366,7 +366,7 @@ def _where(blocks: list[_Block], driver: str | int | None, device: Device | None
 
 
 def put(
-    socket: str | os.PathLike[str] | Client | None, name: str, module_or_tensors: Any, *, labels: Mapping[str, str] | None = None,
+    name: str, module_or_tensors: Any, *, socket: str | os.PathLike[str] | Client | None = None, labels: Mapping[str, str] | None = None,
     part: int = 0, parts: int = 1, transaction: str = "", expect_version: int | None = None, device: Device | None = None,
     driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT,
 ) -> Delivered:  # fmt: skip

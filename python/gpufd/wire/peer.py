@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from ..errors import RefusedError, UsageError
 
 
+
+
 _SO_PEERPIDFD = 77  # from Linux 6.5 on
 
 

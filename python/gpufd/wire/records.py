@@ -12,6 +12,8 @@ from typing import Any, ClassVar, TypeVar
 from ..errors import MismatchError, UsageError, WireError
 
 
+
+
 CUDA, SOFT = 1, 2  # kinds of driver
 READ_ONLY, READ_WRITE = 1, 3  # kinds of access
 DESCRIPTORS, LEGACY = 1, 2  # types of handles
