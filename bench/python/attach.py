@@ -42,7 +42,7 @@ class Keeper:
         self.most = self.in_use() + size // 16
         sizes = [min(GIB, size - at) for at in range(0, size, GIB)]
         state = {f"t{i}": self.torch.full((n,), 7, dtype=self.torch.uint8, device=DEVICE) for i, n in enumerate(sizes)}
-        self.gpufd.torch.put(self.client, "model", state)
+        self.gpufd.torch.put("model", state, socket=self.client)
 
     def free(self):
         """The keeper gives back in its own time what nobody holds any more."""
@@ -108,7 +108,7 @@ class FromKeeper:
         self.gpufd, self.socket = gpufd, socket
 
     def take(self, size, ask):
-        held = self.gpufd.torch.load(self.socket, "model")
+        held = self.gpufd.torch.load("model", socket=self.socket)
         return held["t0"], held[f"t{(size - 1) // GIB}"]
 
     def drop(self):
