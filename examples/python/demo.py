@@ -2,6 +2,7 @@
 
 import argparse
 import array
+import contextlib
 import itertools
 import os
 import importlib
@@ -21,6 +22,11 @@ NAME = "producer"  # of the demo's offer
 PIECE = 4 << 20  # bytes that are made or compared at a time, a multiple of 4
 BEAT = 0.25  # seconds between two progress records
 MASK = (1 << 32) - 1
+
+
+def on(stream):
+    """Return a context in which PyTorch uses the stream; one that does nothing without a stream."""
+    return sys.modules["torch"].cuda.stream(stream) if stream else contextlib.nullcontext()
 
 
 # The data: docs/wire.md, "The demo's data".

@@ -265,7 +265,7 @@ class Channels(common.Scene):
                 k = KINDS[kind]()
                 with self.writes(kind, 3, "it does") as p, channel.Reader(socket=self.path) as r:
                     frames = [r.next_on(k.stream) for _ in range(5)]
-                    wait_for(lambda: r._words.load(_cursor.PUBLISHED) >= 3, "three frames")
+                    wait_for(lambda: r._joined.words.load(_cursor.PUBLISHED) >= 3, "three frames")
                     p.kill()
                     begin = time.monotonic()
                     k.synchronize()

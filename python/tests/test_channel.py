@@ -19,6 +19,7 @@ from common import PATIENCE, programs
 from gpufd.channel import cursor as c
 from gpufd import channel
 from gpufd.channel import words as _words
+from gpufd.channel.joined import Joined
 from gpufd.channel.member import Member, Meta
 from gpufd.channel.queue import Queue, check_published, choose, has_room, pick
 
@@ -331,7 +332,7 @@ class WithPrograms(common.Scene):
             with r.next(PATIENCE) as first:
                 self.assertEqual((first.tobytes(), first.sequence), (b"a" * 64, 1))
             deadline = time.monotonic() + PATIENCE
-            while r._words.load(c.PUBLISHED) < 2 and time.monotonic() < deadline:
+            while r._joined.words.load(c.PUBLISHED) < 2 and time.monotonic() < deadline:
                 time.sleep(0.001)
             p.kill()
             p.wait()
@@ -441,7 +442,7 @@ class InProcess(common.Scene):
         for call in (lambda: r.check(held), held.release, lambda: r.next(PATIENCE)):
             with common.raises(self, gpufd.ChannelError, "dropped"):
                 call()
-        self.assertEqual((len(r._held), r.stats.received, r.stats.passed), (0, 1, 1))
+        self.assertEqual((len(r._position.held), r.stats.received, r.stats.passed), (0, 1, 1))
         with common.raises(self, gpufd.ChannelError, "dropped"):
             list(r.frames(PATIENCE))
 
@@ -468,8 +469,8 @@ class InProcess(common.Scene):
                 r = self.reader(policy=policy)
                 for _ in range(2):
                     w.send(b"held", timeout=PATIENCE)
-                r._words.store(c.READER_STATE, c.LEFT)
-                r._words.ring(c.WRITER_BELL)
+                r._joined.words.store(c.READER_STATE, c.LEFT)
+                r._joined.words.ring(c.WRITER_BELL)
                 for _ in range(5):
                     w.send(b"on", timeout=PATIENCE)
                 self.assertIsNone(gone.get(timeout=PATIENCE).err)
@@ -496,7 +497,7 @@ class InProcess(common.Scene):
                     def release(self):
                         pass
 
-                r._mu = Lock()
+                r._joined.mu = Lock()
                 with w._readers.lock:  # it cannot drop the reader meanwhile
                     m = w._readers.there[0]
                     m.lease.revoke()
@@ -510,7 +511,7 @@ class InProcess(common.Scene):
                     want = (gpufd.ChannelError, "dropped") if drops else (gpufd.LostError, "lost")
                     with common.raises(self, *want):
                         r.next(PATIENCE)
-                    r._thread.join(PATIENCE)
+                    r._joined.thread.join(PATIENCE)
                     common.is_error(self, r.err, *want)
                     with common.raises(self, *want):
                         r.next(PATIENCE)
@@ -523,19 +524,19 @@ class InProcess(common.Scene):
             r.next(PATIENCE)
             with w._readers.lock:
                 m = w._readers.there[0]
-                r._tracker, load, looked = mock.Mock(), r._words.load, []
+                r._joined.tracker, load, looked = mock.Mock(), r._joined.words.load, []
 
                 def look(at):
                     word = load(at)
-                    if at == c.PUBLISHED and threading.current_thread() is r._thread and not looked:
+                    if at == c.PUBLISHED and threading.current_thread() is r._joined.thread and not looked:
                         looked.append(word)
                         m.publish(2, 2, Meta(64))
-                        r._check_told()
+                        r._position.check_told()
                     return word
 
-                r._words.load = look
+                r._joined.words.load = look
                 m.lease.revoke()
-                r._thread.join(PATIENCE)
+                r._joined.thread.join(PATIENCE)
                 self.assertEqual(looked, [1])
                 common.is_error(self, r.err, gpufd.LostError, "lost")
                 with common.raises(self, gpufd.LostError, "lost"):
@@ -615,7 +616,7 @@ class InProcess(common.Scene):
             w.send(bytes([i]), timeout=PATIENCE)
         self.assertEqual(w.stats.skipped, 8)
         self.assertEqual([f.tobytes() for f in (r.next(PATIENCE), r.next(PATIENCE))], [b"\0", b"\1"])
-        for f in list(r._held):
+        for f in list(r._position.held):
             f.release()
         w.send(b"again")
         frame = r.next(PATIENCE)
@@ -652,10 +653,10 @@ class InProcess(common.Scene):
 
     def test_joins_a_writer_that_ends_at_once(self):
         """It admits the reader and ends while the reader looks whether it has done either."""
-        ask = channel.Reader._ask
+        ask = Joined._ask
 
         def ask_slowly(r, deadline, word, w):
-            load, looked = r._words.load, []
+            load, looked = r.words.load, []
             before = load(word)  # what a look just before the admission finds
 
             def until(done):
@@ -674,7 +675,7 @@ class InProcess(common.Scene):
                 until(lambda: r.attachment.done)
                 return before
 
-            r._words.load = look
+            r.words.load = look
             ask(r, deadline)
             self.assertEqual(looked, [0])
 
@@ -682,7 +683,7 @@ class InProcess(common.Scene):
             with (
                 self.subTest(word=hex(word)),
                 self.writer() as w,
-                mock.patch.object(channel.Reader, "_ask", lambda r, deadline, word=word, w=w: ask_slowly(r, deadline, word, w)),
+                mock.patch.object(Joined, "_ask", lambda r, deadline, word=word, w=w: ask_slowly(r, deadline, word, w)),
                 self.reader() as r,
             ):
                 self.assertEqual(r.next(PATIENCE).tobytes(), b"1")
@@ -725,7 +726,7 @@ class InProcess(common.Scene):
                 gone = []
                 with channel.Writer("cam", socket=self.path, slots=2, slot_size=8, on_gone=gone.append) as w, channel.Reader(socket=self.path) as r:
                     w.send(b"1")
-                    r._words.store(at, value)
+                    r._joined.words.store(at, value)
                     w.acquire(PATIENCE)
                     self.assertEqual(w.readers, 0)
                     with common.raises(self, gpufd.ChannelError, "turned-away"):
@@ -741,7 +742,7 @@ class InProcess(common.Scene):
             with self.subTest(says), channel.Writer("cam", socket=self.path, slots=3, slot_size=64) as w, channel.Reader(socket=self.path) as r:
                 w.send(b"1")
                 for at, value in words.items():
-                    r._words.store(at, value)
+                    r._joined.words.store(at, value)
                 with common.raises(self, gpufd.ChannelError, "cursor") as e:
                     r.next(PATIENCE)
                 self.assertIn(says, str(e.exception))
@@ -749,7 +750,7 @@ class InProcess(common.Scene):
         w.send(b"1")
         w.send(b"2")
         r.next(PATIENCE)
-        r._words.store(shape.entry(2) + c.SLOT, r._held[0].index)
+        r._joined.words.store(shape.entry(2) + c.SLOT, r._position.held[0].index)
         with common.raises(self, gpufd.ChannelError, "cursor"):
             r.next(PATIENCE)
 
@@ -807,7 +808,7 @@ class InProcess(common.Scene):
         with channel.Reader(socket=self.path) as r:
             self.assertEqual([f.tobytes() for f in (r.next(PATIENCE), r.next(PATIENCE))], [b"one", b"two"])
             writer.kill()
-            r._held[0].release()
+            r._position.held[0].release()
             with common.raises(self, gpufd.LostError, "lost") as e:
                 r.next(PATIENCE)
             self.assertEqual(e.exception.last, 2)

@@ -1,6 +1,7 @@
 """Channels by streams, against the stand-in for libcuda: two processes of this package, whose
 streams a thread of the stand-in works off. What a GPU does is in gpu_channel.py."""
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -81,7 +82,7 @@ def write(path, frames, slots, stays=""):
     for i in range(1, frames + 1):
         slot = w.acquire_on(stream)
         stream.upload(slot.ptr, frame(i))
-        w.publish_on(stream, slot, **({"user": b"frame %d" % i} if i % 3 == 0 else {}))
+        w.publish_on(stream, slot, **({"user": b"frame %d" % i, "format": channel.Format("U8", (N // 64, 64), pts=i)} if i % 3 == 0 else {}))
     stream.synchronize()
     time.sleep(99 if stays else 0)
     w.close()
@@ -103,6 +104,10 @@ class StandIn(unittest.TestCase):
                                stderr=subprocess.STDOUT, text=True, timeout=300)  # fmt: skip
         self.assertEqual(p.returncode, 0, p.stdout)
         self.assertIn("test_queued_ahead", p.stdout)
+
+
+def tracker_of(side):
+    return side._joined.tracker if isinstance(side, channel.Reader) else side._tracker
 
 
 @unittest.skipUnless(os.environ.get(INSIDE), "in the process with the stand-in")
@@ -159,16 +164,45 @@ class Streams(common.Scene):
             for i, f in enumerate(r.frames(PATIENCE)):
                 self.assertEqual(f.tobytes(), frame(i + 1))
                 self.assertEqual(f.user, b"frame %d" % (i + 1) if i % 3 == 2 else b"")
-                self.assertEqual(bool(f.time), i % 3 == 2)
+                self.assertEqual((bool(f.time), f.pts), (i % 3 == 2, i + 1 if i % 3 == 2 else None))
             self.assertEqual(r.stats.received, 30)
         self.ends(p, 0, "done")
+
+    def test_sent_by_a_stream(self):
+        """A stream copies an array of the GPU; its readers know what it is once it has got there."""
+        data = frame(3)
+        with contextlib.closing(Stream()) as other, gpufd.allocate(N) as memory, channel.Writer("cam", socket=self.path, slots=3, slot_size=N, streams=True) as w:
+            memory.write(0, data)
+            memory.finish()
+            with channel.Reader(socket=self.path) as r:
+                f = r.next_on(other)
+                self.assertIsNone(f.format)
+                self.assertRaisesRegex(gpufd.UsageError, "yet: the writer's stream has not published it", f.array)
+                array = memory.view("F32", (N // 16, 4))
+                self.assertEqual(w.send(array, pts=8, time_base=(1, 25), user=b"own", stream=self.stream), 1)
+                self.stream.synchronize()
+                entry, got = other.download(f.meta, channel.ENTRY_SIZE), other.download(f.ptr, N)
+                r.release_on(other, f)
+                other.synchronize()
+                want = channel.Format("F32", (N // 16, 4), pts=8, time_base=(1, 25))
+                self.assertEqual((f.format, channel.decode_entry(entry).format, got), (want, want, data))
+                self.assertEqual(f.array().shape, (N // 16, 4))
+                self.assertEqual(w.send(array, timeout=PATIENCE), 2)  # by the host
+                with r.next(PATIENCE) as g:
+                    self.assertEqual((g.format, g.tobytes()), (channel.Format("F32", (N // 16, 4)), data))
+                for wrong in (data, memory.view("U8", (N,)).tobytes()):
+                    self.assertRaisesRegex(gpufd.UsageError, "a stream takes frames from memory of a GPU", w.send, wrong, stream=self.stream)
+                self.assertRaisesRegex(gpufd.UsageError, "strides are for", w.send, array, format=channel.Format(strides=(8, 1), shape=(N // 16, 4)), stream=self.stream)
+                w.close()
+            del array
+        self.assertEqual(w.last, 2)
 
     def test_writer_killed(self):
         """A stream that waits for a dead writer's frame goes on, and the frame is not good."""
         p = self.writer_process(2, slots=4, stays="it does")
         with channel.Reader(socket=self.path) as r:
             frames = [r.next_on(self.stream) for _ in range(4)]
-            self.until(lambda: r._words.load(0x080) >= 2)
+            self.until(lambda: r._joined.words.load(0x080) >= 2)
             p.kill()
             self.stream.synchronize()
             self.until(lambda: r.done)
@@ -185,7 +219,7 @@ class Streams(common.Scene):
             with self.subTest(stays=stays):
                 p = self.writer_process(3, slots=4, stays=stays)
                 with channel.Reader(socket=self.path) as r:
-                    self.until(lambda: r._words.load(c.PUBLISHED) >= 3)
+                    self.until(lambda: r._joined.words.load(c.PUBLISHED) >= 3)
                     if stays:
                         p.kill()
                     self.until(lambda: r.done)
@@ -211,7 +245,7 @@ class Streams(common.Scene):
                         r.check(f)
                         r.release_on(self.stream, f)
                         self.stream.synchronize()
-                        r._words.store(c.PUBLISHED, published)
+                        r._joined.words.store(c.PUBLISHED, published)
                         if killed:
                             p.kill()
                             self.until(lambda: r.done)
@@ -244,7 +278,7 @@ class Streams(common.Scene):
         """The stream is freed before the reader knows why: check waits until it knows."""
         p = self.writer_process(1, slots=4, stays="it does")
         with channel.Reader(socket=self.path) as r:
-            told_of, at_check, said = r._told_of, threading.Event(), []
+            told_of, at_check, said = r._joined.told_of, threading.Event(), []
 
             def check(frame):
                 try:
@@ -262,9 +296,9 @@ class Streams(common.Scene):
 
             second = [r.next_on(self.stream), r.next_on(self.stream)][1]
             checker = threading.Thread(target=check, args=(second,))
-            kept, r._told_of = r._check_kept, stuck
-            r._check_kept = lambda: (kept(), at_check.set())
-            self.until(lambda: r._words.load(c.PUBLISHED) >= 1)
+            kept, r._joined.told_of = r._joined.check_kept, stuck
+            r._joined.check_kept = lambda: (kept(), at_check.set())
+            self.until(lambda: r._joined.words.load(c.PUBLISHED) >= 1)
             p.kill()
             self.until(lambda: r.done)
             self.assertTrue(at_check.is_set())
@@ -290,7 +324,7 @@ class Streams(common.Scene):
 
     def in_driver(self, side, stream, call):
         """A thread with a call that the driver keeps, because the stream has work: it has room for no more."""
-        tracker, kept = side._tracker, threading.Event()
+        tracker, kept = tracker_of(side), threading.Event()
         give = tracker._give
 
         def late(handle):
@@ -390,17 +424,17 @@ class Streams(common.Scene):
         w.await_readers(1, PATIENCE)
         for side, queue in ((r, lambda: r.next_on(self.stream)), (w, lambda: w.publish_on(self.stream, w.acquire_on(self.stream)))):
             goes_on = threading.Event()
-            give = side._tracker._give
+            give = tracker_of(side)._give
 
             def late(handle, goes_on=goes_on, give=give):
                 goes_on.wait(PATIENCE)
                 give(handle)
 
             short = mock.patch.multiple(_writer, CLOSE_LIMIT=0.1), mock.patch.multiple(_joined, CLOSE_LIMIT=0.1)
-            with mock.patch.object(side._tracker, "_give", late), short[0], short[1]:
+            with mock.patch.object(tracker_of(side), "_give", late), short[0], short[1]:
                 t = threading.Thread(target=queue)
                 t.start()
-                self.until(side._turn.locked)
+                self.until((side._joined.turn if isinstance(side, channel.Reader) else side._turn).locked)
                 errors = []
 
                 def close(side=side, errors=errors):
@@ -420,23 +454,23 @@ class Streams(common.Scene):
     def test_a_step_that_is_refused(self):
         """There is nothing to free."""
         with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True), channel.Reader(socket=self.path) as r:
-            r._tracker.queued = 1  # the driver is given a step
-            freeing = threading.Thread(target=r._tracker.free, args=(r._words, c.PUBLISHED), daemon=True)
+            r._joined.tracker.queued = 1  # the driver is given a step
+            freeing = threading.Thread(target=r._joined.tracker.free, args=(r._joined.words, c.PUBLISHED), daemon=True)
             freeing.start()
-            self.until(lambda: r._words.load(c.PUBLISHED) == c.GIVEN)
-            r._tracker.queued = 0  # and refuses it
+            self.until(lambda: r._joined.words.load(c.PUBLISHED) == c.GIVEN)
+            r._joined.tracker.queued = 0  # and refuses it
             self.ends_soon(freeing)
 
     def test_who_sleeps_learns_of_streams(self):
         with channel.Writer("cam", socket=self.path, slots=2, slot_size=N, streams=True) as w, channel.Reader(socket=self.path) as r:
             w.await_readers(1, PATIENCE)
-            r._words.store(c.READER_BELL, 1)  # as one that sleeps
+            r._joined.words.store(c.READER_BELL, 1)  # as one that sleeps
             w.publish_on(self.stream, w.acquire_on(self.stream))
-            self.assertEqual(r._words.load(c.READER_BELL), 0)
+            self.assertEqual(r._joined.words.load(c.READER_BELL), 0)
             f = r.next_on(self.stream)
-            r._words.store(c.WRITER_BELL, 1)
+            r._joined.words.store(c.WRITER_BELL, 1)
             r.release_on(self.stream, f)
-            self.assertEqual(r._words.load(c.WRITER_BELL), 0)
+            self.assertEqual(r._joined.words.load(c.WRITER_BELL), 0)
             self.stream.synchronize()
 
     def test_closed_while_a_frame_is_checked(self):
@@ -447,9 +481,9 @@ class Streams(common.Scene):
 
             def slow():
                 closing.start()
-                self.until(lambda: r._freeing)
+                self.until(lambda: r._joined.freeing)
 
-            with mock.patch.object(r, "_check_kept", slow), mock.patch.object(_joined, "CLOSE_LIMIT", 0.1), self.assertRaises(gpufd.ClosedError):
+            with mock.patch.object(r._joined, "check_kept", slow), mock.patch.object(_joined, "CLOSE_LIMIT", 0.1), self.assertRaises(gpufd.ClosedError):
                 r.check(f)
             self.ends_soon(closing)
             self.stream.synchronize()
@@ -514,7 +548,7 @@ class Streams(common.Scene):
                         r.release_on(0, f)
                     else:
                         f.release()
-                    self.until(lambda r=r, last=last: r._words.load(c.RELEASED) == last)
+                    self.until(lambda r=r, last=last: r._joined.words.load(c.RELEASED) == last)
                 self.assertEqual((r.stats.received, r.stats.lost), (5, 5))
                 ahead = r.next_on(0)  # the next one, that is not there yet
                 self.assertEqual(ahead.sequence, last + 1)

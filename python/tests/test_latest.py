@@ -6,6 +6,7 @@ import struct
 import subprocess
 import threading
 import time
+import types
 import unittest
 
 import common
@@ -16,6 +17,7 @@ from gpufd import channel
 from gpufd.channel import words as _words
 from gpufd.channel.member import Member, Meta
 from gpufd.channel.queue import Queue, check_published, check_room, choose, most_latest, pick
+from gpufd.channel.taking import claim_newest
 
 
 def frame(n):
@@ -107,9 +109,13 @@ class Claims(unittest.TestCase):
         self.m.queue = Queue(c.LATEST, 3)
         self.m.publish(1, 1, Meta(64))
         self.m.publish(2, 2, Meta(64))
-        self.r = channel.Reader.__new__(channel.Reader)
-        vars(self.r).update(_words=self.words, shape=self.SHAPE, _lost=False, _ended=True, _next=1, _last=0, _keep_entry=lambda number, e, user: (number, e.slot))
+        self.joined = types.SimpleNamespace(words=self.words, shape=self.SHAPE, lost=False)
         self.words.steps.clear()
+
+    def claim(self):
+        """What a reader does that has taken nothing: the frame's number and slot, or None."""
+        told = claim_newest(self.joined, 1, 0)
+        return told and (told.number, told.slot)
 
     def test_the_writers_order(self):
         self.assertFalse(self.m.claims(1, 3))
@@ -120,7 +126,7 @@ class Claims(unittest.TestCase):
         self.assertEqual(self.words.load(self.STAMP), 2, "the frame is whole")
 
     def test_the_readers_order(self):
-        self.assertEqual(self.r._claim(), (2, 2))
+        self.assertEqual(self.claim(), (2, 2))
         stamp = self.SHAPE.entry_at(2) + c.STAMP
         self.assertEqual(self.words.steps[:4], [("load", c.NEWEST), ("store", c.CLAIM, 3), ("fence",), ("load", stamp)])
         self.assertEqual(self.words.load(c.CLAIM), 3)
@@ -128,20 +134,20 @@ class Claims(unittest.TestCase):
     def test_the_claim_comes_first(self):
         """The reader claims before the writer looks: the writer leaves it the slot."""
         self.words.store(c.NEWEST, 1)  # as it was when the reader looked
-        self.words.before["store", self.STAMP, 3] = lambda: self.assertEqual(self.r._claim(), (1, 1))
+        self.words.before["store", self.STAMP, 3] = lambda: self.assertEqual(self.claim(), (1, 1))
         self.assertTrue(self.m.claims(1, 3))
 
     def test_the_mark_comes_first(self):
         """The writer marks before the reader looks again: the reader gives up."""
         self.words.store(c.NEWEST, 1)
         self.words.before["store", c.CLAIM, 2] = lambda: self.assertFalse(self.m.claims(1, 3))
-        self.assertIsNone(self.r._claim())
+        self.assertIsNone(self.claim())
         self.assertEqual(self.words.load(c.CLAIM), 0)
 
     def test_both_at_once(self):
         """Each has stored before the other looks: both give up."""
         self.words.store(c.NEWEST, 1)
-        self.words.before["load", c.CLAIM] = lambda: self.assertIsNone(self.r._claim())
+        self.words.before["load", c.CLAIM] = lambda: self.assertIsNone(self.claim())
         self.words.before["store", c.CLAIM, 0] = lambda: self.assertEqual(self.words.load(c.CLAIM), 2)
         self.assertFalse(self.m.claims(1, 3), "the reader has given up by then")
 
@@ -153,7 +159,7 @@ class Claims(unittest.TestCase):
                 for at, value in {c.NEWEST: 1, **words}.items():
                     self.words.store(at, value)
                 with common.raises(self, gpufd.ChannelError, "cursor", says):
-                    self.r._claim()
+                    self.claim()
                 self.assertEqual(self.words.load(c.CLAIM), 0)
 
 
@@ -241,7 +247,7 @@ class Latest(common.Scene):
                 thread = threading.Thread(target=lambda w=w: self.send(w, 5))
                 thread.start()
                 end = time.monotonic() + PATIENCE
-                while not b._words.load(c.WRITER_BELL):
+                while not b._joined.words.load(c.WRITER_BELL):
                     self.assertLess(time.monotonic(), end)
                     time.sleep(0.001)
                 f.release()
@@ -259,11 +265,11 @@ class Latest(common.Scene):
 
         def look_first():
             look()
-            r._words.store(c.CLAIM, first + 1)
+            r._joined.words.store(c.CLAIM, first + 1)
 
         readers.look = look_first
         self.assertEqual(w.acquire(PATIENCE).index, m.queue.in_slot.index(2))
-        self.assertEqual(r._words.load(w.shape.entry_at(first) + c.STAMP), 2)
+        self.assertEqual(r._joined.words.load(w.shape.entry_at(first) + c.STAMP), 2)
         readers.look = look
 
     def test_joins_and_ends(self):
@@ -308,7 +314,7 @@ class Latest(common.Scene):
 
     def test_readers_that_write_nonsense(self):
         def claims(claim):
-            return lambda w, r: r._words.store(c.CLAIM, claim)
+            return lambda w, r: r._joined.words.store(c.CLAIM, claim)
 
         def claims_a_second(w, r):
             """It claims the slot that is chosen, and then the next one."""
@@ -333,7 +339,7 @@ class Latest(common.Scene):
     def test_a_writer_that_lies_keeps_nobody_for_ever(self):
         w, r = self.writer(), self.reader()
         self.send(w, 1)
-        r._words.store(c.ENTRIES + w._readers.there[0].queue.in_slot.index(1) * c.ENTRY_SIZE, 1)
+        r._joined.words.store(c.ENTRIES + w._readers.there[0].queue.in_slot.index(1) * c.ENTRY_SIZE, 1)
         for timeout in (0.0, 0.01):
             with self.assertRaises(gpufd.TimedOutError):
                 r.next(timeout)
@@ -348,7 +354,7 @@ class Latest(common.Scene):
             m.words.store = lambda at, value: at in (c.NEWEST, c.PUBLISHED) or store(at, value)
             m.publish(2, 3, Meta(64))
             m.lease.revoke()
-            r._thread.join(PATIENCE)
+            r._joined.thread.join(PATIENCE)
             self.assertEqual((r.err.last, r.next(PATIENCE).sequence), (3, 3))
 
     def test_killed(self):
@@ -377,7 +383,7 @@ class Latest(common.Scene):
             "for n in range(1, 8): w.send(b'%d' % n)\n"
             "time.sleep(99)", self.path, waits_for="ready")  # fmt: skip
         with channel.Reader(socket=self.path, policy="latest") as r:
-            while r._words.load(c.PUBLISHED) < 7:
+            while r._joined.words.load(c.PUBLISHED) < 7:
                 time.sleep(0.001)
             writer.kill()
             writer.wait()

@@ -1,18 +1,20 @@
 """Channels: frames from one process to others through GPU memory, in order.
 
-    with gpufd.channel.Writer("cam", slots=8, slot_size=4 << 20) as w:
-        slot = w.acquire(timeout=1.0)              # no reader that blocks holds it
-        torch.from_dlpack(slot.view("U8", (1024, 4096))).copy_(image)
+    with gpufd.channel.Writer("cam", slots=8, slot_size=3 * 1080 * 1920) as w:
+        w.send(image, pts=n, time_base=(1, 60))    # a tensor or an array, or bytes
+
+        slot = w.acquire(timeout=1.0)              # or in place: no reader that blocks holds the slot
+        render(slot.tensor("U8", (3, 1080, 1920)))
         torch.cuda.synchronize()                   # or acquire_on and publish_on, by a stream
-        w.publish(slot, user=b"left camera")
+        w.publish(slot, format=gpufd.channel.Format("U8", (3, 1080, 1920)), user=b"left camera")
 
     with gpufd.channel.Reader("cam", policy="drop-oldest", wait=30) as r:
         for frame in r:                            # until the writer ends
-            show(torch.from_dlpack(frame.view("U8", (1024, 4096))).clone())
+            show(frame.tensor.clone())             # frame.array() and frame.planes need no PyTorch
 
-The other side may be a gpufd program in any language. On a GPU a reader uses the device that the
-frames are on. docs/channels.md in gpufd's sources says more, and docs/wire.md says what is in the
-memory.
+The other side may be a gpufd program in any language: those that do not know what a frame is have its
+bytes. On a GPU a reader uses the device that the frames are on. docs/channels.md in gpufd's sources says
+more, and docs/wire.md says what is in the memory.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from ..wire.peer import Peer
 from ..wire.records import MAX_CHUNKS, MAX_LARGE_DATA, READ_ONLY
 from .cursor import ENTRY_SIZE, MAX_READERS, MAX_SLOTS, MAX_USER, MIN_SLOTS
 from .entry import Entry, decode_entry, now
+from .format import Colour, Format, Plane
 from .frame import Frame, Slot
 from .member import Gone
 from .reader import Reader, ReaderStats
@@ -85,7 +88,7 @@ def _follow(one: Callable[..., Reader], name: str, within: float) -> Iterator[Re
 
 
 def _next_of(one: Callable[..., Reader], name: str, known: int, within: float) -> Reader:
-    """A reader of a channel that is newer than what is known."""
+    """Return a reader of a channel that is newer than what is known."""
     end = time.monotonic() + within
     while (left := end - time.monotonic()) > 0:
         with suppress(Error, *_PASSING):
@@ -103,9 +106,12 @@ __all__ = [
     "MAX_USER",
     "MIN_SLOTS",
     "ChannelError",
+    "Colour",
     "Entry",
+    "Format",
     "Frame",
     "Gone",
+    "Plane",
     "Reader",
     "ReaderStats",
     "Slot",

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from ..errors import ChannelError, UsageError
 from ..memory import libcuda as cu
 from ..memory.base import Memory
+from .format import HEADER, size_at
 from .words import Words, map_words
 
-# Where the words are.
+# The offsets of the words.
 MAGIC, VERSION, SLOTS, SLOT_SIZE, STRIDE, FLAGS, GENERATION = range(0x000, 0x038, 8)
 PUBLISHED, NEWEST = 0x080, 0x088
 WRITER_STATE, LAST, WRITER_POLLS, START = range(0x100, 0x120, 8)
@@ -42,7 +43,7 @@ def policy_name(policy: int) -> str:
 
 
 def number_of(kinds: dict[str, int], name: str, what: str) -> int:
-    """The number of a policy, or of a join, by its name."""
+    """Return the number of a policy, or of a join, by its name."""
     if not isinstance(name, str) or name not in kinds:
         raise UsageError(f"{what} {name!r}: want {', '.join(kinds)}")
     return kinds[name]
@@ -69,7 +70,7 @@ class Shape:
 
     @classmethod
     def read(cls, w: Words, size: int, generation: int) -> Shape:
-        """What a writer has written, compared with the offer, which is of so many bytes."""
+        """Read and check the head that a writer has filled, against the offer of so many bytes. Raises ChannelError ("cursor")."""
         if w.load(MAGIC) != MAGIC_NUMBER:
             raise ChannelError("the cursors do not begin with GPFDCHN1", reason="cursor")
         if w.load(VERSION) != LAYOUT_VERSION:
@@ -102,24 +103,30 @@ class Shape:
         return (ENTRIES + self.slots * ENTRY_SIZE + 4095) & ~4095
 
     def entry(self, number: int) -> int:
-        """Where the entry of a frame begins, but with LATEST."""
+        """Return where the entry of a frame begins, but with LATEST."""
         return self.entry_at((number - 1) % self.slots)
 
     def entry_at(self, index: int) -> int:
-        """Where the entry of that index begins: with LATEST, of the frame in that slot."""
+        """Return where the entry of that index begins: with LATEST, of the frame in that slot."""
         return ENTRIES + index * ENTRY_SIZE
 
     def find(self, w: Words, number: int) -> int | None:
-        """The slot of the frame of that number, with LATEST, if its entry is whole."""
+        """Return the slot of the frame of that number, with LATEST, if its entry is whole."""
         return next((slot for slot in range(self.slots) if w.load(self.entry_at(slot) + STAMP) == 2 * number), None)
 
     def slot_of(self, sequence: int) -> int:
-        """The slot of a frame where slots follow each other."""
+        """Return the slot of a frame where slots follow each other."""
         return (sequence - 1) % self.slots
 
 
+def check_room(slot_size: int, size: int) -> None:
+    """Raise UsageError if a slot is too small for a frame of so many bytes."""
+    if size > slot_size:
+        raise UsageError(f"a slot of {slot_size} bytes is too small: this frame wants {size}; make the channel with slot_size={size} or more")
+
+
 def acting(streams: bool, policy: int) -> int:
-    """The policy by which a reader that asks for one orders frames with the writer."""
+    """Return the policy by which a reader that asks for one orders frames with the writer."""
     if not streams or policy == BLOCK:
         return policy
     if policy == LATEST:  # it gives back what it skips
@@ -148,15 +155,27 @@ class EntryWords:
 
 
 def words_of(user: bytes) -> list[int]:
-    """The application's own as words, zeros behind the end."""
+    """Return the application's own as words, zeros behind the end."""
     padded = user + bytes(-len(user) % 8)
     return [int(n) for (n,) in struct.iter_unpack("<Q", padded)]
 
 
 def read_user(w: Words, at: int, length: int) -> bytes:
-    """The application's own of the entry there."""
+    """Return the application's own of the entry there."""
     words = [w.load(at + USER + i) for i in range(0, length, 8)]
     return struct.pack(f"<{len(words)}Q", *words)[:length]
+
+
+def read_fields(w: Words, at: int, length: int, sequence: int) -> bytes:
+    """Return what lies behind the application's own of the entry there, if it says what the frame of that sequence
+    is: the header and the fields, no further than the entry goes."""
+    begin = USER + -(-length // 8) * 8
+    size = size_at(header := w.load(at + begin), sequence) if begin < ENTRY_SIZE else 0
+    if not size:
+        return b""
+    behind = range(begin + HEADER.size, min(begin + HEADER.size + size, ENTRY_SIZE), 8)
+    words = [header, *(w.load(at + i) for i in behind)]
+    return struct.pack(f"<{len(words)}Q", *words)
 
 
 class Cursor:
@@ -168,7 +187,7 @@ class Cursor:
         self._registered: tuple[cu.Libcuda, int] | None = None
 
     def register(self, memory: Memory) -> None:
-        """Have the words waited for and written by streams of the memory's device."""
+        """Register the words, so that streams of the memory's device can wait for them and write them."""
         from ..memory.cuda import CudaMemory
 
         if not isinstance(memory, CudaMemory):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .. import arguments
 from ..errors import ChannelError
 from . import cursor as c
+from .format import Format, decode, unpack
 
 
 @dataclass(frozen=True)
@@ -20,14 +21,15 @@ class Entry:
     size: int  #: bytes of the frame
     time: int  #: nanoseconds of CLOCK_MONOTONIC at which it was published: see now
     user: bytes  #: the application's own
+    format: Format | None = None  #: what the frame is, if the writer says so, and what it says is not malformed
 
 
 def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
     """Read the bytes of a copy of what is at Frame.meta, ENTRY_SIZE of them or more.
 
     The writer's stream describes a frame only if publish_on is given a size, user or time_ns. Else there is
-    what was written last, of a frame with another sequence, or nothing, which is an error. Raises CursorError
-    if the data is too short, is of no frame, or of one that the writer was writing, or has values that no
+    what was written last, of a frame with another sequence, or nothing, which is an error. Raises ChannelError
+    ("cursor") if the data is too short, is of no frame, or of one that the writer was writing, or has values that no
     frame has.
     """
     raw = bytes(arguments.buffer("an entry", data))
@@ -40,7 +42,12 @@ def decode_entry(data: bytes | bytearray | memoryview) -> Entry:
         raise ChannelError(f"the entry is being written, or its frame is not whole any more (stamp {stamp})", reason="cursor")
     if slot >= c.MAX_SLOTS or length > c.MAX_USER:
         raise ChannelError(f"an entry of slot {slot} with {length} user bytes; want less than {c.MAX_SLOTS} slots, and {c.MAX_USER} bytes at most", reason="cursor")
-    return Entry(sequence, slot, size, at, raw[c.USER : c.USER + length])
+    try:
+        fields = unpack(raw[c.USER + -(-length // 8) * 8 : c.ENTRY_SIZE], sequence)
+        format = decode(fields) if fields else None
+    except ChannelError:
+        format = None
+    return Entry(sequence, slot, size, at, raw[c.USER : c.USER + length], format)
 
 
 def now() -> int:

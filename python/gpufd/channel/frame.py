@@ -4,43 +4,72 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from .. import arguments
 from ..errors import ChannelError, UsageError
-from ..memory.array import Array, DType
+from ..memory.array import DTYPES, Array, DType
+from ..memory.base import Memory
+from ..memory.tensor import name_of, tensor_over
 from ..objects import NoArray
+from .cursor import Shape, check_room
+from .format import Format, decode, unpack
+from .joined import Joined
+from .taking import Told
 
-if TYPE_CHECKING:
-    from .taking import Taking
-    from .giving import Giving
+
+
+class Holder(Protocol):
+    """A frame's reader."""
+
+    def release(self, frame: Frame) -> None: ...
+    def is_whole(self, frame: Frame) -> bool: ...
 
 
 class Slot(NoArray):
     """Room for a frame: Writer.acquire. It is the writer's until it is published."""
 
-    def __init__(self, writer: Giving, sequence: int, index: int) -> None:
-        self._writer = writer
+    def __init__(self, memory: Memory, shape: Shape, sequence: int, index: int) -> None:
         self.sequence = sequence  #: the frame's: from 1, without gaps
         self.index = index  #: of the slot
-        self.size = writer.slot_size  #: bytes
-        self._at = index * writer.shape.stride
+        self.size = shape.slot_size  #: bytes
+        self.memory = memory
+        self.offset = index * shape.stride  #: byte of the memory at which the slot begins
 
     @property
     def ptr(self) -> int:
         """Address of the slot, for kernels."""
-        return self._writer.memory.ptr + self._at
+        return self.memory.ptr + self.offset
 
     def view(self, dtype: str | DType = "U8", shape: Sequence[int] | int | None = None, offset: int = 0) -> Array:
         """Return an Array over the slot, without a copy. It can be written."""
-        return Array(self._writer.memory, "U8", self.size, self._at).view(dtype, shape, offset)
+        return Array(self.memory, "U8", self.size, self.offset).view(dtype, shape, offset)
+
+    def tensor(self, dtype: Any = "U8", shape: Sequence[int] | int | None = None, strides: Sequence[int] | None = None) -> Any:
+        """Return a PyTorch tensor over the slot, to be written in place.
+
+        dtype       as safetensors names it, or PyTorch's
+        shape       by default all of the slot in one dimension
+        strides     in elements; by default C order
+        """
+        name = dtype if isinstance(dtype, (str, DType)) else name_of(dtype)
+        if name is None:
+            raise UsageError(f"{dtype!r} is no type of elements here")
+        if shape is None and strides is None:
+            return tensor_over(self.view(name))
+        array = Array(self.memory, name, shape, self.offset, strides=strides)
+        self.check_room(array.span)
+        return tensor_over(array)
+
+    def check_room(self, size: int) -> None:
+        """Raise UsageError if the slot is too small for a frame of so many bytes."""
+        check_room(self.size, size)
 
     def write(self, data: bytes | bytearray | memoryview, at: int = 0) -> None:
         """Copy bytes from the host."""
         raw = arguments.buffer("a frame", data)
-        if arguments.number("at", at) + len(raw) > self.size:
-            raise UsageError(f"{len(raw)} bytes at {at} of a slot of {self.size}")
-        self._writer.memory.write(self._at + at, raw)
+        self.check_room(arguments.number("at", at) + len(raw))
+        self.memory.write(self.offset + at, raw)
 
 
 class Frame(NoArray):
@@ -49,19 +78,120 @@ class Frame(NoArray):
     After the release a view of it shows what the writer writes next: copy what has to stay.
     """
 
-    def __init__(self, reader: Taking, number: int, sequence: int, index: int, size: int, time: int, user: bytes) -> None:
-        self._reader, self._number = reader, number
-        self.sequence = sequence  #: from 1; frames between two that were taken are lost to this reader
-        self.index = index  #: of the slot
-        self.size = size  #: bytes
-        self.time = time  #: nanoseconds of CLOCK_MONOTONIC at which it was published, or 0: now() - time is its age
-        self.user = user  #: the application's own
-        self._at = index * reader.shape.stride
+    def __init__(self, reader: Holder, joined: Joined, told: Told) -> None:
+        self._reader, self._joined, self._number = reader, joined, told.number
+        self.sequence = told.sequence  #: from 1; frames between two that were taken are lost to this reader
+        self.index = told.slot  #: of the slot
+        self.size = told.size  #: bytes
+        self.time = told.time  #: nanoseconds of CLOCK_MONOTONIC at which it was published, or 0: now() - time is its age
+        self.user = told.user  #: the application's own
+        self._at = told.slot * joined.shape.stride
+        self._fields = told.fields  # with their header; None until a stream has got there
+        self._format: Format | None = None
+        self._error: ChannelError | None = None
+
+    # Its state.
+
+    @property
+    def format(self) -> Format | None:
+        """What the frame is, or None if the writer does not say.
+
+        It is None, too, for a frame of next_on until the writer's stream has published it, and if what the
+        writer says is malformed: format_error has the reason then.
+        """
+        self._decode()
+        return self._format
+
+    @property
+    def format_error(self) -> ChannelError | None:
+        """Why what the writer says of the frame cannot be used, or None."""
+        self._decode()
+        return self._error
+
+    @property
+    def pts(self) -> int | None:
+        """The time to present the frame, in units of format.time_base, or None."""
+        return self.format.pts if self.format else None
+
+    def _decode(self) -> None:
+        if self._format or self._error:
+            return
+        if self._fields is None:
+            self._fields = self._joined.fields_of(self._number, self.sequence)
+        if not self._fields:
+            return
+        try:
+            format = decode(unpack(self._fields, self.sequence))
+            if (format.nbytes or 0) > self.size:
+                raise ChannelError(f"frame {self.sequence} has {self.size} bytes, and the writer says that it is of {format.nbytes}", reason="cursor")
+            self._format = format
+        except ChannelError as e:
+            self._error = e
+
+    def array(self) -> Array:
+        """Return an Array over the frame, of the dtype and shape that the writer says.
+
+        Raises UsageError if the writer says none, or says planes, and ChannelError ("cursor") if what it says is malformed.
+        """
+        f = self._described()
+        if f.planes:
+            raise UsageError(f"frame {self.sequence} has {len(f.planes)} planes: planes or tensors has an array for each")
+        if f.dtype is None or f.shape is None:
+            raise self._untyped()
+        return self._array(f.dtype, f.shape, f.strides)
+
+    @property
+    def planes(self) -> list[Array]:
+        """An Array for each plane of a picture: (rows, columns), or (rows, columns, samples) if a column has several.
+
+        Raises what array raises.
+        """
+        f = self._described()
+        if not f.planes or f.dtype is None:
+            raise self._untyped() if f.shape is None else UsageError(f"frame {self.sequence} has no planes: array or tensor has all of it")
+        arrays = []
+        for p in f.planes:
+            step = p.pitch // DTYPES[f.dtype].itemsize
+            shape, strides = ((p.rows, p.columns, p.samples), (step, p.samples, 1)) if p.samples > 1 else ((p.rows, p.columns), (step, 1))
+            arrays.append(self._array(f.dtype, shape, strides, p.offset))
+        return arrays
+
+    @property
+    def tensor(self) -> Any:
+        """A PyTorch tensor over the frame, without a copy, of the dtype and shape that the writer says.
+
+        Do not write to it: on a GPU that fails the process's context, with the software driver it kills the process.
+        Clone what has to stay after the release. Raises what array raises.
+        """
+        return tensor_over(self.array())
+
+    @property
+    def tensors(self) -> list[Any]:
+        """A PyTorch tensor for each of planes."""
+        return [tensor_over(plane) for plane in self.planes]
+
+    def _array(self, dtype: str, shape: Sequence[int], strides: Sequence[int] | None, offset: int = 0) -> Array:
+        att = self._joined.attachment
+        return Array(att.memory, dtype, shape, self._at + offset, owner=att, strides=strides)
+
+    def _described(self) -> Format:
+        self._decode()
+        if self._error:
+            raise self._error
+        if self._format is None:
+            raise self._untyped()
+        return self._format
+
+    def _untyped(self) -> UsageError:
+        later = " yet: the writer's stream has not published it" if self._fields is None else ""
+        return UsageError(f"the writer does not say what frame {self.sequence} is{later}; view(dtype, shape) makes an array of its bytes")
+
+    # Its bytes.
 
     @property
     def ptr(self) -> int:
         """Address of the frame, for kernels."""
-        return self._reader.attachment.ptr + self._at
+        return self._joined.attachment.ptr + self._at
 
     @property
     def meta(self) -> int:
@@ -69,16 +199,16 @@ class Frame(NoArray):
 
         decode_entry reads a copy of what is there. It is 0 in a channel that is not for streams.
         """
-        return self._reader.meta_of(self._number)
+        return self._joined.meta_of(self._number)
 
     def view(self, dtype: str | DType = "U8", shape: Sequence[int] | int | None = None, offset: int = 0) -> Array:
         """Return an Array over the frame, without a copy."""
-        att = self._reader.attachment
+        att = self._joined.attachment
         return Array(att.memory, "U8", self.size, self._at, owner=att).view(dtype, shape, offset)
 
     def tobytes(self) -> bytes:
         """Copy the bytes to the host."""
-        return self._reader.attachment.read(self._at, self.size)
+        return self._joined.attachment.read(self._at, self.size)
 
     @property
     def whole(self) -> bool:

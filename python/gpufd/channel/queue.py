@@ -21,19 +21,19 @@ class Queue:
         self.denied_for = 0  # with LATEST: the sequence for which its claim kept the writer from a slot last
 
     def see(self, released: int) -> None:
-        """Note how far the reader has released; CursorError where that cannot be."""
+        """Note how far the reader has released. Raises ChannelError ("cursor") if that cannot be."""
         if not self.released <= released <= self.published:
             raise ChannelError(f"{released} frames are released where {self.released} were, and {self.published} were given", reason="cursor")
         self.released = released
 
     def holds(self, slot: int) -> bool:
-        """Whether the writer has to leave the slot to the reader."""
+        """Return whether the writer has to leave the slot to the reader."""
         if self.policy == LATEST:  # also the newest frame, so that there is one
             return 0 < self.published == self.in_slot[slot] or self.claimed == slot + 1
         return self.policy != DROP_OLDEST and self.in_slot[slot] > self.released
 
     def see_claim(self, claim: int) -> None:
-        """Note which slot a reader of LATEST claims; CursorError where that cannot be."""
+        """Note which slot a reader of LATEST claims. Raises ChannelError ("cursor") if that cannot be."""
         slots = len(self.in_slot)
         if claim > slots or claim and not self.in_slot[claim - 1]:
             raise ChannelError(f"the reader's claim is {claim}; want 0, or 1 more than one of the {slots} slots, in which it was given a frame", reason="cursor")
@@ -41,7 +41,7 @@ class Queue:
 
     def deny(self, slot: int, sequence: int) -> None:
         """Note that the reader claims the slot which the writer has chosen for the frame of that sequence.
-        CursorError if it has claimed another one meanwhile: it can only claim the newest frame's then, which
+        Raises ChannelError ("cursor") if it has claimed another one meanwhile: it can only claim the newest frame's then, which
         the writer does not choose."""
         if self.denied_for == sequence:
             raise ChannelError(f"the reader claims slot {slot}, after another, while the writer chooses one for frame {sequence}", reason="cursor")
@@ -54,11 +54,11 @@ class Queue:
         return self.published
 
     def may_keep(self, share: int) -> bool:
-        """Whether a reader that drops the newest has fewer frames than its share."""
+        """Return whether a reader that drops the newest has fewer frames than its share."""
         return self.published - self.released < share
 
     def retires(self, slot: int) -> int:
-        """The number of the frame whose entry is not whole any more once the slot has another
+        """Return the number of the frame whose entry is not whole any more once the slot has another
         frame, or 0."""
         n = self.in_slot[slot]
         if self.policy != DROP_OLDEST or n == 0 or self.published - n >= len(self.in_slot):
@@ -67,7 +67,7 @@ class Queue:
 
 
 def pick(queues: Sequence[Queue], frames: Sequence[int], last: int) -> tuple[int, bool]:
-    """The slot of the next frame: the first behind last that nobody holds, and True. Without
+    """Return the slot of the next frame: the first behind last that nobody holds, and True. Without
     one the slot to wait for, that of the oldest frame which only readers that block hold."""
     slots = len(frames)
     oldest, found = GIVEN, 0
@@ -82,7 +82,7 @@ def pick(queues: Sequence[Queue], frames: Sequence[int], last: int) -> tuple[int
 
 
 def has_room(queues: Sequence[Queue], slots: int, slot: int) -> bool:
-    """Whether readers that drop the newest may be given the frame in slot: all of them
+    """Return whether readers that drop the newest may be given the frame in slot: all of them
     together hold half of the slots at most."""
     droppers = [q for q in queues if q.policy == DROP_NEWEST]
     kept = 1 + sum(1 for s in range(slots) if s != slot and any(q.holds(s) for q in droppers))
@@ -90,19 +90,19 @@ def has_room(queues: Sequence[Queue], slots: int, slot: int) -> bool:
 
 
 def share_of(slots: int, readers: int) -> int:
-    """How many frames each of so many readers that drop the newest may keep: one that stands
+    """Return how many frames each of so many readers that drop the newest may keep: one that stands
     still does not leave the others without any."""
     return max(1, slots // 2 // readers)
 
 
 def most_latest(slots: int, drop_newest: bool) -> int:
-    """How many readers of LATEST a channel admits. Each may keep a slot from the writer, which needs one to
+    """Return how many readers of LATEST a channel admits. Each may keep a slot from the writer, which needs one to
     write to and one for the newest frame; readers that drop the newest, if there are any, keep half of the slots."""
     return max(0, slots - 2 - slots // 2) if drop_newest else slots - 2
 
 
 def check_room(policy: int, slots: int, latest: int, drop_newest: int) -> None:
-    """ChannelPolicyError where a reader of that policy has no room beside so many of LATEST and of DROP_NEWEST."""
+    """Raise ChannelError ("policy") if a reader of that policy has no room beside so many of LATEST and of DROP_NEWEST."""
     most = most_latest(slots, drop_newest > 0)
     if policy == LATEST and latest >= most:
         beside = f" beside drop-newest, which keeps {slots // 2} slots" if drop_newest else ""
@@ -121,7 +121,7 @@ def check_room(policy: int, slots: int, latest: int, drop_newest: int) -> None:
 
 
 def choose(policy: int, next_: int, published: int, slots: int) -> int:
-    """The number of the frame that a reader takes next, or 0. One that was passed by goes on
+    """Return the number of the frame that a reader takes next, or 0. One that was passed by goes on
     with the newest, and one of LATEST always does."""
     if published < next_:
         return 0
@@ -129,12 +129,12 @@ def choose(policy: int, next_: int, published: int, slots: int) -> int:
 
 
 def behind(number: int, published: int) -> int:
-    """The number to look for when that frame was not whole any more."""
+    """Return the number to look for when that frame was not whole any more."""
     return max(number + 1, published)
 
 
 def check_published(policy: int, published: int, seen: int, released: int, slots: int) -> None:
-    """CursorError where so many frames cannot have been given. A stream may release ahead of them."""
+    """Raise ChannelError ("cursor") if so many frames cannot have been given. A stream may release ahead of them."""
     bounded = policy not in (DROP_OLDEST, LATEST)
     if published < seen or bounded and published > released + slots or published >= GIVEN:
         raise ChannelError(f"{published} frames were given where {seen} were, of which {released} are released, with {slots} slots", reason="cursor")

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
 import time
-import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import ChannelError, Error
+from .. import arguments
+from ..errors import ChannelError, Error, TimedOutError, suppress
 from ..memory.device import Device
+from ..objects import NotCopied
+from ..share.fence import FENCED
 from ..wire.conn import DEFAULT_TIMEOUT
 from ..wire.peer import Peer
 from ..wire.records import MAX_CHUNKS, MAX_LARGE_DATA, READ_ONLY
 from . import cursor as c
 from .cursor import policy_name
 from .frame import Frame
+from .joined import Joined
+from .position import Position
+from .position import ReaderStats as ReaderStats
+from .queue import behind
 from .streams import Tracker, handle_of, need_streams
-from .taking import ReaderStats as ReaderStats
-from .taking import Taking
+from .taking import Told, claim_newest, copy_entry
 from .words import POLL_MIN
 
+_NOT_WHOLE = ("passed", "dropped", "turned-away")  # reasons why a frame may be of two
 
-class Reader(Taking):
+
+class Reader(NotCopied):
     """The reading side of a channel. Its maker closes it, by ``with`` or close.
 
     One thread at a time takes and releases frames.
@@ -65,98 +70,265 @@ class Reader(Taking):
             "access": access, "device": device, "driver": driver, "within": within, "max_chunks": max_chunks, "max_size": max_size,
             "max_data": max_data, "newer_than": newer_than, "reoffer": reoffer, "connected": connected,
         }  # fmt: skip
-        super().__init__(name, socket, policy, join, timeout, wait, options)
-        _all.add(self)
+        self._joined = joined = Joined(name, socket, policy, join, timeout, wait, options)
+        self.attachment, self.shape = joined.attachment, joined.shape
+        self.first = joined.first  #: sequence of the first frame that this reader may get
+        self._position = Position(joined)
+
+    # Its state.
+
+    @property
+    def slots(self) -> int:
+        """How many frames the channel holds."""
+        return self.shape.slots
+
+    @property
+    def slot_size(self) -> int:
+        """The most bytes that a frame has."""
+        return self.shape.slot_size
+
+    @property
+    def stats(self) -> ReaderStats:
+        """The counters of this reader so far."""
+        return self._position.stats
+
+    @property
+    def err(self) -> Error | None:
+        """Why the writer is gone, or None: ChannelError ("ended", "dropped", "turned-away", "cursor") or LostError.
+
+        Frames that were whole by then can still be taken, but not after "dropped": then the
+        slots are the writer's.
+        """
+        return self._joined.why if self._joined.lost else None
+
+    @property
+    def done(self) -> bool:
+        """Whether the writer has ended, died or dropped this reader."""
+        return self._joined.lost
+
+    def await_fence(self, timeout: float | None) -> None:
+        """Wait until nothing of the writer's can write the frames any more: Attachment.await_fence.
+
+        Call it to keep a frame after the writer's death. It takes some 10 ms.
+        """
+        self.attachment.await_fence(timeout, FENCED)
 
     def __repr__(self) -> str:
-        return f"<gpufd.channel.Reader of {self.attachment.name!r}, {policy_name(self._asked)}>"
+        return f"<gpufd.channel.Reader of {self.attachment.name!r}, {policy_name(self._joined.asked)}>"
+
+    # By the host.
+
+    def next(self, timeout: float | None = None) -> Frame:
+        """Wait for the next frame, and take it. It can be read at once.
+
+        Several frames may be held; release them in their order. A reader of "latest" gets the newest
+        frame, and holds one at most. Without a timeout it waits as long as there is a writer. Raises
+        what err says when there are no more frames, ChannelError ("cursor") if the writer wrote nonsense,
+        and TimedOutError.
+        """
+        j, at = self._joined, self._position
+        j.check()
+        deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
+        with j.turn:
+            at.check_room()
+            begin, tries = 0.0, 0
+            while True:
+                number = at.look()
+                told = self._take(number) if number else None
+                if told:
+                    frame = at.hold(Frame(self, j, told))
+                    at.max_stall = max(at.max_stall, time.monotonic() - begin if begin else 0.0)
+                    return frame
+                if number and (tries := tries + 1) > self.slots and time.monotonic() >= deadline:
+                    break  # a writer that lies could go on like this
+                if number:
+                    continue
+                begin = begin or time.monotonic()
+                if not j.words.await_(c.READER_BELL, c.WRITER_POLLS, deadline, self._is_ready):
+                    break
+            raise TimedOutError(f"no frame came within {timeout:g} s")
+
+    def _is_ready(self) -> bool:
+        j = self._joined
+        return j.words.load(c.PUBLISHED) >= self._position.next and not j.freeing or j.lost or j.closing
+
+    def _take(self, number: int) -> Told | None:
+        """Take the frame of that number, or as the policy has it; None if there is none any more: the next
+        look finds another."""
+        j, at = self._joined, self._position
+        if j.policy == c.LATEST:
+            return claim_newest(j, at.next, at.last)
+        if j.asked == c.LATEST:
+            at.skip_to(number)
+        if j.words.load(self.shape.entry(number) + c.STAMP) == 2 * number:
+            told = copy_entry(j.words, self.shape, number, at.last)
+        else:
+            told = at.untold(number)
+        if not told:
+            at.next = behind(number, at.seen)
+        return told
+
+    def __iter__(self) -> Iterator[Frame]:
+        return self.frames()
+
+    def frames(self, timeout: float | None = None) -> Iterator[Frame]:
+        """Iterate over the frames until the writer ends.
+
+        Each frame is released after the loop's body, unless the body has done so. Frames that the
+        writer overwrote meanwhile are counted in stats.passed. Raises ChannelError ("dropped") if the writer
+        drops this reader: then the last frame may be of two.
+        """
+        arguments.seconds("a timeout", timeout)
+        return self._frames(timeout)
+
+    def _frames(self, timeout: float | None) -> Iterator[Frame]:
+        while True:
+            try:
+                frame = self.next(timeout)
+            except ChannelError as e:
+                if e.reason != "ended":
+                    raise
+                return
+            try:
+                yield frame
+            finally:
+                if frame in self._position.held and not self._joined.closing:
+                    with suppress(ChannelError, *_NOT_WHOLE):  # the latter is said by next, too
+                        self.release(frame)
+
+    def release(self, frame: Frame) -> None:
+        """Give the frame back. Synchronise the streams that read it first, or use release_on.
+
+        Raises ChannelError: "passed" if the writer took the slot meanwhile, so that what was read may be of
+        two frames, and "dropped" if it may have. The frame is released nevertheless. After "passed",
+        next takes the newest frame.
+        """
+        j, at = self._joined, self._position
+        with j.turn:
+            at.check_oldest(frame)
+            if at.by_stream and j.tracker and not j.tracker.idle():
+                raise ChannelError("a stream has frames to release; release this one there, too", reason="order")
+            if self.shape.streams and frame._number > j.words.load(c.PUBLISHED):
+                raise ChannelError(f"frame {frame.sequence} has not come yet; wait for the stream that was given next_on", reason="order")
+            failed = self._why_not_whole(frame)
+            at.let_go(frame, failed)
+            j.words.store(c.RELEASED, frame._number)
+            if j.policy == c.LATEST:
+                j.words.store(c.CLAIM, 0)
+            j.words.ring(c.WRITER_BELL)
+            if failed:
+                raise failed
+
+    def _why_not_whole(self, frame: Frame) -> Error | None:
+        """Return why the frame may not be whole any more, or None if it is."""
+        j = self._joined
+        if j.policy == c.DROP_OLDEST and j.words.load(self.shape.entry(frame._number) + c.STAMP) != 2 * frame._number:
+            return ChannelError(f"the writer has passed this reader by: frame {frame.sequence}", reason="passed")
+        return j.why_dropped()
+
+    def is_whole(self, frame: Frame) -> bool:
+        """Return whether the frame is whole: the writer has not taken its slot.
+
+        It may take the slots of a reader that drops the oldest, or that it has dropped.
+        """
+        self._joined.check()
+        return self._why_not_whole(frame) is None
 
     # By streams.
 
     def next_on(self, stream: Any) -> Frame:
-        """Have a stream wait for the next frame, and return at once with where it will be.
+        """Queue on a stream a wait for the next frame, and return at once with where it will be.
 
         Work that the stream is given from now on runs when the frame is there. The host may queue
-        ahead. The frame's size, time and user are not known yet. A reader of "latest" gets the frame that
-        is the newest now, or the next one.
+        ahead. The frame's size, time, user and format are not known yet. A reader of "latest" gets the
+        frame that is the newest now, or the next one.
 
         If the writer dies or ends, the stream goes on without the frame: check says so. Frames that
         were whole by then can still be taken. All calls of a reader use one stream until it has
         done all. Launch each kernel once before: loading one while a stream waits may hang.
 
-        Raises NoStreamsError with the software driver, ChannelPolicyError in a channel that is
-        not for streams, OrderError, CursorError if the writer wrote nonsense, and what err says behind
-        the last frame of a writer that is gone.
+        Raises UnavailableError ("no-streams") with the software driver, ChannelError ("policy" in a channel
+        that is not for streams, "order", "cursor" if the writer wrote nonsense), and what err says behind the
+        last frame of a writer that is gone.
         """
-        with self._turn:
+        j, at = self._joined, self._position
+        with j.turn:
             tracker, handle = self._streamed("next_on", stream)
-            with self._mu:
-                if self._lost:
-                    self._check_kept()
-                self._check_told()
-                if self._lost and self._next > self._whole:
-                    raise self._why
-                self._may_hold()
-                if self._asked == c.LATEST:
-                    self._skip_to(max(self._next, self._seen))
-                frame = self._predicted(self._next)
+            with j.mu:
+                if j.lost:
+                    j.check_kept()
+                at.check_told()
+                if j.lost and at.next > j.whole:
+                    raise j.why
+                at.check_room()
+                if j.asked == c.LATEST:
+                    at.skip_to(max(at.next, at.seen))
+                told = at.predicted(at.next)
                 tracker.begin()
-                if not self._lost:  # else it is whole, and nobody would free a stream that waits any more
-                    tracker.wait(self._device(c.PUBLISHED), frame._number)
+                if not j.lost:  # else it is whole, and nobody would free a stream that waits any more
+                    tracker.wait(j.device + c.PUBLISHED, told.number)
                 tracker.queue(handle, tracker.queued + 1)
-                return self._keep(frame)
+                return at.hold(Frame(self, j, told))
 
     def release_on(self, stream: Any, frame: Frame) -> None:
         """Give the frame back when the stream has done its work so far. Return at once."""
-        with self._turn:
+        j, at = self._joined, self._position
+        with j.turn:
             tracker, handle = self._streamed("release_on", stream)
-            self._releases(frame)
+            at.check_oldest(frame)
             tracker.begin()
-            tracker.write(self._device(c.RELEASED), frame._number)
+            tracker.write(j.device + c.RELEASED, frame._number)
             tracker.queue(handle, tracker.queued + 1)
-            if not self._by_stream:
-                self._by_stream = True
-                self._words.store(c.READER_POLLS, 1)
-                self._words.ring(c.WRITER_BELL)  # one that sleeps would sleep for long
-            self._held.popleft()
-            self._released = frame._number
+            if not at.by_stream:
+                at.by_stream = True
+                j.words.store(c.READER_POLLS, 1)
+                j.words.ring(c.WRITER_BELL)  # one that sleeps would sleep for long
+            at.let_go(frame)
 
     def check(self, frame: Frame) -> None:
         """Raise if the stream has gone on without a frame of next_on.
 
         Call it once the stream has got past the frame, from the thread that takes frames. Raises
-        what err says. After DroppedError no frame is known to be whole that was not checked before,
-        because the writer may have taken its slot; nor after CursorError.
+        what err says. After "dropped" no frame is known to be whole that was not checked before,
+        because the writer may have taken its slot; nor after "cursor".
         """
-        with self._turn:  # which close takes, too
-            self._check()
-            self._check_kept()
-            while self._freeing and not self._lost:  # the stream may have been freed
-                self._check()  # by close, which waits for this
+        j = self._joined
+        with j.turn:  # which close takes, too
+            j.check()
+            j.check_kept()
+            while j.freeing and not j.lost:  # the stream may have been freed
+                j.check()  # by close, which waits for this
                 time.sleep(POLL_MIN)
-            with self._mu:
+            with j.mu:
                 if self.shape.streams:
-                    self._check_told()
-                if self._lost and frame._number > self._whole:
-                    raise self._why
+                    self._position.check_told()
+                if j.lost and frame._number > j.whole:
+                    raise j.why
 
     def _streamed(self, call: str, stream: Any) -> tuple[Tracker, int]:
-        """What a call by streams needs."""
-        self._check()
+        """Return what a call by streams needs."""
+        j = self._joined
+        j.check()
         need_streams(self.attachment.memory)
-        if not self._tracker:
-            raise ChannelError(f"{call} by a reader of policy {policy_name(self._asked)} in a channel that is not for streams", reason="policy")
+        if not j.tracker:
+            raise ChannelError(f"{call} by a reader of policy {policy_name(j.asked)} in a channel that is not for streams", reason="policy")
         handle = handle_of(stream)
-        self._tracker.takes(handle)
-        return self._tracker, handle
-
-    def _device(self, at: int) -> int:
-        return (self._cursor.device if self._cursor else 0) + at
+        j.tracker.takes(handle)
+        return j.tracker, handle
 
     # The end.
 
+    def close(self, force: bool = False) -> None:
+        """Leave the channel.
+
+        Streams that wait for a frame are freed after a second. Raises InUseError while views of
+        frames are alive, unless force; and if a stream has still to do what the channel gave it:
+        let it go on, and close again.
+        """
+        self._joined.close(force)
+
     def __enter__(self) -> Reader:
-        self._check()
+        self._joined.check()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -165,15 +337,3 @@ class Reader(Taking):
         except Error:
             if error is None:
                 raise
-
-
-_all: weakref.WeakSet[Reader] = weakref.WeakSet()
-
-
-def _at_exit() -> None:
-    for reader in list(_all):
-        with contextlib.suppress(Exception):
-            reader.close()
-
-
-atexit.register(_at_exit)

@@ -1,4 +1,4 @@
-"""The readers of a writer's channel: who comes, who is given frames, and who is gone."""
+"""The readers of a writer's channel: those that come, those that are given frames, and those that are gone."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..errors import ChannelError, ClosedError, Error
+from ..errors import ChannelError, ClosedError, Error, suppress
 from ..memory.base import Memory
 from ..share.lease import Event, Lease
 from . import cursor as c
 from .cursor import Cursor, Shape, policy_name
 from .member import Gone, Member, Meta
-from .queue import Queue, check_room, has_room
+from .queue import Queue, check_room, has_room, share_of
 from .streams import Tracker
 from .words import U64
 
+_ENTRY_OPS = 6 + c.MAX_USER // 8 + 1  # operations that write an entry, at most
 _SOON, _LATE = 0.0002, 0.01  # seconds between looks for readers that join
 _LEFT = 0.1  # and for readers that have left; acquire looks itself
 
 
 class Readers:
     """All readers of one channel. A thread admits them and lets go of those that are gone.
-    What is of them, and ``last`` and ``frames``, is used under ``lock``."""
+    Their state, ``last`` and ``frames`` are used under ``lock``."""
 
     def __init__(self, shape: Shape, memory: Memory, tracker: Tracker | None, most: int, stall: float, on_gone: Callable[[Gone], None] | None) -> None:
         self.shape, self.memory, self.tracker = shape, memory, tracker
@@ -36,6 +37,7 @@ class Readers:
         self.frames = [0] * shape.slots  # sequence of the frame in each slot, or 0
         self.last = 0  # sequence of the last frame that was published
         self.meta = Meta(0)  # of it
+        self.given = self.skipped = 0  # frames that readers were given, and that readers which drop the newest were not
         self.giving = False  # a stream is being given a frame for all: nobody is admitted meanwhile
         self.closed = False  # nobody is admitted any more
         self.over = False  # the thread may end
@@ -43,7 +45,7 @@ class Readers:
         self.thread = threading.Thread(target=self._tend, name="gpufd-channel", daemon=True)
         self.thread.start()
 
-    # What the server's thread calls.
+    # Called by the server's thread.
 
     def welcome(self, lease: Lease, fd: int) -> None:
         """Begin a reader: it is called before anything is sent."""
@@ -63,12 +65,59 @@ class Readers:
             self.lock.notify_all()
 
     def hears(self, event: Event) -> None:
-        """What happened to the offer: the end of a lease is that of a reader."""
+        """Note what happened to the offer: the end of a lease is that of a reader."""
         if event.kind == "ended":
             with self.lock:
                 for m in self.members:
                     if m.lease is event.lease:
                         self.drop(m, c.DROPPED, event.err)  # it may live, and its slots are not kept
+
+    # Called by the writer, to publish.
+
+    def give(self, slot: int, sequence: int, meta: Meta) -> None:
+        """Give the frame in the slot to all readers that are there, but to those that drop the newest and have no room."""
+        with self.lock:
+            self._note(slot, sequence, meta)
+            if self.tracker:
+                self.tracker.skip(2 * sequence)
+            share = self._share(slot)
+            for m in self.there:
+                if m.queue.policy == c.DROP_NEWEST and not m.queue.may_keep(share):
+                    self.skipped += 1
+                else:
+                    self.given += 1
+                    m.publish(slot, sequence, meta)
+
+    def give_on(self, tracker: Tracker, handle: int, slot: int, sequence: int, meta: Meta, told: bool) -> None:
+        """Queue on a stream what gives the frame in the slot to all readers that are there now.
+
+        The frame's entries are written if told.
+        """
+        with self.lock:
+            there = list(self.there)
+            pinned = self.pin(there, giving=True)
+        with pinned:
+            tracker.begin()
+            for m in there if told else []:
+                tracker.make_room(handle, _ENTRY_OPS)
+                m.describe_on(tracker, slot, sequence, meta)
+            tracker.make_room(handle, len(there) + 1)
+            for m in there:
+                tracker.write(m.cursor.device + c.PUBLISHED, m.queue.published + 1)
+            tracker.queue(handle, 2 * sequence)
+            with self.lock:
+                for m in there:
+                    if not m.gone:
+                        m.queue.give(slot)
+                        self.given += 1
+                        if not m.words.load(c.WRITER_POLLS):
+                            m.words.store(c.WRITER_POLLS, 1)
+                            m.words.ring(c.READER_BELL)  # one that sleeps would sleep for long
+                self._note(slot, sequence, meta)
+
+    def _note(self, slot: int, sequence: int, meta: Meta) -> None:
+        """Note, under the lock, that the slot has a frame."""
+        self.last, self.frames[slot], self.meta = sequence, sequence, meta
 
     @contextlib.contextmanager
     def _pinned(self, members: list[Member]) -> Iterator[None]:
@@ -106,7 +155,7 @@ class Readers:
                 self.drop(m, c.DROPPED, None)
 
     def is_claimed(self, slot: int) -> bool:
-        """Whether a reader of LATEST takes or holds the slot's frame, whose slot is to have the next one."""
+        """Return whether a reader of LATEST takes or holds the slot's frame, whose slot is to have the next one."""
         for m in list(self.there):
             try:
                 if m.claims(slot, self.last + 1):
@@ -136,6 +185,16 @@ class Readers:
     def queues(self) -> list[Queue]:
         return [m.queue for m in self.there]
 
+    def _share(self, slot: int) -> int:
+        """Return how many frames a reader that drops the newest may keep; 0 if there is no room for the one in the
+        slot."""
+        droppers = [m for m in self.there if m.queue.policy == c.DROP_NEWEST]
+        for m in droppers:
+            with suppress(ChannelError, "cursor"):  # nonsense is for acquire
+                m.queue.see(m.words.load(c.RELEASED))
+        queues = [m.queue for m in droppers]
+        return share_of(self.shape.slots, len(queues)) if queues and has_room(queues, self.shape.slots, slot) else 0
+
     def _admit(self, m: Member) -> None:
         """Make a reader one of those that get the next frame."""
         policy, join = m.words.load(c.POLICY), m.words.load(c.JOIN)
@@ -157,7 +216,7 @@ class Readers:
         self.lock.notify_all()
 
     def _check_wish(self, policy: int, join: int) -> None:
-        """Raise where a reader that asks for them is not admitted."""
+        """Raise if a reader that asks for them is not admitted."""
         if policy not in c.POLICIES.values() or join not in c.JOINS.values():
             raise ChannelError(f"a reader asks for policy {policy} and join {join}; want 1 to {c.LATEST}, and 1 or 2", reason="cursor")
         if self.shape.streams and policy != c.BLOCK:
@@ -178,7 +237,7 @@ class Readers:
         m.publish(slot, self.last, self.meta)
 
     def blocks(self, m: Member) -> int:
-        """The number of the frame that a stream of the writer waits for m to release, or 0.
+        """Return the number of the frame that a stream of the writer waits for m to release, or 0.
         The stream has published frame k if the tracker's word is 2k: then it acquires frame
         k + 1, whose slot frame k + 1 - slots had."""
         if not self.tracker or m.gone:
@@ -200,6 +259,15 @@ class Readers:
                 self.drop(m, c.DROPPED, ChannelError(f"the writer is being closed, and reader {m.lease.number} has not released frame number {n}", reason="stalled"))
                 dropped = True
         return dropped
+
+    def end(self) -> None:
+        """Wait until the cursors of all readers are closed."""
+        with self.lock:
+            self.closed = self.over = True
+            for m in list(self.members):
+                self.drop(m, c.OPEN, None)
+            self.lock.notify_all()
+        self.thread.join()
 
     # The thread.
 

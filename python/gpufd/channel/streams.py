@@ -20,7 +20,7 @@ _NON_BLOCKING = 1
 
 
 def handle_of(stream: Any) -> int:
-    """The CUstream of torch.cuda.Stream, cupy.cuda.Stream, whatever has __cuda_stream__, or a
+    """Return the CUstream of torch.cuda.Stream, cupy.cuda.Stream, whatever has __cuda_stream__, or a
     number: 0 and 1 are the legacy default stream, 2 that of the thread."""
     told = getattr(stream, "__cuda_stream__", None)
     if told is not None:
@@ -37,7 +37,7 @@ def handle_of(stream: Any) -> int:
 
 
 def need_streams(memory: Memory) -> CudaMemory:
-    """The memory as one that streams use; NoStreamsError with the software driver."""
+    """Return the memory as one that streams use. Raises UnavailableError ("no-streams") with the software driver."""
     if not isinstance(memory, CudaMemory):
         raise UnavailableError("the software driver has no streams for Python: use acquire and publish, next and release", reason="no-streams")
     return memory
@@ -64,15 +64,15 @@ class Tracker:
             raise
 
     def done(self) -> int:
-        """The number that was written last."""
+        """Return the number that was written last."""
         return self._word.words.load(0)
 
     def idle(self) -> bool:
-        """Whether the stream has done all that it was given."""
+        """Return whether the stream has done all that it was given."""
         return self.done() >= self.queued
 
     def takes(self, stream: int) -> None:
-        """Raise where the stream cannot be given more: the words of a side are written in order."""
+        """Raise if the stream cannot be given more: the words of a side are written in order."""
         captured = ctypes.c_int()
         with self.memory.current() as lib:
             lib.call("cuStreamIsCapturing", stream, ctypes.byref(captured))
@@ -128,7 +128,7 @@ class Tracker:
     # The end.
 
     def is_lost(self) -> bool:
-        """Whether the context is lost: then no stream of it does anything more."""
+        """Return whether the context is lost: then no stream of it does anything more."""
         with self.memory.cu.current(self.memory.context):
             return self.memory.cu.code("cuStreamQuery", self._own) not in (0, cu.NOT_READY)
 
@@ -142,7 +142,7 @@ class Tracker:
             pause = min(2 * pause, SLEEP_MAX)
 
     def in_use(self) -> InUseError:
-        """The error that the stream has not done what it was given."""
+        """Return the error that the stream has not done what it was given."""
         return InUseError(f"a stream has done {self.done()} of the {self.queued} steps that the channel gave it; synchronize it, then close again")
 
     def freed(self, words: Words, at: int, until: int) -> bool:

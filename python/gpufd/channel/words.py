@@ -63,7 +63,7 @@ class Words:
         self.address = ctypes.addressof(self._words)
 
     def load(self, at: int) -> int:
-        """The word there: what is read afterwards is as new."""
+        """Return the word there: what is read afterwards is as new."""
         return int(self._words[at >> 3])
 
     def store(self, at: int, value: int) -> None:
@@ -71,7 +71,7 @@ class Words:
         self._words[at >> 3] = value
 
     def fence(self) -> None:
-        """Have loads from here on see what is newer than all stores until here."""
+        """Order all stores until here before all loads from here on."""
         threading.Lock().acquire()  # of its own: nobody has it, so this is one locked instruction
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Words:
 
 
 class FencedWords(Words):
-    """Where neither the processor orders loads and stores nor libatomic is there."""
+    """Words for machines that do not order loads and stores, and have no libatomic."""
 
     def load(self, at: int) -> int:
         value = super().load(at)
@@ -189,7 +189,7 @@ _atomic: Any = _load_libatomic()
 
 
 def map_words(fd: int, size: int) -> Words:
-    """The words of a file, mapped as this machine needs it."""
+    """Return the words of a file, mapped as this machine needs it."""
     if platform.machine() in ("x86_64", "AMD64"):
         return Words(fd, size)
     return AtomicWords(fd, size) if _atomic else FencedWords(fd, size)

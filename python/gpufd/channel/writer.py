@@ -5,15 +5,18 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import arguments
-from ..errors import ChannelError, Error, TimedOutError
+from ..errors import ChannelError, ClosedError, Error, TimedOutError
 from ..memory.device import Device
 from ..memory.drivers import allocate
+from ..objects import NotCopied
 from ..share.lease import Event
 from ..share.offering import Cursors, Offering
 from ..share.server import Server
@@ -24,16 +27,24 @@ from ..wire.sockets import make_offer_socket
 from . import cursor as c
 from .cursor import Shape
 from .frame import Slot
-from .giving import Giving
-from .giving import WriterStats as WriterStats
-from .member import Gone, Member, Meta
+from .format import Format, merged
+from .member import Gone, Meta, meta_of
 from .readers import Readers
+from .slots import Slots
+from .source import source_of
 from .streams import CLOSE_LIMIT, Tracker, handle_of, need_streams
 
-_ENTRY_OPS = 6 + c.MAX_USER // 8 + 1  # operations that write an entry, at most
+@dataclass(frozen=True)
+class WriterStats:
+    """The counters of a writer."""
+
+    frames: int = 0  #: that were published, or queued to be
+    given: int = 0  #: frames that readers were given, in all
+    skipped: int = 0  #: frames that readers which drop the newest were not given, in all
+    max_stall: float = 0.0  #: the longest that acquire waited, in seconds
 
 
-class Writer(Giving):
+class Writer(NotCopied):
     """The writing side of a channel. Its maker closes it, by ``with`` or close.
 
     One thread at a time acquires and publishes.
@@ -45,7 +56,7 @@ class Writer(Giving):
     slot_size       the most bytes of a frame
     streams         make a channel for streams: all its readers block
     stall           seconds that a reader which blocks may keep the writer waiting; 0 or None for no bound
-    drop            drop such a reader then; otherwise acquire raises StalledError. A reader that
+    drop            drop such a reader then; otherwise acquire raises ChannelError ("stalled"). A reader that
                     keeps a stream waiting is dropped in either case
     readers         how many readers are admitted
     on_gone         is called with a Gone for each reader that is gone, on a thread of this package
@@ -85,7 +96,8 @@ class Writer(Giving):
         arguments.called("on_gone", on_gone)
         check_name(arguments.text("a name", name))
         shape = Shape.new(slots, slot_size, streams)
-        super().__init__(stall, drop)
+        self._pid, self._turn = os.getpid(), threading.Lock()
+        self._acquired: Slot | None = None
         self._name, self._ended = name, False
         self._undo = contextlib.ExitStack()
         try:
@@ -103,7 +115,8 @@ class Writer(Giving):
             if self._owned:
                 self._undo.callback(self._owned.close)
             self._readers = Readers(self.shape, self.memory, self._tracker, readers, stall, on_gone)
-            self._undo.callback(self._end_readers)
+            self._undo.callback(self._readers.end)
+            self._slots = Slots(self.shape, self._readers, self._check, stall, drop)
             self._offering = self._offer(name)
         except BaseException:
             self._undo.close()
@@ -115,6 +128,51 @@ class Writer(Giving):
         offering = self.server.offer(name, self.memory, synchronized=True, cursors=cursors, on_event=self._readers.hears)
         self._undo.callback(offering.close, "the channel has ended")
         return offering
+
+    # Its state.
+
+    @property
+    def slots(self) -> int:
+        """How many frames the channel holds."""
+        return self.shape.slots
+
+    @property
+    def slot_size(self) -> int:
+        """The most bytes that a frame has."""
+        return self.shape.slot_size
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last frame that was published, or queued to be, or 0."""
+        return self._readers.last
+
+    @property
+    def stats(self) -> WriterStats:
+        """The counters of this writer so far."""
+        return WriterStats(self.last, self._readers.given, self._readers.skipped, self._slots.max_stall)
+
+    @property
+    def err(self) -> Error | None:
+        """Why no frame can be given any more, or None: ChannelError ("not-offered") or ClosedError."""
+        try:
+            self._check()
+        except Error as e:
+            return e
+        return None
+
+    @property
+    def done(self) -> bool:
+        """Whether no frame can be given any more, and no reader is left: err says why."""
+        return self.err is not None
+
+    def _check(self) -> None:
+        """Raise if no frame can be given any more."""
+        if self._pid != os.getpid():
+            raise ClosedError(f"process {os.getpid()} was forked from {self._pid}, whose writer this is", reason="forked")
+        if self._readers.closed:
+            raise ClosedError("the writer was closed")
+        if self._offering.over:
+            raise ChannelError("the channel is not offered any more: its server was closed, or another offer has its name", reason="not-offered")
 
     @property
     def readers(self) -> int:
@@ -134,82 +192,124 @@ class Writer(Giving):
     def __repr__(self) -> str:
         return f"<gpufd.channel.Writer of {self._name!r}, {self.slots} slots of {self.slot_size} bytes>"
 
+    # By the host.
+
+    def acquire(self, timeout: float | None = None) -> Slot:
+        """Wait for a slot for the next frame, and return it. It can be written at once.
+
+        No reader that blocks holds the slot any more. A slot that was acquired and not published
+        is returned again. Without a timeout it waits as long as a reader holds the slot. Raises
+        TimedOutError, and ChannelError: "stalled", and "not-offered" if the channel is not offered any more.
+        """
+        deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
+        with self._turn:
+            self._check()
+            if self._tracker and self._tracker.queued % 2 and not self._tracker.idle():
+                raise ChannelError(f"a stream has still to acquire frame {self.last + 1}; wait for it, or publish this one there, too", reason="order")
+            if not self._acquired:
+                self._slots.acquire(deadline, timeout)
+                self._acquired = self._taken()
+            return self._acquired
+
+    def _taken(self) -> Slot:
+        return Slot(self.memory, self.shape, self._slots.sequence, self._slots.slot)
+
+    def publish(self, slot: Slot, *, size: int | None = None, user: bytes = b"", time_ns: int = 0, format: Format | None = None) -> None:
+        """Give the frame in the slot to all readers that are there.
+
+        Synchronise the streams that wrote the slot first, or use publish_on.
+
+        size        bytes of the frame; by default those of the format, or else all of the slot
+        user        up to 208 bytes of the application's own
+        time_ns     of CLOCK_MONOTONIC; by default now
+        format      what the frame is. It shares the 208 bytes with user
+        """
+        with self._turn:
+            meta = self._publishes(slot, size, user, time_ns or time.monotonic_ns(), format)
+            if self._tracker and not self._tracker.idle():
+                raise ChannelError("a stream has frames of this channel; wait for it, or publish this one there, too", reason="order")
+            self._readers.give(slot.index, slot.sequence, meta)
+            self._acquired = None
+
+    def _publishes(self, slot: Slot, size: int | None, user: bytes, at: int, format: Format | None) -> Meta:
+        """Return what goes with the frame. Raises if the slot cannot be published."""
+        self._check()
+        if self._acquired is not slot:
+            raise ChannelError(f"frame {slot.sequence} is published, and {self._slots.sequence} was acquired last (published: {not self._acquired})", reason="order")
+        return meta_of(self.slot_size, size, user, arguments.number("time_ns", at), format)
+
+    def send(
+        self, data: Any, *, pts: int | None = None, time_base: Any = None, format: Format | None = None, user: bytes = b"",
+        timeout: float | None = None, stream: Any = None,
+    ) -> int:  # fmt: skip
+        """Copy data to a slot and publish it as a frame. Return its sequence.
+
+        data        bytes, or an array: a PyTorch tensor, or what has __array_interface__, __cuda_array_interface__,
+                    __dlpack__ or a buffer. Of an array the readers are told dtype and shape: Frame.tensor. It is
+                    made contiguous, unless format has strides
+        pts         time to present the frame, in units of time_base; in nanoseconds without one
+        time_base   seconds of a unit, as a Fraction or a pair of numbers: (1, 90_000)
+        format      what else the frame is. Of bytes it may say all: Format.picture("NV12", 1920, 1080)
+        user        the application's own bytes
+        timeout     seconds to wait for a slot, by the host
+        stream      by this stream, if the channel is for streams: acquire_on, copy, publish_on. Nothing is waited for.
+                    The data is a PyTorch tensor, or of a GPU; the caller keeps it until the stream has copied it
+
+        Raises UsageError if the frame does not fit into a slot, or its format into an entry: then nothing was written.
+        """
+        source = source_of(data, format)
+        if pts is not None or time_base is not None:
+            source.format = merged(source.format, pts=pts, time_base=time_base)
+        meta_of(self.slot_size, source.nbytes, user, 0, source.format)
+        if stream is not None:
+            slot = self.acquire_on(stream)
+            source.copy_on(slot, stream, handle_of(stream))
+            self.publish_on(stream, slot, size=source.nbytes, user=user, format=source.format)
+        else:
+            slot = self.acquire(timeout)
+            source.copy_to(slot)
+            self.publish(slot, size=source.nbytes, user=user, format=source.format)
+        return slot.sequence
+
     # By streams.
 
     def acquire_on(self, stream: Any) -> Slot:
-        """Have a stream wait until no reader holds the next frame's slot, and return that at once.
+        """Queue on a stream a wait until no reader holds the next frame's slot, and return that at once.
 
         Work that the stream is given from now on may write the slot. The host may queue ahead. A
         reader that dies or is dropped is not waited for. All calls of a writer use one stream
         until it has done all. Launch each kernel once before: loading one while a stream waits
         may hang.
 
-        Raises NoStreamsError with the software driver, ChannelPolicyError in a channel that is
-        not for streams, and OrderError.
+        Raises UnavailableError ("no-streams") with the software driver, and ChannelError: "policy" in a
+        channel that is not for streams, and "order".
         """
         with self._turn:
             tracker, handle = self._streamed("acquire_on", stream)
-            if self._acquired:
-                return self._acquired
-            r = self._readers
-            with r.lock:
-                sequence = r.last + 1
-                slot = self.shape.slot_of(sequence)
-                r.look()
-                waits = [(m, m.queue.in_slot[slot]) for m in r.there if m.queue.in_slot[slot] > m.queue.released]
-                pinned = r.pin([m for m, _ in waits])
-            with pinned:
-                tracker.begin()
-                for m, n in waits:
-                    tracker.wait(m.cursor.device + c.RELEASED, n)
-                tracker.queue(handle, 2 * sequence - 1)
-            with r.lock:
-                return self._has(slot)
+            if not self._acquired:
+                self._slots.acquire_on(tracker, handle)
+                self._acquired = self._taken()
+            return self._acquired
 
-    def publish_on(self, stream: Any, slot: Slot, *, size: int | None = None, user: bytes = b"", time_ns: int = 0) -> None:
+    def publish_on(
+        self, stream: Any, slot: Slot, *, size: int | None = None, user: bytes = b"", time_ns: int = 0, format: Format | None = None
+    ) -> None:
         """Give the frame to all readers when the stream has done its work so far. Return at once.
 
-        size, user and time_ns are as of publish. It costs less without them: then readers are
+        size, user, time_ns and format are as of publish. It costs less without them: then readers are
         told only that the frame is there.
         """
         with self._turn:
             tracker, handle = self._streamed("publish_on", stream)
-            meta = self._publishes(slot, size, user, time_ns)
-            told = size is not None or meta.user or time_ns
+            meta = self._publishes(slot, size, user, time_ns, format)
+            told = size is not None or meta.user or time_ns or meta.fields
             if told and not time_ns:
-                meta = Meta(meta.size, meta.user, time.monotonic_ns())
-            r = self._readers
-            with r.lock:
-                there = list(r.there)
-                pinned = r.pin(there, giving=True)
-            with pinned:
-                tracker.begin()
-                for m in there if told else []:
-                    tracker.make_room(handle, _ENTRY_OPS)
-                    self._describe(tracker, m, slot, meta)
-                tracker.make_room(handle, len(there) + 1)
-                for m in there:
-                    tracker.write(m.cursor.device + c.PUBLISHED, m.queue.published + 1)
-                tracker.queue(handle, 2 * slot.sequence)
-                with r.lock:
-                    for m in there:
-                        if not m.gone:
-                            m.queue.give(slot.index)
-                            self._given += 1
-                            if not m.words.load(c.WRITER_POLLS):
-                                m.words.store(c.WRITER_POLLS, 1)
-                                m.words.ring(c.READER_BELL)  # one that sleeps would sleep for long
-                    self._finish(meta)
-
-    def _describe(self, tracker: Tracker, m: Member, slot: Slot, meta: Meta) -> None:
-        """Add what writes the entry of a reader's next frame."""
-        n = m.queue.published + 1
-        for at, word in m.entry_of(n, slot.index, slot.sequence, meta):
-            tracker.write(m.cursor.device + at, word)
-        tracker.write(m.cursor.device + self.shape.entry(n) + c.STAMP, 2 * n)
+                meta = replace(meta, time=time.monotonic_ns())
+            self._readers.give_on(tracker, handle, slot.index, slot.sequence, meta, bool(told))
+            self._acquired = None
 
     def _streamed(self, call: str, stream: Any) -> tuple[Tracker, int]:
-        """What a call by streams needs."""
+        """Return what a call by streams needs."""
         self._check()
         need_streams(self.memory)
         if not self._tracker:
@@ -232,7 +332,7 @@ class Writer(Giving):
                 raise
 
     def close(self) -> None:
-        """End the channel in order: readers get what was published, then EndedError.
+        """End the channel in order: readers get what was published, then ChannelError ("ended").
 
         If a stream has still to acquire or publish, wait a second for it, then drop the readers
         that keep it waiting. Raises InUseError if the stream has other work to do, or views of
@@ -277,16 +377,6 @@ class Writer(Giving):
             with self._readers.lock:
                 self._readers.drop_blockers()
             self._tracker.await_(CLOSE_LIMIT)
-
-    def _end_readers(self) -> None:
-        """Wait until the cursors of all readers are closed."""
-        r = self._readers
-        with r.lock:
-            r.closed = r.over = True
-            for m in list(r.members):
-                r.drop(m, c.OPEN, None)
-            r.lock.notify_all()
-        r.thread.join()
 
 
 _all: weakref.WeakSet[Writer] = weakref.WeakSet()

@@ -97,7 +97,7 @@ class Viewed(Protocol):
 
 
 class Array(NotCopied):
-    """A view of shared memory: elements of one type, in C order.
+    """A view of shared memory: elements of one type, in C order unless it has strides.
 
     Frameworks take it without a copy, by ``from_dlpack``, ``__cuda_array_interface__`` or, with
     the software driver, ``__array_interface__``. It keeps the memory and its attachment alive.
@@ -112,6 +112,7 @@ class Array(NotCopied):
         *,
         owner: object = None,
         copied: bool = False,
+        strides: Sequence[int] | None = None,
     ) -> None:
         memory.check()
         self.memory, self.dtype, self.offset, self.copied = memory, dtype_of(dtype), offset, copied
@@ -121,10 +122,11 @@ class Array(NotCopied):
         self.shape = self._shape_of(shape)
         if self.dtype.lanes > 1 and (not self.shape or self.shape[-1] % self.dtype.lanes):
             raise UsageError(f"{self.dtype.name}{list(self.shape)}: the last dimension is a multiple of {self.dtype.lanes}, which fill a byte")
+        self.strides = self._strides_of(strides)  #: in elements, or None in C order
         if offset < 0 or offset % self.dtype.itemsize:
             raise UsageError(f"{self.dtype.name} at byte {offset}: an offset is a multiple of {self.dtype.itemsize}")
-        if offset + self.nbytes > memory.size:
-            raise UsageError(f"{self} ends at byte {offset + self.nbytes} of memory of {memory.size} bytes")
+        if offset + self.span > memory.size:
+            raise UsageError(f"{self} ends at byte {offset + self.span} of memory of {memory.size} bytes")
         self._token = 0  # of the memory, once the address was given out
         self._released = False
 
@@ -139,8 +141,18 @@ class Array(NotCopied):
             raise UsageError(f"a shape is of whole numbers from 0 on, not {wanted}")
         return wanted
 
+    def _strides_of(self, strides: Sequence[int] | None) -> tuple[int, ...] | None:
+        """Return strides that C order does not have."""
+        if strides is None:
+            return None
+        wanted = tuple(operator.index(n) for n in strides)
+        if len(wanted) != len(self.shape) or any(n < 0 for n in wanted) or self.dtype.lanes > 1:
+            raise UsageError(f"{self.dtype.name}{list(self.shape)} with strides {list(wanted)}: want one for each dimension, from 0 on, of elements of whole bytes")
+        return None if all(n == 1 or a == b for n, a, b in zip(self.shape, wanted, dense(self.shape))) else wanted
+
     def __repr__(self) -> str:
-        return f"{self.dtype.name}{list(self.shape)} at byte {self.offset}"
+        strides = f" of strides {list(self.strides)}" if self.strides else ""
+        return f"{self.dtype.name}{list(self.shape)}{strides} at byte {self.offset}"
 
     @property
     def size(self) -> int:
@@ -151,6 +163,13 @@ class Array(NotCopied):
     def nbytes(self) -> int:
         """Bytes of all elements."""
         return self.size * self.dtype.bits // 8
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to the last: more than nbytes where strides leave some out."""
+        if self.strides is None or not self.size:
+            return self.nbytes
+        return (1 + sum((n - 1) * step for n, step in zip(self.shape, self.strides))) * self.dtype.itemsize
 
     @property
     def readonly(self) -> bool:
@@ -175,6 +194,8 @@ class Array(NotCopied):
         this array's end.
         """
         self._check()
+        if self.strides:
+            raise UsageError(f"{self} is not contiguous: view the memory that it is of")
         kind = dtype_of(dtype)
         if shape is None:
             shape = (max(0, self.nbytes - offset) // kind.itemsize * kind.lanes,)
@@ -186,15 +207,16 @@ class Array(NotCopied):
     def copy(self) -> Array:
         """Return a private copy on the same device. It can be written, and outlives the attachment."""
         self._check()
-        memory = self.memory.private(max(1, self.nbytes))
+        memory = self.memory.private(max(1, self.span))
         if self.nbytes:
-            memory.copy_from(self.memory, self.offset, self.nbytes)
-        return Array(memory, self.dtype, self.shape, copied=True)
+            memory.copy_from(self.memory, self.offset, self.span)
+        return Array(memory, self.dtype, self.shape, copied=True, strides=self.strides)
 
     def tobytes(self) -> bytes:
-        """Copy the bytes to the host."""
+        """Copy the bytes of the elements to the host, in C order."""
         self._check()
-        return self.memory.read(self.offset, self.nbytes)
+        raw = self.memory.read(self.offset, self.span)
+        return _gathered(memoryview(raw), self.shape, self.strides, self.dtype.itemsize) if self.strides else raw
 
     def release(self) -> None:
         """Say that nobody uses the array any more who took it by an array interface.
@@ -275,7 +297,7 @@ class Array(NotCopied):
     def __array_interface__(self) -> dict[str, Any]:
         if self.memory.driver == CUDA:
             raise AttributeError("memory of a GPU: it has __cuda_array_interface__ and __dlpack__")
-        return {**self._described(), "data": self.memoryview(), "version": 3}
+        return {**self._described(), "data": self._bytes(), "version": 3}
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         """What NumPy asks for where there is no __array_interface__: without this it would make
@@ -286,29 +308,50 @@ class Array(NotCopied):
             raise ExportError(f"NumPy has no {self.dtype.name}: view it as {'U8' if self.dtype.bits == 8 else 'U16'}, or take it by DLPack")
         import numpy
 
-        whole = numpy.asarray(self.memoryview()).view(self.dtype.typestr).reshape(self.shape)
+        whole: Any = numpy.ndarray(self.shape, self.dtype.typestr, self._bytes(), strides=self._described()["strides"])
         return numpy.array(whole, dtype, copy=bool(copy) or dtype is not None)
 
     def _described(self) -> dict[str, Any]:
         if self.dtype.typestr is None:
             raise AttributeError(f"{self.dtype.name} has no typestr: take DLPack, or view it as U8 or U16")
-        return {"shape": self.shape, "typestr": self.dtype.typestr, "strides": None}
+        strides = tuple(n * self.dtype.itemsize for n in self.strides) if self.strides else None
+        return {"shape": self.shape, "typestr": self.dtype.typestr, "strides": strides}
 
     def memoryview(self) -> memoryview:
         """Return a memoryview of the bytes. Only the software driver has it.
 
         The attachment cannot be closed while the memoryview, or what was made of it, is alive.
         """
+        if self.strides:
+            raise ExportError(f"{self} is not contiguous: tobytes() copies its elements, and numpy.asarray takes it as it is")
+        whole: memoryview = self._bytes()
+        return whole
+
+    def _bytes(self) -> Any:
+        """Return a memoryview from the first element to the last."""
         self._check()
         if self.memory.driver == CUDA:
             raise ExportError("memory of a GPU has no address on the host: tobytes() copies it")
-        raw = _Bytes[self.nbytes].from_address(self.ptr) if self.nbytes else (ctypes.c_ubyte * 0)()
+        raw = _Bytes[self.span].from_address(self.ptr) if self.nbytes else (ctypes.c_ubyte * 0)()
         if self.nbytes:
             token = self.memory.hold(f"{self} (memoryview)")
             raw.keeps = self
             weakref.finalize(raw, self.memory.let_go, token).atexit = False
         whole = memoryview(raw).cast("B")
         return whole.toreadonly() if self.readonly else whole
+
+
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of C order, in elements."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def _gathered(raw: memoryview, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bytes:
+    """Return the elements in C order that lie strided in raw."""
+    if tuple(strides) == dense(shape) or 0 in shape:
+        return bytes(raw[: math.prod(shape) * itemsize])
+    step = strides[0] * itemsize
+    return b"".join(_gathered(raw[i * step :], shape[1:], strides[1:], itemsize) for i in range(shape[0]))
 
 
 class _BytesTypes(dict[int, Any]):

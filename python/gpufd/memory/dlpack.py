@@ -134,7 +134,7 @@ def export(array: Any, version: tuple[int, ...] | None) -> Any:
     if lanes > 1:
         sizes = (*sizes[:-1], sizes[-1] // lanes)
     shape = (c_int64 * max(1, n))(*sizes)
-    strides = (c_int64 * max(1, n))(*(math.prod(sizes[i + 1 :]) for i in range(n)))
+    strides = (c_int64 * max(1, n))(*(array.strides or (math.prod(sizes[i + 1 :]) for i in range(n))))
     managed = _Managed() if version is None else _ManagedVersioned()
     token = array.memory.hold(f"{array} (DLPack)")
     address = ctypes.addressof(managed)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ from ..memory.base import Memory
 from ..memory.device import Device
 from ..memory.drivers import driver_kind
 from ..memory.drivers import ordinal_of
+from ..memory.tensor import bytes_over, dtypes
 from ..share.kept import Kept
 from ..wire.records import CUDA, READ_ONLY
 
@@ -28,53 +27,17 @@ if TYPE_CHECKING:
     from ..keeper.deposit import Delivered, Deposit
     from ..keeper.client import Client
 
-_NAMES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
-    "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "F4": "float4_e2m1fn_x2",
-}  # fmt: skip  # PyTorch has none for the F6
-
-DTYPES: dict[str, Any] = {name: getattr(torch, there) for name, there in _NAMES.items() if hasattr(torch, there)}
+DTYPES: dict[str, Any] = dtypes()
 """PyTorch's types, by their names in safetensors: those that this PyTorch has. An element of
 PyTorch's F4 is two of safetensors', so PyTorch's shapes have half as many along one dimension."""
 
 _OF_TYPE = {dtype: name for name, dtype in DTYPES.items()}
+_bytes_over = bytes_over  # as this package's other modules name it
 _ALIGN = 16  # of a storage's beginning in a part: no element is larger
 _FREED = 256 << 20  # bytes that are freed before PyTorch's cache gives them to the driver
 
 
 # Tensors over memory.
-
-
-class _Span:
-    """Bytes of memory that PyTorch has a tensor over, which keeps this."""
-
-    def __init__(self, memory: Memory, offset: int, size: int, what: str, owner: object) -> None:
-        self._keeps = (memory, owner)
-        weakref.finalize(self, memory.let_go, memory.hold(what)).atexit = False
-        if memory.driver == CUDA:
-            # PyTorch refuses what is marked as read-only; the driver refuses the write nevertheless.
-            self.__cuda_array_interface__ = {
-                "shape": (size,), "typestr": "|u1", "data": (memory.ptr + offset, False), "strides": None, "version": 3,
-            }  # fmt: skip
-
-
-def _bytes_over(memory: Memory, offset: int, size: int, what: str, owner: object = None) -> Any:
-    """A tensor of bytes over a range of memory: a storage of its own."""
-    if size == 0:
-        return torch.empty(0, dtype=torch.uint8, device=_device_of(memory))
-    span = _Span(memory, offset, size, what, owner)
-    if memory.driver == CUDA:
-        return torch.as_tensor(span, device=_device_of(memory))
-    raw: Any = type("Bytes", (ctypes.c_ubyte * size,), {})
-    raw = raw.from_address(memory.ptr + offset)
-    raw.keeps = span
-    return torch.frombuffer(raw, dtype=torch.uint8)
-
-
-def _device_of(memory: Memory) -> Any:
-    return torch.device("cuda", memory.ordinal) if memory.driver == CUDA else torch.device("cpu")
 
 
 def _lacking(t: Tensor) -> str | None:
