@@ -103,7 +103,7 @@ else:
 
     def __getattr__(name):
         if name == "list":  # the name that Go has
-            return __getattr__("list_offers")
+            return _lazy("list_offers")
         try:
             return _lazy(name)
         except ModuleNotFoundError as e:

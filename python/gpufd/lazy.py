@@ -25,6 +25,13 @@ def lazy(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any],
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *module_of})
+        there = set(vars(sys.modules[package]))
+        return sorted(there - module_of.keys() if _asked_by_help() else there | module_of.keys())
 
     return __getattr__, __dir__, module_of
+
+
+def _asked_by_help() -> bool:
+    """Return whether pydoc asks: help(gpufd) shows the package's own text, and not the pages of all names."""
+    frame = sys._getframe(2)  # of the code that called dir
+    return any(f is not None and f.f_globals.get("__name__") == "pydoc" for f in (frame, frame.f_back, frame.f_back and frame.f_back.f_back))

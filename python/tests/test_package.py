@@ -49,6 +49,13 @@ class Package(unittest.TestCase):
             self.assertIn("gpufd/py.typed", names)
             modules = {str(p.relative_to(common.PACKAGE)) for p in (common.PACKAGE / "gpufd").rglob("*.py")}
             self.assertEqual({n for n in names if n.endswith(".py")}, modules)
+            (info,) = {n.partition("/")[0] for n in names if ".dist-info/" in n}
+            with zipfile.ZipFile(wheel) as z:
+                self.assertEqual(z.read(next(n for n in names if n.endswith("LICENSE"))), (common.ROOT / "LICENSE").read_bytes())
+                metadata = z.read(f"{info}/METADATA").decode()
+                self.assertIn("gpufd-broadcast = gpufd.broadcast:main", z.read(f"{info}/entry_points.txt").decode())
+            for line in ("License: Apache-2.0", "Provides-Extra: torch"):
+                self.assertIn(line, metadata)
             self.run_it(sys.executable, "-m", "venv", "--without-pip", there / "venv")
             python = there / "venv/bin/python"
             self.run_it(*pip, "--python", python, "install", "-q", "--no-index", "--no-build-isolation", wheel)
