@@ -99,7 +99,7 @@ class Imports(unittest.TestCase):
             import torch  # noqa: F401
         except ImportError:
             common.missing("python", f"{sys.executable} has no PyTorch")
-        self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "memory.tensor", "torch", "torch.weights"})
+        self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "memory.tensor", "torch", "torch.storages", "torch.weights"})
 
 
 if __name__ == "__main__":

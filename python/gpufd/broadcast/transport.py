@@ -13,7 +13,7 @@ from ..errors import TimedOutError
 from ..memory import libcuda as _driver
 from ..memory.base import Memory
 from ..memory.digest import Digester
-from ..torch.weights import _bytes_over
+from ..memory.tensor import bytes_over
 from ..wire.records import CUDA
 
 _WHAT = "the broadcast"
@@ -24,7 +24,7 @@ def transfer(memory: Memory, size: int, source: int, group: Any, piece: int, tim
     """Broadcast the first size bytes of memory from the rank source to all of the group, whose
     memory is of the same size. Returns the digest of what is there then, and the seconds that
     it took, without the first meeting of the ranks."""
-    whole = _bytes_over(memory, 0, size, _WHAT)
+    whole = bytes_over(memory, 0, size, _WHAT)
     pieces = [(at, min(piece, size - at)) for at in range(0, size, piece)]
     meet = torch.zeros(1, dtype=torch.uint8, device=whole.device)
     dist.broadcast(meet, source, group=group)  # connects

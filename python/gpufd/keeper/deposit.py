@@ -14,7 +14,7 @@ from ..memory import libcuda
 from ..memory.base import Memory
 from ..memory.device import Device, device_name
 from ..memory.digest import Digester
-from ..memory.drivers import allocate, device_uuid, driver_kind, place_of
+from ..memory.drivers import allocate, device_size, device_uuid, driver_kind, place_of
 from ..wire.records import CUDA, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, driver_name
 from .client import Booking, Client
 from .types import Holder
@@ -62,14 +62,14 @@ def memory_digest(memory: Memory, size: int) -> str:
 class Deposit:
     """One part, from its booking to its delivery. Whoever made it calls deliver or abandon.
 
-    ``memory`` is None before the first grow. It stays its owner's when the part is delivered:
+    ``memory`` is None before the first grow, unless there is memory already that is to be delivered as it is. It stays its owner's when the part is delivered:
     read-only then, because the keeper has it.
     """
 
     def __init__(
         self, client: Client, name: str, size: int, *, device: Device = 0, driver: str | int | None = None, chunk: int = 0,
         labels: Mapping[str, str] | None = None, part: int = 0, parts: int = 1, transaction: str = "",
-        expect: int | None = None, lifetime: float = 0.0,
+        expect: int | None = None, lifetime: float = 0.0, memory: Memory | None = None,
     ) -> None:  # fmt: skip
         arguments.booking(name, part, parts, transaction, labels, expect, lifetime)
         arguments.number("chunk", chunk)
@@ -80,7 +80,7 @@ class Deposit:
         check_room(name, size, self.kind, self.device)
         self.client, self.name, self.size, self.part = client, name, size, part
         self.chunk = chunk_for(size, chunk)
-        self.memory: Memory | None = None
+        self.memory = memory
         self.booking: Booking | None = client.book(
             name, size, device_name(device_uuid(self.kind, self.device)), driver_name(self.kind), part=part, parts=parts,
             transaction=transaction, labels=labels, expect=expect, lifetime=lifetime,
@@ -198,10 +198,8 @@ def processes(holders: Iterable[Holder]) -> str:
 
 def check_room(name: str, size: int, kind: int, ordinal: int) -> None:
     """Refuse what can never fit: more than the whole device has."""
-    from ..memory.soft import soft_memory
-
     try:
-        total = soft_memory() if kind == SOFT else libcuda.load().total_memory(libcuda.load().device(ordinal))
+        total = device_size(kind, ordinal)
     except (DriverError, ValueError):
         return  # allocating says why
     if size > total:

@@ -148,6 +148,17 @@ def _visible(kind: int) -> list[bytes]:
     return _devices()
 
 
+def device_size(kind: int, ordinal: int) -> int:
+    """Return the bytes of a device's memory, in use or not."""
+    if kind == SOFT:
+        from .soft import soft_memory
+
+        return soft_memory()
+    from . import libcuda
+
+    return libcuda.load().total_memory(libcuda.load().device(ordinal))
+
+
 def device_uuid(kind: int, ordinal: int) -> bytes:
     """The UUID of a device, by its ordinal."""
     if kind == SOFT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,11 @@ from ..memory.drivers import ordinal_of
 from ..memory.tensor import bytes_over, dtypes
 from ..share.kept import Kept
 from ..wire.records import CUDA, READ_ONLY
+from .storages import span_of, storage_of
 
 if TYPE_CHECKING:
     from ..keeper.deposit import Delivered, Deposit
+    from .pool import SharedPool
     from ..keeper.client import Client
 
 DTYPES: dict[str, Any] = dtypes()
@@ -32,7 +35,6 @@ DTYPES: dict[str, Any] = dtypes()
 PyTorch's F4 is two of safetensors', so PyTorch's shapes have half as many along one dimension."""
 
 _OF_TYPE = {dtype: name for name, dtype in DTYPES.items()}
-_bytes_over = bytes_over  # as this package's other modules name it
 _ALIGN = 16  # of a storage's beginning in a part: no element is larger
 _FREED = 256 << 20  # bytes that are freed before PyTorch's cache gives them to the driver
 
@@ -174,7 +176,7 @@ def tensors(part: Attached) -> Loaded:
             if t.bytes and t.offset * 8 % BITS[t.dtype]:
                 raise FormatError(f"tensor {quote(t.name)} of {t.dtype} lies at byte {t.offset}")
         begin -= begin % _ALIGN
-        span = _bytes_over(part.memory, begin, end - begin, f"tensor {quote(members[0].name)} (PyTorch)", part)
+        span = bytes_over(part.memory, begin, end - begin, f"tensor {quote(members[0].name)} (PyTorch)", part)
         for t in members:
             try:
                 made[t.name] = _as(span, t, begin)
@@ -224,29 +226,23 @@ class _Block:
     members: list[tuple[str, Any]]
     address: int
     at: int = 0  # in the part
+    moves: bool = True  # it is not in the part's memory yet
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
 
     def add(self, name: str, t: Any) -> None:
         begin = t.storage_offset() * t.element_size()
         begin -= begin % _ALIGN
-        end = t.storage_offset() * t.element_size() + _span_of(t)
+        end = t.storage_offset() * t.element_size() + span_of(t)
         self.begin, self.end = (min(self.begin, begin), max(self.end, end)) if self.members else (begin, end)
         self.members.append((name, t))
-
-
-def _span_of(t: Any) -> int:
-    """The bytes from a tensor's first element to its last."""
-    if t.numel() == 0:
-        return 0
-    return int((sum((n - 1) * step for n, step in zip(t.shape, t.stride())) + 1) * t.element_size())
 
 
 def _strides_of(t: Any) -> tuple[int, ...]:
     """A tensor's strides; PyTorch's are anything in dimensions of one element."""
     return _dense(t.shape) if t.is_contiguous() else tuple(t.stride())
-
-
-def _storage_of(t: Any) -> Any:
-    return t.untyped_storage() if hasattr(t, "untyped_storage") else t._storage()
 
 
 def _state(source: Any) -> dict[str, Any]:
@@ -277,17 +273,19 @@ def _blocks(state: Mapping[str, Any]) -> list[_Block]:
     blocks: dict[Any, _Block] = {}
     for name, t in state.items():
         _check(name, t)
-        address = _storage_of(t).data_ptr()
+        address = storage_of(t).data_ptr()
         key = (t.device, address) if address else (t.device, name)
         blocks.setdefault(key, _Block(t.device, 0, 0, [], address)).add(name, t)
     return list(blocks.values())
 
 
-def _plan(state: Mapping[str, Any], blocks: list[_Block], metadata: Mapping[str, str] | None) -> Table:
+def _plan(state: Mapping[str, Any], blocks: list[_Block], metadata: Mapping[str, str] | None, pool: SharedPool | None) -> Table:
     """Place the blocks, and list their tensors."""
     table = Table(metadata=arguments.labels(metadata, "metadata text"))
+    if pool is not None:
+        table.size = _place_in(pool, blocks)
     for b in blocks:
-        b.at = table.place(b.end - b.begin)
+        b.at = b.at if pool is not None else table.place(b.size)
         taken: list[tuple[int, int]] = []
         for name, t in b.members:
             entry = _entry(name, t, b)
@@ -300,13 +298,40 @@ def _plan(state: Mapping[str, Any], blocks: list[_Block], metadata: Mapping[str,
     return table
 
 
+def _pool_for(source: Any, state: Mapping[str, Any], blocks: list[_Block], kind: int, ordinal: int) -> SharedPool | None:
+    """Return the pool whose memory can become the part: one that has tensors of the state, and no others."""
+    from .pool import pool_of
+
+    pool = pool_of((b.address + b.begin, b.size) for b in blocks)
+    if pool is None or pool.driver != kind or pool.ordinal != ordinal:
+        return None
+    if isinstance(source, torch.nn.Module):  # buffers that are not kept stay writable, elsewhere
+        for name, t in source.named_buffers():
+            if name not in state and pool.place_of(t.data_ptr(), span_of(t)) is not None:
+                t.data = t.clone()
+    places = [at for b in blocks if b.size and (at := pool.place_of(b.address + b.begin, b.size)) is not None]
+    if pool.others(places):
+        gc.collect()
+    return None if pool.others(places) else pool
+
+
+def _place_in(pool: SharedPool, blocks: list[_Block]) -> int:
+    """Note where the blocks are in a pool, or will be, and return its size."""
+    for b in blocks:
+        at = pool.place_of(b.address + b.begin, b.size) if b.size else None
+        b.moves = at is None and b.size > 0
+        b.at = at if at is not None else pool.reserve(b.size) if b.size else 0
+    assert pool.memory is not None
+    return pool.memory.size
+
+
 def _entry(name: str, t: Any, b: _Block) -> Tensor:
     """A tensor of a block as a table lists it."""
     dtype, shape, stride = _OF_TYPE[t.dtype], tuple(t.shape), _strides_of(t)
     if dtype == "F4":
         shape, stride = _doubled(shape, stride)
     at = b.at + t.storage_offset() * t.element_size() - b.begin
-    return Tensor(name, dtype, shape, at, _span_of(t), None if t.is_contiguous() else stride)
+    return Tensor(name, dtype, shape, at, span_of(t), None if t.is_contiguous() else stride)
 
 
 def _where(blocks: list[_Block], driver: str | int | None, device: Device | None) -> tuple[int, int]:
@@ -338,7 +363,8 @@ def put(
     Of a module it keeps the tensors of its state_dict: parameters and persistent buffers. One
     storage after the other moves into memory that the keeper gets, and its tensors become views
     of that memory. So the device needs room for the weights, the largest storage and at most
-    1 GiB. Tensors that share a storage still do, and strides stay. An old storage is freed unless
+    1 GiB. What lies in a SharedPool stays where it is: the pool's memory becomes the part, unless tensors
+    that are not put lie there, too. Tensors that share a storage still do, and strides stay. An old storage is freed unless
     somebody else refers to it.
 
     When the version is committed, the tensors are read-only: see the module. If the put fails,
@@ -359,23 +385,29 @@ def put(
 
     state = _state(module_or_tensors)
     blocks = _blocks(state)
-    table = _plan(state, blocks, metadata)
-    encoded = table.encode()  # before anything moves: it may be too large
     kind, ordinal = _where(blocks, driver, device)
+    pool = _pool_for(module_or_tensors, state, blocks, kind, ordinal)
+    table = _plan(state, blocks, metadata, pool)
+    encoded = table.encode()  # before anything moves: it may be too large
     client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
     try:
         deposit = Deposit(
             client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
             transaction=transaction, expect=expect_version, lifetime=arguments.step(timeout) if transaction else 0.0,
+            memory=pool.memory if pool else None,
         )  # fmt: skip
         try:
             if kind == CUDA:  # what other streams still write comes along, too
                 for i in {ordinal, *(b.device.index for b in blocks if b.device.type == "cuda")}:
                     torch.cuda.synchronize(i)
-            _move(blocks, deposit)
+            _move([b for b in blocks if b.moves], deposit)
+            if pool:
+                pool.seal()
             return deposit.deliver(encoded)
         except BaseException:
             deposit.abandon()
+            if pool:
+                pool.unseal()
             raise
     finally:
         if client is not socket:
@@ -386,7 +418,7 @@ def _move(blocks: list[_Block], deposit: Deposit) -> None:
     """Move the blocks, and have their tensors be views of where they are then."""
     freed = 0
     for b in blocks:
-        size, first = b.end - b.begin, quote(b.members[0][0])
+        size, first = b.size, quote(b.members[0][0])
         if freed + size > _FREED:
             freed = _give_back()
         try:
@@ -399,20 +431,20 @@ def _move(blocks: list[_Block], deposit: Deposit) -> None:
 
 
 def _move_block(b: _Block, memory: Memory, what: str) -> None:
-    size = b.end - b.begin
-    span = _bytes_over(memory, b.at, size, what)
+    size = b.size
+    span = bytes_over(memory, b.at, size, what)
     with torch.no_grad():
         if size:
             span.copy_(_bytes_of(b))
         for _, t in b.members:
             begin = t.storage_offset() * t.element_size() - b.begin
-            t.data = _over(span, t.dtype, begin, _span_of(t), tuple(t.shape), tuple(t.stride()))
+            t.data = _over(span, t.dtype, begin, span_of(t), tuple(t.shape), tuple(t.stride()))
     b.members.clear()
 
 
 def _bytes_of(b: _Block) -> Any:
     """The bytes of a block where they still are."""
-    storage = _storage_of(b.members[0][1])
+    storage = storage_of(b.members[0][1])
     empty = torch.empty(0, dtype=torch.uint8, device=b.device)
     return empty.set_(storage, b.begin, (b.end - b.begin,), (1,))
 
