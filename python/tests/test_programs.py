@@ -282,7 +282,7 @@ class ToGo(common.Scene):
             server.expect("producer")
             consumer = self.consumer()
             deadline = time.monotonic() + common.PATIENCE
-            while not server.sessions and time.monotonic() < deadline:
+            while not server._serving.sessions and time.monotonic() < deadline:
                 server.working(1, 2)
                 time.sleep(0.01)
             offering = server.offer("producer", memory, data=data, pending=True, verdict=True, leases=1)

@@ -131,7 +131,7 @@ class Claims(Offered):
                 with gpufd.attach_parts(name, socket=self.path) as parts:
                     self.assertEqual([p.kept.part for p in parts], list(range(len(parts))))
                 self.assertEqual(dial.call_count, connections)
-        with self.assertRaisesRegex(gpufd.NotFoundError, "no offer 'nobody' here"):
+        with self.assertRaisesRegex(gpufd.NotFoundError, 'no offer "nobody" here'):
             gpufd.attach("nobody", socket=self.path, part=0)
 
     def test_nonsense_of_a_keeper(self):

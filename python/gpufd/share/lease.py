@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from .. import arguments
 from ..errors import Error, TimedOutError, UsageError
 from ..objects import NotCopied
 from ..wire import records as wire
-from ..wire.peer import Peer, Process
+from ..wire.peer import Peer
 from .fence import FENCED, Fence
 
-if TYPE_CHECKING:
-    from .session import Session
+
+@dataclass(frozen=True)
+class LeaseCalls:
+    """The calls that a lease makes, of its connection."""
+
+    revoke: Callable[[str], None]  # takes the lease back, and says why
+    send: Callable[[wire.Record], None]  # now, or when there is room
+    is_waiting: Callable[[], bool]  # whether something is still to be sent
 
 
 class Lease(NotCopied):
@@ -33,21 +39,24 @@ class Lease(NotCopied):
     since       time.monotonic() of its beginning
     """
 
-    def __init__(self, session: Session, number: int, access: int, process: Process, says: int | None) -> None:
-        self.number, self.access, self.peer = number, access, session.peer
+    def __init__(self, number: int, access: int, fence: Fence, changed: threading.Condition, calls: LeaseCalls) -> None:
+        self.number, self.access, self.peer = number, access, fence.peer
         self.since = time.monotonic()
-        self._session: Session | None = session
-        self._changed = session.server.changed
-        self._fence = Fence(session.peer, process, says)
+        self._calls: LeaseCalls | None = calls  # None when the connection is over
+        self._changed = changed
+        self._fence = fence
         self._notices: deque[bytes] = deque(maxlen=16)
         self._over = False
-        self._kept_back = False  # its end waits until the consumer lets go of the memory
-        self._pending_error: Error | None = None
         self._err: Error | None = None
         self._cursors = -1  # the descriptor of what this lease alone has
 
     def __repr__(self) -> str:
         return f"<gpufd.Lease {self.number} of {self.peer}>"
+
+    def _hear(self, data: bytes) -> None:
+        """Note what the consumer has sent."""
+        self._notices.append(data)
+        self._changed.notify_all()
 
     def _finish(self, error: Error | None) -> None:
         self._over, self._err = True, error
@@ -88,9 +97,8 @@ class Lease(NotCopied):
         """Take the lease back. The memory stays mapped in the consumer: nobody can change that."""
         arguments.text("why", why)
         with self._changed:
-            if not self._over and self._session:
-                self._session.revoke(why)
-                self._session.server.wake()  # for the time that it gets to leave
+            if not self._over and self._calls:
+                self._calls.revoke(why)
 
     def notify(self, data: bytes, timeout: float | None = 30.0) -> None:
         """Send the consumer up to 4,096 bytes, for its Attachment.notices."""
@@ -98,11 +106,11 @@ class Lease(NotCopied):
         if len(raw) > wire.MAX_NOTICE:
             raise UsageError(f"a notice of {len(raw)} bytes, and {wire.MAX_NOTICE} are allowed")
         with self._changed:
-            session = self._session
-            if not self._over and session:
-                session.say(wire.Notice(raw))
-                outbox = session.outbox
-                if not self._await(lambda: self._over or not outbox, wait):
+            calls = self._calls
+            if not self._over and calls:
+                calls.send(wire.Notice(raw))
+                waiting = calls.is_waiting
+                if not self._await(lambda: self._over or not waiting(), wait):
                     raise TimedOutError(f"the consumer did not take a notice within {wait:g} s")
             if self._over:
                 raise self._err or Error("the lease has ended")
@@ -132,6 +140,11 @@ class Lease(NotCopied):
         lease is not taken back.
         """
         self._fence.await_(want, timeout, self.wait)
+
+    def _hang_up(self) -> None:
+        """Let go of the connection: what is left of the lease is the application's."""
+        self._calls = None
+        self._drop_cursors()
 
     def _drop_cursors(self) -> None:
         fd, self._cursors = self._cursors, -1

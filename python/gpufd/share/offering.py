@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 from .. import arguments
 from ..errors import ClosedError, Error, FenceError, TimedOutError, UsageError
 from ..memory.base import Memory
 from ..wire import records as wire
-from ..wire.conn import DEFAULT_TIMEOUT, data_file
+from ..wire.conn import DEFAULT_TIMEOUT, cursor_file, data_file
+from ..wire.peer import Peer
 from ..wire.records import READ_WRITE
+from .broker.events import Fence, Finished
 from .lease import Event, Lease
-from .session import SENT
 
-if TYPE_CHECKING:
-    from .server import Server
+_LIST_RECORD = 4096  # bytes of a LISTED, at most
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Cursors:
 
     size    bytes
     begin   is called with the lease and the descriptor, before anything is sent to the consumer
-            and with the server's lock held. It maps the file, which is closed with the lease.
-            If it raises, the consumer is refused.
+            and with the server's lock held. It maps the file, which is closed with the lease, and
+            makes no offer. If it raises, the consumer is refused.
     """
 
     size: int
@@ -40,30 +41,61 @@ class Cursors:
         arguments.called("begin", self.begin, optional=False)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """The terms of an offer, as its maker gives them."""
+
+    verdict: bool = False
+    leases: int = 0
+    fence: int | None = None
+    cursors: Cursors | None = None
+    on_event: Callable[[Event], None] | None = None
+    on_lease: Callable[[Lease], None] | None = None
+
+    def __post_init__(self) -> None:
+        arguments.flag("verdict", self.verdict)
+        arguments.number("leases", self.leases)
+        if self.fence is not None:
+            arguments.one_of("fence", self.fence, (Fence.RELEASED, Fence.FENCED), "RELEASED or FENCED")
+        if not isinstance(self.cursors, (Cursors, type(None))):
+            raise UsageError(f"cursors are a gpufd.Cursors, not {type(self.cursors).__name__}")
+        arguments.called("on_event", self.on_event)
+        arguments.called("on_lease", self.on_lease)
+
+
+@dataclass
+class OfferCalls:
+    """The calls that an offer makes, of its server."""
+
+    changed: threading.Condition  # another in a child after a fork
+    publish: Callable[[Offering], None]
+    withdraw: Callable[[Offering, str], None]
+    give_up: Callable[[Offering], None]
+    not_by_thread: Callable[[], None]
+
+
 class Offering:
     """Memory that is offered under a name. Its maker closes it, or its server does."""
 
-    def __init__(self, server: Server, memory: Memory, record: wire.Offer, options: dict[str, Any]) -> None:
-        self.server, self.memory, self.record = server, memory, record
+    def __init__(self, number: int, memory: Memory, record: wire.Offer, terms: Terms, calls: OfferCalls) -> None:
+        self.id, self.memory, self.record = number, memory, record
+        self.terms, self._calls = terms, calls
         self.pending: bool = record.pending
-        self.verdict: bool = options["verdict"]
-        self.most: int = options["leases"]
-        self.fence: int | None = options["fence"]
-        self.on_event: Callable[[Event], None] | None = options["on_event"]
-        self.on_lease: Callable[[Lease], None] | None = options["on_lease"]
-        self.admitted = 0
         self.ended = False  # nobody gets it any more
         self.over = False  # and nobody has it
+        self.why = "the producer has ended the offer"  # what consumers are told then
+        self.grace: float | None = None  # seconds that the leases of what it replaces go on
         self.err: Error | None = None
         self.idle_since = time.monotonic()
-        self.writers: list[Lease] = []  # to be fenced
-        self.cursors: Cursors | None = options["cursors"]
+        self.held: list[Lease] = []  # leases that have not ended, in the order of their numbers
+        self._finished: Finished | None = None
+        self._warned = False  # close has told of those that may still write
         self.data_fd = -1
         if len(record.data) > wire.MAX_DATA:
             self.data_fd = data_file(record.data)
             self.record = replace(record, data=b"", data_size=len(record.data))
-        if self.cursors:
-            self.record = replace(self.record, cursor_size=self.cursors.size)
+        if terms.cursors:
+            self.record = replace(self.record, cursor_size=terms.cursors.size)
         self._token = memory.hold(f"offer {record.name!r}")
 
     @property
@@ -72,33 +104,58 @@ class Offering:
         return self.record.name
 
     def awaits(self, lease: Lease) -> bool:
-        """Whether a writer that is told to go is waited for."""
-        return self.fence is not None and lease.access == READ_WRITE
+        """Return whether a writer that is told to go is waited for."""
+        return self.terms.fence is not None and lease.access == READ_WRITE
+
+    def begin_cursors(self, lease: Lease) -> Error | None:
+        """Make the memory that a lease alone has. Return why it does not get any."""
+        cursors = self.terms.cursors
+        if not cursors:
+            return None
+        try:
+            lease._cursors = cursor_file(cursors.size)
+            cursors.begin(lease, lease._cursors)
+            return None
+        except Exception as error:
+            return told(error)
+
+    def is_released_by(self, lease: Lease) -> None:
+        """Note the end of a lease."""
+        self.held.remove(lease)
+        self.idle_since = time.monotonic()
+
+    def let_go(self, finished: Finished | None = None) -> None:
+        """Let go of the memory, which nobody has any more."""
+        self.ended = self.over = True
+        self._finished = finished
+        fd, self.data_fd = self.data_fd, -1
+        if fd >= 0:
+            os.close(fd)
+        self.memory.let_go(self._token)
 
     @property
     def leases(self) -> list[Lease]:
         """The leases that have not ended, in the order of their numbers."""
-        with self.server.changed:
-            return sorted((s.lease for s in self.server.sessions if s.offering is self and s.lease and not s.lease._over), key=lambda x: x.number)
+        with self._calls.changed:
+            return list(self.held)
 
     def publish(self) -> None:
         """Say that the data of a pending offer is there.
 
         Wait for the work on the memory, then tell the consumers.
         """
-        with self.server.changed:
-            if self.ended:
-                raise ClosedError(f"the offer {self.name!r} has ended")
-            if not self.pending:
-                raise UsageError(f"the offer {self.name!r} is published already")
+        with self._calls.changed:
+            self._check_pending()
         self.memory.finish()
-        with self.server.changed:
-            self.pending = False
-            self.record = replace(self.record, pending=False)
-            for session in list(self.server.sessions):
-                if session.offering is self and session.state == SENT:
-                    session.publish()
-        self.server.wake()
+        with self._calls.changed:
+            self._check_pending()
+            self._calls.publish(self)
+
+    def _check_pending(self) -> None:
+        if self.ended:
+            raise ClosedError(f"the offer {self.name!r} has ended")
+        if not self.pending:
+            raise UsageError(f"the offer {self.name!r} is published already")
 
     def wait(self, timeout: float | None = None, idle: float | None = None) -> bool:
         """Wait until the offer is over: closed, or taken by as many consumers as it is for.
@@ -107,15 +164,15 @@ class Offering:
         no consumer has had the memory for that many seconds.
         """
         deadline, idle = time.monotonic() + arguments.seconds("a timeout", timeout), arguments.seconds("idle", idle)
-        with self.server.changed:
+        with self._calls.changed:
             while not self.over:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
-                alone = idle if self.leases else self.idle_since + idle - time.monotonic()
+                alone = idle if self.held else self.idle_since + idle - time.monotonic()
                 if alone <= 0:
                     raise TimedOutError(f"no consumer came within {idle:g} s", reason="no-consumer")
-                self.server.changed.wait(min(left, alone, 1.0))  # a signal that comes just before would not end the wait
+                self._calls.changed.wait(min(left, alone, 1.0))  # a signal that comes just before would not end the wait
         if self.err:
             raise self.err
         return True
@@ -126,27 +183,49 @@ class Offering:
         Consumers have a second to read that. With a fence, wait until it is known that none of
         them writes the memory any more; raise FenceError if that takes longer than timeout.
         """
-        self.server.not_by_thread()
+        self._calls.not_by_thread()
         wait = arguments.seconds("a timeout", timeout)
         arguments.text("why", why)
-        deadline = time.monotonic() + wait
-        with self.server.changed:
-            self.server.end(self, why)
-            self.server.wake()
-            self.server.changed.wait_for(lambda: self.over, arguments.bounded(wait))
-            writers, self.writers = self.writers, []
-        peers: list[Any] = []
-        doubts = ""
-        for lease in writers:
-            try:
-                lease.await_fence(max(0.0, deadline - time.monotonic()), self.fence or 0)
-            except FenceError as e:
-                peers, doubts = [*peers, *e.peers], str(e)
-        if peers:
-            raise FenceError(doubts, peers)
+        with self._calls.changed:
+            self._calls.withdraw(self, why)
+            self._calls.changed.wait_for(lambda: self.over, arguments.bounded(wait))
+            if not self.over:
+                self._calls.give_up(self)
+            peers, doubt = self._unfenced(wait)
+            warned, self._warned = self._warned, bool(peers)
+        if peers and not warned:
+            word, all_peers = Fence(self.terms.fence or 0).name.lower(), "; ".join(str(p) for p in peers)
+            reason = "unknown" if self._finished and self._finished.doubt else "pending"
+            raise FenceError(f"waiting until the memory is {word} by {all_peers}: {doubt}", peers, reason=reason)
+
+    def _unfenced(self, wait: float) -> tuple[list[Peer], str]:
+        """Return the peers that may still write, and why the first of them may."""
+        if self._finished:
+            return list(self._finished.unsure.peers), self._finished.doubt or f"its process has not ended within {wait:g} s"
+        return [lease.peer for lease in self.held if self.awaits(lease)], f"its lease has not ended within {wait:g} s"
 
     def __enter__(self) -> Offering:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def told(error: Exception) -> Error:
+    """Return an error of the application's function, as an event has it."""
+    return error if isinstance(error, Error) else Error(f"{type(error).__name__}: {error}")
+
+
+def lists(offers: Sequence[wire.Offer]) -> list[wire.Listed]:
+    """Return the answer to LIST, in as many records as it takes."""
+    listings = [wire.Listing(r.driver, r.access, r.handle_type, r.pending, r.device, r.size, r.generation, r.data_size or len(r.data), r.name)
+                for r in offers]  # fmt: skip
+    records: list[wire.Listed] = []
+    while listings or not records:
+        some: list[wire.Listing] = []
+        length = wire.HEADER.size + 8
+        while listings and length + len(listings[0].pack()) <= _LIST_RECORD:
+            length += len(listings[0].pack())
+            some.append(listings.pop(0))
+        records.append(wire.Listed(len(listings), tuple(some)))
+    return records

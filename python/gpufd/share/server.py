@@ -1,8 +1,8 @@
-"""Offering memory to other processes: :class:`Server`, :class:`Offering`, :func:`offer`.
+"""Offering memory to other processes: :class:`Server`.
 
 A server has one thread, which speaks with all consumers and waits for none of them. Other threads
-do all their work under the server's lock. The application's on_event and on_lease
-are called on that thread, without the lock; authorize with it, on whichever thread decides.
+do all their work under the server's lock. The application's functions are called on that thread,
+without the lock.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import atexit
 import contextlib
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from .. import arguments
-from ..errors import ClosedError, InUseError, UsageError, enough_files
+from ..arguments import FOR_EVER
+from ..errors import ClosedError, UsageError, enough_files
 from ..memory.base import Memory
+from ..objects import NotCopied
 from ..wire import records as wire
-from ..wire.conn import DEFAULT_TIMEOUT, Conn, check_path
+from ..wire.conn import DEFAULT_TIMEOUT, check_path
+from ..wire.listen import Listener
 from ..wire.peer import Peer, Policy, check_policy
 from ..wire.records import READ_ONLY
-from .fence import FENCED, RELEASED
 from .lease import Event, Lease
-from .offering import Cursors, Offering
-from .places import Places
-from .session import LEASED, LEAVING, SENT, WAITING, Session
+from .offering import Cursors, Offering, Terms
+from .serving import Limits, Serving
 
 
-class Server(Places):
+class Server(NotCopied):
     """Offers memory at a socket. Its maker closes it, by ``with`` or close.
 
     It listens from the first offer on. The socket's directory has to exist, and other users must
@@ -43,7 +43,8 @@ class Server(Places):
     mode            permissions of the socket
     connections, connections_per_peer
                     how many there may be
-    authorize       is called with the Peer and the Offer that it asked for; it refuses by raising
+    authorize       is called with the Peer and the Offer that it asked for, on the server's thread; it
+                    refuses by raising
     on_event        is called with each Event, on the server's thread: it should be short
     """
 
@@ -67,13 +68,15 @@ class Server(Places):
         arguments.number("connections_per_peer", connections_per_peer)
         arguments.called("authorize", authorize)
         arguments.called("on_event", on_event)
-        super().__init__(check_path(path), policy, timeout, mode, connections, connections_per_peer, authorize, on_event)
+        self._pid = os.getpid()
+        limits = Limits(policy, timeout, connections, connections_per_peer)
+        self._serving = Serving(Listener(check_path(path), mode), limits, authorize, on_event)
         _all.add(self)
 
     @property
     def path(self) -> str:
         """Path of the socket."""
-        return self.listener.path
+        return self._serving.loop.listener.path
 
     def __enter__(self) -> Server:
         return self
@@ -112,8 +115,8 @@ class Server(Places):
         on_event, on_lease
                         are called with each Event, and each Lease, on the server's thread
         """
-        options = {"verdict": verdict, "leases": leases, "fence": fence, "cursors": cursors, "on_event": on_event, "on_lease": on_lease}
-        return self._offer(name, memory, access, data, pending, synchronized, options, None)
+        terms = Terms(verdict, leases, fence, cursors, on_event, on_lease)
+        return self._offer(name, memory, access, data, pending, synchronized, terms)
 
     def replace(
         self,
@@ -139,111 +142,68 @@ class Server(Places):
         default they are left alone. The old Offering is over when its last consumer has gone.
         The other arguments are those of offer.
         """
-        options = {"verdict": verdict, "leases": leases, "fence": fence, "cursors": cursors, "on_event": on_event, "on_lease": on_lease}
-        return self._offer(name, memory, access, data, pending, synchronized, options, (arguments.seconds("grace", grace),))
+        terms, wait = Terms(verdict, leases, fence, cursors, on_event, on_lease), arguments.seconds("grace", grace)
+        return self._offer(name, memory, access, data, pending, synchronized, terms, replaces=True, grace=None if wait == FOR_EVER else wait)
 
     @enough_files()
     def _offer(self, name: str, memory: Memory, access: int, data: Any, pending: Any, synchronized: Any,
-               options: dict[str, Any], replaces: tuple[float] | None) -> Offering:  # fmt: skip
+               terms: Terms, replaces: bool = False, grace: float | None = None) -> Offering:  # fmt: skip
         self._check()
         if not isinstance(name, str) or not isinstance(memory, Memory):
             raise UsageError(f"an offer takes a name and Memory, not {name!r} and {type(memory).__name__}")
         wire.check_name(name)
         raw = arguments.buffer("data", data)
-        check_options(options)
         wire.need_taken(len(raw), wire.MAX_LARGE_DATA)
         record = memory.offer(name, access, bytes(raw), arguments.flag("pending", pending))
-        if options["fence"] is not None:
+        if terms.fence is not None:
             record = replace(record, process=(record.process or 0) | wire.AWAITS_RELEASE)
         if not arguments.flag("synchronized", synchronized) and not pending:
             memory.finish()
-        with self.changed:
+        with self._lock:
             self._check()
-            earlier = self.offerings.get(name)
-            if earlier and replaces is None:
-                raise InUseError(f"there is an offer {name!r} here: replace it, or end it", reason="name-taken")
-            offering = Offering(self, memory, record, options)
-            self.offerings[name] = offering
-            self.expected.discard(name)
-            if earlier and replaces is not None:
-                self._supersede(earlier, offering, replaces[0])
-            self._reconsider()
-            self._start()
-        self.wake()
-        return offering
-
-    def _supersede(self, earlier: Offering, offering: Offering, grace: float) -> None:
-        earlier.ended = True
-        self.replaced.append((None if grace == arguments.FOR_EVER else time.monotonic() + grace, earlier))
-        for session in list(self.sessions):
-            if session.offering is earlier and session.state in (SENT, LEASED):
-                session.supersede(offering.record.generation)
-        self.settle(earlier)
+            return self._serving.offer(memory, record, terms, replaces, grace)
 
     def expect(self, name: str) -> None:
-        """Have consumers that ask for a name wait until it is offered. See also working."""
+        """Let consumers that ask for a name wait until it is offered. See also working."""
         wire.check_name(arguments.text("a name", name))
-        with self.changed:
+        with self._lock:
             self._check()
-            self.expected.add(name)
-            self._start()
+            self._serving.expect(name)
 
     def working(self, done: int = 0, total: int = 0) -> None:
         """Tell consumers that wait, for an offer or for its data, that this side is at work."""
         arguments.number("done", done)
         arguments.number("total", total)
-        with self.changed:
+        with self._lock:
             self._check()
-            for session in list(self.sessions):
-                waits = session.state == WAITING or session.state == SENT and session.offering and session.offering.pending
-                if waits and not session.outbox:
-                    session.say(wire.Progress(done, total))
+            self._serving.working(done, total)
 
     def leases(self, name: str) -> list[Lease]:
         """Return the leases of an offer that have not ended."""
-        with self.changed:
-            offering = self.offerings.get(name)
+        with self._lock:
+            offering = self._serving.offerings.get(self._serving.broker.named(name))
             return offering.leases if offering else []
 
     def close(self, why: str = "the producer has ended the offer", timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """End all offers and connections, wait for them, and remove the socket."""
         if self._pid != os.getpid():
             return
-        self.not_by_thread()
+        serving = self._serving
+        serving.loop.not_by_thread()
         wait = arguments.bounded(arguments.seconds("a timeout", timeout))
         arguments.text("why", why)
-        with self.changed:
-            first, self.closed = not self.closed, True
-            if not first:
+        with self._lock:
+            if serving.closed:
                 return
-            self._unregister(self.listener.sock)
-            self.listener.close()
-            offerings = [*self.offerings.values(), *(o for _, o in self.replaced)]
-            for offering in offerings:
-                self.end(offering, why)
-            for session in list(self.sessions):
-                if session.state == WAITING:
-                    session.refuse(wire.NO_OFFER, "the producer has ended")
-                elif session.state != LEAVING:
-                    session.leave()
-            self.wake()
-            self.changed.wait_for(lambda: not self.sessions or not self._thread, wait)
-            for session in list(self.sessions):
-                session.late()
-                self.drop(session)
-            thread = self._thread
-        self.wake()
-        if thread and thread is not threading.current_thread():
-            thread.join(5)
-        self._selector.close()
-        self._wake.close()
-        self._woken.close()
+            serving.closed, offerings = True, list(serving.offerings.values())
+            serving.close(why, wait)
+        serving.loop.close()
         try:
             for offering in offerings:
-                if offering.fence is not None and offering.writers:
+                if offering.terms.fence is not None:
                     offering.close(why, 0)
         finally:
-            for lease in list(self._leases):
+            for lease in list(serving.leases):
                 lease._fence.close()
 
     def shutdown(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
@@ -251,43 +211,19 @@ class Server(Places):
 
         Consumers learn that the producer is restarting: they go on with what they have mapped, and come back.
         """
-        with self.changed:
-            self.restarting = True
+        with self._lock:
+            self._serving.restarting = True
         self.close("the producer is restarting", timeout)
 
-    def session_of(self, conn: Conn, peer: Peer) -> Session:
-        return Session(self, conn, peer)
+    @property
+    def _lock(self) -> threading.Condition:
+        return self._serving.loop.changed
 
     def _check(self) -> None:
         if self._pid != os.getpid():
             raise ClosedError(f"process {os.getpid()} was forked from {self._pid}, whose server this is", reason="forked")
-        if self.closed:
+        if self._serving.closed:
             raise ClosedError("the server was closed")
-
-    def _forked(self) -> None:
-        """In a child after a fork: let go of copies, and leave the parent's files alone."""
-        self.changed = threading.Condition(threading.RLock())
-        self.listener.forked()
-        for sock in (self._wake, self._woken, *(s.conn.sock for s in self.sessions)):
-            with contextlib.suppress(OSError):
-                sock.close()
-        for lease in list(self._leases):
-            lease._drop_cursors()
-        with contextlib.suppress(OSError):
-            self._selector.close()
-        self.sessions, self._thread = {}, None
-
-
-def check_options(o: dict[str, Any]) -> None:
-    """What an offer is made with."""
-    arguments.flag("verdict", o["verdict"])
-    arguments.number("leases", o["leases"])
-    if o["fence"] is not None:
-        arguments.one_of("fence", o["fence"], (RELEASED, FENCED), "RELEASED or FENCED")
-    if not isinstance(o["cursors"], (Cursors, type(None))):
-        raise UsageError(f"cursors are a gpufd.Cursors, not {type(o['cursors']).__name__}")
-    arguments.called("on_event", o["on_event"])
-    arguments.called("on_lease", o["on_lease"])
 
 
 _all: weakref.WeakSet[Server] = weakref.WeakSet()
@@ -295,7 +231,7 @@ _all: weakref.WeakSet[Server] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for server in list(_all):
-        server._forked()
+        server._serving.forked()
 
 
 def _at_exit() -> None:

@@ -1,15 +1,14 @@
-"""One consumer's connection, as a producer sees it. A server's thread calls it, and others
-under the server's lock; nothing here waits."""
+"""One consumer's connection, as a producer sees it: records in, events for the broker out, and the
+broker's actions as records. Nothing here waits, and all of it runs under the server's lock."""
 
 from __future__ import annotations
 
-import contextlib
+import enum
 import errno
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from ..errors import Error, LostError, TimedOutError, VerdictError, WireError, printable, refusal
 from ..wire import records as wire
@@ -17,35 +16,69 @@ from ..wire.conn import Conn
 from ..wire.peer import Peer
 from ..wire.records import Record, need
 from .attaching import ended
+from .broker import events as e
+from .broker.events import Reason
 from .lease import Event, Lease
+from .offering import Offering
 
-if TYPE_CHECKING:
-    from .offering import Offering
-    from .server import Server
+_MAX_LAST_WORDS = 16  # records that are read of a peer that leaves
+_AT_ONCE = 32  # records of one peer; then others have their turn
+_REVOKED = {Reason.WITHDRAWN: wire.WITHDRAWN, Reason.SUPERSEDED: wire.SUPERSEDED, Reason.REVOKED: wire.REVOKED, Reason.RESTARTING: wire.RESTARTING}
 
-# What is waited for: ATTACH or LIST; an offer; MAPPED; whatever a consumer with a lease says;
-# that the peer closes.
-ASKED, WAITING, SENT, LEASED, LEAVING = range(5)
+
+class Stage(enum.Enum):
+    """The stage of a conversation: the record that is to come next."""
+
+    ASKED = enum.auto()  # ATTACH or LIST
+    WAITING = enum.auto()  # none: the consumer waits
+    SENT = enum.auto()  # MAPPED
+    LEASED = enum.auto()  # a verdict, or none
+    LEAVING = enum.auto()  # the end
+
+
+@dataclass(frozen=True)
+class SessionCalls:
+    """The calls that a session makes."""
+
+    bring: Callable[[e.Event], None]  # an event for the broker
+    tell: Callable[[Offering | None, Event], None]  # an event for the application
+    list_to: Callable[[Session], None]
+    watch: Callable[[Session], None]  # what it has to send has changed
+    gone: Callable[[Session], None]  # its lease has ended, and all is sent
+    drop: Callable[[Session], None]  # its connection is over
 
 
 class Session:
     """A connection from its beginning to its end."""
 
-    def __init__(self, server: Server, conn: Conn, peer: Peer) -> None:
-        self.server, self.conn, self.peer = server, conn, peer
-        self.state = ASKED
+    def __init__(self, number: int, conn: Conn, peer: Peer, calls: SessionCalls) -> None:
+        self.id, self.conn, self.peer, self.calls = number, conn, peer, calls
+        self.stage = Stage.ASKED
         self.outbox: deque[tuple[Record, Sequence[int]]] = deque()
         self.ask: wire.Attach | None = None
         self.offering: Offering | None = None
         self.lease: Lease | None = None
-        self.last_words = 16  # records of a peer that leaves, to be read
-        self.gone = False  # the peer has hung up; what it said before may be still to be read
+        self.dropped = False
+        self.sent_fds = False  # a descriptor, at least, was sent
+        self.told_gone = False  # the broker knows that the lease is over
+        self.may_be_open = False  # legacy memory, by a consumer that has not said that it closed it
+        self.revoked = ""  # why the application takes the lease back
+        self._last: tuple[Record | None, Error | None] = None, None  # the last word, where this side finds fault, and the lease's error
+        self._mapped = False  # the consumer has said so
+        self._kept_back = False  # the lease's end waits until the consumer lets go of the memory
+        self._last_words = _MAX_LAST_WORDS
+        self._hung_up = False  # what the peer said before may be still to be read
         self.deadline: float | None = None
-        conn.hears = self.hears
-        self.renew()
+        conn.hears = self._hears
+        self._renew()
 
-    def renew(self) -> None:
+    def _renew(self) -> None:
         self.deadline = time.monotonic() + self.conn.timeout
+
+    @property
+    def waits(self) -> bool:
+        """Whether the consumer waits for an offer or for its data."""
+        return self.stage is Stage.WAITING or self.stage is Stage.SENT and self.offering is not None and self.offering.pending
 
     # Sending.
 
@@ -60,221 +93,301 @@ class Session:
             while self.outbox:
                 record, fds = self.outbox[0]
                 self.conn.try_send(record, fds)
+                self.sent_fds = self.sent_fds or bool(fds)
                 self.outbox.popleft()
         except BlockingIOError:
             pass
         except LostError:
-            self.gone = True
+            self._hung_up = True
             self.outbox.clear()
-        except OSError as e:
+        except OSError as error:
             self.outbox.clear()
-            if e.errno != errno.ETOOMANYREFS:
-                raise
-            self.refuse(wire.BUSY, "too many descriptors are in flight", Error("too many descriptors are in flight"))
-        self.server.watch(self)
+            text = "too many descriptors are in flight" if error.errno == errno.ETOOMANYREFS else f"the producer cannot send: {error.strerror}"
+            self.fail(wire.BUSY, text, Error(f"{text} ({self.peer})"))
+        self.calls.watch(self)
+        self._check_gone()
 
     # Hearing.
 
-    def hears(self, record: Record) -> None:
+    def _hears(self, record: Record) -> None:
         if isinstance(record, wire.Notice) and self.lease:
-            self.lease._notices.append(record.data)
-            self.server.changed.notify_all()  # who waits in notices
+            self.lease._hear(record.data)
 
-    def readable(self) -> None:
+    def read(self) -> None:
         """Take what has come, until there is no more."""
-        while self.state != LEAVING and self in self.server.sessions:
+        while self.stage is not Stage.LEAVING and not self.dropped:
             try:
                 record, _ = self.conn.receive(deadline=0)
-                self.take(record)
+                self._take(record)
             except TimedOutError:
                 return
-            except LostError as e:
-                return self.ended(e)
-            except WireError as e:
-                self.refuse(e.code, str(e), WireError(f"{e} ({self.peer})", reason=e.reason))
-        self.read_last()
+            except LostError as error:
+                return self._ended(error, Reason.LOST)
+            except WireError as error:
+                self.fail(error.code, str(error), WireError(f"{error} ({self.peer})", reason=error.reason))
+        self._read_last()
 
-    def read_last(self) -> None:
-        """What comes behind the last word: nothing counts but the end, and for legacy memory a verdict."""
-        for _ in range(32):  # then others have their turn
-            if self not in self.server.sessions or self.conn.foul:
+    def _read_last(self) -> None:
+        """Take what comes behind the last word: nothing counts but the end, and for legacy memory a verdict."""
+        for _ in range(_AT_ONCE):
+            if self.dropped or self.conn.foul:
                 break
             try:
                 record, _ = self.conn.receive_any(0, 0)
-                if isinstance(record, (wire.Verdict, wire.Farewell)) and self.lets_go(record):
-                    return self.ended(None)
+                self._mapped = self._mapped or isinstance(record, wire.Mapped)
+                if isinstance(record, (wire.Verdict, wire.Farewell)) and self._lets_go(record):
+                    return self._ended(None, Reason.LEFT)
             except TimedOutError:
                 return
             except LostError:
-                return self.ended(None)
+                return self._ended(None, Reason.LOST)
             except WireError:
                 pass
-            self.last_words -= 1
-            if self.last_words < 0 and not (self.lease and self.lease._kept_back):
-                return self.ended(None)
+            self._last_words -= 1
+            if self._last_words < 0 and not self._kept_back:
+                return self._ended(None, Reason.FAILED)
         if self.conn.foul:
-            self.server.unwatch(self)
+            self.calls.watch(self)
 
-    def lets_go(self, record: Record) -> bool:
-        """Whether a last word says that the memory is not used any more."""
+    def _lets_go(self, record: Record) -> bool:
+        """Return whether a last word says that the memory is not used any more."""
         if isinstance(record, wire.Farewell) and self.lease:
             self.lease._fence.released = True
-        return self.lease is not None and self.lease._kept_back
+        elif isinstance(record, wire.Verdict) and not record.ok:
+            self._note_failure()
+        return self._kept_back
 
-    def take(self, record: Record) -> None:
+    def _note_failure(self) -> None:
+        """Note that the consumer cannot attach: it has nothing of the memory, unless it had mapped
+        that before it asked."""
+        if self.lease and not self._mapped and self.ask and not self.ask.resume:
+            self.lease._fence.released = True
+
+    def _take(self, record: Record) -> None:
         if isinstance(record, wire.Refuse):
-            return self.ended(refusal(record.code, printable(record.text)))
-        if self.state == ASKED:
-            self.take_first(record)
+            self._note_failure()
+            return self._ended(refusal(record.code, printable(record.text)), Reason.FAILED)
+        if self.stage is Stage.ASKED:
+            self._take_first(record)
         elif isinstance(record, wire.Verdict):
-            self.take_verdict(record)
-        elif self.state == WAITING or self.lease is None:
+            self._take_verdict(record)
+        elif not self.offering or not self.lease:
             raise wire.unexpected(record, "an offer is waited for, and nothing")
         elif isinstance(record, wire.Progress):
-            need(self.offering is None or not self.offering.pending, "PROGRESS before the data is there")
-            if self.deadline is not None:
-                self.renew()
-            self.server.tell(self.offering, Event("progress", self.peer, self.lease, done=record.done, total=record.total))
-        elif isinstance(record, wire.Mapped) and self.state == SENT:
-            self.take_mapped(record)
+            self._take_progress(record, self.offering, self.lease)
+        elif isinstance(record, wire.Mapped) and self.stage is Stage.SENT:
+            self._take_mapped(record, self.offering)
         else:
-            raise wire.unexpected(record, "a verdict" if self.state == LEASED else "MAPPED")
+            raise wire.unexpected(record, "a verdict" if self.stage is Stage.LEASED else "MAPPED")
 
-    def take_first(self, record: Record) -> None:
+    def _take_first(self, record: Record) -> None:
         if isinstance(record, wire.List):
-            self.server.list_to(self)
-            self.leave()
+            self.stage = Stage.WAITING
+            self.calls.list_to(self)
         elif isinstance(record, wire.Attach):
-            self.ask, self.state = record, WAITING
-            self.server.decide(self)
+            self.ask, self.stage = record, Stage.WAITING
+            self.calls.bring(e.Ask(self.id, self.peer, record, process=self.id))
         else:
             raise wire.unexpected(record, "ATTACH")
 
-    def take_mapped(self, record: wire.Mapped) -> None:
-        offering, lease = self.offering, self.lease
-        assert offering and lease
-        if record.generation != offering.record.generation:
-            raise WireError(f"generation {record.generation} is mapped, not that of the offer", reason="protocol")
-        if offering.pending:
-            raise WireError("MAPPED before the data is there", reason="protocol")
-        self.state = LEASED
-        if offering.record.legacy:  # which is offered still, and so it is there
-            self.say(wire.Confirm(record.generation))
-        if offering.verdict:
-            self.renew()
-        else:
-            self.deadline = None
-        self.server.tell(offering, Event("mapped", self.peer, lease))
+    def _take_progress(self, record: wire.Progress, offering: Offering, lease: Lease) -> None:
+        need(not offering.pending, "PROGRESS before the data is there")
+        if self.deadline is not None:
+            self._renew()
+        self.calls.tell(offering, Event("progress", self.peer, lease, done=record.done, total=record.total))
 
-    def take_verdict(self, record: wire.Verdict) -> None:
-        if record.ok and self.state != LEASED:
+    def _take_mapped(self, record: wire.Mapped, offering: Offering) -> None:
+        text = "MAPPED before the data is there" if offering.pending else f"generation {record.generation} is mapped, not that of the offer"
+        self._blame(wire.BAD_RECORD, text, WireError(f"{text} ({self.peer})", reason="protocol"))
+        self.calls.bring(e.Map(self.id, record.generation))
+
+    def _take_verdict(self, record: wire.Verdict) -> None:
+        if record.ok and self.stage is not Stage.LEASED:
             raise WireError("a good verdict before MAPPED", reason="protocol")
         fault: Error | None = None if record.ok else VerdictError(f"the consumer reports: {printable(record.text)} ({self.peer})", reason="bad-verdict")
-        if self.gone and self.state != LEASED:  # it did not get the offer
+        if self._hung_up and self.stage is not Stage.LEASED:  # it did not get the offer
             fault = LostError(f"the peer hung up ({self.peer})")
         if self.lease:
-            if self.state != LEASED:
-                self.lease._fence.released = True  # it has nothing of the memory
-            self.server.tell(self.offering, Event("verdict", self.peer, self.lease, fault))
+            self._note_failure()
+            self.calls.tell(self.offering, Event("verdict", self.peer, self.lease, fault))
         if self.ask and self.ask.process is not None:
             self.say(wire.Farewell())
-        self.state = LEAVING
-        self.end_lease(fault)
-        self.ended(None)
+        self._over(fault, Reason.JUDGED)
 
-    # Ending.
+    # The broker's actions.
 
-    def refuse(self, code: int, text: str, error: Error | None = None) -> None:
-        """Say REFUSE, and leave."""
-        if self.state == LEAVING:
-            return
-        if error and not self.lease:
-            self.server.tell(None, Event("refused", self.peer, None, error))
-        self.leave(wire.Refuse(code, text), error)
+    def perform(self, action: e.Action) -> None:
+        """Perform an action that takes no more than the connection."""
+        match action:
+            case e.Wait():
+                self.deadline = None
+            case e.Progress(done=done, total=total):
+                self.progress(done, total)
+            case e.Complete():
+                self._complete()
+            case e.Newer(generation=generation):
+                self.say(wire.Superseded(generation))
+            case e.Confirm():
+                self._confirm()
+            case e.End(reason=reason):
+                self._end(reason)
 
-    def revoke(self, why: str, reason: int = wire.REVOKED) -> None:
-        """Say REVOKE, and leave."""
-        if self.state != LEAVING:
-            record = wire.Revoke(why, reason)
-            self.leave(record, ended(record))
+    def progress(self, done: int, total: int) -> None:
+        """Tell a consumer that waits how far its offer is, unless it has enough to read."""
+        if not self.outbox:
+            self.say(wire.Progress(done, total))
 
-    def leave(self, record: Record | None = None, error: Error | None = None) -> None:
-        """Say a last record, and wait a second until the peer has read it and closed; of memory
-        that it may use still, as long as it takes to let go of that."""
-        legacy = self.offering is not None and self.offering.record.legacy and self.lease is not None
-        writes = self.lease is not None and self.offering is not None and self.offering.awaits(self.lease) and isinstance(record, wire.Revoke)
-        self.state = LEAVING
-        self.deadline = time.monotonic() + (self.conn.timeout if legacy or writes else min(1.0, self.conn.timeout))
-        if self.lease and (legacy or writes):
-            self.lease._kept_back, self.lease._pending_error = True, error
-        else:
-            self.end_lease(error)
-        if record:
-            self.say(record)
-
-    def late(self) -> None:
-        """The deadline is over."""
-        if self.state == LEAVING:
-            if self.lease and self.lease._kept_back and self.offering and self.offering.record.legacy:
-                self.lease._pending_error = VerdictError(
-                    f"a consumer may still have the legacy memory open: not closed within {self.conn.timeout:g} s by {self.peer}",
-                    reason="still-open",
-                )
-            return self.ended(None)
-        error = TimedOutError(f"the peer took longer than {self.conn.timeout:g} s ({self.peer})")
-        self.refuse(wire.TOO_LATE, "you took too long over a step", error)
-
-    def ended(self, error: Error | None) -> None:
-        """The connection is over."""
-        lease = self.lease
-        if isinstance(error, LostError) and lease:
-            error = None if self.conn.left else lease._fence.lost(False, error)
-            if error is None and self.offering and self.offering.verdict:
-                error = VerdictError(f"the consumer left without a verdict ({self.peer})", reason="no-verdict")
-            lease._fence.released = lease._fence.released or self.conn.left
-            if isinstance(error, LostError) and lease._fence.says is None and not (self.offering and self.offering.verdict):
-                error = None  # an older peer, which does not say when it leaves in order
-        if lease and lease._kept_back:
-            error = lease._pending_error
-        self.end_lease(error)
-        self.server.drop(self)
-
-    def end_lease(self, error: Error | None) -> None:
-        lease = self.lease
-        if lease and not lease._over:
-            released = lease._fence.released
-            lease._finish(error)
-            lease._fence.end(released)
-            self.server.lease_ended(self, lease, error)
-
-    # The offer.
-
-    def send_offer(self, offering: Offering) -> None:
-        """Send all of the offer; the consumer has a lease from here on."""
+    def send_offer(self, offering: Offering, lease: Lease, pending: bool) -> None:
+        """Send all of the offer. The consumer has the lease from here on."""
         assert self.ask
-        self.offering, self.state = offering, SENT
-        record = replace(offering.record, resume=self.ask.resume, pending=offering.pending)
+        self.stage = Stage.SENT
+        record = replace(offering.record, resume=self.ask.resume, pending=pending)
         if self.ask.resume or record.legacy:
             self.say(replace(record, first=0, fds=0))
         else:
             fds = offering.memory.fds[: record.chunks]
             for first in range(0, len(fds), wire.MAX_FDS):
+                if self._last[0]:  # sending has failed
+                    return
                 some = fds[first : first + wire.MAX_FDS]
                 self.say(replace(record, first=first, fds=len(some)), some)
         if offering.data_fd >= 0:
             self.say(wire.Data(), [offering.data_fd])
-        if self.lease and self.lease._cursors >= 0:
-            self.say(wire.Cursors(), [self.lease._cursors])
+        if lease._cursors >= 0:
+            self.say(wire.Cursors(), [lease._cursors])
+        if self._last[0]:
+            return
         self.deadline = None
-        if not offering.pending:
-            self.renew()
-        self.server.tell(offering, Event("sent", self.peer, self.lease))
+        if not pending:
+            self._renew()
+        self.calls.tell(offering, Event("sent", self.peer, lease))
 
-    def publish(self) -> None:
+    def _complete(self) -> None:
+        """Say that the data is there."""
         assert self.offering
         self.say(wire.Publish(self.offering.record.generation))
-        self.renew()
+        self._renew()
 
-    def supersede(self, generation: int) -> None:
-        with contextlib.suppress(Error):
-            self.say(wire.Superseded(generation))
+    def _confirm(self) -> None:
+        """Note that the consumer has mapped the memory."""
+        assert self.offering
+        self.stage, self._mapped = Stage.LEASED, True
+        if self.offering.record.legacy:  # which is offered still, and so it is there
+            self.say(wire.Confirm(self.offering.record.generation))
+        if self.offering.terms.verdict:
+            self._renew()
+        else:
+            self.deadline = None
+        self.calls.tell(self.offering, Event("mapped", self.peer, self.lease))
+
+    def refuse(self, no: wire.Refuse, error: Error | None) -> None:
+        """Say that the consumer gets no lease, and leave."""
+        if error:
+            self.calls.tell(None, Event("refused", self.peer, None, error))
+        self._leave(no, error)
+
+    def _end(self, reason: Reason) -> None:
+        """Say why the session has ended, and leave, unless the connection is over."""
+        if reason is Reason.FAILED:
+            self._leave(*self._last)
+        elif reason in _REVOKED and self.offering:
+            word = wire.Revoke(self.revoked if reason is Reason.REVOKED else self.offering.why, _REVOKED[reason])
+            self._leave(word, ended(word))
+
+    # Ending.
+
+    def _blame(self, code: int, text: str, error: Error | None) -> None:
+        """Prepare the last word to a peer that is at fault."""
+        self._last = wire.Refuse(code, text), error
+
+    def fail(self, code: int, text: str, error: Error | None = None) -> None:
+        """End the session: the peer is at fault, or cannot be served."""
+        if self.stage is Stage.LEAVING:
+            return
+        if error and not self.lease:
+            self.calls.tell(None, Event("refused", self.peer, None, error))
+        self._blame(code, text, error)
+        if self.ask:
+            self.calls.bring(e.Leave(self.id, Reason.FAILED))
+        else:  # the broker does not know it
+            self._leave(*self._last)
+
+    def leave(self) -> None:
+        """Wait for the peer to close: all is said."""
+        if self.stage is not Stage.LEAVING:
+            self._leave(None, None)
+
+    def _leave(self, record: Record | None, error: Error | None) -> None:
+        """Say a last record, and wait a second until the peer has read it and closed; of memory
+        that it may use still, as long as it takes to let go of that."""
+        if self.stage is Stage.LEAVING:
+            return
+        legacy, writes = False, False
+        if self.lease and self.offering:
+            legacy = self.offering.record.legacy
+            writes = self.offering.awaits(self.lease) and isinstance(record, wire.Revoke)
+        self.stage = Stage.LEAVING
+        self.deadline = time.monotonic() + (self.conn.timeout if legacy or writes else min(1.0, self.conn.timeout))
+        self._last, self._kept_back = (record, error), legacy or writes
+        if not self._kept_back:
+            self._end_lease(error)
+        if record:
+            self.say(record)
+        self._check_gone()
+
+    def late(self) -> None:
+        """Note that the deadline is over."""
+        if self.stage is not Stage.LEAVING:
+            error = TimedOutError(f"the peer took longer than {self.conn.timeout:g} s ({self.peer})")
+            return self.fail(wire.TOO_LATE, "you took too long over a step", error)
+        if self._kept_back and self.offering and self.offering.record.legacy:
+            self.may_be_open = True
+            text = f"a consumer may still have the legacy memory open: not closed within {self.conn.timeout:g} s by {self.peer}"
+            self._last = None, VerdictError(text, reason="still-open")
+        self._ended(None, Reason.FAILED)
+
+    def _ended(self, error: Error | None, reason: Reason) -> None:
+        """Note that the connection is over."""
+        if isinstance(error, LostError) and self.lease:
+            error = self._meaning(error, self.lease)
+        self._over(self._last[1] if self._kept_back else error, reason)
+
+    def _meaning(self, error: LostError, lease: Lease) -> Error | None:
+        """Return why the lease ends with its connection, or None if the consumer has left in order."""
+        judged = self.offering is not None and self.offering.terms.verdict
+        meaning = None if self.conn.left else lease._fence.lost(False, error)
+        if meaning is None and judged:
+            return VerdictError(f"the consumer left without a verdict ({self.peer})", reason="no-verdict")
+        if isinstance(meaning, LostError) and lease._fence.says is None and not judged:
+            return None  # an older peer, which does not say when it leaves in order
+        return meaning
+
+    def _over(self, error: Error | None, reason: Reason) -> None:
+        """End the lease, and drop the connection."""
+        self.stage = Stage.LEAVING
+        if self.ask:
+            self.calls.bring(e.Leave(self.id, reason))
+        self._end_lease(error)
+        self.dropped = True
+        self.outbox.clear()
+        self._check_gone()
+        self.calls.drop(self)
+
+    def drop(self) -> None:
+        """Drop the connection at once."""
+        if not self.dropped:
+            self._over(self._last[1] if self._kept_back else None, Reason.FAILED)
+
+    def _end_lease(self, error: Error | None) -> None:
+        lease, offering = self.lease, self.offering
+        if lease and offering and not lease.done:
+            released = lease._fence.released or self.conn.left
+            lease._finish(error)
+            lease._fence.end(released)
+            offering.is_released_by(lease)
+            self.calls.tell(offering, Event("ended", self.peer, lease, error))
+
+    def _check_gone(self) -> None:
+        """Tell the broker when the lease has ended, and nothing of the memory is still to be sent."""
+        if self.lease and self.lease.done and not self.outbox:
+            self.calls.gone(self)
