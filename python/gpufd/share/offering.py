@@ -177,6 +177,17 @@ class Offering:
             raise self.err
         return True
 
+    def withdraw(self, why: str = "the producer has ended the offer") -> bool:
+        """Take the offer back from all consumers, and wait for none of them.
+
+        Return whether nobody had the memory. Functions that the server calls may call it.
+        """
+        arguments.text("why", why)
+        with self._calls.changed:
+            alone = not self.held
+            self._calls.withdraw(self, why)
+            return alone
+
     def close(self, why: str = "the producer has ended the offer", timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Take the offer back from all consumers, and wait until they have released it.
 

@@ -220,11 +220,7 @@ class Lender:
         del self.loans[loan.generation]
         if loan is self._slab:
             self._slab = None
-        server = loan.offering.server
-        with server.changed:
-            alone = not loan.offering.leases
-            server.end(loan.offering, "the sender of this tensor has released it")
-        server.wake()
+        alone = loan.offering.withdraw("the sender of this tensor has released it")
         if loan.copied and alone:
             loan.memory.close(force=True)  # no work on it is under way: each copy was waited for
 
