@@ -1,6 +1,7 @@
 """Attaching alone, for several sizes: gpufd from a keeper, torch.multiprocessing and CuPy IPC.
 
     python3 attach.py [--gib 1,16,64] [--rounds 20] [--rivals gpufd,torch,cupy]
+    ATTACH_VARIANT=threads:4 ATTACH_CHUNK=1073741824 python3 attach.py --rivals gpufd
 
 Of each rival one process has the memory and another takes it, reads its first and last bytes and
 lets go; the time is that until the memory is in hand, in the process that takes it. The driver is
@@ -8,11 +9,22 @@ up there. torch.multiprocessing and CuPy open a handle that their producer still
 one rival's memory is there at a time, so 64 GiB take a GPU of 80.
 
 Behind the times of gpufd comes where they go, from rounds of their own in which each step and each
-call of the driver is timed, those that let go as well: the milliseconds of a round, and how often
-it is done there.
+call of the driver is timed: the milliseconds of a round, and how often it is done there, while it
+attaches ("attach") and while it lets go ("let go"). driver_ms are those of the driver's calls while it
+attaches, which a C program with as many chunks needs as well, and over_driver is how many times that
+the whole is.
+
+ATTACH_CHUNK is the size of gpufd's chunks, by default the package's. ATTACH_VARIANT has gpufd attach in
+another way than the package does, to see whether that pays:
+
+    threads:N         N threads import and map; then one call sets the access of all
+    access-threads:N  N threads set the access of their share, too
+    access-each       a call for each chunk sets its access
+    unmap-all         one call unmaps all chunks
 """
 
 import argparse
+import concurrent.futures
 import multiprocessing
 import os
 import time
@@ -24,6 +36,8 @@ import keeping
 GIB = 1 << 30
 PATIENCE = 120.0
 DEVICE = os.environ.get("ATTACH_DEVICE", "cuda")  # cpu tries this program on the software driver, with --rivals gpufd
+CHUNK = int(os.environ.get("ATTACH_CHUNK", "0"))
+VARIANT = os.environ.get("ATTACH_VARIANT", "")
 
 
 # Who has the memory: "make SIZE" and "free" come by a pipe, and "give" asks for a token of it.
@@ -42,7 +56,7 @@ class Keeper:
         self.most = self.in_use() + size // 16
         sizes = [min(GIB, size - at) for at in range(0, size, GIB)]
         state = {f"t{i}": self.torch.full((n,), 7, dtype=self.torch.uint8, device=DEVICE) for i, n in enumerate(sizes)}
-        self.gpufd.torch.put("model", state, socket=self.client)
+        self.gpufd.torch.put("model", state, socket=self.client, chunk=CHUNK)
 
     def free(self):
         """The keeper gives back in its own time what nobody holds any more."""
@@ -106,6 +120,7 @@ class FromKeeper:
 
         torch.zeros(1, device=DEVICE)
         self.gpufd, self.socket = gpufd, socket
+        use_variant(VARIANT)
 
     def take(self, size, ask):
         held = self.gpufd.torch.load("model", socket=self.socket)
@@ -113,6 +128,59 @@ class FromKeeper:
 
     def drop(self):
         pass
+
+
+def use_variant(variant):
+    """Have the package's memory attach in another way, in this process."""
+    from gpufd.memory.cuda import CudaMemory
+
+    name, _, n = variant.partition(":")
+    if name in ("threads", "access-threads"):
+        CudaMemory._map_all = by_threads(int(n), name == "access-threads")
+    elif name == "access-each":
+        CudaMemory._map_all = one_by_one
+    elif name == "unmap-all":
+        CudaMemory._map_all = unmapped_at_once
+    elif name:
+        raise SystemExit(f"ATTACH_VARIANT={variant}: threads:N, access-threads:N, access-each or unmap-all")
+
+
+def by_threads(n, access):
+    """_map_all by n threads, which live as long as the process."""
+    pool = concurrent.futures.ThreadPoolExecutor(n)
+
+    def map_all(self, fds):
+        each = -(-len(fds) // n)
+
+        def share(first):
+            end = min(first + each, len(fds))
+            with self.cu.current(self.context):
+                for i in range(first, end):
+                    self._map(i, self._imported(fds[i]))
+                if access:
+                    self._set_access(first, end)
+
+        list(pool.map(share, range(0, len(fds), each)))
+        self.chunks = len(fds)
+        if not access:
+            self._set_access(0, self.chunks)
+
+    return map_all
+
+
+def one_by_one(self, fds):
+    for i, fd in enumerate(fds):
+        self._map(i, self._imported(fd))
+        self._set_access(i, i + 1)
+        self.chunks += 1
+
+
+def unmapped_at_once(self, fds):
+    for i, fd in enumerate(fds):
+        self.cu.call("cuMemMap", self._ptr + i * self.chunk, self.chunk, 0, self._imported(fd), 0)
+        self.chunks += 1
+    self._later("cuMemUnmap", self._ptr, self.chunks * self.chunk)
+    self._set_access(0, self.chunks)
 
 
 class FromTorch:
@@ -178,13 +246,15 @@ def consume(how, socket, producer, conn):
             return
         once(side, size, ask)  # the first imports what is imported on first use
         times = [once(side, size, ask) for _ in range(rounds)]
-        conn.send((times, steps(lambda: once(side, size, ask), rounds) if how == "gpufd" else {}))
+        conn.send((times, steps(lambda phase: once(side, size, ask, phase), rounds) if how == "gpufd" else {}))
 
 
-def once(side, size, ask):
+def once(side, size, ask, phase=lambda name: None):
+    phase("attach")
     begin = time.perf_counter()
     first, last = side.take(size, ask)
     took = time.perf_counter() - begin
+    phase("let go")
     if (int(first[0]), int(last[-1])) != (7, 7):
         raise SystemExit("the bytes are others")
     del first, last
@@ -193,14 +263,17 @@ def once(side, size, ask):
 
 
 def steps(once, rounds):
-    """What of a round goes where: the steps of attaching, and within them the calls of the driver."""
+    """What of a round goes where: the steps of attaching, and within them the calls of the driver. Of
+    each phase the milliseconds and calls of a round by name."""
     import gpufd.torch
-    from gpufd.share import attaching as _attaching
-    from gpufd.wire import conn as _conn
-    from gpufd.memory import libcuda as _driver
     from gpufd.memory import base as _memory
+    from gpufd.memory import libcuda as _driver
+    from gpufd.share import attaching as _attaching
+    from gpufd.torch import weights as _weights
+    from gpufd.wire import conn as _conn
 
-    spent, counts = {}, {}
+    spent, counts = {"attach": {}, "let go": {}}, {"attach": {}, "let go": {}}
+    now = []
 
     def timed(name, f):
         def call(*args, **kwargs):
@@ -209,8 +282,9 @@ def steps(once, rounds):
             try:
                 return f(*args, **kwargs)
             finally:
-                spent[label] = spent.get(label, 0.0) + time.perf_counter() - begin
-                counts[label] = counts.get(label, 0) + 1
+                of, calls = spent[now[-1]], counts[now[-1]]
+                of[label] = of.get(label, 0.0) + time.perf_counter() - begin
+                calls[label] = calls.get(label, 0) + 1
 
         return call
 
@@ -221,7 +295,7 @@ def steps(once, rounds):
         (_conn.Conn, "wait", "wait for the keeper"),
         (_attaching.Attaching, "map", "map"),
         (_attaching.Attaching, "say", "say"),
-        (gpufd.torch, "tensors", "tensors"),
+        (_weights, "tensors", "tensors"),
         (_memory.Memory, "close", "let go"),
         (_driver.Libcuda, "code", ""),
     ]
@@ -230,11 +304,14 @@ def steps(once, rounds):
         setattr(where, attribute, timed(label, getattr(where, attribute)))
     try:
         for _ in range(rounds):
-            once()
+            once(now.append)
     finally:
         for where, attribute, was in before:
             setattr(where, attribute, was)
-    return {name: [round(1e3 * s / rounds, 4), counts[name] / rounds] for name, s in sorted(spent.items(), key=lambda kv: -kv[1])}
+    return {
+        phase: {name: [round(1e3 * s / rounds, 4), counts[phase][name] / rounds] for name, s in sorted(of.items(), key=lambda kv: -kv[1])}
+        for phase, of in spent.items()
+    }
 
 
 def answer(how, process, conn):
@@ -283,7 +360,10 @@ def main():
                 answer(how, producer, makes)
                 keeping.say(how=how, gib=float(gib), median_ms=1e3 * keeping.median(times), first_ms=1e3 * times[0], least_ms=1e3 * min(times), rounds=len(times))
                 if spent:
-                    keeping.say(how=how, gib=float(gib), steps_ms_and_calls=spent)
+                    driver = sum(ms for name, (ms, _) in spent["attach"].items() if name.startswith("cu"))
+                    chunks = spent["attach"].get("cuMemMap", [0, 0])[1]
+                    keeping.say(how=how, gib=float(gib), variant=VARIANT, chunks=chunks, driver_ms=round(driver, 3),
+                                over_driver=round(1e3 * keeping.median(times) / driver, 2) if driver else None, steps_ms_and_calls=spent)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -60,7 +60,8 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
 
     # What a keeper keeps.
     from .keeper.deposit import Delivered
-    from .keeper.get import Attached, Version, get
+    from .keeper.get import get
+    from .keeper.version import Arrays, Attached, Version
     from .keeper.put import put
     from .keeper.client import Client
     from . import broadcast as broadcast
@@ -87,7 +88,8 @@ else:
         "share.server": "Server",
         "wire.records": "CUDA READ_ONLY READ_WRITE SOFT Listing Offer",
         "keeper.deposit": "Delivered",
-        "keeper.get": "Attached Version get",
+        "keeper.get": "get",
+        "keeper.version": "Arrays Attached Version",
         "keeper.put": "put",
         "keeper.client": "Client",
         "errors": (
@@ -114,6 +116,7 @@ else:
 
 __all__ = [
     "Array",
+    "Arrays",
     "Attached",
     "Attachment",
     "CUDA",

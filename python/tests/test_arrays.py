@@ -14,7 +14,7 @@ import gpufd
 from gpufd import channel
 from gpufd.memory import dlpack as _dlpack
 from gpufd.keeper import put as _put
-from gpufd.keeper.get import Attached
+from gpufd.keeper.version import Attached
 
 SIZE = 4 << 20
 
@@ -213,7 +213,7 @@ class Views(Offered):
         for name, dtype in gpufd.DTYPES.items():
             a = att.view(name, (3, 2), 16)
             self.assertEqual((a.nbytes, a.shape, a.tobytes()), (6 * dtype.bits // 8, (3, 2), att.read(16, 6 * dtype.bits // 8)))
-            self.assertEqual(repr(a), f"{name}[3, 2] at byte 16")
+            self.assertEqual(str(a), f"{name}[3, 2] at byte 16")
         self.assertEqual(att.view("I32").shape, (SIZE // 4,))
         self.assertEqual(att.view("I32", (), 4).size, 1)
         self.assertEqual(att.view("I32", (0, 5)).nbytes, 0)

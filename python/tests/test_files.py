@@ -11,11 +11,11 @@ from unittest import mock
 import common  # noqa: F401  the package's path
 import gpufd
 import odd_files
-from gpufd.keeper import get as _get
 from gpufd.keeper import output as _output
 from gpufd.keeper import put as _put
 from gpufd.keeper import safetensors as _safetensors
 from gpufd.keeper import tables as _tables
+from gpufd.keeper import version as _version
 
 
 class Bytes:
@@ -130,8 +130,9 @@ class Files(unittest.TestCase):
             with self.assertRaisesRegex(gpufd.Error, f"other is a link that user 65534 has put there, to '{mine}'"):
                 with _output.replacing(os.path.join(self.dir, name)):
                     self.fail("it was followed")
-        part, version = _get.Attached.__new__(_get.Attached), _get.Version.__new__(_get.Version)
-        version.parts = [part]
+        part, version = _version.Attached.__new__(_version.Attached), _version.Version.__new__(_version.Version)
+        part.__dict__.update(data=mock.Mock(), attachment=mock.Mock(size=4), table=_tables.Table(4))
+        version.name, version.parts = "x", [part]
         self.assertRaisesRegex(gpufd.Error, "user 65534 has put there", part.save, other)
         os.rename(other, os.path.join(self.dir, "second"))
         self.assertRaisesRegex(gpufd.Error, "user 65534 has put there", version.save, os.path.join(self.dir, "second"))

@@ -145,7 +145,7 @@ class Strided(common.Scene):
             memory.write(0, bytes(range(64)))
             array = gpufd.Array(memory, "U16", (3, 2), 2, strides=(4, 1))
             want = numpy.frombuffer(bytes(range(2, 26)), "u2").reshape(3, 4)[:, :2]
-            self.assertEqual((array.nbytes, array.span, repr(array)), (12, 20, "U16[3, 2] of strides [4, 1] at byte 2"))
+            self.assertEqual((array.nbytes, array.span, str(array)), (12, 20, "U16[3, 2] of strides [4, 1] at byte 2"))
             for got in (numpy.asarray(array), numpy.from_dlpack(array), numpy.array(array.copy()), numpy.frombuffer(array.tobytes(), "u2").reshape(3, 2)):
                 self.assertEqual(got.tolist(), want.tolist())
             self.assertEqual(numpy.from_dlpack(array).strides, (8, 2))

@@ -12,7 +12,7 @@ import unittest
 import common
 import gpufd
 
-ATTACHING = """arguments errors lazy memory memory.array memory.base memory.device memory.dlpack memory.drivers objects
+ATTACHING = """arguments errors lazy log memory memory.array memory.base memory.device memory.dlpack memory.drivers objects
 share share.attach share.attaching share.attachment share.fence share.held share.kept
 wire wire.aside wire.conn wire.peer wire.quiet wire.records wire.sockets"""
 
@@ -91,7 +91,7 @@ class Imports(unittest.TestCase):
         self.assertEqual(loaded("import gpufd"), {"lazy"})
         self.assertEqual(loaded("import gpufd; gpufd.Error"), {"errors", "lazy"})
         self.assertEqual(loaded("import gpufd; gpufd.attach"), set(ATTACHING.split()))
-        self.assertEqual(loaded("import gpufd; gpufd.get"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables"})
+        self.assertEqual(loaded("import gpufd; gpufd.get"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "keeper.version", "progress"})
 
     def test_models(self):
         """Loading takes no more than attaching does: what only put needs is not imported."""
@@ -99,7 +99,7 @@ class Imports(unittest.TestCase):
             import torch  # noqa: F401
         except ImportError:
             common.missing("python", f"{sys.executable} has no PyTorch")
-        self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "memory.tensor", "torch", "torch.storages", "torch.weights"})
+        self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "keeper.version", "memory.tensor", "progress", "torch", "torch.storages", "torch.weights"})
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import gpufd
 from gpufd.share import kept as _kept
 from gpufd.keeper import put as _put
 from gpufd.keeper import tables as _tables
-from gpufd.keeper.get import Attached
+from gpufd.keeper.version import Attached
 from gpufd.wire.records import Offer
 
 VECTORS = common.ROOT / "internal" / "safetensors" / "testdata" / "tables.json"

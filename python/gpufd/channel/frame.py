@@ -11,7 +11,7 @@ from ..errors import ChannelError, UsageError
 from ..memory.array import DTYPES, Array, DType
 from ..memory.base import Memory
 from ..memory.tensor import name_of, tensor_over
-from ..objects import NoArray
+from ..objects import NoArray, human
 from .cursor import Shape, check_room
 from .format import Format, decode, unpack
 from .joined import Joined
@@ -35,6 +35,9 @@ class Slot(NoArray):
         self.size = shape.slot_size  #: bytes
         self.memory = memory
         self.offset = index * shape.stride  #: byte of the memory at which the slot begins
+
+    def __repr__(self) -> str:
+        return f"<gpufd.channel.Slot {self.index} for frame {self.sequence}, {human(self.size)}>"
 
     @property
     def ptr(self) -> int:
@@ -232,4 +235,4 @@ class Frame(NoArray):
             self.release()
 
     def __repr__(self) -> str:
-        return f"<gpufd.channel.Frame {self.sequence}, {self.size} bytes in slot {self.index}>"
+        return f"<gpufd.channel.Frame {self.sequence}, {human(self.size)} in slot {self.index}>"

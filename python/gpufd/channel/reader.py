@@ -10,7 +10,7 @@ from typing import Any
 from .. import arguments
 from ..errors import ChannelError, Error, TimedOutError, suppress
 from ..memory.device import Device
-from ..objects import NotCopied
+from ..objects import NotCopied, called
 from ..share.fence import FENCED
 from ..wire.conn import DEFAULT_TIMEOUT
 from ..wire.peer import Peer
@@ -114,7 +114,7 @@ class Reader(NotCopied):
         self.attachment.await_fence(timeout, FENCED)
 
     def __repr__(self) -> str:
-        return f"<gpufd.channel.Reader of {self.attachment.name!r}, {policy_name(self._joined.asked)}>"
+        return f"<gpufd.channel.Reader of {called(self.attachment.name)}, {policy_name(self._joined.asked)}>"
 
     # By the host.
 

@@ -16,7 +16,7 @@ from .. import arguments
 from ..errors import ChannelError, ClosedError, Error, TimedOutError
 from ..memory.device import Device
 from ..memory.drivers import allocate
-from ..objects import NotCopied
+from ..objects import NotCopied, called, human
 from ..share.lease import Event
 from ..share.offering import Cursors, Offering
 from ..share.server import Server
@@ -190,7 +190,7 @@ class Writer(NotCopied):
         self._check()
 
     def __repr__(self) -> str:
-        return f"<gpufd.channel.Writer of {self._name!r}, {self.slots} slots of {self.slot_size} bytes>"
+        return f"<gpufd.channel.Writer of {called(self._name)}, {self.slots} slots of {human(self.slot_size)}>"
 
     # By the host.
 

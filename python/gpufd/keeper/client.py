@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from .. import arguments
+from .. import arguments, log
 from ..errors import ClosedError, Error, KeeperError, LostError, NotFoundError, TimedOutError, UsageError, enough_files
 from ..memory.device import Device, device_name
 from ..memory.drivers import device_uuid, driver_kind, place_of
+from ..objects import NotCopied, called, shortened
 from ..wire.conn import check_path, close_all, data_file, dial
 from ..wire.peer import Policy, check_policy
 from ..wire.records import MAX_FDS
@@ -24,7 +25,7 @@ from .types import Event, Holder, Info, PartInfo, Status, info_of, number_of, se
 
 
 
-class Client:
+class Client(NotCopied):
     """A connection to a keeper. Its maker closes it, by ``with`` or close.
 
     It connects when it is first used. Threads may share it: their requests take turns. If a
@@ -45,6 +46,10 @@ class Client:
         self._conn: Control | None = None
         self._closed = False
         _all.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "connected" if self._conn is not None else "not connected"
+        return f"<gpufd.Client {shortened(self.socket)!r}, {state}>"
 
     def __enter__(self) -> Client:
         return self
@@ -78,6 +83,7 @@ class Client:
                 why = str(e).partition("nobody is listening there: ")[2].partition(";")[0] or str(e)
                 raise LostError(f"there is no keeper at {self.socket}: {why}; start one with gpufd keeper --socket {self.socket}", reason="nobody-listens") from None
             self._conn = Control(conn.sock)
+            log.debug("connected to the keeper at %s", self.socket)
         return self._conn
 
     def ask(self, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
@@ -107,6 +113,7 @@ class Client:
             except LostError as e:
                 if e.reason == "nobody-listens" or time.monotonic() + pause > deadline:
                     raise
+                log.debug("the keeper was lost (%s): asking the next one %s again", e, message["op"])
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 
@@ -244,6 +251,7 @@ class Knocks:
 
     def meet_next(self, lost: LostError) -> None:
         """Wait for the next keeper."""
+        log.debug("the keeper was lost (%s): waiting for the next one", lost)
         self._end = self._end or time.monotonic() + self._client.timeout
         while time.monotonic() < self._end:
             time.sleep(max(0.0, min(self._pause, self._end - time.monotonic())))
@@ -259,13 +267,16 @@ def milliseconds(lifetime: float) -> int:
     return 0 if lifetime == arguments.FOR_EVER else int(lifetime * 1000)
 
 
-class Booking:
+class Booking(NotCopied):
     """A part that this process is to deliver. Its ticket survives the keeper."""
 
     def __init__(self, client: Client, ticket: str, lifetime: float) -> None:
         self.client, self.ticket, self.lifetime = client, ticket, lifetime
         self._came: tuple[int, int] | None = None  # what renew heard of a delivery
         self._may_have = False  # the keeper may have taken the part
+
+    def __repr__(self) -> str:
+        return f"<gpufd.Booking {called(self.ticket)}>"
 
     def prepare(self, fds: Sequence[int], table: bytes = b"") -> None:
         """Send the descriptors of all chunks, in their order, and the table for readers, JSON.

@@ -8,20 +8,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from .. import arguments
+from .. import arguments, log
 from ..errors import ClosedError, DriverError, Error, KeeperError, LostError, UsageError
 from ..memory import libcuda
 from ..memory.base import Memory
 from ..memory.device import Device, device_name
 from ..memory.digest import Digester
 from ..memory.drivers import allocate, device_size, device_uuid, driver_kind, place_of
+from ..objects import NotCopied, called, human
 from ..wire.records import CUDA, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, driver_name
 from .client import Booking, Client
 from .types import Holder
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 PIECE = 16 << 20  # bytes that are copied to the host at a time
-LARGEST_CHUNK = 512 << 20  # bytes: what torch.put needs above the weights and the largest storage, with what PyTorch's cache has
+LARGEST_CHUNK = 896 << 20
+"""Bytes. A put that moves tensors needs the weights, the largest storage, one chunk and what PyTorch's
+cache has (torch/weights.py, _FREED); docs/python.md promises that the last two are 1 GiB at most."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,10 @@ class Delivered:
     digest: str
     bytes: int
 
+    def __repr__(self) -> str:
+        state = f"version {self.version}" if self.version else f"{self.missing} part{'s' if self.missing != 1 else ''} missing"
+        return f"<gpufd.Delivered {state}, {human(self.bytes)}, {self.digest[:20]}…>"
+
 
 def chunk_for(size: int, chunk: int = 0) -> int:
     """The size of chunks for a buffer that grows to size bytes: what is asked for, or else that
@@ -41,8 +48,9 @@ def chunk_for(size: int, chunk: int = 0) -> int:
     return chunk or max(-(-size // chunks), -(-size // MAX_CHUNKS))
 
 
-def memory_digest(memory: Memory, size: int) -> str:
-    """The digest of the first size bytes, computed on the device where it is one."""
+def memory_digest(memory: Memory, size: int, add: Callable[[int], object] = lambda n: None) -> str:
+    """Return the digest of the first size bytes, computed on the device where it is one. add is
+    called with the bytes of each step; a device has one."""
     if memory.driver == CUDA:
         from ..memory.devicedigest import DeviceDigester
 
@@ -50,16 +58,20 @@ def memory_digest(memory: Memory, size: int) -> str:
         device = DeviceDigester(libcuda.load(), memory.ordinal)
         try:
             device.add(memory.ptr, 0, size)
-            return device.digest()
+            digest = device.digest()
+            add(size)
+            return digest
         finally:
             device.close()
     host = Digester()
     for at in range(0, size, PIECE):
-        host.add(at, memory.read(at, min(PIECE, size - at)))
+        piece = memory.read(at, min(PIECE, size - at))
+        host.add(at, piece)
+        add(len(piece))
     return host.digest()
 
 
-class Deposit:
+class Deposit(NotCopied):
     """One part, from its booking to its delivery. Whoever made it calls deliver or abandon.
 
     ``memory`` is None before the first grow, unless there is memory already that is to be delivered as it is. It stays its owner's when the part is delivered:
@@ -87,6 +99,11 @@ class Deposit:
         )  # fmt: skip
         self._digest, self._table = "", b""
         self._ready = False
+        log.debug("booked %d bytes of %s device %d for part %d of %s, in chunks of %d", size, driver_name(self.kind), self.device, part, name, self.chunk)
+
+    def __repr__(self) -> str:
+        there = self.memory.size if self.memory is not None and not self.memory.closed else 0
+        return f"<gpufd.Deposit {called(self.name)} part {self.part}, {human(there)} of {human(self.size)}, {'open' if self.booking else 'over'}>"
 
     def grow(self, size: int) -> Memory:
         """Have at least size bytes of memory, of zeros where nobody has written. Waits for
@@ -112,7 +129,7 @@ class Deposit:
 
     def _with_room(self, make: Callable[[], Memory]) -> Memory:
         """make, again until the device has room for it."""
-        deadline = time.monotonic() + self.client.timeout
+        deadline, waits = time.monotonic() + self.client.timeout, False
         while True:
             try:
                 return make()
@@ -122,6 +139,9 @@ class Deposit:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise self._no_room(e) from None
+                if not waits:
+                    log.debug("part %d of %s waits for room on device %d: %s", self.part, self.name, self.device, e)
+                waits = True
             time.sleep(min(ROOM_PAUSE, left))  # no driver tells when there is room
 
     def _no_room(self, why: BaseException) -> KeeperError:
@@ -162,6 +182,8 @@ class Deposit:
             self.prepare(table, digest)
         version, missing = booking.deliver(describe(memory, self.size), self._digest, memory.fds, self._table, prepared=self._ready)
         self.booking = None
+        state = f"version {version} is committed" if version else f"{missing} parts are missing"
+        log.debug("delivered part %d of %s: %s", self.part, self.name, state)
         return Delivered(version, missing, self._digest, self.size)
 
     def _open(self) -> tuple[Memory, Booking]:
@@ -173,7 +195,10 @@ class Deposit:
         """Give the booking up, if there is one. The memory is the caller's. It is writable again
         unless the keeper has it, or may have it: readers rely on what was written."""
         booking, self.booking = self.booking, None
-        if booking is None or not booking.cancel():
+        if booking is None:
+            return
+        log.debug("gave up part %d of %s", self.part, self.name)
+        if not booking.cancel():
             return
         if self.memory is not None and not self.memory.closed:
             self.memory.protect(READ_WRITE)

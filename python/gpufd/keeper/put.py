@@ -11,11 +11,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from .. import arguments
+from .. import arguments, log
 from ..errors import MismatchError, UsageError, enough_files
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..memory.foreign import Foreign, copy_device
+from ..progress import Progress, check_progress, reporting
 from ..wire.records import CUDA
 from .client import Client
 from .control import TIMEOUT
@@ -27,19 +28,30 @@ SMALL = 1 << 20  # bytes of what is copied together with others
 ALONE = "array"  # the name of a tensor that was put alone
 
 
+Add = Callable[[int], object]  # called with the bytes of each step
+
+
+def _unseen(n: int) -> None:
+    """Nobody wants to know of progress."""
+
+
 @dataclass(frozen=True)
 class _Source:
     """What a part is made of: its table, and a function that writes the memory."""
 
     table: Table
-    write: Callable[[Memory], None]
+    copy: Callable[[Memory, Add], None]
+
+    def write(self, memory: Memory, add: Add = _unseen) -> None:
+        self.copy(memory, add)
 
 
 @enough_files()
 def put(
     name: str, data: Any, *, socket: str | os.PathLike[str] | Client | None = None, labels: Mapping[str, str] | None = None,
     device: Device = 0, driver: str | int | None = None, part: int = 0, parts: int = 1, transaction: str = "",
-    expect_version: int | None = None, chunk: int = 0, timeout: float | None = TIMEOUT,
+    expect_version: int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT,
+    progress: Progress = None,
 ) -> Delivered:  # fmt: skip
     """Have a keeper keep data as the next version of a name. Nothing of it stays in this process.
 
@@ -60,7 +72,11 @@ def put(
                 a text of the caller's; the last part to come commits the version
     expect_version
                 the version that has to be current, 0 for none
+    metadata    texts by name that are kept beside the data, and with what safetensors files have: see
+                Version.metadata
     timeout     seconds to wait for the keeper, and for room; None for no bound
+    progress    is called with the bytes that are copied and those there are; with True tqdm shows them, or
+                a line on a terminal
 
     Raises KeeperError, at once with the code too-large if the device is smaller than the data; it names
     who holds the device's memory if the code is no-room. Raises FormatError.
@@ -68,7 +84,10 @@ def put(
     lifetime = arguments.step(timeout) if transaction else 0.0
     arguments.booking(name, part, parts, transaction, labels, expect_version, lifetime)
     arguments.number("chunk", chunk)
+    check_progress(progress)
+    beside = arguments.labels(metadata, "metadata text")
     source = _source(data)
+    source.table.add_metadata(beside)
     table = source.table.encode()  # before anything is loaded: it may be too large
     client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
     try:
@@ -77,7 +96,9 @@ def put(
             part=part, parts=parts, transaction=transaction, expect=expect_version, lifetime=lifetime,
         )  # fmt: skip
         with closing(deposit):
-            source.write(deposit.grow(source.table.size))
+            with reporting(progress, source.table.size, f"put {name}") as add:
+                source.write(deposit.grow(source.table.size), add)
+            log.debug("copied %d bytes of part %d of %s", source.table.size, part, name)
             return deposit.deliver(table)
     finally:
         if client is not socket:
@@ -95,25 +116,25 @@ def _source(data: Any) -> _Source:
     alone = _foreign(data)
     if alone.dtype is not None:
         return _arrays({ALONE: alone})
-    return _Source(Table(alone.bytes), lambda memory: _write_foreign(memory, 0, alone))
+    return _Source(Table(alone.bytes), lambda memory, add: _write_foreign(memory, 0, alone, add))
 
 
 def _files(paths: list[str]) -> _Source:
     table, segments = plan_files(paths)
 
-    def write(memory: Memory) -> None:
+    def write(memory: Memory, add: Add) -> None:
         for file, some in itertools.groupby(segments, key=lambda s: s.file):
-            _load(memory, file, some)
+            _load(memory, file, some, add)
 
     return _Source(table, write)
 
 
-def _load(memory: Memory, file: Stamp, segments: Iterable[Segment]) -> None:
+def _load(memory: Memory, file: Stamp, segments: Iterable[Segment], add: Add) -> None:
     """Copy what segments of a file say to the memory, where new bytes are zeros."""
     with open(file.path, "rb") as f:
         file.check(f)
         with closing(_read(f, segments)) as pieces:  # a thread may read ahead, no longer than the file is open
-            _write_all(memory, pieces)
+            _write_all(memory, pieces, add)
         file.check(f)
 
 
@@ -152,11 +173,12 @@ def _pieces(f: BinaryIO, at: int, size: int) -> Iterator[memoryview]:
             yield there
 
 
-def _write_all(memory: Memory, bytes_at: Iterable[tuple[int, memoryview]]) -> None:
+def _write_all(memory: Memory, bytes_at: Iterable[tuple[int, memoryview]], add: Add) -> None:
     with closing(_together(bytes_at)) as pieces:
         for at, piece in pieces:
             with piece:
                 memory.write(at, piece)
+                add(len(piece))
 
 
 def _together(bytes_at: Iterable[tuple[int, memoryview]]) -> Generator[tuple[int, memoryview], None, None]:
@@ -192,11 +214,11 @@ def _arrays(data: Mapping[str, Any]) -> _Source:
         arrays.append((at, one))
     check_tensors(table.tensors, table.size)
 
-    def write(memory: Memory) -> None:
-        _write_all(memory, ((at, one.host) for at, one in arrays if one.host is not None))
+    def write(memory: Memory, add: Add) -> None:
+        _write_all(memory, ((at, one.host) for at, one in arrays if one.host is not None), add)
         for at, one in arrays:
             if one.host is None:
-                _write_foreign(memory, at, one)
+                _write_foreign(memory, at, one, add)
 
     return _Source(table, write)
 
@@ -205,9 +227,11 @@ def _foreign(value: Any, what: str = "") -> Foreign:
     return Foreign.of(value, what, "path, bytes or array that a keeper could keep", " (gpufd.torch.put keeps PyTorch's tensors and modules)")
 
 
-def _write_foreign(memory: Memory, at: int, array: Foreign) -> None:
+def _write_foreign(memory: Memory, at: int, array: Foreign, add: Add = _unseen) -> None:
     if array.host is not None:
-        return _write_all(memory, [(at, array.host)])
+        return _write_all(memory, [(at, array.host)], add)
     if memory.driver != CUDA:
         raise UsageError("an array of a GPU cannot be kept in memory of the software driver")
-    return copy_device(memory, at, array.ptr, array.bytes)
+    copy_device(memory, at, array.ptr, array.bytes)
+    add(array.bytes)
+    return None

@@ -12,11 +12,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..errors import FormatError
+from ..errors import FormatError, UsageError
 from ..wire.records import MAX_LARGE_DATA
 
 
@@ -115,7 +115,7 @@ class Table:
     size: int = 0
     tensors: list[Tensor] = field(default_factory=list)
     views: list[Tensor] = field(default_factory=list)
-    metadata: dict[str, str] = field(default_factory=dict)
+    metadata: dict[str, str] = field(default_factory=dict)  # of safetensors, and beside bytes
     files: list[tuple[str, int, int]] = field(default_factory=list)
     order: list[int] = field(default_factory=list)  # places in all(), or empty
 
@@ -145,6 +145,12 @@ class Table:
         self.size = at + size
         return at
 
+    def add_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Add a caller's metadata to that of the files. Raises UsageError for a key that has another value there."""
+        for key, value in metadata.items():
+            if self.metadata.setdefault(key, value) != value:
+                raise UsageError(f"metadata {quote(key)} is {quote(value)}, and the files say {quote(self.metadata[key])}")
+
     def encode(self) -> bytes:
         """The table as JSON. Raises FormatError if no keeper would take it."""
         try:
@@ -158,7 +164,8 @@ class Table:
     def _encode(self) -> bytes:
         if self.format == "bytes":
             files = [{"name": n, "offset": at, "bytes": size} for n, at, size in self.files]
-            return compact({"format": "bytes", "files": files} if files else {"format": "bytes"})
+            beside = {"files": files, "metadata": self.metadata}
+            return compact({"format": "bytes"} | {key: value for key, value in beside.items() if value})
         table: dict[str, Any] = {"tensors": [t.to_json() for t in self.tensors]}
         if self.metadata:
             table["metadata"] = self.metadata
@@ -183,9 +190,10 @@ def parse_table(value: Any, size: int) -> Table:
     try:
         for f in value.get("files") or ():
             table.files.append((_text(f.get("name", "")), _number(f.get("offset", 0)), _number(f.get("bytes", 0))))
+        table.metadata = _metadata(value)
         if value.get("format") == "safetensors":
             inner = value["safetensors"]
-            table.metadata = {_text(k): _text(v) for k, v in (inner.get("metadata") or {}).items()}
+            table.metadata = _metadata(inner)
             limit = _number(inner.get("size", 0))
             if limit > size:
                 raise FormatError(f"the table is for a buffer of {limit} bytes, and this one has {size}")
@@ -199,6 +207,10 @@ def parse_table(value: Any, size: int) -> Table:
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise FormatError(f"the table of what is kept makes no sense: {e!r}") from None
     return table
+
+
+def _metadata(value: Any) -> dict[str, str]:
+    return {_text(k): _text(v) for k, v in (value.get("metadata") or {}).items()}
 
 
 def check_tensors(tensors: Iterable[Tensor], size: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Error, WireError
+from ..objects import called, human
 
 
 
@@ -25,6 +26,9 @@ class Status:
     names: int
     version: str
 
+    def __repr__(self) -> str:
+        return f"<gpufd.keeper.Status process {self.pid}, {self.names} name{'s' if self.names != 1 else ''}, {self.version[:32]}>"
+
 
 @dataclass(frozen=True)
 class Holder:
@@ -39,6 +43,9 @@ class Holder:
     fenced: bool  #: it is known to have ended
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        return f"<gpufd.keeper.Holder process {self.pid} of user {self.uid}, part {self.part}, {self.access[:16]}{', ended' if self.fenced else ''}>"
+
 
 @dataclass(frozen=True)
 class PartInfo:
@@ -51,6 +58,9 @@ class PartInfo:
     state: str  #: ok, damaged, quarantined
     reason: str
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<gpufd.keeper.PartInfo {self.part}, {human(self.bytes)} on {self.device[:40]}, {self.state[:16]}>"
 
 
 @dataclass(frozen=True)
@@ -69,6 +79,10 @@ class Info:
     holders: tuple[Holder, ...]
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        n = len(self.parts)
+        return f"<gpufd.keeper.Info {called(self.name)} version {self.version}: {n} part{'s' if n != 1 else ''}, {human(self.bytes)}, {self.state[:16]}>"
+
 
 @dataclass(frozen=True)
 class Event:
@@ -79,6 +93,9 @@ class Event:
     event: str  #: committed, draining, removed, damaged, quarantined
     version: int
     text: str
+
+    def __repr__(self) -> str:
+        return f"<gpufd.keeper.Event {called(self.name)} version {self.version} {self.event[:16]}>"
 
 
 def text_of(value: Mapping[str, Any], name: str) -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, SupportsIndex
 
 from ..errors import ClosedError, ExportError, ReadOnlyError, UsageError
-from ..objects import NotCopied
-from ..wire.records import CUDA, READ_ONLY
+from ..objects import NotCopied, human
+from ..wire.records import CUDA, READ_ONLY, access_name
 from .dlpack import DLPACK_VERSION, KDL_CPU, KDL_CUDA, export
 
 @dataclass(frozen=True)
@@ -150,9 +150,14 @@ class Array(NotCopied):
             raise UsageError(f"{self.dtype.name}{list(self.shape)} with strides {list(wanted)}: want one for each dimension, from 0 on, of elements of whole bytes")
         return None if all(n == 1 or a == b for n, a, b in zip(self.shape, wanted, dense(self.shape))) else wanted
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         strides = f" of strides {list(self.strides)}" if self.strides else ""
         return f"{self.dtype.name}{list(self.shape)}{strides} at byte {self.offset}"
+
+    def __repr__(self) -> str:
+        shape = list(self.shape) if len(self.shape) <= 4 else f"[{len(self.shape)} dimensions]"
+        state = "released" if self._released else "closed" if getattr(self.memory, "closed", False) else access_name(self.memory.access)
+        return f"<gpufd.Array {self.dtype.name}{shape}, {human(self.nbytes)}, {state}>"
 
     @property
     def size(self) -> int:

@@ -15,7 +15,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClosedError, Error, ExportError, InUseError, MismatchError, ReadOnlyError, UsageError
-from ..objects import NoArray, NotCopied
+from ..objects import NotCopied, human
 from ..wire.records import LEGACY, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, Offer, access_name
 from .array import Array
 from .dlpack import left
@@ -47,7 +47,7 @@ def layout(size: int, chunk: int, granularity: int) -> tuple[int, int]:
     return chunks, chunk
 
 
-class Memory(NotCopied, NoArray):
+class Memory(NotCopied):
     """Memory of one device, mapped here. Its maker closes it, by ``with`` or close.
 
     ptr             its address
@@ -61,6 +61,7 @@ class Memory(NotCopied, NoArray):
 
     driver = SOFT
     about = ""
+    _array_of = "view(dtype, shape)"
 
     def __init__(self, access: int = READ_WRITE) -> None:
         self.size = self.chunk = self.chunks = self.granularity = self.generation = 0
@@ -76,6 +77,10 @@ class Memory(NotCopied, NoArray):
         self._tokens = itertools.count(1)
         self._lock = threading.RLock()
         _all.add(self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else access_name(self.access)
+        return f"<gpufd.Memory {human(self.size)} in {self.chunks} chunk{'s' if self.chunks != 1 else ''} on device {self.ordinal}, {state}>"
 
     # What is used elsewhere: close waits for nobody, so it refuses.
 

@@ -313,15 +313,23 @@ class CudaMemory(Memory):
         try:
             with self.current():
                 self._reserve(offer.chunks)
-                for i, fd in enumerate(fds):
-                    self._map(i, self._imported(fd))
-                    self.chunks += 1
-                self._set_access(0, self.chunks)
+                self._map_all(fds)
         except DriverError as e:
             if e.reason == "unavailable":
                 raise
             raise DriverError(e.function, e.number, e.name, e.text, reason="not-imported") from e
         self.size, self._capacity = offer.size, 0  # it does not grow
+
+    def _map_all(self, fds: Sequence[int]) -> None:
+        """Import and map a chunk of each descriptor, and set the access of all of them at once.
+
+        The driver imports and maps one chunk at a time, also for several threads: docs/driver-facts.md,
+        "Cost". bench/python/attach.py measures other ways.
+        """
+        for i, fd in enumerate(fds):
+            self._map(i, self._imported(fd))
+            self.chunks += 1
+        self._set_access(0, self.chunks)
 
     def _imported(self, fd: int) -> int:
         if fd == 0:

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from .. import arguments
+from .. import arguments, log
 from ..errors import Error, LostError, NotFoundError, RefusedError, TimedOutError, enough_files, suppress
 from ..memory.base import Memory
 from ..memory.device import Device
-from ..memory.drivers import driver_kind
-from ..memory.drivers import ordinal_of
+from ..memory.drivers import driver_kind, ordinal_of
+from ..objects import NoArray, called, human
 from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, check_path
 from ..wire.peer import Peer, Policy
@@ -102,8 +102,11 @@ def _attach_at(options: Options, paths: list[str], part: int | None) -> Attachme
     for path in paths[:-1]:
         with suppress(LostError, "nobody-listens"):  # a producer that was killed has left it
             return _attach_at(options, [path], part)
+        log.debug("nobody listens at %s any more", path)
     options = replace(options, path=paths[-1])
-    return _attach_part(options, part) if part is not None else _attach(options)
+    att = _attach_part(options, part) if part is not None else _attach(options)
+    log.debug("attached to %s at %s: %d bytes in %d chunks, generation %d", att.name, options.path, att.size, att.offer.chunks, att.generation)
+    return att
 
 
 def _attach(options: Options) -> Attachment:
@@ -123,8 +126,14 @@ def _attach_part(options: Options, part: int) -> Attachment:
     return _attach(options)  # a version of one part may have come meanwhile; or there is none
 
 
-class Parts(list[Attachment]):
+class Parts(list[Attachment], NoArray):
     """The attachments to all parts of a version. The end of ``with`` closes them."""
+
+    _array_of = "view(dtype, shape) of a part"
+
+    def __repr__(self) -> str:
+        sizes = [att.size for att in self]
+        return f"<gpufd.Parts {called(self[0].name) if self else ''}: {len(self)} part{'s' if len(self) != 1 else ''}, {human(sum(sizes))}>"
 
     def __enter__(self) -> Parts:
         return self
@@ -191,5 +200,6 @@ def attach_parts(
             parts.close()
             raise
         parts.close()
+        log.debug("a new version of %s came meanwhile: attaching to its parts", name)
         if time.monotonic() > deadline:
             raise TimedOutError(f"{name} got a new version whenever its parts were attached to")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .. import arguments
 from ..errors import ClosedError, Error, InUseError, LeaseEndedError, LostError, MismatchError, UsageError, WireError, enough_files
 from ..memory.base import Memory
+from ..objects import called, human
 from ..wire import records as wire
 from ..wire.conn import close_all
 from ..wire.records import Offer
@@ -94,7 +95,7 @@ class Attachment(Held):
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else wire.access_name(self.access)
-        return f"<gpufd.Attachment {self.name!r}, {self.size} bytes, {state}>"
+        return f"<gpufd.Attachment {called(self.name)}, {human(self.size)}, {state}>"
 
     # Arrays.
 

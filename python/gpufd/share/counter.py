@@ -18,7 +18,7 @@ from ..errors import ClosedError, ReadOnlyError, TimedOutError, UnavailableError
 from ..memory import libcuda as cu
 from ..memory.base import Memory
 from ..memory.cuda import EVENT_DISABLE_TIMING, CudaMemory
-from ..objects import NotCopied
+from ..objects import NotCopied, human
 from ..wire.records import READ_WRITE
 
 STREAM_NON_BLOCKING = 1
@@ -59,6 +59,10 @@ class Counter(NotCopied):
             raise UsageError(f"counter {slot} in a buffer of {memory.size} bytes, which has room for {memory.size // STRIDE}")
         self.memory, self.slot, self.broken, self.closed = memory, slot, False, False
         self._token = memory.hold(f"counter {slot}")
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "given up" if self.broken else "open"
+        return f"<gpufd.Counter {self.slot} in {human(self.memory.size)} on device {self.memory.ordinal}, {state}>"
 
     def __enter__(self) -> Counter:
         return self
@@ -226,6 +230,9 @@ class IPCEvent(NotCopied):
             except BaseException:
                 self.close()
                 raise
+
+    def __repr__(self) -> str:
+        return f"<gpufd.IPCEvent on device {self.memory.ordinal}, {'open' if self.event else 'closed'}>"
 
     def __enter__(self) -> IPCEvent:
         return self

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import Error, MismatchError
+from ..objects import called
 from ..wire.records import Offer
 
 MAX_PARTS = 1 << 16  # of a version that is taken
@@ -25,6 +26,9 @@ class Kept:
     labels: Mapping[str, str]
     digest: str  #: of the part's bytes
     table: Any  #: what its writer says is in the part
+
+    def __repr__(self) -> str:
+        return f"<gpufd.Kept {called(self.name)} version {self.version}, part {self.part} of {self.parts}>"
 
 
 def kept_of(offer: Offer) -> Kept:

@@ -51,7 +51,7 @@ class Lease(NotCopied):
         self._cursors = -1  # the descriptor of what this lease alone has
 
     def __repr__(self) -> str:
-        return f"<gpufd.Lease {self.number} of {self.peer}>"
+        return f"<gpufd.Lease {self.number} of {self.peer}, {wire.access_name(self.access)}, {'over' if self._over else 'open'}>"
 
     def _hear(self, data: bytes) -> None:
         """Note what the consumer has sent."""
@@ -167,3 +167,7 @@ class Event:
     err: Error | None = None
     done: int = 0
     total: int = 0
+
+    def __repr__(self) -> str:
+        why = f", {type(self.err).__name__} ({self.err.reason})" if self.err else ""
+        return f"<gpufd.Event {self.kind} of {self.peer}{f', lease {self.lease.number}' if self.lease else ''}{why}>"

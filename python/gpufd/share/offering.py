@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from .. import arguments
 from ..errors import ClosedError, Error, FenceError, TimedOutError, UsageError
 from ..memory.base import Memory
+from ..objects import NotCopied, called, human
 from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, cursor_file, data_file
 from ..wire.peer import Peer
@@ -74,7 +75,7 @@ class OfferCalls:
     not_by_thread: Callable[[], None]
 
 
-class Offering:
+class Offering(NotCopied):
     """Memory that is offered under a name. Its maker closes it, or its server does."""
 
     def __init__(self, number: int, memory: Memory, record: wire.Offer, terms: Terms, calls: OfferCalls) -> None:
@@ -97,6 +98,11 @@ class Offering:
         if terms.cursors:
             self.record = replace(self.record, cursor_size=terms.cursors.size)
         self._token = memory.hold(f"offer {record.name!r}")
+
+    def __repr__(self) -> str:
+        n = len(self.held)
+        state = "over" if self.over else "ended" if self.ended else "pending" if self.pending else "open"
+        return f"<gpufd.Offering {called(self.name)}, {human(self.memory.size)}, {n} lease{'s' if n != 1 else ''}, {state}>"
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from .. import arguments
 from ..arguments import FOR_EVER
 from ..errors import ClosedError, UsageError, enough_files
 from ..memory.base import Memory
-from ..objects import NotCopied
+from ..objects import NotCopied, shortened
 from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, check_path
 from ..wire.listen import Listener
@@ -77,6 +77,11 @@ class Server(NotCopied):
     def path(self) -> str:
         """Path of the socket."""
         return self._serving.loop.listener.path
+
+    def __repr__(self) -> str:
+        n = len(self._serving.offerings)
+        state = "closed" if self._serving.closed else f"{n} offer{'s' if n != 1 else ''}"
+        return f"<gpufd.Server {shortened(self.path)!r}, {state}>"
 
     def __enter__(self) -> Server:
         return self

@@ -30,6 +30,7 @@ from ..memory.base import Memory
 from ..memory.device import Device
 from ..memory.drivers import allocate, device_size, driver_kind, ordinal_of
 from ..memory.tensor import bytes_over
+from ..objects import human
 from ..wire.records import CUDA, READ_WRITE, SOFT
 from .storages import span_of, storage_of, with_room
 
@@ -86,6 +87,11 @@ class SharedPool:
         self._end = 0  # of what was ever given out
         self._modes: list[_Placing] = []
         _pools.add(self)
+
+    def __repr__(self) -> str:
+        there = self.memory.size if self.memory is not None and not self.memory.closed else 0
+        state = "sealed" if self.sealed else "open"
+        return f"<gpufd.torch.SharedPool {human(sum(self._live.values()))} in use of {human(there)} on {self.device}, {state}>"
 
     def __enter__(self) -> SharedPool:
         self._check()

@@ -7,20 +7,22 @@ import gc
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from .. import arguments
 from ..errors import FormatError, InUseError, UnavailableError, UsageError
 from ..keeper.control import TIMEOUT
-from ..keeper.get import Attached, get
+from ..keeper.get import get
 from ..keeper.tables import BITS, Table, Tensor, check_tensors, quote
+from ..keeper.version import Attached, Version, need_apart
 from ..memory.base import Memory
 from ..memory.device import Device
-from ..memory.drivers import driver_kind
-from ..memory.drivers import ordinal_of
+from ..memory.drivers import driver_kind, ordinal_of
 from ..memory.tensor import bytes_over, dtypes
+from ..objects import called, human
+from ..progress import Progress, check_progress, reporting
 from ..share.kept import Kept
 from ..wire.records import CUDA, READ_ONLY
 from .storages import span_of, storage_of
@@ -36,7 +38,7 @@ PyTorch's F4 is two of safetensors', so PyTorch's shapes have half as many along
 
 _OF_TYPE = {dtype: name for name, dtype in DTYPES.items()}
 _ALIGN = 16  # of a storage's beginning in a part: no element is larger
-_FREED = 256 << 20  # bytes that are freed before PyTorch's cache gives them to the driver
+_FREED = 64 << 20  # bytes that are freed before PyTorch's cache gives them to the driver
 
 
 # Tensors over memory.
@@ -116,14 +118,21 @@ def _clusters(table: list[Tensor]) -> list[tuple[int, int, list[Tensor]]]:
 class Loaded(dict[str, Any]):
     """Tensors by name, in the order in which they were put.
 
-    data        what the keeper says of their part: a gpufd.Kept
+    data        what the keeper says of their part, or of the first: a gpufd.Kept
+    metadata    the texts by name that were put beside them
     lacking     by name, why this PyTorch cannot have a tensor: one of a type that it lacks. Such a
                 tensor is not among the others, and raises UnavailableError when it is asked for.
     """
 
-    def __init__(self, made: Mapping[str, Any], data: Kept, lacking: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, made: Mapping[str, Any], data: Kept, lacking: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(made)
-        self.data, self.lacking = data, dict(lacking or {})
+        self.data, self.lacking, self.metadata = data, dict(lacking or {}), dict(metadata or {})
+
+    def __repr__(self) -> str:
+        size = human(sum(t.numel() * t.element_size() for t in self.values()))
+        return f"<gpufd.torch.Loaded {called(self.data.name)} version {self.data.version}: {len(self)} tensors, {size}>"
 
     def __missing__(self, name: str) -> Any:
         if name in self.lacking:
@@ -164,11 +173,22 @@ def _some(names: list[str]) -> str:
     return ", ".join(quote(n) for n in names[:5]) + more
 
 
-def tensors(part: Attached) -> Loaded:
-    """Return the tensors of a part that gpufd.get has attached to, without a copy.
+def tensors(source: Attached | Version) -> Loaded:
+    """Return the tensors that gpufd.get has attached to, of a part or of all of them, without a copy.
 
-    Tensors that share bytes, such as tied weights, share a storage.
+    Tensors that share bytes, such as tied weights, share a storage. Raises FormatError if a name is in
+    two parts.
     """
+    if isinstance(source, Attached):
+        return _tensors(source)
+    need_apart(source.parts)
+    parts = [_tensors(part) for part in source.parts]
+    made = {name: t for loaded in parts for name, t in loaded.items()}
+    lacking = {name: why for loaded in parts for name, why in loaded.lacking.items()}
+    return Loaded(made, parts[0].data, lacking, source.metadata)
+
+
+def _tensors(part: Attached) -> Loaded:
     table, made = part.table, {}
     lacking = {t.name: why for t in table.all() if (why := _lacking(t)) is not None}
     for begin, end, members in _clusters([t for t in table.all() if t.name not in lacking]):
@@ -182,23 +202,26 @@ def tensors(part: Attached) -> Loaded:
                 made[t.name] = _as(span, t, begin)
             except (RuntimeError, TypeError) as e:  # too large a number, in a stranger's table
                 raise FormatError(f"tensor {quote(t.name)} of {t.dtype} {list(t.shape[:8])} cannot be one of PyTorch's: {e}") from None
-    return Loaded({t.name: made[t.name] for t in table.in_order() if t.name in made}, part.data, lacking)
+    return Loaded({t.name: made[t.name] for t in table.in_order() if t.name in made}, part.data, lacking, table.metadata)
 
 
 def load(
-    name: str, *, socket: str | os.PathLike[str] | Client | None = None, part: int | None = None,
+    name: str, *, socket: str | os.PathLike[str] | Client | None = None, part: int | Literal["here"] | None = None,
     labels: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT, driver: str | int | None = None, device: Device | None = None,
+    progress: Progress = None,
 ) -> Loaded:  # fmt: skip
     """Return the tensors that a keeper keeps under a name, as views without a copy.
 
     They keep the lease until the last of them is gone. They are read-only: see the module.
 
     socket      the keeper's socket, or a gpufd.Client; None for the default one
-    part        of a version of several parts: which
-    labels      labels that the version must have, or LabelError
+    part        of a version of several parts: which; "here" means the only one on the device
+    labels      labels that the version must have, or MismatchError
+    progress    as of put; nothing is copied, so it is called once
 
-    Raises KeeperError, LabelError, DeviceError, and FormatError if the name holds no tensors.
+    Raises KeeperError, MismatchError, and FormatError if the name holds no tensors.
     """
+    check_progress(progress)
     with get(name, socket=socket, part=part, labels=labels, timeout=timeout, driver=driver, device=device, access=READ_ONLY) as version:
         if len(version.parts) != 1:
             raise UsageError(f"{name} has {len(version.parts)} parts: say which")
@@ -206,7 +229,8 @@ def load(
     try:
         if attached.table.format != "safetensors":
             raise FormatError(f"{name} holds no tensors but {attached.table.format}: gpufd.get attaches to them")
-        return tensors(attached)
+        with reporting(progress, attached.memory.size, f"load {name}"):
+            return tensors(attached)
     except BaseException:
         with contextlib.suppress(InUseError):  # by tensors of the traceback: the lease ends with them
             attached.close()
@@ -357,6 +381,7 @@ def put(
     name: str, module_or_tensors: Any, *, socket: str | os.PathLike[str] | Client | None = None, labels: Mapping[str, str] | None = None,
     part: int = 0, parts: int = 1, transaction: str = "", expect_version: int | None = None, device: Device | None = None,
     driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT,
+    progress: Progress = None,
 ) -> Delivered:  # fmt: skip
     """Have a keeper keep the tensors of a module, or of a mapping, as they are now.
 
@@ -383,6 +408,7 @@ def put(
     from ..keeper.deposit import Deposit
     from ..keeper.client import Client
 
+    check_progress(progress)
     state = _state(module_or_tensors)
     blocks = _blocks(state)
     kind, ordinal = _where(blocks, driver, device)
@@ -400,7 +426,7 @@ def put(
             if kind == CUDA:  # what other streams still write comes along, too
                 for i in {ordinal, *(b.device.index for b in blocks if b.device.type == "cuda")}:
                     torch.cuda.synchronize(i)
-            _move([b for b in blocks if b.moves], deposit)
+            _move([b for b in blocks if b.moves], deposit, progress)
             if pool:
                 pool.seal()
             return deposit.deliver(encoded)
@@ -414,19 +440,21 @@ def put(
             client.close()
 
 
-def _move(blocks: list[_Block], deposit: Deposit) -> None:
+def _move(blocks: list[_Block], deposit: Deposit, progress: Progress = None) -> None:
     """Move the blocks, and have their tensors be views of where they are then."""
     freed = 0
-    for b in blocks:
-        size, first = b.size, quote(b.members[0][0])
-        if freed + size > _FREED:
-            freed = _give_back()
-        try:
-            _move_block(b, deposit.grow(b.at + size), f"tensor {first} (PyTorch)")
-        except Exception as e:
-            e.add_note(f"gpufd.torch.put had come to tensor {first}")
-            raise
-        freed += size
+    with reporting(progress, sum(b.size for b in blocks), f"put {deposit.name}") as add:
+        for b in blocks:
+            size, first = b.size, quote(b.members[0][0])
+            if freed + size > _FREED:
+                freed = _give_back()
+            try:
+                _move_block(b, deposit.grow(b.at + size), f"tensor {first} (PyTorch)")
+            except Exception as e:
+                e.add_note(f"gpufd.torch.put had come to tensor {first}")
+                raise
+            freed += size
+            add(size)
     _give_back()
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 from ..errors import MismatchError, UsageError, WireError
+from ..objects import called, human
 
 
 
@@ -236,6 +237,9 @@ class Offer(Record):
     cursor_size: int = 0  # of memory that comes in a CURSORS, or 0
     process: int | None = None
 
+    def __repr__(self) -> str:
+        return f"<gpufd.Offer {called(self.name)}, {human(self.size)}, {driver_name(self.driver)}, {access_name(self.access)}>"
+
     @property
     def legacy(self) -> bool:
         return self.handle_type == LEGACY
@@ -433,6 +437,9 @@ class Listing:
     generation: int
     data_size: int  #: bytes of application data
     name: str
+
+    def __repr__(self) -> str:
+        return f"<gpufd.Listing {called(self.name)}, {human(self.size)}, {driver_name(self.driver)}, {access_name(self.access)}>"
 
     def pack(self) -> bytes:
         name = self.name.encode("utf-8")
