@@ -75,6 +75,9 @@ def pools(threads):
                 some = [torch.UntypedStorage(n << 20, device="cuda") for n in (1, 24, 48)]
             assert all(any(p <= s.data_ptr() < p + m.size for p, m in list(made.items())) for s in some)
             del some, pool
+            torch.cuda.synchronize()
+            while gone:
+                gone.pop().close(force=True)
             rounds[i] += 1
 
     def outside(i):
