@@ -7,6 +7,7 @@ Take memory         attach, attach_parts, follow, list
 Offer memory        allocate, offer, Server
 Use a keeper        get, put, Client, and gpufd.torch for models
 Pass frames         gpufd.channel
+Wait in asyncio     gpufd.aio
 Take turns          counter
 
 All errors are gpufd.Error. docs/python.md in gpufd's sources says more, and docs/wire.md says
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
     from .keeper.version import Arrays, Attached, Version
     from .keeper.put import put
     from .keeper.client import Client
+    from . import aio as aio
     from . import broadcast as broadcast
     from . import channel as channel
     from . import keeper as keeper
@@ -97,6 +99,7 @@ else:
             "LostError MismatchError NotFoundError ReadOnlyError RefusedError TimedOutError UnavailableError UsageError VerdictError WireError"
         ),
         "memory.drivers": "allocate",
+        "aio": "",
         "broadcast": "",
         "channel": "",
         "keeper": "",

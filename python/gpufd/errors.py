@@ -169,6 +169,7 @@ class MismatchError(Error):
     descriptor  what came is not what the offer describes
     device      it is on another device, or its device is not visible here
     labels      a keeper's version has other labels
+    tensors     the tensors do not fit the model
     stale       it is not newer than what is known
     too-large   it is larger than this side accepts
     handle      it is shared by another type of handle

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, SupportsIndex
+import contextlib
+from collections.abc import Iterable
+from typing import Any, NoReturn, SupportsIndex, TypeVar
+
+_T = TypeVar("_T")
 
 
 class NoArray:
@@ -35,6 +39,13 @@ def human(size: int) -> str:
     else:
         unit = "TiB"
     return f"{value:.0f} {unit}" if value == int(value) or value >= 100 else f"{value:.1f} {unit}"
+
+
+def living(objects: Iterable[_T]) -> list[_T]:
+    """Return what is in a set of weak references, to which other threads may add meanwhile."""
+    while True:
+        with contextlib.suppress(RuntimeError):
+            return list(objects)
 
 
 def shortened(path: str) -> str:

@@ -313,24 +313,24 @@ class Waits(common.Scene):
         with gpufd.attach(socket=self.path) as att:
             (lease,) = self.offering.leases
             there = threading.Event()
-            sleep = att._sleep
+            sleep = att._lease._sleep
 
             def slept(bell, seconds):
                 there.set()
                 sleep(bell, seconds)
 
-            with mock.patch.object(att, "_sleep", slept):
+            with mock.patch.object(att._lease, "_sleep", slept):
                 result = self.waiting(lambda: att.notices(None))
                 there.wait(common.PATIENCE)
-                with att._lock:  # so that the thread that waits cannot read it
+                with att._lease.lock:  # so that the thread that waits cannot read it
                     lease.notify(b"news")
-                    while not att._notices:
-                        att._pump()
+                    while not att._lease.notices:
+                        att._lease.pump()
                 self.assertEqual(result(), [b"news"])
                 there.clear()
                 result = self.waiting(lambda: att.wait(None, superseded=True))
                 there.wait(common.PATIENCE)
-                with att._lock:
+                with att._lease.lock:
                     self.server.replace("x", self.memory)
                     while not att.superseded:
                         pass
@@ -340,7 +340,7 @@ class Waits(common.Scene):
                 there.wait(common.PATIENCE)
                 att.close()
                 self.assertTrue(result())
-            self.assertEqual(att._bells, {})
+            self.assertEqual(att._lease.bells, {})
 
 
 class Forever:

@@ -8,7 +8,7 @@ import common
 import gpufd
 
 PACKAGE = common.PACKAGE / "gpufd"
-LAYERS = ("wire", "memory", "share", "channel", "keeper", "torch", "broadcast")  # each may use those before it
+LAYERS = ("wire", "memory", "share", "channel", "keeper", "torch", "broadcast", "aio")  # each may use those before it
 BESIDE = {("keeper", "channel")}  # and these may not
 KINDS = {"Error", "Memory", "Record", "Source", "Words", "NotCopied", "NoArray"}  # classes that others are a kind of
 

@@ -13,8 +13,10 @@ import common
 import gpufd
 
 ATTACHING = """arguments errors lazy log memory memory.array memory.base memory.device memory.dlpack memory.drivers objects
-share share.attach share.attaching share.attachment share.fence share.held share.kept
+share share.attach share.attaching share.attachment share.fence share.kept share.leaseconn
 wire wire.aside wire.conn wire.peer wire.quiet wire.records wire.sockets"""
+
+MODELS = "memory.tensor progress torch torch.assign torch.named torch.storages torch.weights"
 
 
 def loaded(code):
@@ -30,7 +32,7 @@ def imports_for_types():
     return {(a.name, n.module) for n in branch.body if isinstance(n, ast.ImportFrom) and n.module for a in n.names}
 
 
-MODULES = {"broadcast", "channel", "keeper", "torch"}
+MODULES = {"aio", "broadcast", "channel", "keeper", "torch"}
 
 
 class Imports(unittest.TestCase):
@@ -99,7 +101,10 @@ class Imports(unittest.TestCase):
             import torch  # noqa: F401
         except ImportError:
             common.missing("python", f"{sys.executable} has no PyTorch")
-        self.assertEqual(loaded("import gpufd.torch"), {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "keeper.version", "memory.tensor", "progress", "torch", "torch.storages", "torch.weights"})
+        models = {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "keeper.version", *MODELS.split()}
+        self.assertEqual(loaded("import gpufd.torch"), models)
+        self.assertEqual(loaded("import gpufd.torch; gpufd.torch.follow") - models, {"share.follow", "torch.guard", "torch.versions"})
+        self.assertEqual(loaded("import gpufd.torch; gpufd.torch.ModelVersion, gpufd.torch.follow('x')") & {"keeper.client"}, set())
 
 
 if __name__ == "__main__":

@@ -202,7 +202,7 @@ class Keeper(common.Scene):
                 self.keeper = self.start("gpufd", "keeper", "--socket", self.path, waits_for="Keeping")
                 common.wait_for(lambda: not att.done and att.peer.pid == self.keeper.pid, "another lease")
                 self.assertEqual((att.ptr, view.tobytes()), (at, b"1"))
-                self.assertEqual(att._conn.timeout, 30.0, "that of its options")
+                self.assertEqual(att._lease.conn.timeout, 30.0, "that of its options")
             self.put("llama", self.file(b"2"))
             self.assertTrue(att.wait(common.PATIENCE, superseded=True))
         self.assertEqual(versions, 2, "what is used does not end it")
@@ -456,7 +456,7 @@ class BothPython(common.Scene):
                 att.close()  # it is bad
             server.replace("x", versions[len(all_) - 1], grace=None)
         self.assertEqual([a.generation for a in all_], [m.generation for m in (self.memory, *versions)])
-        self.assertTrue(all(a._closed for a in all_), "the loop's end closes them")
+        self.assertTrue(all(a._lease.closed for a in all_), "the loop's end closes them")
 
     def test_follow_says_why_it_waits(self):
         reasons = []

@@ -1,8 +1,11 @@
 """How the package is used: wrongly, by several threads at once, again and again."""
 
-import asyncio
+import ast
 import gc
+import importlib.util
+import inspect
 import json
+import operator
 import os
 import re
 import threading
@@ -61,7 +64,7 @@ class Threads(Offered):
         """A wait that comes just behind a close ends, and does not fail for a socket that is gone."""
         self.served().offer("x", self.memory)
         att = gpufd.attach(socket=self.path)
-        pump, closed = att._pump, []
+        pump, closed = att._lease.pump, []
 
         def late():
             pump()
@@ -70,7 +73,7 @@ class Threads(Offered):
                 att.close()
                 common.settled_fds()
 
-        with unittest.mock.patch.object(att, "_pump", late):
+        with unittest.mock.patch.object(att._lease, "pump", late):
             self.assertTrue(att.wait(common.PATIENCE))
 
 
@@ -142,34 +145,26 @@ class Claims(Offered):
                 kept_of(Offer(**{**vars(offer), "data": data}))
 
 
-class Asynchronous(Offered):
-    def test_the_loop_of_the_page(self):
-        """docs/python.md, as it stands: notices, newer memory, a producer that ends; and no callback behind that."""
+class Page(unittest.TestCase):
+    def test_names_of_the_page_are_there(self):
+        """Each block of docs/python.md is Python, and what it calls by gpufd. is there, with these options."""
         page = common.ROOT / "docs" / "python.md"
         if not page.exists():
             self.skipTest(f"there is no {page}")
-        (lines,) = (b for b in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S) if "add_reader" in b)
-        heard = []
-        names = {"asyncio": asyncio, "print": heard.append}
-        exec(compile(lines, str(page), "exec"), names)
-
-        async def meanwhile(att, *steps):
-            serving = asyncio.create_task(names["serve"](att))
-            for step in steps:
-                await asyncio.sleep(0)  # it has to be waiting, or to find what came before
-                step()
-            await asyncio.wait_for(serving, common.PATIENCE)
-            self.assertFalse(asyncio.get_running_loop().remove_reader(att))
-
-        server = self.served()
-        server.offer("x", self.memory)
-        with gpufd.attach(socket=self.path) as att, gpufd.allocate(1) as newer:
-            (lease,) = server.leases("x")
-            asyncio.run(meanwhile(att, lambda: lease.notify(b"hello"), lambda: server.replace("x", newer)))
-            self.assertEqual((heard, att.superseded, att.done), ([b"hello"], True, False))
-            with gpufd.attach(socket=self.path) as other:
-                asyncio.run(meanwhile(other, server.close))
-                self.assertTrue(other.done)
+        blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
+        self.assertGreater(len(blocks), 6)
+        called = set()
+        for block in blocks:
+            for node in ast.walk(compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)):
+                if isinstance(node, ast.Call) and (name := ast.unparse(node.func)).startswith("gpufd."):
+                    if name.startswith("gpufd.torch.") and importlib.util.find_spec("torch") is None:
+                        continue
+                    what = operator.attrgetter(name.removeprefix("gpufd."))(gpufd)
+                    there = inspect.signature(what).parameters
+                    for keyword in node.keywords:
+                        self.assertIn(keyword.arg, there, f"{name} of {page.name}")
+                    called.add(name)
+        self.assertTrue({"gpufd.put", "gpufd.aio.wait", "gpufd.attach"} <= called, called)
 
 
 class TorchDevice:

@@ -52,7 +52,7 @@ class Joined(NotCopied):
             self._open()
             self._ask(time.monotonic() + step)
             self._wake = [*os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)]
-            self.attachment._on_end = self._rouse  # whichever thread has read of the end
+            self.attachment._lease.on_end = self._rouse  # whichever thread has read of the end
         except BaseException:
             self._discard(True)
             raise

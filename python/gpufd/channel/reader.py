@@ -22,6 +22,7 @@ from .joined import Joined
 from .position import Position
 from .position import ReaderStats as ReaderStats
 from .queue import behind
+from .ready import Ready
 from .streams import Tracker, handle_of, need_streams
 from .taking import Told, claim_newest, copy_entry
 from .words import POLL_MIN
@@ -74,6 +75,7 @@ class Reader(NotCopied):
         self.attachment, self.shape = joined.attachment, joined.shape
         self.first = joined.first  #: sequence of the first frame that this reader may get
         self._position = Position(joined)
+        self._ready: Ready | None = None
 
     # Its state.
 
@@ -126,31 +128,53 @@ class Reader(NotCopied):
         what err says when there are no more frames, ChannelError ("cursor") if the writer wrote nonsense,
         and TimedOutError.
         """
-        j, at = self._joined, self._position
-        j.check()
+        self._joined.check()
         deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
-        with j.turn:
-            at.check_room()
-            begin, tries = 0.0, 0
-            while True:
-                number = at.look()
-                told = self._take(number) if number else None
-                if told:
-                    frame = at.hold(Frame(self, j, told))
-                    at.max_stall = max(at.max_stall, time.monotonic() - begin if begin else 0.0)
-                    return frame
-                if number and (tries := tries + 1) > self.slots and time.monotonic() >= deadline:
-                    break  # a writer that lies could go on like this
-                if number:
-                    continue
-                begin = begin or time.monotonic()
-                if not j.words.await_(c.READER_BELL, c.WRITER_POLLS, deadline, self._is_ready):
-                    break
+        with self._joined.turn:
+            try:
+                frame = self._next(deadline)
+            finally:
+                if self._ready:
+                    self._ready.rearm()
+        if not frame:
             raise TimedOutError(f"no frame came within {timeout:g} s")
+        return frame
+
+    def _next(self, deadline: float) -> Frame | None:
+        j, at = self._joined, self._position
+        at.check_room()
+        begin, tries = 0.0, 0
+        while True:
+            number = at.look()
+            told = self._take(number) if number else None
+            if told:
+                frame = at.hold(Frame(self, j, told))
+                at.max_stall = max(at.max_stall, time.monotonic() - begin if begin else 0.0)
+                return frame
+            if number and (tries := tries + 1) > self.slots and time.monotonic() >= deadline:
+                return None  # a writer that lies could go on like this
+            if number:
+                continue
+            begin = begin or time.monotonic()
+            if not j.words.await_(c.READER_BELL, c.WRITER_POLLS, deadline, self._is_ready):
+                return None
 
     def _is_ready(self) -> bool:
         j = self._joined
         return j.words.load(c.PUBLISHED) >= self._position.next and not j.freeing or j.lost or j.closing
+
+    def fileno(self) -> int:
+        """Return a descriptor for select and asyncio: it is readable when next may have a frame, or the writer's end.
+
+        Call next(0) then; the descriptor is readable no more when that has found nothing. It may be readable for
+        nothing now and then. Frames are announced in memory, so the first call starts a thread, which waits for
+        them as next does. close ends it, and closes the descriptor. gpufd.aio uses it.
+        """
+        with self._joined.turn:
+            self._joined.check()
+            if not self._ready:
+                self._ready = Ready(self._joined.words, self._is_ready, lambda: self._joined.closing)
+            return self._ready.fd
 
     def _take(self, number: int) -> Told | None:
         """Take the frame of that number, or as the policy has it; None if there is none any more: the next
@@ -192,9 +216,13 @@ class Reader(NotCopied):
             try:
                 yield frame
             finally:
-                if frame in self._position.held and not self._joined.closing:
-                    with suppress(ChannelError, *_NOT_WHOLE):  # the latter is said by next, too
-                        self.release(frame)
+                self.give_back(frame)
+
+    def give_back(self, frame: Frame) -> None:
+        """Release the frame unless that was done. If it was not whole any more, only stats say so."""
+        if frame in self._position.held and not self._joined.closing:
+            with suppress(ChannelError, *_NOT_WHOLE):  # the latter is said by next, too
+                self.release(frame)
 
     def release(self, frame: Frame) -> None:
         """Give the frame back. Synchronise the streams that read it first, or use release_on.
@@ -326,6 +354,9 @@ class Reader(NotCopied):
         let it go on, and close again.
         """
         self._joined.close(force)
+        ready, self._ready = self._ready, None
+        if ready:
+            ready.close()
 
     def __enter__(self) -> Reader:
         self._joined.check()

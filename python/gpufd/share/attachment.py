@@ -5,29 +5,27 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
-import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
-from ..errors import ClosedError, Error, InUseError, LeaseEndedError, LostError, MismatchError, UsageError, WireError, enough_files
+from ..errors import Error, InUseError, MismatchError, UsageError
 from ..memory.base import Memory
-from ..objects import called, human
+from ..objects import NotCopied, called, human
 from ..wire import records as wire
-from ..wire.conn import close_all
+from ..wire.peer import Peer
 from ..wire.records import Offer
-from .attaching import Attaching, Options, ending
-from .held import Held
+from .attaching import Attaching, Options
+from .fence import FENCED
 from .kept import Kept, kept_of
+from .leaseconn import LeaseConn
 
 if TYPE_CHECKING:
     from ..memory.array import Array, DType
 
 
-class Attachment(Held):
+class Attachment(NotCopied):
     """Memory of another process that is mapped here, and the lease of it.
 
     The caller of attach closes it, by ``with`` or close. Arrays made of it keep it alive.
@@ -35,20 +33,45 @@ class Attachment(Held):
     property is asked for, and in wait.
 
     memory      the Memory
-    offer       what the producer said of it
-    peer        the producer's process
-    cursors     descriptor of memory that this lease alone has, or -1; it is closed with the lease
     """
 
     def __init__(self, options: Options, done: Attaching, offer: Offer, memory: Memory) -> None:
-        super().__init__()
-        self._options = options
         self.memory = memory
         self._interfaces = False  # the attachment itself was asked for its address
-        self._take_lease(done, offer)
+        self._lease = LeaseConn(options, memory, done, offer)
         _all.add(self)
 
-    # What it is.
+    # Its description.
+
+    @property
+    def offer(self) -> Offer:
+        """The producer's description of the memory."""
+        return self._lease.offer
+
+    @property
+    def peer(self) -> Peer:
+        """The producer's process."""
+        return self._lease.peer
+
+    @property
+    def cursors(self) -> int:
+        """Descriptor of memory that this lease alone has, or -1. It is closed with the lease."""
+        return self._lease.cursors
+
+    @property
+    def socket(self) -> str:
+        """Path of the producer's socket."""
+        return self._lease.options.path
+
+    @property
+    def name(self) -> str:
+        """Name of the offer."""
+        return self.offer.name
+
+    @property
+    def size(self) -> int:
+        """Bytes of the memory."""
+        return self.memory.size
 
     @property
     def data(self) -> bytes:
@@ -94,7 +117,7 @@ class Attachment(Held):
         return self.kept.labels
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else wire.access_name(self.access)
+        state = "closed" if self._lease.closed else wire.access_name(self.access)
         return f"<gpufd.Attachment {called(self.name)}, {human(self.size)}, {state}>"
 
     # Arrays.
@@ -107,7 +130,7 @@ class Attachment(Held):
         """
         from ..memory.array import Array
 
-        self._check()
+        self._lease.check()
         return Array(self.memory, dtype, shape, offset, owner=self)
 
     def copy(self) -> Array:
@@ -141,6 +164,99 @@ class Attachment(Held):
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self.view().__array__(dtype, copy)
 
+    # The lease.
+
+    @property
+    def err(self) -> Error | None:
+        """Why the lease has ended, or None if it has not.
+
+        LeaseEndedError if the producer has ended it, whose reason says why; LostError if it left in order ("left") or
+        is gone, whose died() says whether its process has died; ClosedError after close. The memory stays mapped until
+        close. It stays None if the producer has read a report.
+        """
+        lease = self._lease
+        lease.pump()
+        return lease.error if lease.over() and not lease.reported else None
+
+    @property
+    def done(self) -> bool:
+        """Whether the lease has ended."""
+        self._lease.pump()
+        return self._lease.over()
+
+    @property
+    def superseded(self) -> bool:
+        """Whether the producer offers newer memory under the name by now."""
+        self._lease.pump()
+        return self._lease.newer != 0
+
+    @property
+    def awaits_release(self) -> bool:
+        """Whether the producer waits for those who may write before it uses the memory again."""
+        return self._lease.awaits_release
+
+    def fileno(self) -> int:
+        """Descriptor of the connection, for select: it is readable when the producer has said something.
+
+        It is another one after a new lease, and stays readable while there is none. gpufd.aio.wait sees to both.
+        """
+        self._lease.check()
+        return self._lease.conn.sock.fileno()
+
+    def wait(self, timeout: float | None = None, *, superseded: bool = False) -> bool:
+        """Wait until the lease has ended, or with superseded also until there is newer memory.
+
+        Return False if that has not happened within timeout seconds. By default there is no bound.
+        """
+        lease = self._lease
+        return lease.await_(lambda: lease.over() or superseded and lease.newer != 0, timeout)
+
+    def wait_superseded(self, timeout: float | None = None) -> bool:
+        """Wait until the producer offers newer memory under the name, or the lease has ended. Return superseded."""
+        self.wait(timeout, superseded=True)
+        return self._lease.newer != 0
+
+    def notices(self, timeout: float | None = 0.0) -> list[bytes]:
+        """Return what the producer has sent by Lease.notify since the last call.
+
+        Wait up to timeout seconds for the first; with None until there is one, or the lease has ended. 16
+        notices are kept; then the oldest is dropped.
+        """
+        lease = self._lease
+        lease.await_(lambda: bool(lease.notices) or lease.over(), timeout)
+        with lease.lock:
+            got = list(lease.notices)
+            lease.notices.clear()
+        return got
+
+    def notify(self, data: bytes) -> None:
+        """Send the producer up to 4,096 bytes, for its Lease.notices.
+
+        An older producer ignores them.
+        """
+        self._lease.notify(data)
+
+    def progress(self, done: int, total: int | None = None) -> None:
+        """Tell the producer how much is done. It starts its timeout anew."""
+        self._lease.say(wire.Progress(arguments.number("done", done), self.size if total is None else arguments.number("total", total)))
+
+    @property
+    def fenced(self) -> bool:
+        """Whether the lease is over and the producer has died: then none of its work runs on the device."""
+        lease = self._lease
+        lease.pump()
+        return lease.error is not None and lease.fence.is_(FENCED)
+
+    def await_fence(self, timeout: float | None, want: int = FENCED) -> None:
+        """Wait until the lease has ended and the producer's work on the memory has, too.
+
+        want is FENCED, known by the death of its process, or RELEASED, known by its word. Raises
+        FenceError: "pending" after timeout seconds, and "unknown" at once if it cannot be known.
+        """
+        lease = self._lease
+        lease.check()
+        lease.fence.await_(want, timeout, lambda left: lease.await_(lambda: lease.error is not None, left))
+
     # The end.
 
     def report(self, fault: str | BaseException = "") -> None:
@@ -153,56 +269,21 @@ class Attachment(Held):
             arguments.text("a fault", fault)
         if self.offer.legacy:
             self._unmap()
-        text = str(fault) or (type(fault).__name__ if isinstance(fault, BaseException) else "")
-        self._say(wire.Verdict(not text, text))
-        deadline = time.monotonic() + self._conn.timeout  # which progress does not renew
-        with self._lock:
-            try:
-                while True:
-                    record, _ = self._conn.receive(deadline=deadline)
-                    error = ending(record)
-                    if error:
-                        self._end(error, True)
-                        raise error
-                    if not isinstance(record, wire.Progress):
-                        raise wire.unexpected(record, "the end behind a verdict")
-            except LostError:
-                self._reported = True
-                self._end(ClosedError("the lease ended with the verdict"), self._conn.left)
-            except WireError as e:
-                self._conn.farewell(wire.Refuse(e.code, str(e)))
-                self._end(e, False)
-                raise
+        self._lease.judge(str(fault) or (type(fault).__name__ if isinstance(fault, BaseException) else ""))
 
     def resume(self, *, timeout: float | None = None) -> None:
         """Get a new lease of the same memory after the old one has ended.
 
         The memory stays mapped. The producer at the same path has to offer the memory of the
-        same generation under the same name. Raises OtherMemoryError, a StaleError, if the name
+        same generation under the same name. Raises RefusedError ("other-memory") if the name
         stands for other memory now. After an error the memory is as it was.
         """
-        self._check()
+        self._lease.check()
         if self.offer.legacy:
             raise MismatchError("legacy memory cannot be resumed, because nothing keeps it without a lease", reason="handle")
         if not self.done:
             raise UsageError("the lease has not ended, so there is nothing to resume")
-        self._resume(timeout)
-
-    @enough_files()
-    def _resume(self, timeout: float | None) -> None:
-        o = replace(self._options, name=self.offer.name, newer_than=0, wait=False)
-        if timeout is not None:
-            o = replace(o, timeout=arguments.step(timeout))
-        with self._lock:
-            done = Attaching(o, (self.offer, self.memory))
-            offer, _ = done.run()
-            self._drop_cursors()
-            self._conn.close()
-            self._fence.close()
-            self._take_lease(done, offer)
-
-    def _timeout(self) -> float:
-        return self._options.timeout
+        self._lease.resume(timeout)
 
     def _unmap(self) -> None:
         """Close the memory, which nothing uses any more."""
@@ -224,11 +305,12 @@ class Attachment(Held):
         then nothing has changed. With force the memory is unmapped at once: a kernel that still
         uses it makes the process lose its CUDA context. A second close does nothing.
         """
-        with self._lock:
-            if self._closed:
+        lease = self._lease
+        with lease.lock:
+            if lease.closed:
                 return
-            if self._pid != os.getpid():
-                self._closed = True
+            if lease.pid != os.getpid():
+                lease.closed = True
                 return
             try:
                 if force:
@@ -237,29 +319,12 @@ class Attachment(Held):
                     self._unmap()
             finally:
                 if self.memory.closed:  # also where the driver has failed: the lease is over
-                    self._pump()
-                    self._closed = True
-                    self._leave()
-
-    def _leave(self) -> None:
-        """Say farewell, now that nothing is mapped, and hang up."""
-        if self._err is None or isinstance(self._err, LeaseEndedError) and self.awaits_release:
-            with contextlib.suppress(Error, OSError):
-                self._conn.send(wire.Farewell(), deadline=self._conn.shortly())
-        if self._err is None:
-            self._end(ClosedError(f"the attachment to {self.name!r} was closed"), False)
-        self._conn.close()
-        self._fence.close()
-        self._drop_cursors()
-
-    def _drop_cursors(self) -> None:
-        """Close the file of what this lease alone has; what was mapped of it stays."""
-        fd, self.cursors = self.cursors, -1
-        if fd >= 0:
-            os.close(fd)
+                    lease.pump()
+                    lease.closed = True
+                    lease.leave()
 
     def __enter__(self) -> Attachment:
-        self._check()
+        self._lease.check()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -271,28 +336,13 @@ class Attachment(Held):
             # A traceback keeps views alive: the attachment ends with the last of them.
 
     def __del__(self) -> None:
-        if not hasattr(self, "_closed") or self._pid != os.getpid():
+        if not hasattr(self, "_lease") or self._lease.pid != os.getpid():
             return
         self._interfaces = False  # who has it would have kept this
         with contextlib.suppress(Exception):
             self.close()
-        if not self._closed:  # what uses the memory keeps that alone: a counter, a view of it
-            self._closed = True
-            with contextlib.suppress(Exception):
-                self._conn.close()
-                self._fence.close()
-                self._drop_cursors()
-
-    def _forked(self) -> None:
-        """In a child after a fork: the parent's end is to be seen, although the child lives."""
-        self._lock = threading.RLock()
-        for bell in self._bells.items():
-            close_all(bell)
-        self._bells = {}
-        with contextlib.suppress(OSError):
-            self._conn.sock.close()
-        self._fence.close()
-        self._drop_cursors()
+        if not self._lease.closed:  # what uses the memory keeps that alone: a counter, a view of it
+            self._lease.drop()
 
 
 _all: weakref.WeakSet[Attachment] = weakref.WeakSet()
@@ -300,7 +350,7 @@ _all: weakref.WeakSet[Attachment] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for att in list(_all):
-        att._forked()
+        att._lease.forked()
 
 
 def _at_exit() -> None:

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 from .. import arguments
 from ..errors import ClosedError, Error, InUseError, LostError, MismatchError, TimedOutError, WireError, enough_files
@@ -20,7 +21,7 @@ from ..wire.sockets import default_socket
 from .attach import attach
 from .attaching import ending
 from .attachment import Attachment
-from .held import LONGEST_PAUSE
+from .leaseconn import LONGEST_PAUSE
 
 
 def follow(
@@ -46,7 +47,7 @@ def follow(
     reoffer: bool = False,
     connected: Callable[[Peer], None] = lambda peer: None,
     opener: Callable[[Offer], Memory] | None = None,
-) -> Iterator[Attachment]:
+) -> Attachments:
     """Attach to the memory under a name, and again whenever there is newer memory.
 
         for att in gpufd.follow("weights"):
@@ -64,8 +65,8 @@ def follow(
     generation.
 
     With overlap each version is mapped beside the one before. The body checks it and takes it
-    over, and closes the old one when nothing uses that; or it closes the new one, if that is bad.
-    follow closes nothing until the loop ends.
+    over; or it closes the new one, if that is bad. An old one ends when nothing refers to it or to
+    its arrays any more, or when the body closes it. follow closes what is left when the loop ends.
 
     follow waits for a producer that does not listen, does not offer the name, has ended, is full
     or is slow. It tries again after pauses of up to half a second. Raises TimedOutError if one of
@@ -78,82 +79,131 @@ def follow(
         max_chunks=max_chunks, max_size=max_size, max_data=max_data, max_cursors=max_cursors, legacy=legacy, reoffer=reoffer,
         connected=connected, opener=opener,
     )  # fmt: skip
-    arguments.flag("overlap", overlap)
-    arguments.called("on_wait", on_wait)
-    return _Follow(one, arguments.seconds("within", within), arguments.seconds("max_absence", max_absence), overlap, on_wait).run()
+    return Attachments(Following(one, within, max_absence, overlap, on_wait))
+
+
+class Attachments(Iterator[Attachment]):
+    """An iterator over attachments, one to each version. close ends it, as the end of its last reference does."""
+
+    def __init__(self, following: Following) -> None:
+        self.following = following
+        self._run = _run(following)
+
+    def __next__(self) -> Attachment:
+        return next(self._run)
+
+    def close(self) -> None:
+        """End the loop: close what the body has still."""
+        self._run.close()
+
+
+class Following:
+    """The decisions of follow: what to attach to next, how long to pause, and what to do with an attachment behind the body.
+
+    It waits for nothing itself, so that follow and gpufd.aio.follow share it.
+    """
+
+    def __init__(
+        self, one: functools.partial[Attachment], within: float | None, max_absence: float | None, overlap: bool, on_wait: Callable[[Error], None] | None
+    ) -> None:
+        arguments.called("on_wait", on_wait)
+        self._one, self.overlap, self._on_wait = one, arguments.flag("overlap", overlap), on_wait
+        self._within, self._max_absence = arguments.seconds("within", within), arguments.seconds("max_absence", max_absence)
+        self._known = 0  # the generation that the body does not want again
+        self._lent: weakref.WeakSet[Attachment] = weakref.WeakSet()  # what the body has, with overlap
+
+    def patience(self) -> Patience:
+        """Return a new wait for something to attach to."""
+        return Patience(self._within, self._one.keywords["part"] is not None, self._on_wait)
+
+    def attach(self, wait: bool = True) -> Attachment:
+        """Try once. With wait the producer is asked to answer when there is newer memory, if the body does not want what there was."""
+        att = self._one(newer_than=self._known, wait=wait and self._known > 0)
+        att._lease.outlive(self._max_absence, self.overlap)
+        if self.overlap:
+            self._lent.add(att)
+        return att
+
+    def goes_on(self, att: Attachment) -> bool:
+        """Return whether the body gets the attachment again: the lease has ended, and was resumed. Else it is closed, unless they overlap."""
+        self._known = 0
+        judged = isinstance(att._lease.error, ClosedError)
+        if judged or att._lease.closed:
+            self._known = att.generation
+        elif att.done and not att.superseded and att.memory.views():
+            with contextlib.suppress(Error):
+                att.resume()
+                return True
+        if not self.overlap:
+            close_or_leave(att)
+        return False
+
+    def close(self) -> None:
+        """Close what the body has still, behind the loop."""
+        for att in list(self._lent):
+            close_or_leave(att)
+
+
+class Patience:
+    """A wait for something to attach to: how long the pauses are, and when the caller is told."""
+
+    def __init__(self, within: float, of_part: bool, on_wait: Callable[[Error], None] | None) -> None:
+        self._within, self._of_part, self._on_wait = within, of_part, on_wait
+        self._begun, self._told, self._pause = time.monotonic(), "", 0.002
+
+    def helps(self, e: Error) -> bool:
+        """Return whether waiting can mend an error."""
+        return e.retryable or e.reason == "parts" and self._of_part
+
+    def pause_after(self, e: Error) -> float:
+        """Return the seconds to pause after an error. Raises TimedOutError when the time is over."""
+        now = time.monotonic()
+        left = self._begun + self._within - now
+        if left <= 0:
+            raise TimedOutError(f"nothing to attach to within {self._within:g} s: {e}") from e
+        if self._on_wait and now - self._begun >= _SILENCE and str(e) != self._told:
+            self._told = str(e)
+            self._on_wait(e)
+        pause, self._pause = min(self._pause, left), min(2 * self._pause, LONGEST_PAUSE)
+        return pause
 
 
 _SILENCE = 1.0  # seconds that a wait says nothing
 
 
-class _Follow:
-    def __init__(
-        self, one: functools.partial[Attachment], within: float, max_absence: float, overlap: bool, on_wait: Callable[[Error], None] | None
-    ) -> None:
-        self._one, self._within, self._max_absence, self._overlap, self._on_wait = one, within, max_absence, overlap, on_wait
-        self._known = 0  # the generation that the body does not want again
-
-    def run(self) -> Iterator[Attachment]:
-        lent: list[Attachment] = []  # what the body has, with overlap
-        try:
-            while True:
-                given = self._await_next()
-                given._max_absence, given._overlaps = self._max_absence, self._overlap
-                if self._overlap:
-                    lent = [*(a for a in lent if not a._closed), given]
-                att: Attachment | None = given
-                del given  # an attachment in use ends with the last of its views
-                while att is not None:
-                    try:
-                        yield att
-                    except GeneratorExit:
-                        _close(att)
-                        raise
-                    att = self._lend(att)
-        finally:
-            for a in lent:
-                _close(a)
-
-    def _lend(self, att: Attachment) -> Attachment | None:
-        """Wait until there is something newer than what the body has had. Returns the attachment if
-        its lease was resumed."""
-        self._known = 0
-        if not att._closed:
-            att.wait(superseded=True)
-        judged = isinstance(att._err, ClosedError)
-        if judged or att._closed:
-            self._known = att.generation
-        elif att.done and not att.superseded and att.memory.views():
-            with contextlib.suppress(Error):
-                att.resume()
-                return att
-        if not self._overlap:
-            _close(att)
-        return None
-
-    def _await_next(self) -> Attachment:
-        begun, told = time.monotonic(), ""
-        deadline = begun + self._within
-        pause = 0.002
+def _run(following: Following) -> Generator[Attachment, None, None]:
+    try:
         while True:
-            try:
-                return self._one(newer_than=self._known, wait=self._known > 0)
-            except Error as e:
-                part_of = e.reason == "parts" and self._one.keywords["part"] is not None
-                if not e.retryable and not part_of:
+            att: Attachment | None = _await_next(following)
+            while att is not None:
+                try:
+                    yield att
+                    if not att._lease.closed:
+                        att.wait(superseded=True)
+                    again = following.goes_on(att)
+                except BaseException:  # GeneratorExit and KeyboardInterrupt, too
+                    close_or_leave(att)
                     raise
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TimedOutError(f"nothing to attach to within {self._within:g} s: {e}") from e
-                if self._on_wait and time.monotonic() - begun >= _SILENCE and str(e) != told:
-                    told = str(e)
-                    self._on_wait(e)
-                time.sleep(min(pause, left))
-                pause = min(2 * pause, LONGEST_PAUSE)
+                if not again:
+                    att = None  # an attachment in use ends with the last of its views
+    finally:
+        following.close()
 
 
-def _close(att: Attachment) -> None:
-    """Close, or leave it to the last of the views."""
+def _await_next(following: Following) -> Attachment:
+    patience = following.patience()
+    while True:
+        try:
+            return following.attach()
+        except Error as e:
+            if not patience.helps(e):
+                raise
+            pause = patience.pause_after(e)
+        time.sleep(pause)
+
+
+def close_or_leave(att: Attachment) -> None:
+    """Close an attachment, or leave it to the last of its views."""
     with contextlib.suppress(InUseError):
         att.close()
 

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -27,6 +27,7 @@ from ..memory.base import Memory
 from ..memory.base import _all as _memories
 from ..memory.drivers import allocate
 from ..memory.tensor import bytes_over
+from ..objects import living
 from ..share.attachment import _all as _attachments
 from ..share.kept import kept_of
 from ..share.lease import Event
@@ -35,7 +36,6 @@ from ..share.server import Server
 from ..wire.records import MAX_NOTICE
 from .storages import span_of, storage_of, with_room
 
-_T = TypeVar("_T")
 _SOCKET = re.compile(r"[0-9]+-[0-9a-f]{16}")  # the name of one
 
 SLAB = 64 << 20  # bytes of memory that copies of small storages share, at most
@@ -278,28 +278,21 @@ def memory_of(t: Any, kind: int) -> Memory | None:
     """Return the memory of this package that a tensor's storage lies in, or None."""
     storage = storage_of(t)
     address, size = storage.data_ptr(), storage.nbytes()
-    for memory in _living(_memories):
+    for memory in living(_memories):
         at = getattr(memory, "_ptr", 0) or getattr(memory, "_at", 0)
         if at and at <= address and address + size <= at + memory.size and memory.driver == kind and not memory.closed:
             return memory
     return None
 
 
-def _living(objects: Iterable[_T]) -> list[_T]:
-    """List a set of weak references, to which other threads may add meanwhile."""
-    while True:
-        with contextlib.suppress(RuntimeError):
-            return list(objects)
-
-
 def _keeper_of(memory: Memory) -> dict[str, Any] | None:
     """Describe where the keeper offers this memory that it was loaded from, if it still does."""
-    for att in _living(_attachments):
+    for att in living(_attachments):
         if att.memory is memory and not att.done and not att.superseded:
             with contextlib.suppress(Error):
                 kept = kept_of(att.offer)
                 return {
-                    "socket": os.path.abspath(att._options.path), "name": kept.name, "version": kept.version, "part": kept.part,
+                    "socket": os.path.abspath(att.socket), "name": kept.name, "version": kept.version, "part": kept.part,
                     "generation": att.generation,
                 }  # fmt: skip
     return None

@@ -25,6 +25,8 @@ from ..objects import called, human
 from ..progress import Progress, check_progress, reporting
 from ..share.kept import Kept
 from ..wire.records import CUDA, READ_ONLY
+from .assign import assign, some
+from .named import note
 from .storages import span_of, storage_of
 
 if TYPE_CHECKING:
@@ -143,6 +145,21 @@ class Loaded(dict[str, Any]):
         """Return the tensor of that name, or the default if there is none."""
         return self[name] if name in self.lacking else super().get(name, default)
 
+    def apply(self, model: Any, *, strict: bool = True) -> None:
+        """Make these tensors the model's parameters and persistent buffers, without a copy.
+
+        As load_state_dict(…, assign=True) does, and in old versions of PyTorch, too. Besides: all or none are
+        assigned; tied weights stay tied, also where these have one name of them; and no parameter requires a
+        gradient, which load_state_dict leaves as the model has it. Raises MismatchError ("tensors"), before
+        anything is changed, if a name, shape, type or device does not fit. With strict=False there may be
+        tensors that the model has no place for; the model's must all be there.
+        """
+        of = f"version {self.data.version} of {self.data.name}"
+        lacking = [why for place, why in self.lacking.items() if place in model.state_dict()]
+        if lacking:
+            raise UnavailableError(lacking[0])
+        assign(model, self, of, strict)
+
     def check(self, model: Any) -> None:
         """Raise UsageError, which names them, unless all tensors of the module's state_dict are
         these, and none of its other buffers is still without memory (device meta).
@@ -154,7 +171,7 @@ class Loaded(dict[str, Any]):
         others = [name for name, t in state.items() if isinstance(t, torch.Tensor) and t.numel() and (t.is_meta or t.data_ptr() not in mine)]
         empty = [name for name, t in model.named_buffers() if t.is_meta and name not in state]
         if others or empty:
-            raise UsageError("; ".join([*self._why(others), *([f"buffers without memory (device meta): {_some(empty)}"] if empty else [])]))
+            raise UsageError("; ".join([*self._why(others), *([f"buffers without memory (device meta): {some(empty)}"] if empty else [])]))
 
     def _why(self, others: list[str]) -> list[str]:
         """What is the matter with tensors of a model that are not these."""
@@ -162,15 +179,10 @@ class Loaded(dict[str, Any]):
         copied = [name for name in others if name in self]
         said = [self.lacking[name] for name in others if name in self.lacking][:1]
         if absent:
-            said.append(f"tensors of the model that {quote(self.data.name)} does not have: {_some(absent)} (tied weights? call tie_weights)")
+            said.append(f"tensors of the model that {quote(self.data.name)} does not have: {some(absent)} (tied weights? call tie_weights)")
         if copied:
-            said.append(f"tensors of the model that are copies, or were not assigned (of another type or device?): {_some(copied)}")
+            said.append(f"tensors of the model that are copies, or were not assigned (of another type or device?): {some(copied)}")
         return said
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(quote(n) for n in names[:5]) + more
 
 
 def tensors(source: Attached | Version) -> Loaded:
@@ -202,39 +214,56 @@ def _tensors(part: Attached) -> Loaded:
                 made[t.name] = _as(span, t, begin)
             except (RuntimeError, TypeError) as e:  # too large a number, in a stranger's table
                 raise FormatError(f"tensor {quote(t.name)} of {t.dtype} {list(t.shape[:8])} cannot be one of PyTorch's: {e}") from None
+    note(part.memory, table)
     return Loaded({t.name: made[t.name] for t in table.in_order() if t.name in made}, part.data, lacking, table.metadata)
+
+
+def tensors_of(part: Attached) -> Loaded:
+    """Return the tensors of a part, or raise FormatError if it holds something else."""
+    if part.table.format != "safetensors":
+        raise FormatError(f"{part.data.name} holds no tensors but {part.table.format}: gpufd.get attaches to them")
+    return tensors(part)
 
 
 def load(
     name: str, *, socket: str | os.PathLike[str] | Client | None = None, part: int | Literal["here"] | None = None,
     labels: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT, driver: str | int | None = None, device: Device | None = None,
-    progress: Progress = None,
+    progress: Progress = None, debug: bool = False,
 ) -> Loaded:  # fmt: skip
     """Return the tensors that a keeper keeps under a name, as views without a copy.
 
-    They keep the lease until the last of them is gone. They are read-only: see the module.
+    They keep the lease until the last of them is gone. They are read-only: see the module. None requires a
+    gradient. Loaded.apply makes them a model's.
 
     socket      the keeper's socket, or a gpufd.Client; None for the default one
     part        of a version of several parts: which; "here" means the only one on the device
     labels      labels that the version must have, or MismatchError
     progress    as of put; nothing is copied, so it is called once
+    debug       raise ReadOnlyError before this thread writes kept memory: WriteGuard
 
-    Raises KeeperError, MismatchError, and FormatError if the name holds no tensors.
+    Raises NotFoundError, KeeperError, MismatchError, and FormatError if the name holds no tensors.
     """
     check_progress(progress)
+    _watch(arguments.flag("debug", debug))
     with get(name, socket=socket, part=part, labels=labels, timeout=timeout, driver=driver, device=device, access=READ_ONLY) as version:
         if len(version.parts) != 1:
             raise UsageError(f"{name} has {len(version.parts)} parts: say which")
         (attached,) = version.detach()
     try:
-        if attached.table.format != "safetensors":
-            raise FormatError(f"{name} holds no tensors but {attached.table.format}: gpufd.get attaches to them")
         with reporting(progress, attached.memory.size, f"load {name}"):
-            return tensors(attached)
+            return tensors_of(attached)
     except BaseException:
         with contextlib.suppress(InUseError):  # by tensors of the traceback: the lease ends with them
             attached.close()
         raise
+
+
+def _watch(debug: bool) -> None:
+    """Guard this thread's writes, if that is asked for."""
+    if debug or os.environ.get("GPUFD_DEBUG_WRITES") == "1":
+        from .guard import watch
+
+        watch(True)
 
 
 # What a model is made of.
@@ -429,7 +458,9 @@ def put(
             _move([b for b in blocks if b.moves], deposit, progress)
             if pool:
                 pool.seal()
-            return deposit.deliver(encoded)
+            delivered = deposit.deliver(encoded)
+            _note_put(deposit, table)
+            return delivered
         except BaseException:
             deposit.abandon()
             if pool:
@@ -438,6 +469,13 @@ def put(
     finally:
         if client is not socket:
             client.close()
+
+
+def _note_put(deposit: Deposit, table: Table) -> None:
+    """Remember what lies in memory that was put, and is read-only from here on."""
+    if deposit.memory:
+        note(deposit.memory, table)
+    _watch(False)
 
 
 def _move(blocks: list[_Block], deposit: Deposit, progress: Progress = None) -> None:

@@ -1,0 +1,138 @@
+"""Making tensors the parameters and buffers of a module, all or none: :func:`assign`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..errors import MismatchError
+from ..keeper.tables import quote
+
+
+@dataclass
+class _Place:
+    """A parameter, or a persistent buffer, where a module has it."""
+
+    module: Any
+    key: str
+    name: str  # in the state_dict
+    tensor: Any
+
+
+def assign(model: Any, tensors: Mapping[str, Any], of: str, strict: bool) -> None:
+    """Replace a module's parameters and persistent buffers by tensors of their names, without a copy.
+
+    Parameters that are one object stay one, whether tensors has one of their names or all. Parameters get
+    requires_grad=False; they keep their class and attributes. With strict, a tensor that the module has no
+    place for is an error. Raises MismatchError before anything is changed.
+    """
+    places = _places(getattr(model, "_orig_mod", model))  # that of torch.compile
+    tied: dict[int, list[_Place]] = {}
+    for place in places:
+        tied.setdefault(id(place.tensor), []).append(place)
+    faults = _Faults(of)
+    if strict:
+        known = {place.name for place in places}
+        faults.unexpected = [name for name in tensors if name not in known]
+    made = [(group, new) for group in tied.values() if (new := _new(group, tensors, faults)) is not None]
+    faults.check()
+    _replace(made)
+
+
+def _places(model: Any) -> list[_Place]:
+    """List what a module's state_dict has."""
+    found = []
+    for path, module in model.named_modules(remove_duplicate=False):
+        prefix = path + "." if path else ""
+        passing = getattr(module, "_non_persistent_buffers_set", ())
+        for key, t in [*module._parameters.items(), *((k, b) for k, b in module._buffers.items() if k not in passing)]:
+            if t is not None:
+                found.append(_Place(module, key, prefix + key, t))
+    return found
+
+
+class _Faults:
+    """Collects why tensors do not fit a module."""
+
+    def __init__(self, of: str) -> None:
+        self.of = of
+        self.missing: list[str] = []
+        self.unexpected: list[str] = []
+        self.unlike: list[str] = []
+
+    def check(self) -> None:
+        """Raise MismatchError if there are any."""
+        said = list(self.unlike[:5])
+        if len(self.unlike) > 5:
+            said.append(f"{len(self.unlike) - 5} more do not fit")
+        if self.missing:
+            said.append(f"it lacks tensors of the model: {some(self.missing)} (tied weights? call tie_weights first)")
+        if self.unexpected:
+            said.append(f"it has tensors that the model lacks: {some(self.unexpected)}")
+        if said:
+            raise MismatchError(f"{self.of} does not fit the model, which is unchanged: {'; '.join(said)}", reason="tensors")
+
+
+def some(names: list[str]) -> str:
+    """Return the first of some names, for a message."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(quote(n) for n in names[:5]) + more
+
+
+def _new(group: list[_Place], tensors: Mapping[str, Any], faults: _Faults) -> Any:
+    """Return what takes the place of one tensor, under all its names; None if nothing fits."""
+    old, names = group[0].tensor, [place.name for place in group if place.name in tensors]
+    if not names:
+        faults.missing.append(group[0].name)
+        return None
+    new = tensors[names[0]]
+    why = _unlike(old, new)
+    if not why and any(not _same(new, tensors[name]) for name in names[1:]):
+        why = f"the model ties it to {some(names[1:])}, of which the values are others"
+    if why:
+        faults.unlike.append(f"{quote(names[0])}: {why}")
+        return None
+    if not isinstance(old, torch.nn.Parameter):
+        return new
+    made: Any = torch.Tensor._make_subclass(type(old), new, False)  # as Parameter itself is made
+    made.__dict__.update(old.__dict__)
+    return made
+
+
+def _unlike(old: Any, new: Any) -> str:
+    """Return why a tensor cannot take another one's place, or ""."""
+    if hasattr(old, "__tensor_flatten__"):
+        return f"the model's is more than its bytes ({type(old).__name__})"
+    if torch.nn.parameter.is_lazy(old):
+        return "the model's has no shape yet: run the model once"
+    if tuple(old.shape) != tuple(new.shape):
+        return f"shape {list(new.shape)}, and {list(old.shape)} in the model"
+    if old.dtype != new.dtype:
+        return f"{new.dtype}, and {old.dtype} in the model"
+    if old.device != new.device and not old.is_meta:
+        return f"on {new.device}, and on {old.device} in the model"
+    return ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return whether two tensors are the same bytes, or equal."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    return a.data_ptr() == b.data_ptr() and a.stride() == b.stride() or bool(torch.equal(a, b))
+
+
+def _replace(made: list[tuple[list[_Place], Any]]) -> None:
+    """Put all in their places, or none."""
+    done: list[_Place] = []
+    try:
+        for group, new in made:
+            for place in group:
+                done.append(place)
+                setattr(place.module, place.key, new)
+    except BaseException:
+        for place in done:
+            setattr(place.module, place.key, place.tensor)
+        raise

@@ -1,0 +1,172 @@
+"""A model's weights, version after version: :func:`follow`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from .. import arguments
+from ..errors import ClosedError, Error
+from ..keeper.control import TIMEOUT, HasSocket, path_of
+from ..keeper.version import Attached
+from ..memory.device import Device
+from ..share.attachment import Attachment
+from ..share.follow import Attachments, Following, close_or_leave
+from ..share.follow import follow as follow_memory
+from ..wire.records import READ_ONLY
+from .guard import watch
+from .weights import Loaded, tensors_of
+
+if TYPE_CHECKING:
+    from ..share.kept import Kept
+
+
+class ModelVersion(Mapping[str, Any]):
+    """One version of a model's weights, beside the one before: a mapping from names to tensors.
+
+    Its tensors are views of kept memory, which is read-only. The memory, and the lease of it, end with the
+    last of them: nobody has to close a version.
+
+    attachment  the Attachment
+    data        the keeper's description: a gpufd.Kept
+    """
+
+    def __init__(self, attachment: Attachment, debug: bool = False) -> None:
+        self.attachment, self._debug = attachment, debug
+        self.data: Kept = attachment.kept
+        self.name, self.version, self.part, self.labels = self.data.name, self.data.version, self.data.part, self.data.labels
+        self._refused = ""
+
+    def __repr__(self) -> str:
+        state = ", refused" if self._refused else ", superseded" if self.superseded else ""
+        return f"<gpufd.torch.ModelVersion {self.version} of {self.name!r}{state}>"
+
+    # Its tensors.
+
+    @cached_property
+    def tensors(self) -> Loaded:
+        """The tensors by name, in the order in which they were put. Raises FormatError if the version holds none."""
+        if self._refused:
+            raise ClosedError(f"version {self.version} of {self.name} was refused: {self._refused}")
+        return tensors_of(self._attached)
+
+    @cached_property
+    def _attached(self) -> Attached:
+        return Attached(self.attachment)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The texts by name that were put beside the tensors."""
+        return self._attached.table.metadata
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    # Its use, and its end.
+
+    def swap(self, model: Any, *, strict: bool = True) -> None:
+        """Make the version's tensors the model's parameters and buffers, without a copy: Loaded.apply.
+
+        Call it between two batches, under the lock that a batch holds. If a name, shape, type or device does
+        not fit, it raises MismatchError ("tensors"), and the model has the old version still. The old
+        version's memory is free when nothing else uses a tensor of it. A CUDA graph reads the old addresses,
+        so capture it again.
+        """
+        watch(self._debug)
+        self.tensors.apply(model, strict=strict)
+
+    def refuse(self, why: str | BaseException, *, quarantine: bool = False) -> None:
+        """Let go of the version, and tell the keeper why. The next one is a newer version.
+
+        The keeper ends the lease, and serves the version to others still; with quarantine it does not, if this
+        user may write or remove the name. A second call does nothing.
+        """
+        if self._refused:
+            return
+        self._refused = (str(why) or type(why).__name__)[:1000]
+        for held in ("tensors", "_attached"):
+            self.__dict__.pop(held, None)
+        with contextlib.suppress(Error):  # a keeper that is not there does not hear it
+            self.attachment.report(self._refused)
+        close_or_leave(self.attachment)
+        if quarantine:
+            self._quarantine()
+
+    def _quarantine(self) -> None:
+        from ..keeper.client import Client
+
+        with Client(self.attachment.socket) as client:
+            client.report(self.name, self.version, self.part, "quarantined", self._refused)
+
+    @property
+    def superseded(self) -> bool:
+        """Whether there is a newer version under the name by now."""
+        return self.attachment.superseded
+
+    def wait_superseded(self, timeout: float | None = None) -> bool:
+        """Wait until there is a newer version, or the lease has ended. Return superseded."""
+        return self.attachment.wait_superseded(timeout)
+
+
+def follow(
+    name: str, *, socket: str | os.PathLike[str] | HasSocket | None = None, part: int | None = None, labels: Mapping[str, str] | None = None,
+    device: Device | None = None, driver: str | int | None = None, timeout: float | None = TIMEOUT, within: float | None = None,
+    max_absence: float | None = None, on_wait: Callable[[Error], None] | None = None, debug: bool = False,
+) -> Iterator[ModelVersion]:  # fmt: skip
+    """Iterate over the versions of a model that a keeper keeps: the current one, and each newer one when it is committed.
+
+    A new version is mapped beside the old one, so that a server goes on meanwhile. One thread serves:
+
+        while batch := queue.get():
+            with turn:
+                answer(model(batch))
+
+    and another one swaps between its batches:
+
+        for version in gpufd.torch.follow("llama"):
+            try:
+                check(version)                    # what must hold of weights before they are used
+                with turn:
+                    version.swap(model)
+            except (gpufd.Error, ValueError) as e:
+                version.refuse(e)                 # the model has the old version still
+
+    Old memory is free when the last tensor of it is gone; nothing is closed by hand. To be able to go back,
+    keep the version before, and swap that in again. If the keeper restarts, versions stay as they are.
+    After the body, follow waits until there is a newer version. It goes on over versions that are committed
+    faster than the body takes them: the body gets the newest.
+
+    part        of a version of several parts: which
+    labels      labels that each version must have, or MismatchError ("labels")
+    within      seconds to wait for the first version, and for one after a refused one, or TimedOutError
+    max_absence seconds without a keeper after which the version's lease has ended; None for no bound
+    on_wait     called with the error that is in the way of the next version after a second
+    debug       raise ReadOnlyError before this thread writes kept memory: WriteGuard
+    """
+    found = following_of(
+        name, socket=socket, part=part, labels=labels, device=device, driver=driver, timeout=timeout, within=within,
+        max_absence=max_absence, on_wait=on_wait, debug=debug,
+    )  # fmt: skip
+    return _versions(Attachments(found), debug)
+
+
+def following_of(name: str, *, socket: str | os.PathLike[str] | HasSocket | None, debug: bool, **options: Any) -> Following:
+    """Return the decisions of follow, of which gpufd.aio makes its own loop. A guard is entered, if it is asked for."""
+    following = follow_memory(arguments.name(name), socket=path_of(socket), access=READ_ONLY, overlap=True, **options).following
+    watch(arguments.flag("debug", debug))
+    return following
+
+
+def _versions(found: Attachments, debug: bool) -> Iterator[ModelVersion]:
+    with contextlib.closing(found):
+        for attachment in found:
+            yield ModelVersion(attachment, debug)
