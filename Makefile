@@ -120,7 +120,7 @@ PYTHON ?= /usr/bin/python3
 test-python: build ## check and test python/ and examples/python (needs Python with NumPy, pip, setuptools and wheel, mypy, a C compiler)
 	cd python && mypy --strict gpufd
 	GPUFD_BIN='$(CURDIR)/build' $(PYTHON) -B -m unittest discover -qs python/tests
-	$(PYTHON) -B -m unittest discover -qs examples/python
+	GPUFD_BIN='$(CURDIR)/build' $(PYTHON) -B -m unittest discover -qs examples/python
 
 bench-bundle: ## pack bench/ for a GPU machine without Go into build/gpu-bench; run-gpu.sh there measures (needs a C compiler)
 	scripts/bench-bundle.sh '$(VERSION)'

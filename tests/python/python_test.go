@@ -83,6 +83,14 @@ func TestPythonTransformers(t *testing.T) {
 	onGPU(t, "gpu_transformers.py")
 }
 
+// TestPythonScripts runs the scripts of examples/python as users start them: restarts, engines, adapters,
+// compiled models, handles, a pipeline.
+func TestPythonScripts(t *testing.T) {
+	programs.SkipOnSoft(t, "models of transformers lie in memory of one")
+	cutest.Alone(t, "it looks at how much of the device's memory is free")
+	onGPU(t, "gpu_scripts.py")
+}
+
 // TestPythonChannels has streams of PyTorch and CuPy write and read frames, beside the programs here
 // and the reader in C.
 func TestPythonChannels(t *testing.T) {
