@@ -87,7 +87,7 @@ def allocate(
 def ordinal_of(device: Device | None, kind: int) -> int | None:
     """The ordinal that device= stands for with that kind of driver; None stays None.
 
-    Raises UsageError for what is no device, and DeviceError for a UUID that is not visible here.
+    Raises UsageError for what is no device, and MismatchError (device) for a UUID that is not visible here.
     """
     if device is None:
         return None

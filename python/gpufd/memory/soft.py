@@ -1,6 +1,6 @@
 """Memory of the software driver: files, as docs/wire.md says.
 
-read and write copy by system calls, so they raise CutOffError where a holder of the
+read and write copy by system calls, so they raise MismatchError (cut-off) where a holder of the
 descriptor has made a file shorter. What is mapped (``ptr``, and all views) cannot: Python
 dies by SIGBUS then. That driver is for tests, among peers that are trusted.
 """
@@ -146,7 +146,7 @@ def _chosen(ordinal: int) -> int:
 
 
 def _ordinal_of(device: bytes) -> int:
-    """The visible device of that UUID; DeviceError if there is none such here."""
+    """Return the visible device of that UUID, or raise MismatchError (device)."""
     machine, visible = soft_machine(), soft_visible()
     if not visible:
         _chosen(0)

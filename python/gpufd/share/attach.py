@@ -74,8 +74,7 @@ def attach(
     reoffer         keep the descriptors, so that the memory can be offered on
     connected       is called with the Peer before anything is asked of it
 
-    Raises NoProducerError, NotAdmittedError, RefusedError, TooLargeError, StaleError, LabelError,
-    DescriptorError, DeviceError, WireError, LostError, TimedOutError.
+    Raises NotFoundError, LostError, RefusedError, MismatchError, WireError, TimedOutError.
     """
     if part is not None:
         arguments.number("part", part)

@@ -58,7 +58,7 @@ def _json(data: bytes) -> Any:
 
 
 def check_labels(name: str, has: Mapping[str, str], wanted: Mapping[str, str] | None) -> None:
-    """Raise LabelError unless a version has the labels that are demanded."""
+    """Raise MismatchError (labels) unless a version has the labels that are demanded."""
     for key, value in (wanted or {}).items():
         if has.get(key) != value:
             raise MismatchError(f"{name} has {key}={has.get(key, '')!r}, and {value!r} was asked for", reason="labels")

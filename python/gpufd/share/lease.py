@@ -71,7 +71,7 @@ class Lease(NotCopied):
     def err(self) -> Error | None:
         """Why the lease has ended, or None if the consumer left in order.
 
-        LostError if the consumer was killed or hung up; RevokedError; VerdictError; or what the
+        LostError if the consumer was killed or hung up; LeaseEndedError; VerdictError; or what the
         consumer did wrong.
         """
         return self._err
@@ -136,7 +136,7 @@ class Lease(NotCopied):
         """Wait until the lease has ended and the consumer's work on the memory has, too.
 
         want is FENCED, known by the death of its process, or RELEASED, known by its word. Raises
-        FenceError after timeout seconds, and NoFenceError at once if it cannot be known. The
+        FenceError after timeout seconds, with reason unknown at once if it cannot be known. The
         lease is not taken back.
         """
         self._fence.await_(want, timeout, self.wait)

@@ -166,7 +166,7 @@ class Offering(NotCopied):
     def wait(self, timeout: float | None = None, idle: float | None = None) -> bool:
         """Wait until the offer is over: closed, or taken by as many consumers as it is for.
 
-        Return False if it is not over within timeout seconds. With idle, raise NoConsumerError once
+        Return False if it is not over within timeout seconds. With idle, raise TimedOutError (no-consumer) once
         no consumer has had the memory for that many seconds.
         """
         deadline, idle = time.monotonic() + arguments.seconds("a timeout", timeout), arguments.seconds("idle", idle)

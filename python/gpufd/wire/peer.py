@@ -47,7 +47,7 @@ class Policy:
                 raise UsageError(f"{what} of a policy are numbers of users or groups, such as {{1000}}, not {ids!r}")
 
     def check(self, peer: Peer) -> None:
-        """Raise NotAdmittedError if the peer is not admitted."""
+        """Raise RefusedError (not-admitted) if the peer is not admitted."""
         if peer.uid == _overflow_uid() and not _all_users_have_numbers():
             raise RefusedError(f"uid {peer.uid} stands for every user unknown in this user namespace ({peer})", reason="not-admitted")
         if peer.uid != os.geteuid() and peer.uid not in self.uids and peer.gid not in self.gids:
