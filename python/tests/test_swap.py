@@ -2,10 +2,12 @@
 
 import gc
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 from keepers import DEADLINE, Keeper, KeeperTest, wait_for  # first: it says where the package is
@@ -258,6 +260,29 @@ class Swap(Swapping):
             self.assertEqual([p.state for p in client.stat("m").parts], ["ok"])
             version.refuse("it is slow", quarantine=True)
             self.assertEqual([(p.state, p.reason) for p in client.stat("m").parts], [("quarantined", "it is slow")])
+
+    def test_a_version_is_refused_by_another_thread_than_that_of_follow(self):
+        """Follow waits over the same connection: the end that the verdict is answered with is not a lost keeper to it."""
+        self.put(1.0)
+        got = queue.SimpleQueue()
+
+        def run():
+            for version in gpufd.torch.follow("m", socket=self.socket, within=DEADLINE):
+                if got.put(version) or version.labels.get("last"):
+                    return
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        began = time.monotonic()
+        for i in range(30):
+            version = got.get(timeout=DEADLINE)
+            wait_for(lambda: version.attachment._lease.bells, "follow's wait")  # noqa: B023
+            version.refuse("as a test")
+            self.put(2.0, labels={"last": "yes"} if i == 29 else {})
+            del version
+        got.get(timeout=DEADLINE)
+        thread.join()
+        self.assertLess(time.monotonic() - began, 25, "a refusal was answered by nobody")
 
     def test_what_holds_no_tensors_is_refused_in_the_body(self):
         gpufd.put("m", b"x", socket=self.socket)

@@ -255,9 +255,9 @@ class LeaseConn(NotCopied):
 
     def judge(self, fault: str) -> None:
         """Say the verdict, which is good without a fault, and wait until the producer has read it: the lease is over then."""
-        self.say(wire.Verdict(not fault, fault))
-        deadline = time.monotonic() + self.conn.timeout  # which progress does not renew
-        with self.lock:
+        with self.lock:  # from the verdict on: another thread that waits would take the answer for a lost producer's
+            self.say(wire.Verdict(not fault, fault))
+            deadline = time.monotonic() + self.conn.timeout  # which progress does not renew
             try:
                 while True:
                     record, _ = self.conn.receive(deadline=deadline)
