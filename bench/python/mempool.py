@@ -7,6 +7,7 @@ thread and in two; the same where PyTorch gives its lock back; and whether PyTor
 A process that hangs is ended after 30 s, and that is its result.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -50,7 +51,7 @@ def main():
 
 
 def pools(threads):
-    """Make tensors in pools over gpufd's memory, while other threads make some outside."""
+    """Make tensors in pools over gpufd's memory, each thread in pools of its own."""
     import torch
 
     torch.zeros(1, device="cuda")
@@ -76,17 +77,12 @@ def pools(threads):
             assert all(any(p <= s.data_ptr() < p + m.size for p, m in list(made.items())) for s in some)
             del some, pool
             torch.cuda.synchronize()
-            while gone:
-                gone.pop().close(force=True)
+            with contextlib.suppress(IndexError):
+                while True:
+                    gone.pop().close(force=True)
             rounds[i] += 1
 
-    def outside(i):
-        while time.monotonic() < end:
-            torch.UntypedStorage(32 << 20, device="cuda")
-            torch.cuda.empty_cache()
-            rounds[i] += 1
-
-    others = [threading.Thread(target=outside, args=(i,)) for i in range(1, threads)]
+    others = [threading.Thread(target=inside, args=(i,)) for i in range(1, threads)]
     for thread in others:
         thread.start()
     inside(0)

@@ -36,7 +36,9 @@ def main():
         begin = time.monotonic()
         for n in range(args.frames):
             if args.rate:
-                time.sleep(max(0.0, begin + n / args.rate - time.monotonic()))
+                early = begin + n / args.rate - time.monotonic()
+                time.sleep(max(0.0, early))
+                begin -= min(0.0, early)  # what is late is not made up for
             captured = channel.Format(captured=channel.now())
             with demo.on(stream):
                 image.fill_(n % 256)

@@ -7,6 +7,7 @@ what was seen.
 """
 
 import gc
+import queue
 import signal
 import sys
 import threading
@@ -50,7 +51,7 @@ class Swap(gpu.OnGPU):
 
     def test_a_server_swaps_under_load(self):
         """No batch is of two versions, old memory is free again, and the death of another follower disturbs nobody."""
-        torch, turn, end, answers, swaps = self.torch, threading.Lock(), threading.Event(), [], []
+        torch, newer, end, answers, swaps = self.torch, queue.SimpleQueue(), threading.Event(), [], []
         self.put(1.0)
         other = self.python(
             f"import gpufd.torch\nfor version in gpufd.torch.follow('m', socket={self.socket!r}):\n    print('has', version.version, float(version['0.bias'][0]), flush=True)\n",
@@ -61,24 +62,28 @@ class Swap(gpu.OnGPU):
 
         def serve():
             while not end.is_set():
-                with turn, torch.inference_mode():
+                while not newer.empty():
+                    version, began = newer.get(), time.monotonic()
+                    version.swap(m)
+                    swaps.append((version.version, time.monotonic() - began))
+                    del version
+                with torch.inference_mode():
                     answers.append({float(p.flatten()[0]) for p in m.parameters()})
                     m(torch.zeros(1, SIZE, device="cuda", dtype=torch.bfloat16))
                     torch.cuda.synchronize()
 
         def follow():
             for version in gpufd.torch.follow("m", socket=self.socket):
-                began = time.monotonic()
-                with turn:
-                    version.swap(m)
-                swaps.append((version.version, time.monotonic() - began))
+                newer.put(version)
                 if version.version == 4:
                     return
+                del version
 
-        threads = [threading.Thread(target=f) for f in (serve, follow)]
+        threads = [threading.Thread(target=f, daemon=True) for f in (serve, follow)]
         for t in threads:
             t.start()
         free = None
+        self.addCleanup(end.set)
         for value in (2.0, 3.0, 4.0):
             self.put(value)
             wait_for(lambda value=value: answers[-1] == {value}, f"version {value}")

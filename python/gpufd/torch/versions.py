@@ -124,22 +124,25 @@ def follow(
 ) -> Iterator[ModelVersion]:  # fmt: skip
     """Iterate over the versions of a model that a keeper keeps: the current one, and each newer one when it is committed.
 
-    A new version is mapped beside the old one, so that a server goes on meanwhile. One thread serves:
-
-        while batch := queue.get():
-            with turn:
-                answer(model(batch))
-
-    and another one swaps between its batches:
+    A new version is mapped beside the old one, so that a server goes on meanwhile. A thread follows:
 
         for version in gpufd.torch.follow("llama"):
-            try:
-                check(version)                    # what must hold of weights before they are used
-                with turn:
-                    version.swap(model)
-            except (gpufd.Error, ValueError) as e:
-                version.refuse(e)                 # the model has the old version still
+            newer.put(version)                    # a queue.SimpleQueue
 
+    and the thread that serves swaps between two batches:
+
+        while batch := batches.get():
+            while not newer.empty():
+                version = newer.get()
+                try:
+                    check(version)                # what must hold of weights before they are used
+                    version.swap(model)
+                except (gpufd.Error, ValueError) as e:
+                    version.refuse(e)             # the model has the old version still
+                del version                       # the model has its tensors
+            answer(model(batch))
+
+    A lock that a busy server takes again at once would keep the other thread from swapping.
     Old memory is free when the last tensor of it is gone; nothing is closed by hand. To be able to go back,
     keep the version before, and swap that in again. If the keeper restarts, versions stay as they are.
     After the body, follow waits until there is a newer version. It goes on over versions that are committed
