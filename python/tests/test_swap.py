@@ -240,6 +240,20 @@ class Swap(Swapping):
         self.assertEqual((fails, self.values(m)), ([], {5.0}))
         self.assertLessEqual({1.0, 2.0, 3.0, 4.0}, seen)
 
+    def test_a_version_outlives_the_loop_that_gave_it(self):
+        """It may wait in a queue for the thread that serves, and ends with its last reference."""
+        self.put(1.0)
+        versions = self.follow()
+        version = next(versions)
+        versions.close()
+        m = model()
+        version.swap(m)
+        self.assertEqual(self.values(m), {1.0})
+        memory = version.attachment.memory
+        del version, m
+        gc.collect()
+        self.assertTrue(memory.closed)
+
     def test_a_refused_version_is_not_given_again(self):
         self.put(1.0)
         m, versions = model(), self.follow()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,10 @@ class ModelVersion(Mapping[str, Any]):
         self.data: Kept = attachment.kept
         self.name, self.version, self.part, self.labels = self.data.name, self.data.version, self.data.part, self.data.labels
         self._refused = ""
+        # The end of the loop that gave it closes what nothing uses: this may wait in a queue for another thread.
+        memory = attachment.memory
+        self._hold = weakref.finalize(self, memory.let_go, memory.hold(f"version {self.version} of {self.name}"))
+        self._hold.atexit = False
 
     def __repr__(self) -> str:
         state = ", refused" if self._refused else ", superseded" if self.superseded else ""
@@ -76,7 +81,7 @@ class ModelVersion(Mapping[str, Any]):
     def swap(self, model: Any, *, strict: bool = True) -> None:
         """Make the version's tensors the model's parameters and buffers, without a copy: Loaded.apply.
 
-        Call it between two batches, under the lock that a batch holds. If a name, shape, type or device does
+        Call it between two batches, best in the thread that serves them. If a name, shape, type or device does
         not fit, it raises MismatchError ("tensors"), and the model has the old version still. The old
         version's memory is free when nothing else uses a tensor of it. A CUDA graph reads the old addresses,
         so capture it again.
@@ -97,6 +102,7 @@ class ModelVersion(Mapping[str, Any]):
             self.__dict__.pop(held, None)
         with contextlib.suppress(Error):  # a keeper that is not there does not hear it
             self.attachment.report(self._refused)
+        self._hold()
         close_or_leave(self.attachment)
         if quarantine:
             self._quarantine()
