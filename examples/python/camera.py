@@ -29,20 +29,30 @@ def main():
     with channel.Writer("cam", socket=os.path.join(args.directory, "cam.sock"), slots=8, slot_size=size, streams=True) as w:
         on_gpu = w.memory.driver == gpufd.CUDA
         stream = torch.cuda.Stream() if on_gpu else None
-        image = torch.zeros(3, args.height, args.width, dtype=torch.uint8, device="cuda" if on_gpu else "cpu")
+        shape, captured = (3, args.height, args.width), []
         with demo.on(stream):
-            image.fill_(0)  # loads the kernel before the stream waits for anybody
+            torch.empty(shape, dtype=torch.uint8, device="cuda" if on_gpu else "cpu").fill_(0)  # loads the kernel before the stream waits for anybody
         w.await_readers(1, timeout=60)
         begin = time.monotonic()
         for n in range(args.frames):
+            slot = w.acquire_on(stream) if stream else w.acquire(timeout=60)
+            image = slot.tensor("U8", shape)
             if args.rate:
                 early = begin + n / args.rate - time.monotonic()
                 time.sleep(max(0.0, early))
                 begin -= min(0.0, early)  # what is late is not made up for
-            captured = channel.Format(captured=channel.now())
+            captured.append(channel.now())
             with demo.on(stream):
                 image.fill_(n % 256)
-            w.send(image, pts=n, time_base=(1, args.rate or 1), format=captured, stream=stream, timeout=60)
+            about = channel.Format("U8", shape, pts=n, time_base=(1, args.rate or 1), captured=captured[-1])
+            if stream:
+                w.publish_on(stream, slot, format=about)
+            else:
+                w.publish(slot, format=about)
+            del image
+        del slot
+        with open(os.path.join(args.directory, "cam.times"), "w") as f:
+            print(*captured, sep="\n", file=f)
 
 
 if __name__ == "__main__":

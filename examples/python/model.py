@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Take the frames of camera.py, run a model, and pass on what comes out, with the times of the frames."""
+"""Take the frames of camera.py, run a model, and pass on what comes out.
+
+On a GPU the work for a frame is queued before the frame comes: the stream waits for it, and not this process.
+"""
 
 import argparse
 import os
@@ -11,30 +14,52 @@ import gpufd
 from gpufd import channel
 
 
-def model(image):
-    return 255 - image  # any module
+def model(image, out):
+    torch.sub(255, image, out=out)  # any module
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__)
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--directory", default=".", help="of the sockets (.)")
+    p.add_argument("--width", type=int, default=1920)
+    p.add_argument("--height", type=int, default=1080)
+    p.add_argument("--frames", type=int, default=300)
     args = p.parse_args()
     there, here = (os.path.join(args.directory, name) for name in ("cam.sock", "model.sock"))
+    shape = (3, args.height, args.width)
     with (
         channel.Reader("cam", socket=there, wait=60) as r,
         channel.Writer("model", socket=here, slots=8, slot_size=r.slot_size, streams=True) as w,
     ):
         stream = torch.cuda.Stream() if w.memory.driver == gpufd.CUDA else None
+        blank = torch.zeros(shape, dtype=torch.uint8, device="cuda" if stream else "cpu")
         with demo.on(stream):
-            model(torch.zeros(r.slot_size, dtype=torch.uint8, device="cuda" if stream else "cpu"))  # loads the kernels
+            model(blank, torch.empty_like(blank))  # loads the kernels before the stream waits for anybody
         w.await_readers(1, timeout=60)
-        for frame in r:  # until the camera ends
-            with demo.on(stream):
-                out = model(frame.tensor)
-            times = channel.Format(captured=frame.format.captured)
-            w.send(out, pts=frame.pts, time_base=frame.format.time_base, format=times, stream=stream, timeout=60)
-            if stream:
-                r.release_on(stream, frame)  # when the model has read it; else the loop releases it
+        run = by_stream if stream else by_host
+        run(r, w, stream, shape, args.frames)
+
+
+def by_stream(r, w, stream, shape, frames):
+    before = None
+    for n in range(frames):
+        frame, slot = r.next_on(stream), w.acquire_on(stream)
+        with demo.on(stream):
+            model(torch.from_dlpack(frame.view("U8", shape)), slot.tensor("U8", shape))
+        w.publish_on(stream, slot, format=channel.Format("U8", shape, pts=n))
+        r.release_on(stream, frame)
+        if before:
+            r.check(before)  # waits until that one was there: one frame is queued ahead
+        before = frame
+    if before:
+        r.check(before)
+
+
+def by_host(r, w, stream, shape, frames):
+    for frame in r:  # until the camera ends
+        slot = w.acquire(timeout=60)
+        model(frame.tensor, slot.tensor("U8", shape))
+        w.publish(slot, format=channel.Format("U8", shape, pts=frame.pts))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class Pipeline(unittest.TestCase):
     def test_every_frame_comes(self):
         with tempfile.TemporaryDirectory() as directory:
             env = {**os.environ, "GPUFD_DRIVER": "soft", "GPUFD_SOFT_DIR": os.path.join(directory, "soft")}
-            flags = {"sink": ["--check", "1"], "model": [], "camera": ["--width", "32", "--height", "16", "--frames", "60", "--rate", "0"]}
+            small = ["--width", "32", "--height", "16", "--frames", "60"]
+            flags = {"sink": ["--check", "1"], "model": small, "camera": [*small, "--rate", "0"]}
             started = {
                 name: subprocess.Popen([sys.executable, "-B", str(HERE / f"{name}.py"), "--directory", directory, *more], env=env, text=True,
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from . import Client, Error, __version__
+from . import Client, __version__
+from .errors import Error
 from .memory import libcuda
 from .memory.device import device_name
+from .memory.drivers import driver_kind
+from .wire.records import CUDA
 from .wire.sockets import default_socket, directory
 
 
@@ -19,7 +23,10 @@ def main() -> int:
             print(f"device {ordinal}: {lib.device_name(lib.device(ordinal))}, {device_name(uuid)}")
     except Error as e:
         print(f"no GPU: {e}")
-    print(f"offers and channels: {directory()}/offers")
+    print(f"driver: {'cuda' if driver_kind() == CUDA else 'soft'}")
+    offers = f"{directory()}/offers"
+    names = sorted(n.removesuffix(".sock") for n in os.listdir(offers) if n.endswith(".sock")) if os.path.isdir(offers) else []
+    print(f"offers and channels: {offers}: {', '.join(names) or 'none'}")
     print(f"keeper: {default_socket()}")
     try:
         with Client(timeout=2) as client:

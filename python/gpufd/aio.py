@@ -185,7 +185,7 @@ async def _attach_next(following: Following) -> Attachment:
     patience = following.patience()
     while True:
         try:
-            return await _attach(following)
+            return await _attach(following, patience.left())
         except Error as e:
             if not patience.helps(e):
                 raise
@@ -193,9 +193,9 @@ async def _attach_next(following: Following) -> Attachment:
         await asyncio.sleep(pause)
 
 
-async def _attach(following: Following) -> Attachment:
+async def _attach(following: Following, within: float) -> Attachment:
     """Try once, in a thread. If this is cancelled meanwhile, the attachment is closed as soon as it comes."""
-    attaching = asyncio.get_running_loop().run_in_executor(None, following.attach, False)
+    attaching = asyncio.get_running_loop().run_in_executor(None, following.attach, False, within)
     try:
         return await asyncio.shield(attaching)
     except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from .errors import UsageError
 
 
 
+
 FOR_EVER = math.inf  # seconds of a timeout that is None
 
 

@@ -213,7 +213,7 @@ class Scripts(gpu.OnGPU):
         os.mkdir(directory, 0o700)
         with ThreadPoolExecutor(3) as pool:
             frames = "--frames", str(FRAMES)
-            jobs = [pool.submit(self.script, name, "--directory", directory, *more) for name, more in (("camera.py", frames), ("model.py", ()), ("sink.py", ()))]
+            jobs = [pool.submit(self.script, name, "--directory", directory, *more) for name, more in (("camera.py", frames), ("model.py", frames), ("sink.py", ()))]
             said = [self.lines(job.result()) for job in jobs][-1][-1]  # of the sink
         rival = self.lines(self.run_to_the_end(sys.executable, "-B", str(ROOT / "python" / "tests" / "pipeline_mp.py"), *frames))[-1]
         times = []

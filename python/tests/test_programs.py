@@ -141,7 +141,7 @@ class Keeper(common.Scene):
         with gpufd.attach("llama", socket=self.path, labels={"revision": "main"}) as att:
             self.assertEqual((att.version, att.labels, att.kept.parts, att.read(0, 5)), (1, {"revision": "main"}, 1, b"first"))
             self.assertTrue(att.kept.digest.startswith("gpufd-d1:"))
-            with common.raises(self, gpufd.MismatchError, "labels", "revision='main', and 'old' was asked for"):
+            with common.raises(self, gpufd.MismatchError, "labels", "revision='main', and revision='old' was asked for"):
                 gpufd.attach("llama", socket=self.path, labels={"revision": "old"})
             self.assertFalse(att.superseded)
             self.put("llama", self.file(b"second" * 1000))

@@ -253,7 +253,7 @@ class Arguments(Offered):
                 self.assertEqual(sorted(os.walk(self.dir)), before)
         with open(file) as f:
             self.assertEqual(f.read(), "somebody's")
-        with gpufd.Server(self.path), self.assertRaisesRegex(gpufd.Error, "another producer has the socket"):
+        with gpufd.Server(self.path), self.assertRaisesRegex(gpufd.Error, "a producer has this socket already"):
             gpufd.Server(self.path)
 
     def test_chunks_of_a_deposit(self):

@@ -19,6 +19,7 @@ from ..errors import LostError
 
 
 
+
 _TEXT, _COUNT = "gpufd/failure", "gpufd/failures"
 
 

@@ -62,8 +62,9 @@ def follow(
     """Open a reader, and another one for each writer that comes after.
 
         for reader in gpufd.channel.follow("cam"):
-            for frame in reader:
-                ...
+            with contextlib.suppress(gpufd.LostError):  # the writer was killed: the next one may come
+                for frame in reader:
+                    ...
 
     When a writer has ended or died, follow closes the reader after the loop's body, and waits for
     the next writer at the socket. Raises TimedOutError if none comes within that many seconds. The

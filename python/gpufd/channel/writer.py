@@ -26,8 +26,8 @@ from ..wire.records import CUDA, Offer, check_name
 from ..wire.sockets import make_offer_socket
 from . import cursor as c
 from .cursor import Shape
-from .frame import Slot
 from .format import Format, merged
+from .frame import Slot
 from .member import Gone, Meta, meta_of
 from .readers import Readers
 from .slots import Slots

@@ -95,6 +95,8 @@ class Control:
                 self._wait(select.POLLOUT, deadline)
             except (BrokenPipeError, ConnectionResetError):
                 raise LostError("the keeper hung up") from None
+            except PermissionError:  # Linux 6.16: it does not take descriptors over this connection, or not yet
+                raise LostError("the keeper does not take this connection's descriptors: it may have just started") from None
 
     def receive(self, deadline: float) -> dict[str, Any]:
         """The next reply; KeeperError if it is one."""

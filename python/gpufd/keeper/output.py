@@ -15,6 +15,7 @@ from ..errors import Error
 
 
 
+
 MOST_LINKS = 40  # that the kernel follows, too
 
 

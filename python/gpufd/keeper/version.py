@@ -348,8 +348,9 @@ class Version(NoArray):
         serving the part if this user may write or remove the name. progress is that of put.
         """
         damaged = []
-        with reporting(progress, sum(part.attachment.size for part in self.parts), f"verify {self.name}") as add:
-            for part in self.parts:
+        parts = self._open()
+        with reporting(progress, sum(part.attachment.size for part in parts), f"verify {self.name}") as add:
+            for part in parts:
                 d, got = part.data, part._digest(add)
                 if got != d.digest:
                     why = f"its digest is {got}, and was {d.digest}"
@@ -375,6 +376,7 @@ class Version(NoArray):
         """
         from .output import output_path
 
+        self._open()
         os.makedirs(output_path(directory), exist_ok=True)
         paths = []
         with reporting(progress, sum(part._bytes() for part in self.parts), f"save {self.name}") as add:

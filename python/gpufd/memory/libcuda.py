@@ -16,6 +16,7 @@ from ..errors import ClosedError, DriverError, UnavailableError
 
 
 
+
 NOT_READY = 600
 NO_DEVICE = 100
 

@@ -19,7 +19,7 @@ from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, check_path
 from ..wire.peer import Peer, Policy
 from ..wire.records import READ_ONLY, Offer
-from ..wire.sockets import sockets_of
+from ..wire.sockets import offer_socket, sockets_of
 from .attaching import Attaching, Options
 from .attachment import Attachment
 from .kept import check_labels
@@ -86,7 +86,13 @@ def attach(
     options = Options(paths[0], name, access, ordinal_of(device, kind), kind, arguments.step(timeout), within, policy, max_chunks,
                        max_size, max_data, max_cursors, newer_than, wait, legacy, reoffer, connected, opener)  # fmt: skip
     options.check()
-    att = _attach_at(options, paths, part)
+    try:
+        att = _attach_at(options, paths, part)
+    except LostError as e:
+        if e.reason != "nobody-listens" or socket is not None:
+            raise
+        own = f"nobody offers {name!r} at {offer_socket(name)}, and " if name else ""
+        raise LostError(f"{own}no keeper listens at {paths[-1]}: start the producer, or gpufd keeper, or say socket=", reason=e.reason) from e
     try:
         if wanted:
             check_labels(att.kept.name, att.kept.labels, wanted)

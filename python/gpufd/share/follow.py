@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 
-from .. import arguments
+from .. import arguments, log
 from ..errors import ClosedError, Error, InUseError, LostError, MismatchError, TimedOutError, WireError, enough_files
 from ..memory.base import Memory
 from ..memory.device import Device
@@ -109,6 +110,7 @@ class Following:
         arguments.called("on_wait", on_wait)
         self._one, self.overlap, self._on_wait = one, arguments.flag("overlap", overlap), on_wait
         self._within, self._max_absence = arguments.seconds("within", within), arguments.seconds("max_absence", max_absence)
+        self.name = one.args[0]
         self._known = 0  # the generation that the body does not want again
         self._lent: weakref.WeakSet[Attachment] = weakref.WeakSet()  # what the body has, with overlap
 
@@ -116,9 +118,9 @@ class Following:
         """Return a new wait for something to attach to."""
         return Patience(self._within, self._one.keywords["part"] is not None, self._on_wait)
 
-    def attach(self, wait: bool = True) -> Attachment:
+    def attach(self, wait: bool = True, within: float = math.inf) -> Attachment:
         """Try once. With wait the producer is asked to answer when there is newer memory, if the body does not want what there was."""
-        att = self._one(newer_than=self._known, wait=wait and self._known > 0)
+        att = self._one(newer_than=self._known, wait=wait and self._known > 0, within=None if within == math.inf else within)
         att._lease.outlive(self._max_absence, self.overlap)
         if self.overlap:
             self._lent.add(att)
@@ -151,9 +153,13 @@ class Patience:
         self._within, self._of_part, self._on_wait = within, of_part, on_wait
         self._begun, self._told, self._pause = time.monotonic(), "", 0.002
 
+    def left(self) -> float:
+        """Return the seconds that are left of the wait."""
+        return max(1e-3, self._begun + self._within - time.monotonic())
+
     def helps(self, e: Error) -> bool:
         """Return whether waiting can mend an error."""
-        return e.retryable or e.reason == "parts" and self._of_part
+        return e.retryable or e.reason == "labels" or e.reason == "parts" and self._of_part
 
     def pause_after(self, e: Error) -> float:
         """Return the seconds to pause after an error. Raises TimedOutError when the time is over."""
@@ -194,11 +200,12 @@ def _await_next(following: Following) -> Attachment:
     patience = following.patience()
     while True:
         try:
-            return following.attach()
+            return following.attach(within=patience.left())
         except Error as e:
             if not patience.helps(e):
                 raise
             pause = patience.pause_after(e)
+            log.debug("waiting for %s: %s", following.name, e)
         time.sleep(pause)
 
 

@@ -61,4 +61,5 @@ def check_labels(name: str, has: Mapping[str, str], wanted: Mapping[str, str] | 
     """Raise MismatchError (labels) unless a version has the labels that are demanded."""
     for key, value in (wanted or {}).items():
         if has.get(key) != value:
-            raise MismatchError(f"{name} has {key}={has.get(key, '')!r}, and {value!r} was asked for", reason="labels")
+            there = f"has {key}={has[key]!r}" if key in has else f"has no label {key}"
+            raise MismatchError(f"{name} {there}, and {key}={value!r} was asked for", reason="labels")

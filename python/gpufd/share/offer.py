@@ -18,15 +18,22 @@ from .server import Server
 
 
 class _Offered:
-    """An offer with a server of its own, for with."""
+    """An offer with a server of its own, for ``with``, which gives the Offering."""
 
     def __init__(self, server: Server, offering: Offering) -> None:
         self.server, self.offering = server, offering
+
+    def __repr__(self) -> str:
+        return f"<gpufd.offer of {self.offering!r}>"
 
     def __enter__(self) -> Offering:
         return self.offering
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the offer and its server."""
         try:
             self.offering.close()
         finally:
@@ -53,7 +60,7 @@ def offer(
     on_event: Callable[[Event], None] | None = None,
     on_lease: Callable[[Lease], None] | None = None,
 ) -> _Offered:
-    """Offer memory under a name. The end of ``with`` ends that.
+    """Offer memory under a name, at once. The end of ``with``, or close, ends that.
 
         with gpufd.offer("weights", memory) as offering:
             offering.wait()

@@ -69,6 +69,8 @@ def reduce_tensor(tensor: Any, *, receivers: int = 1, timeout: float | None = No
     """
     arguments.number("receivers", receivers, 1)
     limit = arguments.seconds("timeout", _limit() if timeout is None else timeout, zero=False)
+    if not isinstance(tensor, torch.Tensor):
+        raise UsageError(f"a tensor of PyTorch's is wanted, not {arguments.short(tensor)}")
     if tensor.requires_grad and not tensor.is_leaf:
         raise UsageError("a tensor that requires grad and is no leaf cannot be sent, because autograd ends at a process: detach() it first")
     kind = _kind_of(tensor, driver)
@@ -131,17 +133,19 @@ def release(handle: Any = None) -> int:
     return lender().release(json.loads(args[HANDLE])["generation"]) if args[HANDLE] else 0
 
 
-def register_reducer(**options: Any) -> Callable[[], None]:
+def register_reducer(*, receivers: int = 1, timeout: float | None = None, driver: str | int | None = None) -> Callable[[], None]:
     """Register reduce_tensor with multiprocessing, and so with torch.multiprocessing's queues.
 
     The options are those of reduce_tensor. Return a function that puts back what was before.
     """
+    arguments.number("receivers", receivers, 1)
+    arguments.seconds("timeout", timeout, zero=False)
     registry: dict[Any, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     kinds = {*torch._tensor_classes, torch.Tensor, torch.nn.Parameter}
     before = {kind: registry.get(kind) for kind in kinds}
 
     def reduce(tensor: Any) -> Reduced:
-        return reduce_tensor(tensor, **options)
+        return reduce_tensor(tensor, receivers=receivers, timeout=timeout, driver=driver)
 
     for kind in kinds:
         ForkingPickler.register(kind, reduce)

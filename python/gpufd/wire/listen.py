@@ -9,7 +9,7 @@ import os
 import socket
 import stat
 
-from ..errors import Error, UsageError
+from ..errors import Error, InUseError, UsageError
 from .conn import SO_PASSRIGHTS, check_path, close_later
 
 
@@ -105,7 +105,7 @@ def take_lock(path: str) -> int:
                     return fd
         except BlockingIOError:
             os.close(fd)
-            raise Error(f"{path}: another producer has the socket") from None
+            raise InUseError(f"{path}: a producer has this socket already, in this process or another: end it, or take another socket", reason="name-taken") from None
         except BaseException:
             os.close(fd)
             raise

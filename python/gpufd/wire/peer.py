@@ -15,6 +15,7 @@ from ..errors import RefusedError, UsageError
 
 
 
+
 _SO_PEERPIDFD = 77  # from Linux 6.5 on
 
 

@@ -10,6 +10,7 @@ from ..errors import UsageError
 
 
 
+
 def directory() -> str:
     """Return the directory of the default sockets: the one that the containers of a Kubernetes
     ResourceClaim share, or else one of the user's."""
