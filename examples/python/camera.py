@@ -34,22 +34,22 @@ def main():
             torch.empty(shape, dtype=torch.uint8, device="cuda" if on_gpu else "cpu").fill_(0)  # loads the kernel before the stream waits for anybody
         w.await_readers(1, timeout=60)
         begin = time.monotonic()
-        for n in range(args.frames):
-            slot = w.acquire_on(stream) if stream else w.acquire(timeout=60)
-            image = slot.tensor("U8", shape)
-            if args.rate:
-                early = begin + n / args.rate - time.monotonic()
-                time.sleep(max(0.0, early))
-                begin -= min(0.0, early)  # what is late is not made up for
-            captured.append(channel.now())
-            with demo.on(stream):
+        with demo.on(stream):
+            for n in range(args.frames):
+                slot = w.acquire_on(stream) if stream else w.acquire(timeout=60)
+                image = slot.tensor("U8", shape)
+                if args.rate:
+                    early = begin + n / args.rate - time.monotonic()
+                    time.sleep(max(0.0, early))
+                    begin -= min(0.0, early)  # what is late is not made up for
+                captured.append(channel.now())
                 image.fill_(n % 256)
-            about = channel.Format("U8", shape, pts=n, time_base=(1, args.rate or 1), captured=captured[-1])
-            if stream:
-                w.publish_on(stream, slot, format=about)
-            else:
-                w.publish(slot, format=about)
-            del image
+                about = channel.Format("U8", shape, pts=n, time_base=(1, args.rate or 1), captured=captured[-1])
+                if stream:
+                    w.publish_on(stream, slot, format=about)
+                else:
+                    w.publish(slot, format=about)
+                del image
         del slot
         with open(os.path.join(args.directory, "cam.times"), "w") as f:
             print(*captured, sep="\n", file=f)

@@ -42,17 +42,25 @@ def main():
 
 def by_stream(r, w, stream, shape, frames):
     before = None
-    for n in range(frames):
-        frame, slot = r.next_on(stream), w.acquire_on(stream)
-        with demo.on(stream):
+    with demo.on(stream):
+        for n in range(frames):
+            frame, slot = r.next_on(stream), w.acquire_on(stream)
             model(torch.from_dlpack(frame.view("U8", shape)), slot.tensor("U8", shape))
-        w.publish_on(stream, slot, format=channel.Format("U8", shape, pts=n))
-        r.release_on(stream, frame)
+            w.publish_on(stream, slot, format=channel.Format("U8", shape, pts=n))
+            r.release_on(stream, frame)
+            done = torch.cuda.Event(blocking=True)
+            done.record()
+            if before:
+                came(r, *before)  # one frame is queued ahead
+            before = frame, done
         if before:
-            r.check(before)  # waits until that one was there: one frame is queued ahead
-        before = frame
-    if before:
-        r.check(before)
+            came(r, *before)
+
+
+def came(r, frame, done):
+    """Wait until the stream is past a frame, and raise if it has gone on without it."""
+    done.synchronize()
+    r.check(frame)
 
 
 def by_host(r, w, stream, shape, frames):

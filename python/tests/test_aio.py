@@ -177,7 +177,7 @@ class Attachments(Loop):
         there, go_on, made = threading.Event(), threading.Event(), []
 
         class Slow(module.Following):
-            def attach(self, wait=True):
+            def attach(self, wait=True, within=0):
                 there.set()
                 go_on.wait(PATIENCE)
                 made.append(super().attach(wait))
