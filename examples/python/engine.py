@@ -33,7 +33,7 @@ def swap(model, version):
     """Make a version the model's. Returns whether it fits."""
     try:
         version.swap(model)
-    except gpufd.MismatchError as e:
+    except gpufd.Error as e:
         version.refuse(e)
         print(json.dumps({"refused": version.version, "why": str(e)}), flush=True)
         return False

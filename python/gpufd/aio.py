@@ -100,7 +100,13 @@ async def _await(lease: LeaseConn, over: Callable[[], bool], timeout: float | No
 async def _pump(lease: LeaseConn) -> None:
     """Read what has come. A producer that is lost is looked for in a thread, because that can take a while."""
     lease.check_forked()
-    lease.read()
+    if lease.lock.acquire(blocking=False):
+        try:
+            lease.read()
+        finally:
+            lease.lock.release()
+    else:  # another thread has it, perhaps until the producer answers
+        await asyncio.to_thread(lease.read)
     if lease.adrift() and lease.next_look() <= 0:
         await asyncio.to_thread(lease.pump)
 

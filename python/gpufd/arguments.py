@@ -13,6 +13,8 @@ from .errors import UsageError
 
 
 
+
+
 FOR_EVER = math.inf  # seconds of a timeout that is None
 
 

@@ -110,6 +110,14 @@ class ByName(Kept):
         self.assertIsNone(arrays.get("x"))
         self.assertRaises(KeyError, lambda: arrays["x"])
 
+    def test_a_closed_version_is_not_verified(self):
+        gpufd.put("b", b"x" * 100, socket=self.socket)
+        version = gpufd.get("b", socket=self.socket)
+        version.close()
+        for call in (version.verify, lambda: version.save(self.dir + "/out")):
+            with self.assertRaises(gpufd.ClosedError):
+                call()
+
     def test_bytes_have_no_names(self):
         gpufd.put("model", b"hello", socket=self.socket)
         version = self.get()

@@ -225,6 +225,49 @@ class Pools(KeeperTest):
         self.assertFalse(self.pool.sealed)
         self.assertEqual(self.load()["w"].tolist(), [1.0] * 4)
 
+    def test_what_others_may_write_is_copied(self):
+        """Memory of which somebody has a handle that can be written is not what a keeper keeps."""
+        lending._lender = lending.Lender()
+        with self.pool:
+            t = torch.ones(1000)
+        handle = gpufd.torch.reduce_tensor(t)
+        self.put({"t": t})
+        self.assertFalse(self.pool.sealed)
+        self.assertFalse(self.placed(t))
+        gpufd.torch.release(handle)
+
+    def test_room_of_a_put_that_is_refused_comes_back(self):
+        with self.pool:
+            w = torch.ones(1000)
+        x, at = torch.full((1000,), 2.0), w.data_ptr()
+        for _ in range(2):
+            with self.assertRaises(gpufd.KeeperError):
+                self.put({"w": w, "x": x}, expect_version=7)
+        self.put({"w": w, "x": x})
+        self.assertEqual((self.pool.sealed, w.data_ptr()), (True, at))
+
+    def test_room_that_is_used_again_is_clear(self):
+        """Readers see nothing of the tensors that were there before, also between those that are there now."""
+        with self.pool:
+            old = torch.full((128,), 7, dtype=torch.uint8)
+        del old
+        gc.collect()
+        with self.pool:
+            new = [torch.ones(1, dtype=torch.uint8) for _ in range(4)]
+        self.put({str(i): t for i, t in enumerate(new)})
+        with gpufd.get("model", socket=self.socket) as version:
+            self.assertNotIn(7, version[0].memory.read())
+
+    def test_debug_inside_a_pool(self):
+        """A guard that is entered inside another mode would be left with that."""
+        self.put({"t": torch.ones(4)})
+        with self.pool, self.assertRaisesRegex(gpufd.UsageError, "WriteGuard"):
+            gpufd.torch.load("model", socket=self.socket, debug=True)
+        self.environ(GPUFD_DEBUG_WRITES="1")
+        with self.pool:
+            gpufd.torch.load("model", socket=self.socket)
+        self.assertFalse(self.placed(torch.ones(4)))
+
     def test_a_sealed_pool_takes_no_more(self):
         with self.pool:
             w = torch.ones(4)

@@ -145,6 +145,68 @@ class Claims(Offered):
                 kept_of(Offer(**{**vars(offer), "data": data}))
 
 
+class DefaultSockets(Offered):
+    """A name alone: what offer and Writer listen at, and attach and Reader look for."""
+
+    def setUp(self):
+        super().setUp()
+        self.environ(XDG_RUNTIME_DIR=self.dir, GPUFD_SOCKET="", NVIDIA_DRA_LOCAL_IPC_DIR="")
+
+    def test_an_offer_is_found_by_its_name(self):
+        for name in ("weights", "a/b", "../up", "é"):
+            with self.subTest(name), gpufd.offer(name, self.memory):
+                with gpufd.attach(name) as att:
+                    self.assertEqual(att.name, name)
+        self.assertEqual(os.stat(os.path.join(self.dir, "gpufd", "offers")).st_mode & 0o777, 0o700)
+
+    def test_nobody_there(self):
+        for call in (lambda: gpufd.attach("nobody"), lambda: gpufd.channel.Reader("nobody"), lambda: gpufd.attach("n" * 200)):
+            with common.raises(self, gpufd.LostError, "nobody-listens", "no keeper listens at"):
+                call()
+        with self.assertRaisesRegex(gpufd.UsageError, "pass socket="):
+            gpufd.offer("n" * 200, self.memory)
+
+    def test_a_directory_that_others_may_write_is_refused(self):
+        os.mkdir(os.path.join(self.dir, "gpufd"))
+        os.chmod(os.path.join(self.dir, "gpufd"), 0o777)
+        with self.assertRaisesRegex(gpufd.Error, "others may write"):
+            gpufd.offer("x", self.memory)
+
+    def test_a_socket_that_was_left_is_passed_over(self):
+        """A producer was killed; the name is the keeper's now."""
+        with gpufd.offer("x", self.memory):
+            path = os.path.join(self.dir, "gpufd", "offers", "x.sock")
+            os.rename(path, path + ".moved")  # as if nobody had removed it
+        os.rename(path + ".moved", path)
+        with gpufd.Server(os.path.join(self.dir, "gpufd", "keeper.sock")) as keeper:
+            keeper.offer("x", self.memory)
+            gpufd.attach("x").close()
+
+    def test_an_offer_without_with(self):
+        offered = gpufd.offer("x", self.memory)
+        self.assertIn("gpufd.offer", repr(offered))
+        offered.close()
+        with self.assertRaises(gpufd.LostError):
+            gpufd.attach("x")
+
+    def test_follow_waits_for_labels(self):
+        def of(rev):
+            return json.dumps({"name": "m", "version": 1, "part": 0, "parts": 1, "labels": {"rev": rev}}).encode()
+
+        reasons = []
+        with gpufd.allocate(1) as newer, gpufd.Server(self.path) as server:
+            server.offer("m", self.memory, data=of("dev"))
+
+            def on_wait(error):
+                reasons.append(error.reason)
+                server.replace("m", newer, data=of("main"))
+
+            for att in gpufd.follow("m", socket=self.path, labels={"rev": "main"}, within=60, on_wait=on_wait):
+                self.assertEqual(att.labels["rev"], "main")
+                break
+        self.assertEqual(reasons, ["labels"])
+
+
 class Page(unittest.TestCase):
     def test_names_of_the_page_are_there(self):
         """Each block of docs/python.md is Python, and what it calls by gpufd. is there, with these options."""

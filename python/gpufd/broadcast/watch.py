@@ -20,6 +20,8 @@ from ..errors import LostError
 
 
 
+
+
 _TEXT, _COUNT = "gpufd/failure", "gpufd/failures"
 
 

@@ -155,7 +155,10 @@ class Format:
             _need(0 <= n < _MOST, f"shape {shape}, strides {strides}: want whole numbers from 0 on")
         item = _itemsize(self.dtype or "U8")
         _need(math.prod(max(n, 1) for n in shape or ()) * item < _MOST, f"shape {shape} has more bytes than there are")
-        _need(math.prod(shape or ()) <= self._elements(), f"strides {strides} of shape {shape}: elements overlap")
+        extent = 1  # elements that the dimensions of smaller strides span
+        for step, n in sorted(zip(strides or (), shape or ())):
+            _need(n < 2 or step >= extent, f"strides {strides} of shape {shape}: elements overlap")
+            extent += step * (n - 1) if n else 0
         if self.dtype is not None and DTYPES[self.dtype].lanes > 1:
             whole = not self.planes and strides is None and (shape is None or shape and shape[-1] % DTYPES[self.dtype].lanes == 0)
             _need(bool(whole), f"{self.dtype} of shape {shape}: want whole bytes in the last dimension, and neither strides nor planes")
@@ -167,7 +170,7 @@ def _time_base(value: Any) -> Fraction | None:
         return None
     try:
         base = Fraction(*value) if isinstance(value, tuple) else Fraction(value)
-    except (ValueError, ZeroDivisionError):
+    except (OverflowError, TypeError, ValueError, ZeroDivisionError):
         base = Fraction(0)
     _need(0 < base.numerator < 1 << 32 > base.denominator, f"a time base of {value}: want a fraction above 0, of two numbers below 2^32")
     return base

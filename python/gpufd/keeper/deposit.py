@@ -171,7 +171,9 @@ class Deposit(NotCopied):
         try:
             booking.prepare(memory.fds, table)
             self._ready = True
-        except LostError:
+        except LostError as e:
+            if e.reason == "nobody-listens":
+                raise
             self._ready = False  # deliver sends them, to the next keeper
         return self._digest
 

@@ -16,6 +16,8 @@ from ..errors import Error
 
 
 
+
+
 MOST_LINKS = 40  # that the kernel follows, too
 
 

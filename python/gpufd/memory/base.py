@@ -71,6 +71,7 @@ class Memory(NotCopied):
         self.handle, self.offset = b"", 0  # of memory that is shared by a legacy handle
         self.fds: list[int] = []
         self.closed = False
+        self.offered_to_write = False  # others may have mapped it read-write
         self._pid = os.getpid()
         self._undo = contextlib.ExitStack()
         self._views: dict[int, str] = {}

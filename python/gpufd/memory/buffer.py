@@ -15,6 +15,8 @@ from ..errors import UsageError
 
 
 
+
+
 class _Buffer(ctypes.Structure):
     """Py_buffer, of the stable ABI since Python 3.11."""
 

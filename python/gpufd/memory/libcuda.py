@@ -17,6 +17,8 @@ from ..errors import ClosedError, DriverError, UnavailableError
 
 
 
+
+
 NOT_READY = 600
 NO_DEVICE = 100
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from .. import arguments, log
-from ..errors import Error, LostError, NotFoundError, RefusedError, TimedOutError, enough_files, suppress
+from ..errors import Error, LostError, NotFoundError, RefusedError, TimedOutError, UsageError, enough_files, suppress
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..memory.drivers import driver_kind, ordinal_of
@@ -91,7 +91,9 @@ def attach(
     except LostError as e:
         if e.reason != "nobody-listens" or socket is not None:
             raise
-        own = f"nobody offers {name!r} at {offer_socket(name)}, and " if name else ""
+        own = ""
+        with suppress(UsageError, "usage"):  # a name that is too long for a socket of its own
+            own = f"nobody offers {name!r} at {offer_socket(name)}, and " if name else ""
         raise LostError(f"{own}no keeper listens at {paths[-1]}: start the producer, or gpufd keeper, or say socket=", reason=e.reason) from e
     try:
         if wanted:

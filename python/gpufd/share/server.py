@@ -25,7 +25,7 @@ from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, check_path
 from ..wire.listen import Listener
 from ..wire.peer import Peer, Policy, check_policy
-from ..wire.records import READ_ONLY
+from ..wire.records import READ_ONLY, READ_WRITE
 from .lease import Event, Lease
 from .offering import Cursors, Offering, Terms
 from .serving import Limits, Serving
@@ -160,6 +160,7 @@ class Server(NotCopied):
         raw = arguments.buffer("data", data)
         wire.need_taken(len(raw), wire.MAX_LARGE_DATA)
         record = memory.offer(name, access, bytes(raw), arguments.flag("pending", pending))
+        memory.offered_to_write = memory.offered_to_write or record.access == READ_WRITE
         if terms.fence is not None:
             record = replace(record, process=(record.process or 0) | wire.AWAITS_RELEASE)
         if not arguments.flag("synchronized", synchronized) and not pending:
@@ -216,6 +217,8 @@ class Server(NotCopied):
 
         Consumers learn that the producer is restarting: they go on with what they have mapped, and come back.
         """
+        arguments.seconds("a timeout", timeout)
+        self._serving.loop.not_by_thread()
         with self._lock:
             self._serving.restarting = True
         self.close("the producer is restarting", timeout)

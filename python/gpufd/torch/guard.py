@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import Error, ReadOnlyError
+from ..errors import Error, ReadOnlyError, UsageError
 from ..memory.base import Memory
 from ..memory.base import _all as _memories
 from ..objects import living
@@ -49,10 +49,26 @@ class WriteGuard(TorchDispatchMode):  # type: ignore[misc]
 
 
 def watch(debug: bool) -> None:
-    """Enter a guard in this thread, until its end, if debug or the environment asks for it."""
-    if (debug or os.environ.get(VARIABLE) == "1") and not getattr(_here, "guard", None):
-        _here.guard = WriteGuard()
-        _here.guard.__enter__()
+    """Enter a guard in this thread, until its end, if debug or the environment asks for it.
+
+    Inside another mode, such as a SharedPool's, it would be left with that: debug raises UsageError there.
+    """
+    if getattr(_here, "guard", None) or not (debug or os.environ.get(VARIABLE) == "1"):
+        return
+    if _inside_a_mode():
+        if debug:
+            raise UsageError("debug=True inside another dispatch mode, such as SharedPool: enter gpufd.torch.WriteGuard() around that")
+        return
+    _here.guard = WriteGuard()
+    _here.guard.__enter__()
+
+
+def _inside_a_mode() -> bool:
+    """Return whether this thread is inside a TorchDispatchMode."""
+    depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    if depth is not None:
+        return bool(depth())
+    return torch._C._get_torch_dispatch_mode() is not None  # before PyTorch 2.0
 
 
 _here = threading.local()

@@ -22,6 +22,7 @@ import contextlib
 import json
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
@@ -45,6 +46,7 @@ from .storages import span_of, storage_of
 
 __all__ = ["rebuild_tensor", "reduce_tensor", "register_reducer", "release"]
 
+_PAUSE = 0.01  # seconds between two reports: who says more than 1,000 records a second is turned away
 TIMEOUT = 300.0  # seconds that a handle waits for its receiver, without GPUFD_HANDLE_TIMEOUT
 DEVICE, HANDLE, TICKET = 6, 7, 12  # places in the arguments
 
@@ -125,11 +127,14 @@ def _arguments(t: Any, place: Place | None, handle: bytes) -> tuple[Any, ...]:
 def release(handle: Any = None) -> int:
     """End the offer of a handle's memory, or all of them, and return how many ended.
 
-    handle is what reduce_tensor has returned. Tensors that were rebuilt already stay good.
+    handle is what reduce_tensor has returned. Of tensors that were copied, those that were rebuilt already stay
+    good. Other memory is the sender's tensor itself: receivers see what it has next.
     """
     if handle is None:
         return lender().release()
     args = handle[1] if callable(handle[0]) else handle
+    if callable(handle[0]) and handle[0] is not rebuild_tensor:
+        return 0  # PyTorch's own
     return lender().release(json.loads(args[HANDLE])["generation"]) if args[HANDLE] else 0
 
 
@@ -169,7 +174,8 @@ class _Received:
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
         self.memory: Memory = attachment.memory
-        self.tickets: set[int] = set()
+        self.reports = _Reports(attachment)
+        weakref.finalize(self, self.reports.last).atexit = False  # no __del__: _taken may find an object again whose __del__ runs
         self.storages: dict[tuple[int, int], Any] = {}  # weak references, by begin and size
 
     def storage(self, begin: int, size: int) -> Any:
@@ -180,12 +186,30 @@ class _Received:
             self.storages[begin, size] = reductions.StorageWeakRef(found)
         return found
 
-    def took(self, ticket: int) -> None:
-        """Tell the sender that a handle was rebuilt."""
+
+class _Reports:
+    """What a receiver tells the sender of an attachment: the tickets that were rebuilt, some times a second."""
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment, self._tickets = attachment, set[int]()
+        self._unsaid, self._next = False, 0.0
+
+    def add(self, ticket: int) -> None:
         if ticket:
-            self.tickets.add(ticket)
-            with contextlib.suppress(Error):  # the lease has ended: nobody asks
-                self.attachment.notify(tickets_said(self.tickets))
+            self._tickets.add(ticket)
+            self._unsaid = True
+            if time.monotonic() >= self._next:
+                self._say()
+
+    def last(self) -> None:
+        """Say the rest, before the lease ends."""
+        if self._unsaid:
+            self._say()
+
+    def _say(self) -> None:
+        self._unsaid, self._next = False, time.monotonic() + _PAUSE
+        with contextlib.suppress(Error):  # the lease has ended: nobody asks
+            self._attachment.notify(tickets_said(self._tickets))
 
 
 _received: dict[int, weakref.ref[_Received]] = {}  # by generation
@@ -222,7 +246,7 @@ def rebuild_tensor(
         _check_range(tensor_size, tensor_stride, int(tensor_offset), torch.empty(0, dtype=kind).element_size(), size)
         storage = received.storage(begin, size)
         made = torch.empty(0, dtype=kind, device=storage.device).set_(storage, int(tensor_offset), tuple(tensor_size), tuple(tensor_stride))
-        received.took(int(ref_counter_offset))
+        received.reports.add(int(ref_counter_offset))
     return _finished(made, tensor_cls, requires_grad)
 
 
@@ -266,6 +290,8 @@ def _taken(about: dict[str, Any], device: Any) -> _Received:
             del _received[generation]
     known = _received.get(about["generation"])
     found = known() if known is not None else None
+    if found is not None and about["version"] is None and found.attachment.done:
+        found = None  # the sender knows of it no more: only a new lease keeps the bytes
     if found is None:
         found = _Received(_attached(about, device))
         _received[about["generation"]] = weakref.ref(found)
@@ -300,6 +326,8 @@ def _attached(about: dict[str, Any], device: Any) -> Attachment:
         raise NotFoundError(f"the memory of this handle is not offered any more: {_gone(kept)} ({e.text})") from e
     if att.generation != about["generation"]:
         att.close()
+        if about["version"] is None:
+            raise NotFoundError(f"the memory of this handle is not offered any more: {_gone(kept)}")
         raise MismatchError(f"{quote(about['name'])} is another version by now: this handle is of version {about['version']}", reason="stale")
     return att
 

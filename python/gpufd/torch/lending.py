@@ -7,7 +7,6 @@ was rebuilt and all receivers have let go, when it is released, or when no recei
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import re
@@ -33,6 +32,7 @@ from ..share.kept import kept_of
 from ..share.lease import Event
 from ..share.offering import Offering
 from ..share.server import Server
+from ..wire.listen import take_lock
 from ..wire.records import MAX_NOTICE
 from .storages import span_of, storage_of, with_room
 
@@ -102,9 +102,10 @@ class Loan:
         """Start the time limit anew."""
         self.until = time.monotonic() + self.limit
 
-    def taken(self, tickets: Iterable[int]) -> None:
-        """Note that a receiver has rebuilt these."""
-        for ticket in tickets:
+    def taken(self, said: bytes) -> None:
+        """Note which tickets a receiver says that it has rebuilt."""
+        ranges = ranges_of(said)
+        for ticket in [t for t in self.pending if any(begin <= t <= end for begin, end in ranges)]:
             left = self.pending.pop(ticket, 1) - 1
             if left > 0:
                 self.pending[ticket] = left
@@ -210,7 +211,7 @@ class Lender:
             loan.touch()
             if event.kind == "ended":
                 said = event.lease.notices()
-                loan.taken(tickets_of(said[-1]) if said else ())
+                loan.taken(said[-1] if said else b"")
                 if not loan.pending and not loan.offering.leases:
                     self._end(loan)
 
@@ -264,11 +265,9 @@ def tickets_said(tickets: Iterable[int]) -> bytes:
     return text[-MAX_NOTICE:].partition(",")[2].encode() if len(text) > MAX_NOTICE else text.encode()
 
 
-def tickets_of(said: bytes) -> Iterator[int]:
-    """Return the numbers that a receiver reports, as far as they make sense."""
-    for one in re.finditer(rb"([0-9]{1,12})(?:-([0-9]{1,12}))?", said):
-        begin, end = int(one[1]), int(one[2] or one[1])
-        yield from range(begin, min(end, begin + _RANGE) + 1)
+def ranges_of(said: bytes) -> list[tuple[int, int]]:
+    """Return the ranges of numbers that a receiver reports."""
+    return [(int(m[1]), int(m[2] or m[1])) for m in re.finditer(rb"([0-9]{1,12})(?:-([0-9]{1,12}))?", said)]
 
 
 # Memory.
@@ -337,18 +336,26 @@ def _socket_path() -> str:
         directory = os.path.join(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(), f"gpufd-handles-{os.geteuid()}")
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)
-    for name in os.listdir(directory):
+    try:
+        names = os.listdir(directory)
+    except OSError as e:
+        raise Error(f"the directory of handles: {e}; make it, or set GPUFD_HANDLE_DIR") from e
+    for name in names:
         if _SOCKET.fullmatch(name):
             _remove_if_dead(os.path.join(directory, name))
     return os.path.join(os.path.abspath(directory), f"{os.getpid()}-{secrets.token_hex(8)}")
 
 
 def _remove_if_dead(path: str) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe, contextlib.suppress(OSError):
-        probe.setblocking(False)
-        if probe.connect_ex(path) == errno.ECONNREFUSED:
-            os.unlink(path)
+    """Remove a socket whose owner has died: it held the lock."""
+    with contextlib.suppress(Error, OSError):
+        lock = take_lock(path + ".lock")
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
             os.unlink(path + ".lock")
+        finally:
+            os.close(lock)
 
 
 _lender = Lender()

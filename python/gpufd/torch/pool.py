@@ -153,8 +153,12 @@ class SharedPool:
         gone = [self._back.popleft() for _ in range(len(self._back))]
         if self.driver == CUDA:
             torch.cuda.synchronize(self.ordinal)
-        for begin, _ in gone:
+        for begin, size in gone:
             self._live.pop(begin, None)
+            if self.memory is not None and size:  # readers of what is put must not see it
+                bytes_over(self.memory, begin, size, "room of a pool").zero_()
+        if self.driver == CUDA:
+            torch.cuda.synchronize(self.ordinal)
         self._free = joined([*self._free, *gone])
 
     def _grow(self, size: int) -> None:
@@ -177,6 +181,11 @@ class SharedPool:
     def reserve(self, size: int) -> int:
         """Return where so many bytes are to lie, which stay until the memory ends."""
         return self._take(size)[1]
+
+    def give_back(self, begin: int) -> None:
+        """Take back what was reserved and not used."""
+        with self._lock:
+            self._back.append((begin, self._live[begin]))
 
     def others(self, places: Iterable[int]) -> int:
         """Return the bytes that other tensors have than those at these places."""

@@ -49,6 +49,8 @@ class ModelVersion(Mapping[str, Any]):
         state = ", refused" if self._refused else ", superseded" if self.superseded else ""
         return f"<gpufd.torch.ModelVersion {self.version} of {self.name!r}{state}>"
 
+    __eq__, __hash__ = object.__eq__, object.__hash__  # and not a dictionary's, which compares tensors
+
     # Its tensors.
 
     @cached_property

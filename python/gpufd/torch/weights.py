@@ -263,7 +263,7 @@ def _watch(debug: bool) -> None:
     if debug or os.environ.get("GPUFD_DEBUG_WRITES") == "1":
         from .guard import watch
 
-        watch(True)
+        watch(debug)
 
 
 # What a model is made of.
@@ -356,8 +356,8 @@ def _pool_for(source: Any, state: Mapping[str, Any], blocks: list[_Block], kind:
     from .pool import pool_of
 
     pool = pool_of((b.address + b.begin, b.size) for b in blocks)
-    if pool is None or pool.driver != kind or pool.ordinal != ordinal:
-        return None
+    if pool is None or pool.driver != kind or pool.ordinal != ordinal or pool.memory is not None and pool.memory.offered_to_write:
+        return None  # with a handle, others may write it for good
     if isinstance(source, torch.nn.Module):  # buffers that are not kept stay writable, elsewhere
         for name, t in source.named_buffers():
             if name not in state and pool.place_of(t.data_ptr(), span_of(t)) is not None:
@@ -443,32 +443,40 @@ def put(
     kind, ordinal = _where(blocks, driver, device)
     pool = _pool_for(module_or_tensors, state, blocks, kind, ordinal)
     table = _plan(state, blocks, metadata, pool)
-    encoded = table.encode()  # before anything moves: it may be too large
-    client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
     try:
-        deposit = Deposit(
-            client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
-            transaction=transaction, expect=expect_version, lifetime=arguments.step(timeout) if transaction else 0.0,
-            memory=pool.memory if pool else None,
-        )  # fmt: skip
-        try:
-            if kind == CUDA:  # what other streams still write comes along, too
-                for i in {ordinal, *(b.device.index for b in blocks if b.device.type == "cuda")}:
-                    torch.cuda.synchronize(i)
-            _move([b for b in blocks if b.moves], deposit, progress)
-            if pool:
-                pool.seal()
-            delivered = deposit.deliver(encoded)
-            _note_put(deposit, table)
-            return delivered
-        except BaseException:
-            deposit.abandon()
-            if pool:
-                pool.unseal()
-            raise
-    finally:
-        if client is not socket:
-            client.close()
+        encoded = table.encode()  # before anything moves: it may be too large
+        client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
+        with contextlib.nullcontext() if client is socket else contextlib.closing(client):
+            deposit = Deposit(
+                client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
+                transaction=transaction, expect=expect_version, lifetime=arguments.step(timeout) if transaction else 0.0,
+                memory=pool.memory if pool else None,
+            )  # fmt: skip
+            return _deliver(deposit, blocks, table, encoded, pool, progress)
+    except BaseException:
+        for b in blocks:
+            if pool and b.moves and b.members:  # its room was reserved, and it has not moved
+                pool.give_back(b.at)
+        raise
+
+
+def _deliver(deposit: Deposit, blocks: list[_Block], table: Table, encoded: bytes, pool: SharedPool | None, progress: Progress) -> Delivered:
+    """Move the blocks into the deposit, and have the keeper take it. After an error the tensors can be written."""
+    try:
+        if deposit.kind == CUDA:  # what other streams still write comes along, too
+            for i in {deposit.device, *(b.device.index for b in blocks if b.device.type == "cuda")}:
+                torch.cuda.synchronize(i)
+        _move([b for b in blocks if b.moves], deposit, progress)
+        if pool:
+            pool.seal()
+        delivered = deposit.deliver(encoded)
+        _note_put(deposit, table)
+        return delivered
+    except BaseException:
+        deposit.abandon()
+        if pool:
+            pool.unseal()
+        raise
 
 
 def _note_put(deposit: Deposit, table: Table) -> None:

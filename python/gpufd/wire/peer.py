@@ -16,6 +16,8 @@ from ..errors import RefusedError, UsageError
 
 
 
+
+
 _SO_PEERPIDFD = 77  # from Linux 6.5 on
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import urllib.parse
 
-from ..errors import UsageError
+from ..errors import Error, UsageError, suppress
+
 
 
 
@@ -40,14 +42,24 @@ def offer_socket(name: str) -> str:
 
 def make_offer_socket(name: str) -> str:
     """Return offer_socket, whose directory exists then, for this user alone."""
+    from .listen import check_directory
+
     path = offer_socket(name)
-    os.makedirs(os.path.dirname(os.path.dirname(path)), 0o700, exist_ok=True)
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    offers = os.path.dirname(path)
+    for each in (os.path.dirname(offers), offers):
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(each, 0o700)
+            check_directory(each)
+        except OSError as e:
+            raise Error(f"the directory of default sockets: {e}; set XDG_RUNTIME_DIR, or say socket=") from e
     return path
 
 
 def sockets_of(name: str) -> list[str]:
     """Return the sockets at which a name may be found where none is named: that of its own offer, if there
     is one, and the keeper's."""
-    own = [path for path in (offer_socket(name),) if os.path.exists(path)] if name else []
+    own: list[str] = []
+    with suppress(UsageError, "usage"):  # a name that is too long for a socket of its own
+        own = [path for path in (offer_socket(name),) if os.path.exists(path)] if name else []
     return [*own, default_socket()]
