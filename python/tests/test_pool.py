@@ -234,7 +234,8 @@ class Pools(KeeperTest):
         self.put({"t": t})
         self.assertFalse(self.pool.sealed)
         self.assertFalse(self.placed(t))
-        gpufd.torch.release(handle)
+        self.assertEqual(gpufd.torch.release(handle), 1)
+        lending._lender._server.close(timeout=5)
 
     def test_room_of_a_put_that_is_refused_comes_back(self):
         with self.pool:

@@ -297,7 +297,7 @@ class Models(KeeperTest):
         with contextlib.ExitStack() as patches:
             for where, name, what in (
                 (weights, "_blocks", lambda state: blocks), (weights, "_plan", mock.Mock()), (weights, "_where", lambda *args: (gpufd.CUDA, 0)),
-                (weights, "_move", lambda *args: self.assertEqual(waited, {0, 1})), (_deposit, "Deposit", mock.Mock()),
+                (weights, "_move", lambda *args: self.assertEqual(waited, {0, 1})), (_deposit, "Deposit", mock.Mock(return_value=mock.Mock(device=0, kind=gpufd.CUDA))),
                 (torch.cuda, "synchronize", waited.add),
             ):  # fmt: skip
                 patches.enter_context(mock.patch.object(where, name, what))
