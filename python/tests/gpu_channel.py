@@ -23,6 +23,7 @@ import unittest
 from keepers import wait_for  # first: it says where the package is
 
 import common
+import gpufd
 from common import PATIENCE, programs
 from gpufd import channel
 from gpufd.channel import cursor as _cursor

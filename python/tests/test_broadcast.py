@@ -292,7 +292,7 @@ class Broadcasts(Keepers):
         self.assertNotIn(0, wrong.wait().values())
         self.assertNotIn(0, missing.wait().values())
         for rank in range(RANKS):
-            self.assertRegex(wrong.said(rank), "rank 0.*model has revision='main', and 'old' was asked for")
+            self.assertRegex(wrong.said(rank), "rank 0.*model has revision='main', and revision='old' was asked for")
             self.assertRegex(missing.said(rank), 'rank 0.*"none"')
         self.assertEqual(self.infos()[1:], [None] * 3)
 

@@ -91,6 +91,15 @@ func TestPythonScripts(t *testing.T) {
 	onGPU(t, "gpu_scripts.py")
 }
 
+// TestPythonTensors hands tensors on: handles for queues, pools, swaps of a running model, frames.
+func TestPythonTensors(t *testing.T) {
+	programs.SkipOnSoft(t, "tensors lie in memory of one")
+	cutest.Alone(t, "it looks at how much of the device's memory is free")
+	for _, file := range []string{"gpu_handles.py", "gpu_pool.py", "gpu_swap.py", "gpu_frames.py"} {
+		t.Run(file, func(t *testing.T) { onGPU(t, file) })
+	}
+}
+
 // TestPythonChannels has streams of PyTorch and CuPy write and read frames, beside the programs here
 // and the reader in C.
 func TestPythonChannels(t *testing.T) {
