@@ -1,17 +1,18 @@
 """Share GPU memory between Linux processes, without a copy.
 
-    with gpufd.attach("weights") as att:          # memory of another process, read-only
+    with gpufd.attach("weights") as att:                # memory of another process, read-only
         tensor = torch.from_dlpack(att.view("BF16", (4096, 4096)))
 
+Use a keeper        get, put, Client; gpufd.torch for models: load, put, follow, SharedPool, reduce_tensor
 Take memory         attach, attach_parts, follow, list
 Offer memory        allocate, offer, Server
-Use a keeper        get, put, Client, and gpufd.torch for models
-Pass frames         gpufd.channel
+Pass frames         gpufd.channel: Writer, Reader, follow, Format
 Wait in asyncio     gpufd.aio
 Take turns          counter
 
-All errors are gpufd.Error. docs/python.md in gpufd's sources says more, and docs/wire.md says
-what goes over the socket.
+The name comes first; socket= says where, if it is not the default. help(gpufd.attach) explains a name. All errors
+are gpufd.Error, with a reason: NotFoundError, LostError, MismatchError, RefusedError… docs/python.md in gpufd's
+sources says more, and docs/wire.md says what goes over the socket.
 """
 
 from typing import TYPE_CHECKING
