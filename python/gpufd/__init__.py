@@ -21,7 +21,7 @@ from .lazy import lazy
 
 __version__ = "0.1.dev0"
 
-if TYPE_CHECKING:  # what _PLACES says, for type checkers
+if TYPE_CHECKING:  # the same names as below
     from .memory.array import DTYPES, Array, DType
     from .share.attach import Parts, attach, attach_parts
     from .share.attachment import Attachment
@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # what _PLACES says, for type checkers
     from .share.server import Server
     from .wire.records import CUDA, READ_ONLY, READ_WRITE, SOFT, Listing, Offer
 
-    # What a keeper keeps.
+    # Kept by a keeper.
     from .keeper.deposit import Delivered
     from .keeper.get import get
     from .keeper.version import Arrays, Attached, Version

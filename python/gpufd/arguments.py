@@ -104,7 +104,7 @@ def buffer(what: str, value: Any) -> memoryview:
 
 
 def booking(called: Any, part: Any, parts: Any, transaction: Any, wanted: Any, expect: Any, lifetime: float) -> dict[str, str]:
-    """What a keeper is asked to keep; the labels."""
+    """Check the arguments of a put, and return its labels."""
     name(called)
     number("parts", parts, 1)
     number("part", part)
@@ -120,7 +120,7 @@ def booking(called: Any, part: Any, parts: Any, transaction: Any, wanted: Any, e
 
 
 def short(value: Any) -> str:
-    """What was given, as an error says it."""
+    """Return a value as an error shows it."""
     if isinstance(value, int) and not -(1 << 70) < value < 1 << 70:
         return "a number of more than 20 digits"
     if not isinstance(value, (str, bytes, int, float, type(None))):

@@ -50,7 +50,7 @@ class Plan:
         return cls(info.name, info.version, dict(info.labels), parts, f"broadcast-{secrets.token_hex(8)}")
 
     def is_served(self, info: Info | None) -> bool:
-        """Whether a keeper has the same digests and labels already, and serves them."""
+        """Return whether a keeper has the same digests and labels already, and serves them."""
         if info is None or info.state != "ok" or dict(info.labels) != dict(self.labels):
             return False
         return tuple(Part(p.part, p.bytes, p.digest) for p in info.parts) == self.parts

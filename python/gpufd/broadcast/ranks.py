@@ -101,7 +101,7 @@ class Broadcast:
                 raise TimedOutError(text)
             time.sleep(0.02)
 
-    # What all ranks tell each other.
+    # Messages between ranks.
 
     def gather(self, value: Any) -> list[Any]:
         """A value of each rank, as JSON: nobody's pickles are read."""

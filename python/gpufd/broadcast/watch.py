@@ -84,7 +84,7 @@ class Watch:
                 self._end(f"a rank was lost: the store of rank 0, or of torchrun's agent, has not answered for {silent:.3g} s")
 
     def report(self, text: str) -> str:
-        """Have all other ranks end because of what the text says. Returns what they are told:
+        """End all other ranks, for the reason in the text. Return what they are told:
         the first one counts."""
         try:
             if self._store.add(_COUNT, 0) == 0:

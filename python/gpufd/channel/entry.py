@@ -14,7 +14,7 @@ from .format import Format, decode, unpack
 
 @dataclass(frozen=True)
 class Entry:
-    """What the writer says of a frame."""
+    """A frame as the writer describes it."""
 
     sequence: int  #: the frame's
     index: int  #: of the slot

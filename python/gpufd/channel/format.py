@@ -1,4 +1,4 @@
-"""What a frame is: its type, shape, planes, colour and times, as fields that other readers skip.
+"""The description of a frame: its type, shape, planes, colour and times, as fields that other readers skip.
 
 Nothing here reads or writes memory. docs/wire.md, "What a frame is", has the numbers.
 """
@@ -52,7 +52,7 @@ class Colour:
 
 @dataclass(frozen=True)
 class Format:
-    """What a frame is, as far as the writer says. Every part is optional.
+    """The description of a frame, as far as the writer gives one. Every part is optional.
 
     dtype       of the elements, as safetensors names it ("U8", "F32"); of planes, of the samples
     shape       of the array at the frame's beginning; with planes, of the picture: (height, width)

@@ -97,7 +97,7 @@ class Frame(NoArray):
 
     @property
     def format(self) -> Format | None:
-        """What the frame is, or None if the writer does not say.
+        """The description of the frame, or None if the writer gives none.
 
         It is None, too, for a frame of next_on until the writer's stream has published it, and if what the
         writer says is malformed: format_error has the reason then.

@@ -15,7 +15,7 @@ from .frame import Slot
 
 
 class Source:
-    """What a frame is made of."""
+    """The data of a frame to be sent."""
 
     format: Format | None  # what the frame is
     nbytes: int  # that it takes of a slot

@@ -13,7 +13,7 @@ from .words import Words
 
 @dataclass(frozen=True)
 class Told:
-    """What the writer says of a frame."""
+    """A frame as the writer describes it."""
 
     number: int  # the reader's own
     sequence: int  # the channel's

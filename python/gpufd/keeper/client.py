@@ -144,7 +144,7 @@ class Client(NotCopied):
             raise
 
     def remove(self, name: str, version: int = 0) -> None:
-        """Have the keeper give up a name. With a version, only if that is the current one.
+        """Remove a name from the keeper. With a version, only if that is the current one.
 
         Readers keep what they have mapped. The memory is free when the last one has released it.
         """
@@ -293,7 +293,7 @@ class Booking(NotCopied):
             self.client.ask({"op": "files", "ticket": self.ticket}, fds[at : at + MAX_FDS])
 
     def deliver(self, memory: Mapping[str, int], digest: str, fds: Sequence[int], table: bytes = b"", *, prepared: bool = False) -> tuple[int, int]:
-        """Have the keeper keep the part. Return the version and how many parts are missing.
+        """Deliver the part. Return the version and how many parts are missing.
 
         The version is 0 while parts are missing. memory has the members of docs/wire.md,
         "Keeper". prepared says that prepare was called over this connection. If the keeper is

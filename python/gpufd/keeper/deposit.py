@@ -106,7 +106,7 @@ class Deposit(NotCopied):
         return f"<gpufd.Deposit {called(self.name)} part {self.part}, {human(there)} of {human(self.size)}, {'open' if self.booking else 'over'}>"
 
     def grow(self, size: int) -> Memory:
-        """Have at least size bytes of memory, of zeros where nobody has written. Waits for
+        """Extend the memory to at least size bytes, which are zeros where nobody has written. Waits for
         room as long as the client waits."""
         if self.memory is None:
             self.memory = self._with_room(self._make)
@@ -178,7 +178,7 @@ class Deposit(NotCopied):
         return self._digest
 
     def deliver(self, table: bytes = b"", digest: str = "") -> Delivered:
-        """Have the keeper keep the part. The memory stays mapped, read-only."""
+        """Deliver the part to the keeper. The memory stays mapped, read-only."""
         memory, booking = self._open()
         if not self._digest:
             self.prepare(table, digest)
@@ -237,14 +237,14 @@ ROOM_PAUSE = 0.2  # seconds between two tries to allocate
 
 
 def is_no_room(e: BaseException) -> bool:
-    """Whether a device had no memory left."""
+    """Return whether a device had no memory left."""
     if isinstance(e, DriverError):
         return e.number == OUT_OF_MEMORY
     return isinstance(e, OSError) and e.errno in (errno.ENOSPC, errno.ENOMEM)
 
 
 def clear(memory: Memory, at: int) -> None:
-    """Have memory that was just made, from there on, be zeros: that of a file is."""
+    """Clear memory that was just made, from there on. That of a file is clear."""
     from ..memory.cuda import CudaMemory
 
     if isinstance(memory, CudaMemory):
@@ -254,7 +254,7 @@ def clear(memory: Memory, at: int) -> None:
 
 
 def describe(memory: Memory, size: int) -> dict[str, int]:
-    """What a keeper is told of memory of which size bytes count."""
+    """Return the description of memory for a keeper. size bytes of it count."""
     return {
         "size": size, "chunk_size": memory.chunk, "chunks": memory.chunks,
         "granularity": memory.granularity, "generation": memory.generation,

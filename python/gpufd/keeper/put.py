@@ -37,7 +37,7 @@ def _unseen(n: int) -> None:
 
 @dataclass(frozen=True)
 class _Source:
-    """What a part is made of: its table, and a function that writes the memory."""
+    """The contents of a part: its table, and a function that writes the memory."""
 
     table: Table
     copy: Callable[[Memory, Add], None]
@@ -53,7 +53,7 @@ def put(
     expect_version: int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT,
     progress: Progress = None,
 ) -> Delivered:  # fmt: skip
-    """Have a keeper keep data as the next version of a name. Nothing of it stays in this process.
+    """Put data into a keeper as the next version of a name. Nothing of it stays in this process.
 
     data is one of
       - a path or several: of safetensors files, or directories or indexes of such files, whose

@@ -1,4 +1,4 @@
-"""Which files are tensors, and what a part of them holds: safetensors files, their indexes, directories.
+"""Files as parts of tensors: safetensors files, their indexes, directories.
 
 The Go programs decide the same, in internal/safetensors; python/tests/odd_files.py has cases for both.
 Files come from strangers. A header is refused unless every byte behind it belongs to exactly one
@@ -33,7 +33,7 @@ _ESCAPES = re.compile(
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a file was before it was read."""
+    """A file's state before it was read."""
 
     path: str
     device: int
@@ -65,7 +65,7 @@ class Segment:
 
 
 def plan_files(paths: Sequence[str]) -> tuple[Table, list[Segment]]:
-    """What a part of files holds, and where its bytes come from: tensors if all files are
+    """Plan a part of files, and where its bytes come from: tensors if all files are
     safetensors, indexes of them or directories, and else bytes one behind the other."""
     table, segments = _plan_tensors(paths) if _are_tensors(paths) else _plan_bytes(paths)
     if not table.size:
@@ -96,7 +96,7 @@ def _regular(path: str) -> Stamp:
 
 
 def _are_tensors(paths: Sequence[str]) -> bool:
-    """Whether files are tensors: all are, or none."""
+    """Return whether files are tensors: all are, or none."""
     kinds = [_is_tensors(p) for p in paths]
     if len(set(kinds)) > 1:
         yes, no = paths[kinds.index(True)], paths[kinds.index(False)]
@@ -108,7 +108,7 @@ def _are_tensors(paths: Sequence[str]) -> bool:
 
 
 def _is_tensors(path: str) -> bool:
-    """Whether a path is of tensors: a directory is, a file is by its name or by its content,
+    """Return whether a path is of tensors: a directory is, a file is by its name or by its content,
     because a cache names its files otherwise."""
     if os.path.isdir(path) or _is_file(path) or _INDEX.search(path):
         return True
@@ -133,18 +133,18 @@ def _is_file(path: str) -> bool:
 
 
 def _looks(begin: bytes) -> bool:
-    """Whether a file begins as safetensors do, with the length of a header and the header."""
+    """Return whether a file begins as safetensors do, with the length of a header and the header."""
     return len(begin) >= 10 and 2 <= int.from_bytes(begin[:8], "little") <= HEADER_MOST and begin[8:9] == b"{" and begin[9] in b'"} \t\r\n'
 
 
 def _names_files(f: BinaryIO, size: int) -> bool:
-    """Whether JSON is an index."""
+    """Return whether JSON is an index."""
     f.seek(0)
     return size <= HEADER_MOST and b'"weight_map"' in f.read()
 
 
 def _what(begin: bytes) -> str:
-    """What a file is that is not of the format, by its beginning, or nothing."""
+    """Name the kind of a file that is not of the format, by its beginning, or return nothing."""
     text = begin.strip().lower()
     if not begin:
         return "it is empty"

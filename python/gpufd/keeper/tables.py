@@ -22,7 +22,7 @@ from ..wire.records import MAX_LARGE_DATA
 
 @contextlib.contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Have a FormatError say whose fault it is: a file's, or the table's of what is kept."""
+    """Name the file, or the table of what is kept, in a FormatError."""
     try:
         yield
     except FormatError as e:
@@ -134,7 +134,7 @@ class Table:
         return [listed[i] for i in self.order] if self.order else listed
 
     def order_as(self, names: Iterable[str]) -> None:
-        """Have in_order go by these names, which are those of all tensors."""
+        """Set the order of in_order to these names, which are those of all tensors."""
         places = {t.name: i for i, t in enumerate(self.all())}
         order = [places[name] for name in names]
         self.order = order if order != sorted(order) else []

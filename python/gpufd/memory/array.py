@@ -305,7 +305,7 @@ class Array(NotCopied):
         return {**self._described(), "data": self._bytes(), "version": 3}
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        """What NumPy asks for where there is no __array_interface__: without this it would make
+        """Return a NumPy array, where NumPy finds no __array_interface__: without this it would make
         an object of the array, and say nothing."""
         if self.memory.driver == CUDA:
             raise ExportError("memory of a GPU is no NumPy array: tobytes() copies it to the host; CuPy and PyTorch take it as it is")

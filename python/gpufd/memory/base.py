@@ -83,7 +83,7 @@ class Memory(NotCopied):
         state = "closed" if self.closed else access_name(self.access)
         return f"<gpufd.Memory {human(self.size)} in {self.chunks} chunk{'s' if self.chunks != 1 else ''} on device {self.ordinal}, {state}>"
 
-    # What is used elsewhere: close waits for nobody, so it refuses.
+    # Users of the memory: close waits for nobody, so it refuses while there are any.
 
     def hold(self, what: str) -> int:
         """Note that something uses the memory, and return a number for let_go."""
@@ -99,7 +99,7 @@ class Memory(NotCopied):
 
     @contextlib.contextmanager
     def using(self, what: str) -> Iterator[None]:
-        """Have close be refused meanwhile: what is read or written could be another's then."""
+        """Refuse close meanwhile: what is read or written could be another's then."""
         token = self.hold(what)
         try:
             yield
@@ -191,7 +191,7 @@ class Memory(NotCopied):
         self._undo.close()
 
     def _is_whole(self) -> bool:
-        """Whether it came to be, so that work may be under way there."""
+        """Return whether it came to be, so that work may be under way there."""
         return self.size > 0
 
     def __del__(self) -> None:

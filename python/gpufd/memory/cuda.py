@@ -39,7 +39,7 @@ def context_of(ordinal: int) -> int:
         return _contexts[ordinal]
 
 
-# What stays as it is for as long as a process lives is asked for once: attaching is to be quick.
+# Facts that do not change while a process lives are asked for once: attaching is to be quick.
 
 
 @functools.cache
@@ -68,7 +68,7 @@ def _prop(ordinal: int) -> cu.AllocationProp:
 
 @functools.cache
 def _shares_contexts(ordinal: int) -> bool:
-    """Whether the device's contexts are those of MPS."""
+    """Return whether the device's contexts are those of MPS."""
     lib = cu.load()
     return lib.attribute(lib.device(ordinal), cu.MPS_ENABLED) != 0
 
@@ -132,7 +132,7 @@ class CudaMemory(Memory):
             yield self.cu
 
     def _later(self, name: str, *args: object) -> None:
-        """Have close make a call, in the context."""
+        """Note a call that close makes, in the context."""
         self._undo.callback(self.cu.call, name, *args)
 
     def _unwind(self) -> None:
@@ -417,7 +417,7 @@ class CudaMemory(Memory):
             lib.call("cuEventRecord", self.event, None)
 
     def wait_on(self, stream: int) -> None:
-        """Have a stream wait for what this package does to the memory and has not waited for."""
+        """Let a stream wait for what this package does to the memory and has not waited for."""
         if self.event:
             with self.current() as lib:
                 lib.call("cuStreamWaitEvent", ctypes.c_void_p(stream), self.event, 0)

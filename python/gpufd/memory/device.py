@@ -1,4 +1,4 @@
-"""What device= may be: an ordinal, "cuda:0" or "cuda", a torch.device, or a UUID as nvidia-smi -L prints it.
+"""The values of device=: an ordinal, "cuda:0" or "cuda", a torch.device, or a UUID as nvidia-smi -L prints it.
 
 PyTorch is not needed, nor imported, for any of them.
 """

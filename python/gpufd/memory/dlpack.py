@@ -91,7 +91,7 @@ def _delete(
     slots: list[Any] = _slots,
     fetch: Any = _fetch,
 ) -> None:
-    """What a consumer calls when it is done: once. Until fetch has returned there may be an
+    """The deleter, which a consumer calls once, when it is done. Until fetch has returned there may be an
     exception, and so nothing else may be called."""
     n = turn[0]
     turn[0] = n + 1 & 63
@@ -195,7 +195,7 @@ def left() -> None:
 
 
 def _references() -> int:
-    """What sys.getrefcount says in left of what only left has."""
+    """Return the count that sys.getrefcount gives in left of an object that only left has."""
     capsule = object()
     return sys.getrefcount(capsule)
 

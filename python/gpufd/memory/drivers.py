@@ -1,4 +1,4 @@
-"""Which driver and which device: allocate, and what ``driver=`` and ``device=`` stand for.
+"""Allocation, and the meaning of ``driver=`` and ``device=``.
 
 The modules of both drivers are imported when they are needed: attaching is to be quick.
 """
@@ -120,7 +120,7 @@ def _no_device(device: object) -> UsageError:
 
 
 def _current(kind: int) -> int:
-    """What PyTorch takes "cuda" for, where it is in use; otherwise the first device."""
+    """Return the device that PyTorch takes "cuda" for, where it is in use; otherwise the first device."""
     torch = sys.modules.get("torch")
     if kind == CUDA and torch is not None and torch.cuda.is_available():
         return int(torch.cuda.current_device())

@@ -137,12 +137,12 @@ def _host_bytes(value: Any, interface: Mapping[str, Any], size: int) -> memoryvi
 
 
 def is_plain(t: Any) -> bool:
-    """Whether a tensor of PyTorch's is no more than its elements."""
+    """Return whether a tensor of PyTorch's is no more than its elements."""
     return not (t.is_conj() or t.is_neg() or getattr(t, "is_quantized", False) or hasattr(t, "__tensor_flatten__"))
 
 
 def _is_masked(value: Any) -> bool:
-    """Whether it is a masked array of NumPy's, which need not be there."""
+    """Return whether it is a masked array of NumPy's, which need not be there."""
     ma = sys.modules.get("numpy.ma")
     return ma is not None and isinstance(value, ma.MaskedArray)
 

@@ -245,7 +245,7 @@ class Libcuda:
         return bytes(out.bytes)
 
     def uuids(self) -> list[bytes]:
-        """Of all devices that are visible, by ordinal."""
+        """Return the UUIDs of all devices that are visible, by ordinal."""
         return [self.uuid(self.device(i)) for i in range(self.device_count())]
 
     @contextmanager
@@ -281,7 +281,7 @@ def load() -> Libcuda:
 
 
 def has_device() -> bool:
-    """Whether there is a libcuda that finds a device. A driver that is broken in another
+    """Return whether there is a libcuda that finds a device. A driver that is broken in another
     way is an error."""
     try:
         load()

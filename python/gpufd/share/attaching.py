@@ -224,7 +224,7 @@ class Attaching:
                 return
 
     def hears(self, wanted: type[wire._Generation], offer: Offer) -> bool:
-        """Whether the next record is that one, of this offer; PROGRESS may come first."""
+        """Return whether the next record is that one, of this offer; PROGRESS may come first."""
         record, _ = self.hear()
         if isinstance(record, wanted):
             need(record.generation == offer.generation,

@@ -120,7 +120,7 @@ class Counter(NotCopied):
 
 
 class WordCounter(Counter):
-    """Of the software driver, whose memory is a file: a word of that, which is loaded and
+    """A counter of the software driver, whose memory is a file: a word of that, which is loaded and
     stored at once. Python has no fences; amd64 wants none for this."""
 
     def __init__(self, memory: Memory, slot: int) -> None:
@@ -146,7 +146,7 @@ class WordCounter(Counter):
 
 
 class StreamCounter(Counter):
-    """Of a GPU: stream waits for the number and writes it, behind all that was done with the
+    """A counter of a GPU: stream waits for the number and writes it, behind all that was done with the
     memory before. Another stream frees it if its wait does not end. Libraries may give stream,
     a CUstream, work of theirs."""
 
@@ -194,7 +194,7 @@ class StreamCounter(Counter):
 
 
 def is_done(lib: cu.Libcuda, query: str, thing: int) -> bool:
-    """Whether a stream or an event has come to its end."""
+    """Return whether a stream or an event has come to its end."""
     code = lib.code(query, thing)
     if code == cu.NOT_READY:
         return False

@@ -41,7 +41,7 @@ class Fence:
         return ""
 
     def is_(self, want: int, timeout: float = 0.0) -> bool:
-        """Whether the peer is fenced as wanted, or is so within that time."""
+        """Return whether the peer is fenced as wanted, or is so within that time."""
         if not self.over:
             return False
         return want == RELEASED and self.released or not self.doubt() and self.process.died(timeout)

@@ -188,7 +188,7 @@ class _Received:
 
 
 class _Reports:
-    """What a receiver tells the sender of an attachment: the tickets that were rebuilt, some times a second."""
+    """The reports of a receiver to the sender of an attachment: the tickets that were rebuilt, some times a second."""
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment, self._tickets = attachment, set[int]()

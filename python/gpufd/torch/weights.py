@@ -174,7 +174,7 @@ class Loaded(dict[str, Any]):
             raise UsageError("; ".join([*self._why(others), *([f"buffers without memory (device meta): {some(empty)}"] if empty else [])]))
 
     def _why(self, others: list[str]) -> list[str]:
-        """What is the matter with tensors of a model that are not these."""
+        """Return the faults of a model's tensors that are not these."""
         absent = [name for name in others if name not in self and name not in self.lacking]
         copied = [name for name in others if name in self]
         said = [self.lacking[name] for name in others if name in self.lacking][:1]
@@ -266,7 +266,7 @@ def _watch(debug: bool) -> None:
         watch(debug)
 
 
-# What a model is made of.
+# The tensors of a model.
 
 
 @dataclass
@@ -412,7 +412,7 @@ def put(
     driver: str | int | None = None, chunk: int = 0, metadata: Mapping[str, str] | None = None, timeout: float | None = TIMEOUT,
     progress: Progress = None,
 ) -> Delivered:  # fmt: skip
-    """Have a keeper keep the tensors of a module, or of a mapping, as they are now.
+    """Put the tensors of a module, or of a mapping, into a keeper, as they are now.
 
     Of a module it keeps the tensors of its state_dict: parameters and persistent buffers. One
     storage after the other moves into memory that the keeper gets, and its tensors become views
@@ -524,7 +524,7 @@ def _bytes_of(b: _Block) -> Any:
 
 
 def _give_back() -> int:
-    """Have PyTorch's cache give the driver what was freed."""
+    """Give memory that was freed back to the driver, out of PyTorch's cache."""
     cuda: Any = torch.cuda
     if cuda.is_initialized():
         cuda.empty_cache()

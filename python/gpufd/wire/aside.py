@@ -29,7 +29,7 @@ _lock = threading.Lock()
 
 
 def is_foreign(sock: socket.socket) -> bool:
-    """Whether the peer of a socket is another user."""
+    """Return whether the peer of a socket is another user."""
     try:
         return peer_of(sock).uid != os.geteuid()
     except OSError:
@@ -106,7 +106,7 @@ class Aside:
 
 
 def leave_queue(sock: socket.socket, timeout: float = 10.0) -> None:
-    """Have a process take what is in the queue of a socket that was shut down."""
+    """Let a process empty the queue of a socket that was shut down."""
     aside = Aside(sock)
     with contextlib.suppress(WireError, TimedOutError, OSError):
         aside.ask(quiet.LEAVE, time.monotonic() + timeout)

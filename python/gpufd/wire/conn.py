@@ -60,7 +60,7 @@ def seals_of(fd: int) -> int:
 
 
 def is_sealed(fd: int) -> bool:
-    """Whether a descriptor is a file that nobody can change."""
+    """Return whether a descriptor is a file that nobody can change."""
     return seals_of(fd) & SEALS == SEALS
 
 
@@ -78,7 +78,7 @@ def cursor_file(size: int) -> int:
 
 
 def is_cursors(fd: int) -> bool:
-    """Whether a descriptor is a file that can be written, and whose size nobody can change."""
+    """Return whether a descriptor is a file that can be written, and whose size nobody can change."""
     return seals_of(fd) & SEALS == SIZE_SEALS
 
 
@@ -133,7 +133,7 @@ def _close_alone(sock: socket.socket) -> None:
 
 
 def is_empty(sock: socket.socket) -> bool:
-    """Whether the queue of a socket that was shut down is known to have nothing in it. With
+    """Return whether the queue of a socket that was shut down is known to have nothing in it. With
     SO_PASSCRED each record says who sent it, so even an empty record without descriptors shows
     as MSG_CTRUNC where there is no room for that, and only the end does not."""
     try:
@@ -147,7 +147,7 @@ def is_empty(sock: socket.socket) -> bool:
 
 
 def take_no_fds(sock: socket.socket) -> None:
-    """Have the kernel refuse descriptors that are sent to a socket, if it can."""
+    """Let the kernel refuse descriptors that are sent to a socket, if it can."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
 
@@ -234,7 +234,7 @@ class Conn:
                 return record, fds
 
     def is_aside(self, record: Record) -> bool:
-        """Whether the record changes nothing of the conversation; it is noted then."""
+        """Return whether the record changes nothing of the conversation; it is noted then."""
         if isinstance(record, Unknown):
             return True
         if isinstance(record, Farewell):
@@ -270,7 +270,7 @@ class Conn:
         return self.take_record(data, flags, max_fds, deadline)
 
     def take_record(self, data: bytes, flags: int, max_fds: int, deadline: float) -> tuple[Record, list[int]]:
-        """What was looked at. With descriptors, the record stays in the queue until they are
+        """Return the record that was looked at. With descriptors, the record stays in the queue until they are
         known to be wanted."""
         self.foul = bool(flags & socket.MSG_CTRUNC)
         if not self.foul:

@@ -40,7 +40,7 @@ class Listener:
             raise
 
     def _refuse_fds(self) -> bool:
-        """Have the kernel refuse descriptors, also of connections that are accepted. Whether it does."""
+        """Let the kernel refuse descriptors, also of connections that are accepted. Return whether it does."""
         try:
             self.sock.setsockopt(socket.SOL_SOCKET, SO_PASSRIGHTS, 0)
         except OSError:

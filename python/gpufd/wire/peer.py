@@ -70,7 +70,7 @@ def _overflow_uid() -> int:
 
 
 def _all_users_have_numbers() -> bool:
-    """Whether this process is in no user namespace that would hide a user."""
+    """Return whether this process is in no user namespace that would hide a user."""
     try:
         return _told("/proc/self/uid_map").split() == [b"0", b"0", b"4294967295"]
     except OSError:
@@ -108,7 +108,7 @@ class Process:
             self.why = f"pidfd_open: {e.strerror}"
 
     def died(self, timeout: float = 0.0) -> bool:
-        """Whether the process has died, or does within so many seconds."""
+        """Return whether the process has died, or does within so many seconds."""
         if self._dead or self._fd < 0:
             return self._dead
         poll = select.poll()

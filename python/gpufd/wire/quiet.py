@@ -42,7 +42,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _statx(directory: int, path: bytes) -> _Statx | None:
-    """What the kernel knows of a file by itself (AT_STATX_DONT_SYNC)."""
+    """Return the kernel's own knowledge of a file (AT_STATX_DONT_SYNC)."""
     st = _Statx()
     flags = _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC
     try:
@@ -65,7 +65,7 @@ def _own_mounts() -> set[int]:
 
 
 def quiet(fd: int) -> bool:
-    """Whether closing a descriptor, or asking for its size, waits for nobody: it is of memory,
+    """Return whether closing a descriptor, or asking for its size, waits for nobody: it is of memory,
     of NVIDIA's devices, of a file on a disk, or of what the kernel alone answers for."""
     try:
         fcntl.fcntl(fd, _F_GET_SEALS)

@@ -176,7 +176,7 @@ class Record:
 
 
 def pack_fields(record: Record) -> bytes:
-    """What a record says in fields: no capabilities are none, and no process is None."""
+    """Return the fields of a record: no capabilities are none, and no process is None."""
     packed = b""
     for number, (name, layout) in sorted(record.FIELDS.items()):
         if getattr(record, name) != getattr(type(record), name):
