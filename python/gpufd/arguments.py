@@ -10,11 +10,6 @@ from typing import Any
 from .errors import UsageError
 
 
-
-
-
-
-
 FOR_EVER = math.inf  # seconds of a timeout that is None
 
 

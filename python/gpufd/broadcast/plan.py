@@ -41,6 +41,7 @@ class Plan:
     parts: tuple[Part, ...]
     transaction: str
     error: str = ""
+    reason: str = ""  #: of the error
 
     @classmethod
     def of(cls, info: Info) -> Plan:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import Error, LostError, MismatchError, TimedOutError, UnavailableError, UsageError, WireError
+from ..errors import Error, LostError, MismatchError, NotFoundError, TimedOutError, UnavailableError, UsageError, WireError
 from ..keeper.client import Client
 from ..keeper.deposit import Deposit
 from ..keeper.get import get
@@ -149,10 +149,11 @@ class Broadcast:
                 check_labels(self.name, info.labels, self.o.labels)
                 plan = Plan.of(info)
             except (Error, OSError) as e:
-                plan = Plan(self.name, 0, {}, (), "", str(e))
+                plan = Plan(self.name, 0, {}, (), "", str(e), getattr(e, "reason", "failed"))
         said = json.loads(self.from_rank(0, compact(asdict(plan)) if self.rank == 0 else b""))
         if said["error"]:
-            raise MismatchError(f"rank 0: {said['error']}", reason="labels") if "was asked for" in said["error"] else Error(f"rank 0: {said['error']}")
+            kind = {"labels": MismatchError, "not-found": NotFoundError}.get(said["reason"], Error)
+            raise kind(f"rank 0: {said['error']}", reason=said["reason"])
         said["parts"] = tuple(Part(**p) for p in said["parts"])
         return Plan(**said)
 

@@ -17,11 +17,6 @@ from typing import Any
 from ..errors import LostError
 
 
-
-
-
-
-
 _TEXT, _COUNT = "gpufd/failure", "gpufd/failures"
 
 

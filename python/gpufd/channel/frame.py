@@ -18,7 +18,6 @@ from .joined import Joined
 from .taking import Told
 
 
-
 class Holder(Protocol):
     """A frame's reader."""
 

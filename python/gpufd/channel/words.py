@@ -29,11 +29,6 @@ from typing import Any
 from ..errors import ClosedError, Error
 
 
-
-
-
-
-
 U64 = (1 << 64) - 1
 SPIN = 50e-6  # seconds for which a wait looks without pause
 POLL_MIN, POLL_MAX = 20e-6, 250e-6  # pauses where a stream writes, which wakes nobody

@@ -24,7 +24,6 @@ from .control import SUFFIX, TIMEOUT, Control, encode
 from .types import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
 
 
-
 class Client(NotCopied):
     """A connection to a keeper. Its maker closes it, by ``with`` or close.
 

@@ -13,11 +13,6 @@ from typing import BinaryIO
 from ..errors import Error
 
 
-
-
-
-
-
 MOST_LINKS = 40  # that the kernel follows, too
 
 

@@ -11,8 +11,6 @@ from ..errors import Error, WireError
 from ..objects import called, human
 
 
-
-
 # Members that are not known here are in raw.
 
 

@@ -11,12 +11,6 @@ from typing import Any
 from ..errors import UsageError
 
 
-
-
-
-
-
-
 class _Buffer(ctypes.Structure):
     """Py_buffer, of the stable ABI since Python 3.11."""
 

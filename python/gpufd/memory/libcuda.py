@@ -14,11 +14,6 @@ from typing import Any
 from ..errors import ClosedError, DriverError, UnavailableError
 
 
-
-
-
-
-
 NOT_READY = 600
 NO_DEVICE = 100
 

@@ -216,6 +216,16 @@ _received: dict[int, weakref.ref[_Received]] = {}  # by generation
 _lock = threading.RLock()
 
 
+def _after_fork() -> None:
+    """In a child: another thread of the parent may have held the lock."""
+    global _lock
+    _lock = threading.RLock()
+    _received.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def rebuild_tensor(
     tensor_cls: str, tensor_size: tuple[int, ...], tensor_stride: tuple[int, ...], tensor_offset: int, storage_cls: str, dtype: str,
     storage_device: Any, storage_handle: bytes, storage_size_bytes: int, storage_offset_bytes: int, requires_grad: bool,

@@ -10,8 +10,6 @@ import torch
 from ..errors import DriverError
 
 
-
-
 _T = TypeVar("_T")
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 

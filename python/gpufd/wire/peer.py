@@ -13,11 +13,6 @@ from dataclasses import dataclass
 from ..errors import RefusedError, UsageError
 
 
-
-
-
-
-
 _SO_PEERPIDFD = 77  # from Linux 6.5 on
 
 

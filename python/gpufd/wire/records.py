@@ -13,8 +13,6 @@ from ..errors import MismatchError, UsageError, WireError
 from ..objects import called, human
 
 
-
-
 CUDA, SOFT = 1, 2  # kinds of driver
 READ_ONLY, READ_WRITE = 1, 3  # kinds of access
 DESCRIPTORS, LEGACY = 1, 2  # types of handles

@@ -9,10 +9,6 @@ import urllib.parse
 from ..errors import Error, UsageError, suppress
 
 
-
-
-
-
 def directory() -> str:
     """Return the directory of the default sockets: the one that the containers of a Kubernetes
     ResourceClaim share, or else one of the user's."""
