@@ -315,10 +315,12 @@ class Handles(KeeperTest):
 
     def test_the_limit_does_not_end_what_a_receiver_has(self):
         p = self.receiver()
-        self.assertIn("took", self.take(p, self.soft(torch.ones(4), receivers=2, timeout=0.2)))
-        memory = self.loans()[0].memory
+        self.assertIn("took", self.take(p, self.soft(torch.ones(4), receivers=2, timeout=60)))
+        (loan,) = self.loans()
+        memory, loan.limit = loan.memory, 0.2  # only now: a receiver may take seconds to start
+        loan.touch()
         with self.assertRaises(AssertionError):
-            wait_for(lambda: memory.closed, "the end of the memory", within=0.6)
+            wait_for(lambda: memory.closed, "the end of the memory", within=1.5)
         p.kill()
         wait_for(lambda: memory.closed, "the end of the memory")
 
