@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +17,6 @@ from ..objects import living
 from ..wire.records import READ_ONLY
 from .named import name_in
 
-VARIABLE = "GPUFD_DEBUG_WRITES"
 
 # Operations whose schema says that they write, and that leave the elements as they are.
 _REBINDS = frozenset({"set_", "resize_", "resize_as_", "detach_", "requires_grad_", "record_stream"})
@@ -30,7 +28,7 @@ class WriteGuard(TorchDispatchMode):  # type: ignore[misc]
         with gpufd.torch.WriteGuard():
             model(x)
 
-    ``debug=True`` of load and follow, or GPUFD_DEBUG_WRITES=1 in the environment, has the same effect in
+    ``debug=True`` of load and follow has the same effect in
     the thread that calls them, from then on. Each operation costs some microseconds more, so it is for
     tests and for finding out what writes. It sees PyTorch's operations, custom ones too if they say what
     they write; it does not see kernels that are started beside PyTorch (Triton, ctypes), NumPy views, or
@@ -49,16 +47,14 @@ class WriteGuard(TorchDispatchMode):  # type: ignore[misc]
 
 
 def watch(debug: bool) -> None:
-    """Enter a guard in this thread, until its end, if debug or the environment asks for it.
+    """Enter a guard in this thread, until its end, if debug says so.
 
-    Inside another mode, such as a SharedPool's, it would be left with that: debug raises UsageError there.
+    Inside another mode, such as a SharedPool's, it would be left with that: UsageError.
     """
-    if getattr(_here, "guard", None) or not (debug or os.environ.get(VARIABLE) == "1"):
+    if not debug or getattr(_here, "guard", None):
         return
     if _inside_a_mode():
-        if debug:
-            raise UsageError("debug=True inside another dispatch mode, such as SharedPool: enter gpufd.torch.WriteGuard() around that")
-        return
+        raise UsageError("debug=True inside another dispatch mode, such as SharedPool: enter gpufd.torch.WriteGuard() around that")
     _here.guard = WriteGuard()
     _here.guard.__enter__()
 

@@ -47,7 +47,7 @@ from .storages import span_of, storage_of
 __all__ = ["rebuild_tensor", "reduce_tensor", "register_reducer", "release"]
 
 _PAUSE = 0.01  # seconds between two reports: who says more than 1,000 records a second is turned away
-TIMEOUT = 300.0  # seconds that a handle waits for its receiver, without GPUFD_HANDLE_TIMEOUT
+TIMEOUT = 300.0  # seconds that a handle waits for its receiver
 DEVICE, HANDLE, TICKET = 6, 7, 12  # places in the arguments
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -56,7 +56,7 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 # The sender.
 
 
-def reduce_tensor(tensor: Any, *, receivers: int = 1, timeout: float | None = None, driver: str | int | None = None) -> Reduced:
+def reduce_tensor(tensor: Any, *, receivers: int = 1, timeout: float | None = TIMEOUT, driver: str | int | None = None) -> Reduced:
     """Return (func, args) of a tensor, for another process of this machine: func(*args) rebuilds it there.
 
     The memory is kept until so many receivers have rebuilt the tensor and let go of it, until
@@ -64,13 +64,13 @@ def reduce_tensor(tensor: Any, *, receivers: int = 1, timeout: float | None = No
     A handle stands for the bytes that the tensor has now. It waits for the current stream.
 
     receivers   how many processes rebuild this handle, one after the other or at once
-    timeout     seconds to wait for the next receiver; by default GPUFD_HANDLE_TIMEOUT, or 300
+    timeout     seconds to wait for the next receiver; None for no bound
     driver      "soft" copies a tensor of the CPU to memory of the software driver, for tests
 
     A tensor of the CPU, and one that is more than its bytes, is given to torch's own reducer.
     """
     arguments.number("receivers", receivers, 1)
-    limit = arguments.seconds("timeout", _limit() if timeout is None else timeout, zero=False)
+    limit = arguments.seconds("timeout", timeout, zero=False)
     if not isinstance(tensor, torch.Tensor):
         raise UsageError(f"a tensor of PyTorch's is wanted, not {arguments.short(tensor)}")
     if tensor.requires_grad and not tensor.is_leaf:
@@ -82,14 +82,6 @@ def reduce_tensor(tensor: Any, *, receivers: int = 1, timeout: float | None = No
         return rebuild_tensor, _arguments(tensor, None, b"")
     place = lender().place(tensor, kind, receivers, limit)
     return rebuild_tensor, _arguments(tensor, place, _described(place))
-
-
-def _limit() -> float:
-    text = os.environ.get("GPUFD_HANDLE_TIMEOUT") or TIMEOUT
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"GPUFD_HANDLE_TIMEOUT is a number of seconds, not {text!r}") from None
 
 
 def _kind_of(t: Any, driver: str | int | None) -> int | None:
@@ -138,7 +130,7 @@ def release(handle: Any = None) -> int:
     return lender().release(json.loads(args[HANDLE])["generation"]) if args[HANDLE] else 0
 
 
-def register_reducer(*, receivers: int = 1, timeout: float | None = None, driver: str | int | None = None) -> Callable[[], None]:
+def register_reducer(*, receivers: int = 1, timeout: float | None = TIMEOUT, driver: str | int | None = None) -> Callable[[], None]:
     """Register reduce_tensor with multiprocessing, and so with torch.multiprocessing's queues.
 
     The options are those of reduce_tensor. Return a function that puts back what was before.

@@ -123,7 +123,7 @@ class Lender:
         self._changed = threading.Condition(self.lock)
         self._thread: threading.Thread | None = None
 
-    # Where a tensor is.
+    # The places of tensors.
 
     def place(self, t: Any, kind: int, receivers: int, limit: float) -> Place:
         """Find or make memory that has a tensor's bytes and that others can attach to."""

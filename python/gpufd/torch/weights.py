@@ -260,7 +260,7 @@ def load(
 
 def _watch(debug: bool) -> None:
     """Guard this thread's writes, if that is asked for."""
-    if debug or os.environ.get("GPUFD_DEBUG_WRITES") == "1":
+    if debug:
         from .guard import watch
 
         watch(debug)
@@ -483,7 +483,6 @@ def _note_put(deposit: Deposit, table: Table) -> None:
     """Remember what lies in memory that was put, and is read-only from here on."""
     if deposit.memory:
         note(deposit.memory, table)
-    _watch(False)
 
 
 def _move(blocks: list[_Block], deposit: Deposit, progress: Progress = None) -> None:
