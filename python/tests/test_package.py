@@ -24,6 +24,23 @@ gpufd.put("x", b"", labels={"step": 3})  # type: ignore[dict-item]
 gpufd.put("x", b"", timeout=None)
 tensors: dict[str, object] = dict(gpufd.torch.load("x", timeout=None))
 client: gpufd.keeper.Client = gpufd.Client()
+for version in gpufd.torch.follow("x", within=1.0):
+    version.swap(object(), strict=False)
+    number: int = version.version
+gpufd.torch.follow("x", overlap=True)  # type: ignore[call-arg]
+gpufd.torch.register_reducer(receiver=1)  # type: ignore[call-arg]
+with gpufd.channel.Reader("x").next() as frame:
+    pts: int | None = frame.pts
+try:
+    array: gpufd.Array = gpufd.get("x", part="here")["w"]
+except gpufd.NotFoundError as e:
+    reason: str = e.reason
+
+
+async def waits(reader: gpufd.channel.Reader, att: gpufd.Attachment) -> None:
+    over: bool = await gpufd.aio.wait(att, 1.0)
+    async for one in gpufd.aio.frames(reader):
+        size: int = one.size
 """
 
 
