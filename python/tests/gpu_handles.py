@@ -18,7 +18,6 @@ import shutil
 import statistics
 import sys
 import time
-import unittest
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # before PyTorch is imported
 

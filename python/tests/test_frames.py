@@ -12,7 +12,7 @@ import common
 import gpufd
 from common import PATIENCE
 from gpufd import channel
-from gpufd.channel import Colour, Format, Plane
+from gpufd.channel import Colour, Format
 from gpufd.channel import cursor as c
 
 

@@ -21,7 +21,7 @@ from ..wire.peer import Policy, check_policy
 from ..wire.records import MAX_FDS
 from ..wire.sockets import default_socket
 from .control import SUFFIX, TIMEOUT, Control, encode
-from .types import Event, Holder, Info, PartInfo, Status, info_of, number_of, sense, text_of
+from .types import Event, Info, Status, info_of, number_of, sense, text_of
 
 
 class Client(NotCopied):
@@ -128,7 +128,7 @@ class Client(NotCopied):
             return [info_of(v) for v in self._query({"op": "list"}).get("names") or ()]
 
     def stat(self, name: str) -> Info:
-        """Return what is kept under a name. Raises KeeperError, code not-found, if there is none."""
+        """Return what is kept under a name. Raises NotFoundError if there is none."""
         with sense(f"word of {name}"):
             (v,) = self._query({"op": "stat", "name": arguments.name(name)})["names"]
             return info_of(v)

@@ -9,7 +9,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from ..errors import LostError, TimedOutError, UsageError, WireError, keeper_error

@@ -16,7 +16,7 @@ from ..memory.device import Device, device_name
 from ..memory.digest import Digester
 from ..memory.drivers import allocate, device_size, device_uuid, driver_kind, place_of
 from ..objects import NotCopied, called, human
-from ..wire.records import CUDA, MAX_CHUNKS, READ_ONLY, READ_WRITE, SOFT, driver_name
+from ..wire.records import CUDA, MAX_CHUNKS, READ_ONLY, READ_WRITE, driver_name
 from .client import Booking, Client
 from .types import Holder
 

@@ -78,8 +78,8 @@ def put(
     progress    is called with the bytes that are copied and those there are; with True tqdm shows them, or
                 a line on a terminal
 
-    Raises KeeperError, at once with the code too-large if the device is smaller than the data; it names
-    who holds the device's memory if the code is no-room. Raises FormatError.
+    Raises KeeperError, at once with the reason too-large if the device is smaller than the data; it names
+    who holds the device's memory if the reason is no-room. Raises FormatError.
     """
     lifetime = arguments.step(timeout) if transaction else 0.0
     arguments.booking(name, part, parts, transaction, labels, expect_version, lifetime)

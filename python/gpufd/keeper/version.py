@@ -344,7 +344,7 @@ class Version(NoArray):
     def verify(self, *, progress: Progress = None) -> None:
         """Compute the digests of the parts, and compare them with what the writer said.
 
-        If one is different, tell the keeper and raise KeeperError, code damaged. The keeper stops
+        If one is different, tell the keeper and raise KeeperError, reason damaged. The keeper stops
         serving the part if this user may write or remove the name. progress is that of put.
         """
         damaged = []

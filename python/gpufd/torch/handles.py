@@ -42,7 +42,7 @@ from ..share.attach import attach
 from ..share.attachment import Attachment
 from ..wire.records import CUDA, READ_ONLY, READ_WRITE, SOFT
 from .lending import Place, lender, memory_of, tickets_said
-from .storages import span_of, storage_of
+from .storages import storage_of
 
 __all__ = ["rebuild_tensor", "reduce_tensor", "register_reducer", "release"]
 

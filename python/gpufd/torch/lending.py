@@ -15,7 +15,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,6 @@ _WHOLE = 4  # a storage is copied as a whole if it has at most so many times the
 _ALIGN = 512  # of copies, as PyTorch's allocator aligns
 _PLACES = 8192  # connections of receivers: one for each loan that a receiver has
 _TICK = 0.05  # seconds between two looks at time limits, at least
-_RANGE = 1 << 20  # tickets of one range that are believed
 
 
 @dataclass(frozen=True)
