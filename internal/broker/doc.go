@@ -28,6 +28,8 @@
 //	granted    has a lease (Grant); its descriptors are sent, before the data is there or with it
 //	served     was told that the data is there
 //	mapped     has mapped the memory (Map)
+//	detached   has unmapped it, and keeps its lease (Detach). Another session of its process may reattach:
+//	           it gets the same memory, also where that is replaced, and shares the place of this one
 //	over       End was returned; with a lease, Gone is to follow when its connection is over
 //
 // A session that gets no lease is refused (Refuse) and is gone with that.

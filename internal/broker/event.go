@@ -135,6 +135,10 @@ type (
 		Generation uint64
 	}
 
+	// Detach says that a session has unmapped the memory, and keeps its lease. Out of turn, it ends the
+	// session as Failed: without MAPPED, and of memory that is writable or not by descriptors alone.
+	Detach struct{ Session SessionID }
+
 	// Revoke ends one lease.
 	Revoke struct{ Session SessionID }
 

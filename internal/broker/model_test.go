@@ -88,6 +88,32 @@ type worldSession struct {
 	ended, refused, gone           bool
 	heard                          time.Time // of progress
 	told                           uint64    // the generation of newer memory that it was told of
+	detached                       bool
+	place                          *worldPlace // of the lease
+}
+
+// A worldPlace is a place of an offer. Sessions of one process that reattach share one.
+type worldPlace struct{ of []*worldSession } // the last came last
+
+// mayDetach reports whether a session may say that it has detached.
+func (s *worldSession) mayDetach() bool {
+	return s.mapped && !s.over() && s.want.Access == gpumem.ReadOnly && s.offer.terms.Record.CursorSize == 0
+}
+
+// placeOf returns the place that a session has already which wants an offer's memory again, or nil.
+func (w *world) placeOf(s *worldSession, o *worldOffer) *worldPlace {
+	for _, id := range sorted(w.sessions) {
+		x := w.sessions[id]
+		if s.want.Reattach != 0 && s.process != 0 && x.process == s.process && x.offer == o && !x.over() && x.place.of[len(x.place.of)-1] == x {
+			return x.place
+		}
+	}
+	return nil
+}
+
+// hasAgain reports whether an offer has the memory that a session wants again.
+func (w *world) hasAgain(o *worldOffer, s *worldSession) bool {
+	return o.terms.Record.Memory.Generation == s.want.Reattach && o.terms.Record.Name == s.want.Name && !o.over && (o.published || o.prepared)
 }
 
 func (w *world) check(ok bool, format string, a ...any) {
@@ -135,7 +161,7 @@ func (w *world) name() string { return names[w.rand.IntN(len(names))] }
 func (w *world) step() {
 	w.now = w.now.Add([]time.Duration{0, ProgressPause / 2, time.Second, 2 * time.Second}[w.rand.IntN(4)])
 	making := func(o *worldOffer) bool { return !o.over && !o.published }
-	switch w.rand.IntN(22) {
+	switch w.rand.IntN(25) {
 	case 0, 1:
 		w.bring(Work{w.name(), uint64(w.rand.IntN(10)), 10})
 	case 2, 3:
@@ -204,7 +230,43 @@ func (w *world) step() {
 		}
 	case 21:
 		w.die()
+	case 22, 23:
+		w.detach()
+	case 24:
+		if x := pick(w, w.sessions, func(s *worldSession) bool { return s.mapped && !s.gone && (s.detached || w.rand.IntN(8) == 0) }); x != nil {
+			w.askAgain(x)
+		}
 	}
+}
+
+func (w *world) detach() {
+	if s := pick(w, w.sessions, func(s *worldSession) bool { return s.offer != nil && !s.over() && !s.mayDetach() }); s != nil && w.rand.IntN(6) == 0 {
+		w.bring(Detach{s.id})
+		w.check(s.ended, "session %d detaches out of turn, and goes on", s.id)
+		return
+	}
+	if s := pick(w, w.sessions, (*worldSession).mayDetach); s != nil {
+		s.detached = true
+		w.bring(Detach{s.id})
+		w.check(!s.ended, "session %d detaches, and is ended", s.id)
+	}
+}
+
+// askAgain lets somebody, mostly the same process, want the memory again that a session has detached, or has mapped.
+func (w *world) askAgain(x *worldSession) {
+	w.id++
+	s := &worldSession{id: SessionID(w.id), process: x.process, want: x.want}
+	s.want.Name, s.want.Resume, s.want.Reattach = x.offer.terms.Record.Name, 0, x.offer.terms.Record.Memory.Generation
+	if w.rand.IntN(4) == 0 {
+		s.process = ProcessID(w.rand.IntN(4))
+	}
+	if w.rand.IntN(4) == 0 {
+		s.want.Reattach = uint64(1 + w.rand.IntN(int(w.id)))
+	}
+	if w.rand.IntN(4) == 0 {
+		s.want.After = w.id
+	}
+	w.comes(s)
 }
 
 func (s *worldSession) over() bool { return s.ended || s.refused || s.gone }
@@ -345,6 +407,11 @@ func (w *world) ask() {
 	case 3:
 		s.want.Capabilities = wire.TakesCursors
 	}
+	w.comes(s)
+}
+
+// comes lets a session ask.
+func (w *world) comes(s *worldSession) {
 	if p := s.process; p != 0 {
 		if alive, known := w.alive[p]; known && !alive {
 			s.process = 0 // numbers are not used again; here there are few
@@ -396,9 +463,12 @@ func (w *world) goes(s *worldSession) {
 	o := s.offer
 	e := Gone{Session: s.id, Sent: w.rand.IntN(4) > 0, Released: w.rand.IntN(2) == 0}
 	s.gone = true
-	if s.served {
+	s.place.of = without(s.place.of, s)
+	switch {
+	case len(s.place.of) > 0:
+	case s.served:
 		o.ended++
-	} else {
+	default:
 		o.given--
 	}
 	writes := e.Sent && s.want.Access == gpumem.ReadWrite && o.terms.Fence != NoFence && !(o.terms.Fence == Released && e.Released)
@@ -506,16 +576,23 @@ func (w *world) seeGrant(s *worldSession, a Grant) {
 	w.check(s.want.Name == "" || s.want.Name == r.Name, "session %d is granted another name", s.id)
 	w.check(s.want.Access <= r.Access, "session %d is granted more access than is offered", s.id)
 	w.check(s.want.Resume == 0 || s.want.Resume == r.Memory.Generation, "session %d resumes other memory", s.id)
-	w.check(s.want.After == 0 || s.want.After < r.Memory.Generation, "session %d is granted memory that it knows", s.id)
+	w.check(s.want.After == 0 || s.want.Reattach != 0 || s.want.After < r.Memory.Generation, "session %d is granted memory that it knows", s.id)
 	w.check(r.CursorSize == 0 || s.want.Capabilities != 0, "session %d is granted what it cannot take", s.id)
 	w.check(a.Pending == !o.published, "session %d: pending %v", s.id, a.Pending)
 	w.check(a.Number == o.numbers+1, "lease number %d of offer %d after %d", a.Number, o.id, o.numbers)
+	w.check(s.want.Reattach == 0 || w.hasAgain(o, s), "session %d reattaches other memory", s.id)
 	o.numbers++
-	o.given++
+	if s.place = w.placeOf(s, o); s.place == nil {
+		s.place = &worldPlace{}
+		o.given++
+	}
+	s.place.of = append(s.place.of, s)
 	w.check(o.terms.Leases == 0 || o.given <= o.terms.Leases, "offer %d has more leases than it may", o.id)
-	if o.terms.Resumes {
+	switch {
+	case s.want.Reattach != 0:
+	case o.terms.Resumes:
 		w.check(s.want.Resume != 0, "session %d is granted an offer for those that resume", s.id)
-	} else {
+	default:
 		w.check(w.holder(r.Name) == o, "session %d is granted %d, which does not stand for its name", s.id, o.id)
 	}
 	s.offer, s.waits, s.pending, s.served = o, false, a.Pending, !a.Pending
@@ -523,6 +600,10 @@ func (w *world) seeGrant(s *worldSession, a Grant) {
 
 // seeRefuse checks that a session is not refused for a name that stands for something.
 func (w *world) seeRefuse(s *worldSession, a Refuse) {
+	if s.want.Reattach != 0 {
+		w.seeRefuseAgain(s, a)
+		return
+	}
 	if o := w.holder(s.want.Name); a.Because.Code == wire.RefusedBusy && s.want.Name != "" {
 		w.check(o.terms.Leases > 0 && o.given >= o.terms.Leases, "session %d is refused, and offer %d has a place", s.id, o.id)
 	}
@@ -530,6 +611,19 @@ func (w *world) seeRefuse(s *worldSession, a Refuse) {
 		return
 	}
 	w.check(w.holder(s.want.Name) == nil && w.makers(s.want.Name) == 0, "session %d is refused, and there is or will be an offer", s.id)
+}
+
+// seeRefuseAgain checks that a session which reattaches is not refused memory that is there, and that it learns only of an
+// offer that it may know of.
+func (w *world) seeRefuseAgain(s *worldSession, a Refuse) {
+	w.check(a.Because.Code != wire.RefusedStale || !w.broker.opts.Consults || s.allowed != 0, "session %d learns without the application that there is another offer", s.id)
+	for _, o := range w.offers {
+		if !w.hasAgain(o, s) {
+			continue
+		}
+		w.check(a.Because.Code != wire.RefusedStale && a.Because.Code != wire.RefusedName || w.closed, "session %d is refused memory that offer %d has", s.id, o.id)
+		w.check(a.Because.Code != wire.RefusedBusy || w.placeOf(s, o) == nil && o.given >= o.terms.Leases, "session %d is refused, and offer %d has a place", s.id, o.id)
+	}
 }
 
 func (w *world) seeOffer(a Action) {
@@ -558,6 +652,9 @@ func (w *world) seeOffer(a Action) {
 		w.check(!o.over, "offer %d is over twice", o.id)
 		o.over, o.begins, o.why = true, false, w.reasonOf(o)
 		w.check(a.Reason == o.why, "offer %d ends %v, and not %v", o.id, a.Reason, o.why)
+		if _, gone := w.event.(Gone); gone {
+			w.check(o.replaced && o.given == o.ended || o.terms.Leases > 0 && o.ended >= o.terms.Leases, "offer %d ends with %d of %d leases", o.id, o.ended, o.given)
+		}
 	case Finished:
 		o := w.offers[a.Offer]
 		w.check(o.over && !o.finished, "offer %d is finished and not over, or twice", o.id)
@@ -612,6 +709,7 @@ func (w *world) look() {
 
 // lookWaiting checks that a session has something to wait for, and that this is not there.
 func (w *world) lookWaiting(s *worldSession) {
+	w.check(s.want.Reattach == 0, "session %d waits to reattach", s.id)
 	name := s.want.Name
 	if name == "" {
 		return // it means the only one of when it came
@@ -654,7 +752,7 @@ func (w *world) end() {
 func TestEventsOfNothing(t *testing.T) {
 	b := New(Options{})
 	for _, e := range []Event{
-		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Retire{1}, Withdraw{1, false}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2},
+		Describe{Offer: 1}, AwaitWriters{Offer: 1}, Supersede{1, 2}, Retire{1}, Withdraw{1, false}, GiveUp{1}, Tick{1}, Answer{Session: 1}, Map{1, 2}, Detach{1}, Revoke{1}, Leave{1, Lost}, Gone{Session: 1}, Die{1}, Lose{1, "x"}, Work{"a", 1, 2},
 	} {
 		require.Empty(t, b.Step(time.Now(), e), "%T", e)
 	}

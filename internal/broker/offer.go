@@ -21,7 +21,7 @@ type offer struct {
 	described bool
 	published bool
 	replaced  bool   // another has its name, or its place
-	newer     uint64 // the generation of what has its place under another name, or 0
+	newer     uint64 // the generation of what took its place, or 0
 	over      bool   // withdrawn: its leases end
 
 	places, ended int        // leases: those that count, and those of them that have ended
@@ -153,7 +153,7 @@ func (b *Broker) doneMaking(o *offer, n *name) {
 
 // replace takes an offer's name away. Its leases go on.
 func (b *Broker) replace(o *offer, by uint64) {
-	o.replaced = true
+	o.replaced, o.newer = true, by
 	b.do(Replaced{o.id})
 	b.wakeBehind(o)
 	b.tellNewer(o, by)

@@ -26,6 +26,9 @@ type session struct {
 	waitsFor string // the name in whose queue it is, or was before it was asked about; or ""
 	knows    *offer // behind which it waits, or nil
 	lease    *offer // of which it has a lease, or nil
+
+	heir *session // reattached, and has its place with it, or nil
+	from *session // whose heir it is, or nil
 }
 
 // A sessionState says how far a session is. The first three have no lease.
@@ -77,10 +80,18 @@ func (b *Broker) attend(s *session, allowed *offer) {
 	o := b.find(s, text)
 	b.leaveLines(s)
 	n := b.names[text]
+	about := o // in place of memory to reattach that is not there: what has its name, of which not everybody may learn
+	if o == nil && n != nil {
+		about = cmp.Or(n.current, n.prepared)
+	}
 	switch {
-	case o != nil && b.opts.Consults && o != allowed:
-		s.state, s.asked = stateAsking, o
-		b.do(Consult{s.id, o.id})
+	case about != nil && b.opts.Consults && about != allowed:
+		s.state, s.asked = stateAsking, about
+		b.do(Consult{s.id, about.id})
+	case s.want.Reattach != 0 && o == nil && about != nil:
+		b.refuse(s, wire.Refuse{Code: wire.RefusedStale, Text: fmt.Sprintf("%q is not the memory of generation %d any more; attach anew", text, s.want.Reattach)})
+	case s.want.Reattach != 0 && o == nil:
+		b.refuse(s, b.noOffer(s.want.Name))
 	case o != nil && s.knowsOf(o):
 		s.state, s.knows = stateBehind, o
 		o.behind = append(o.behind, s)
@@ -106,6 +117,9 @@ func (b *Broker) wait(s *session, text string) {
 
 // find returns the offer that a session gets that means a name, or nil.
 func (b *Broker) find(s *session, text string) *offer {
+	if s.want.Reattach != 0 {
+		return b.findAgain(s, text)
+	}
 	if n := b.names[s.want.Name]; n != nil && s.want.Resume != 0 {
 		for _, o := range n.beside {
 			if o.isOf(s.want.Resume) {
@@ -118,6 +132,44 @@ func (b *Broker) find(s *session, text string) *offer {
 		return nil
 	}
 	return cmp.Or(n.current, n.prepared)
+}
+
+// findAgain returns the offer of the memory that a session wants again, or nil: one of which its process has a
+// lease, or else the last.
+func (b *Broker) findAgain(s *session, text string) (found *offer) {
+	for _, o := range b.offers {
+		there := o.published || b.names[text] != nil && b.names[text].prepared == o
+		if o.name() != text || o.over || !there || !o.isOf(s.want.Reattach) {
+			continue
+		}
+		if found == nil || o.isBetterFor(s, found) {
+			found = o
+		}
+	}
+	return found
+}
+
+// isBetterFor reports whether a session that reattaches gets an offer rather than another of the same memory.
+func (o *offer) isBetterFor(s *session, other *offer) bool {
+	if mine, others := o.leaseOf(s) != nil, other.leaseOf(s) != nil; mine != others {
+		return mine
+	}
+	return o.id > other.id
+}
+
+// leaseOf returns a session of the same process as s that has a lease, and whose place nobody has taken over, or
+// nil. That it has detached may not have been heard yet: it was said over another connection.
+func (o *offer) leaseOf(s *session) *session {
+	for _, x := range o.live {
+		if x.state != stateOver && x.heir == nil && x.isOfProcessOf(s) {
+			return x
+		}
+	}
+	return nil
+}
+
+func (s *session) isOfProcessOf(x *session) bool {
+	return s.process == x.process && (s.process != 0 || s.peer == x.peer && s.peer.PID != 0)
 }
 
 // nameFor returns the name that a session means: the only one, if it says none. One that has
@@ -148,7 +200,7 @@ func (b *Broker) nameFor(s *session) string {
 
 // knowsOf reports whether an offer's memory is no newer than what a session has.
 func (s *session) knowsOf(o *offer) bool {
-	return s.want.After > 0 && o.terms.Record.Memory.Generation <= s.want.After
+	return s.want.Reattach == 0 && s.want.After > 0 && o.terms.Record.Memory.Generation <= s.want.After
 }
 
 // leaveLines takes a session out of where it waits.
@@ -164,11 +216,19 @@ func (b *Broker) leaveLines(s *session) {
 
 // grant gives a session a lease, if the offer fits what it wants.
 func (b *Broker) grant(s *session, o *offer) {
-	if no := o.misfit(s.want); no.Code != 0 {
+	var from *session
+	if s.want.Reattach != 0 {
+		from = o.leaseOf(s)
+	}
+	if no := o.misfit(s.want, from != nil); no.Code != 0 {
 		b.refuse(s, no)
 		return
 	}
-	o.places++
+	if s.from = from; from != nil {
+		from.heir = s
+	} else {
+		o.places++
+	}
 	o.number++
 	o.live = append(o.live, s)
 	s.lease, s.state = o, stateServed
@@ -181,8 +241,8 @@ func (b *Broker) grant(s *session, o *offer) {
 	}
 }
 
-// misfit returns why a consumer cannot have an offer, or a zero Refuse.
-func (o *offer) misfit(want wire.Attach) wire.Refuse {
+// misfit returns why a consumer, which may have a place already, cannot have an offer, or a zero Refuse.
+func (o *offer) misfit(want wire.Attach, placed bool) wire.Refuse {
 	no := func(code wire.RefusalCode, format string, a ...any) wire.Refuse {
 		return wire.Refuse{Code: code, Text: fmt.Sprintf(format, a...)}
 	}
@@ -200,7 +260,7 @@ func (o *offer) misfit(want wire.Attach) wire.Refuse {
 		return no(wire.RefusedUnsupported, "%q has %d bytes of application data, and you did not say that you take more than %d", r.Name, r.DataSize, wire.MaxData)
 	case r.CursorSize > 0 && want.Capabilities&wire.TakesCursors == 0:
 		return no(wire.RefusedUnsupported, "%q gives each consumer cursors (field 5, a channel's), and you did not say that you take them", r.Name)
-	case o.terms.Leases > 0 && o.places >= o.terms.Leases:
+	case o.terms.Leases > 0 && o.places >= o.terms.Leases && !placed:
 		return no(wire.RefusedBusy, "%q has all it waits for: %s", r.Name, plain.Count(o.terms.Leases, "consumer"))
 	}
 	return wire.Refuse{}
@@ -235,6 +295,17 @@ func (e Map) apply(b *Broker) {
 	}
 }
 
+func (e Detach) apply(b *Broker) {
+	if s := b.sessions[e.Session]; s != nil && !s.mayDetach() {
+		b.leave(s, Failed)
+	}
+}
+
+// mayDetach reports whether a session may say that it has detached.
+func (s *session) mayDetach() bool {
+	return s.state == stateMapped && s.lease.gives(s.want) == gpumem.ReadOnly && s.lease.terms.Record.CursorSize == 0
+}
+
 func (e Revoke) apply(b *Broker) {
 	if s := b.sessions[e.Session]; s != nil && s.lease != nil {
 		b.leave(s, Revoked)
@@ -267,9 +338,11 @@ func (e Gone) apply(b *Broker) {
 	}
 	o := s.lease
 	o.live = without(o.live, s)
-	if s.wasServed {
+	switch {
+	case s.bequeath(): // the process has the place
+	case s.wasServed:
 		o.ended++
-	} else {
+	default:
 		o.places-- // it leaves its place to another consumer
 	}
 	if e.Open {
@@ -278,6 +351,17 @@ func (e Gone) apply(b *Broker) {
 	b.awaitWriter(o, s, e)
 	b.drop(s)
 	b.endIfDone(o)
+}
+
+// bequeath leaves the place of a session to those of its process that have it, too, and reports whether there are any.
+func (s *session) bequeath() bool {
+	if s.heir != nil {
+		s.heir.from = s.from
+	}
+	if s.from != nil {
+		s.from.heir = s.heir
+	}
+	return s.heir != nil || s.from != nil
 }
 
 func without[T comparable](all []T, one T) []T {

@@ -34,7 +34,7 @@ type tableStep struct {
 }
 
 var events = types(Work{}, Claim{}, Describe{}, AwaitWriters{}, Prepare{}, Publish{}, Supersede{}, Retire{}, Withdraw{}, GiveUp{}, Tick{}, Close{},
-	Ask{}, Answer{}, Map{}, Revoke{}, Leave{}, Gone{}, Die{}, Lose{})
+	Ask{}, Answer{}, Map{}, Detach{}, Revoke{}, Leave{}, Gone{}, Die{}, Lose{})
 
 func types(all ...Event) map[string]reflect.Type {
 	m := map[string]reflect.Type{}

@@ -26,13 +26,22 @@ func (x *session) consult(id broker.OfferID) broker.Answer {
 			err = x.mayAsk(x.want.Name, x.want.Access)
 		}
 		if x.mayAsked = false; err == nil {
-			err = x.allows(o, o.gives(x.want)) // also if it waits for newer: the wait itself would tell it a generation
+			err = x.allows(o, o.seeks(x.want)) // also if it waits for newer: the wait itself would tell it a generation
 		}
 		s.mu.Lock()
 		x.denied, answer.Denied = err, err != nil
 		s.mu.Unlock()
 	}
 	return answer
+}
+
+// seeks returns the access that a consumer gets to an offer. It is 0 if the consumer reattaches other memory, and is only to
+// learn that the name stands for this.
+func (o *Offering) seeks(want wire.Attach) gpumem.Access {
+	if want.Reattach != 0 && want.Reattach != o.Record.Memory.Generation {
+		return 0
+	}
+	return o.gives(want)
 }
 
 // mayAsk asks the application, if it wants that, whether the peer may ask for a name with that access.
@@ -53,14 +62,20 @@ func (x *session) allows(o *Offering, access gpumem.Access) error {
 	if x.server.opts.Allow == nil {
 		return nil
 	}
-	if err := x.server.opts.Allow(x.transport.Conn.Peer(), o.Record, access); err != nil {
+	if x.server.opts.Reassures {
+		defer x.reassure()()
+	}
+	if err := x.server.opts.Allow(x.transport.Conn.Peer(), o.described(x.want), access); err != nil {
 		return deniedError{err}
 	}
 	return nil
 }
 
-// A deniedError is an error of Options.Allow, which the peer does not see.
+// A deniedError is an error of Options.Allow, which the peer does not see, but for a [Told] in it.
 type deniedError struct{ error }
+
+// Told is an error of Options.Allow that the peer is told.
+type Told struct{ wire.Refuse }
 
 func (e deniedError) Unwrap() error { return e.error }
 

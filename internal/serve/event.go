@@ -12,7 +12,7 @@ import (
 type EventKind int
 
 // The kinds of events. A lease goes through Connected, Sent, Mapped, any number of Progress, Verdict if
-// the consumer reports, and Ended; a lease that fails skips what did not happen.
+// the consumer reports, or any number of Detached, and Ended; a lease that fails skips what did not happen.
 const (
 	Connected EventKind = iota + 1 // a consumer was admitted
 	Sent                           // the consumer was sent the descriptors
@@ -20,11 +20,12 @@ const (
 	Progress                       // the consumer is at work
 	Verdict                        // the consumer reported; Err is nil or a *VerdictError
 	Ended                          // the lease is over; Err says why, and is nil if the consumer left in order
+	Detached                       // the consumer has unmapped the memory, and keeps its lease
 )
 
 // String returns the kind's name.
 func (k EventKind) String() string {
-	names := [...]string{"Connected", "Sent", "Mapped", "Progress", "Verdict", "Ended"}
+	names := [...]string{"Connected", "Sent", "Mapped", "Progress", "Verdict", "Ended", "Detached"}
 	if k < 1 || int(k) > len(names) {
 		return fmt.Sprintf("EventKind(%d)", int(k))
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/gpufd/gpufd/fence"
@@ -37,6 +38,8 @@ type Lease struct {
 
 	cursors *os.File // memory of this lease alone, or nil
 	refused error    // why the application turns the consumer away, or nil
+
+	detached atomic.Bool // the consumer has unmapped the memory, and keeps its lease
 
 	done   chan struct{}
 	reason error // why done is closed
@@ -175,7 +178,11 @@ func (l *Lease) sendOffer(pending bool, send sendFunc) error {
 	if err := errors.Join(l.offering.source.Vouch(), l.refused); err != nil {
 		return err
 	}
-	records := l.withCursors(l.offering.recordsFor(l.session.want.Resume, pending))
+	records, err := l.offering.recordsFor(l.session.want.Resume, pending)
+	if err != nil {
+		return err
+	}
+	records = l.withCursors(records)
 	for ; l.sent < len(records); l.sent++ {
 		if err := l.over(); err != nil {
 			return err // the offer or the lease has ended

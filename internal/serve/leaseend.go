@@ -74,7 +74,7 @@ func (l *Lease) end(reason error) {
 	defer o.work.Done()
 	open := l.sayLast(reason)
 	l.reason = join(reason, open)
-	l.fence.Released = l.transport.Left || l.hasNothing()
+	l.fence.Released = l.transport.Left || l.hasNothing() || l.Detached()
 	l.noteAttached()
 	s.mu.Lock()
 	work := s.step(broker.Gone{Session: l.session.id, Sent: l.sent > 0, Released: l.fence.Released, Open: open != nil})

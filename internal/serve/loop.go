@@ -181,7 +181,7 @@ func (x *session) do(a broker.Action, send sendFunc) error {
 		x.mayAsked = false
 		x.settled()
 	case broker.Progress:
-		_ = x.transport.Conn.TrySend(wire.Encode(wire.Progress{Done: a.Done, Total: a.Total})) // else it has enough to read
+		_ = x.transport.Conn.TrySend(wire.Encode(wire.Progress{Done: a.Done, Total: a.Total, Capabilities: takes})) // else it has enough to read
 	case broker.Newer:
 		if err := send(wire.Encode(wire.Superseded{Generation: a.Generation})); errors.Is(err, sock.ErrWouldWait) {
 			return err

@@ -174,6 +174,7 @@ func (o *Offering) provide() (err error) {
 		}
 		o.Record.Access = gpumem.ReadWrite
 	}
+	o.Record.Capabilities = takes
 	o.Record.Process = wire.Process{Told: true, Flags: o.source.Process() | o.opts.Fence.flags()}
 	o.records = o.parcels(o.Record)
 	o.server.bring(broker.Describe{Offer: o.id, Record: o.Record, Memory: o.memoryID()}, nil)
@@ -339,7 +340,10 @@ func (o *Offering) giveBack() {
 	o.work.Wait()
 	o.awaitFinished()
 	o.unfence(ErrClosed)
-	switch l := o.loan; {
+	o.server.mu.Lock()
+	l := o.loan
+	o.server.mu.Unlock()
+	switch {
 	case !o.ownsFiles && l.Abort != nil:
 		l.Abort()
 	case l.End != nil:

@@ -38,6 +38,9 @@ type parcel struct {
 
 // parcels returns what a consumer is sent.
 func (o *Offering) parcels(m wire.Offer) (all []parcel) {
+	if m.Resume == 0 && o.isAbsent() {
+		return nil
+	}
 	files := o.loan.Files
 	if m.Resume != 0 {
 		files = nil
@@ -55,14 +58,18 @@ func (o *Offering) parcels(m wire.Offer) (all []parcel) {
 
 // recordsFor returns the records of the offer for a consumer that has mapped memory of
 // generation resume already, or for others if that is 0.
-func (o *Offering) recordsFor(resume uint64, pending bool) []parcel {
+func (o *Offering) recordsFor(resume uint64, pending bool) ([]parcel, error) {
+	o.server.mu.Lock()
+	defer o.server.mu.Unlock()
 	switch {
 	case resume != 0:
 		m := o.Record
 		m.Resume, m.Pending = resume, pending
-		return o.parcels(m)
+		return o.parcels(m), nil
+	case o.isAbsent():
+		return nil, errAbsent
 	case pending:
-		return o.early
+		return o.early, nil
 	}
-	return o.records
+	return o.records, nil
 }

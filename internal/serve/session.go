@@ -30,6 +30,7 @@ type session struct {
 	// Under the server's mu:
 	timer   *time.Timer // bounds the time until the next message, or nil
 	due     time.Time   // when that is over, or 0
+	keep    *time.Timer // ends a detached lease, or nil
 	outbox  []broker.Action
 	busy    bool          // somebody performs the outbox
 	free    chan struct{} // closed when nobody does any more; nil if nobody waits for that
@@ -216,6 +217,11 @@ func (x *session) hear(l *Lease, m wire.Message) {
 			x.rearm()
 			return
 		}
+	case wire.Detached:
+		if l.mayDetach() {
+			x.detach(l, m.Keep)
+			return
+		}
 	case wire.Refuse:
 		l.failed = !l.mapped
 	case wire.Verdict:
@@ -259,8 +265,10 @@ func (x *session) timeOut() {
 // close ends the conversation of a session that the broker has ended.
 func (x *session) close() {
 	l, _ := x.idle()
-	if x.timer != nil {
-		x.timer.Stop()
+	for _, t := range []*time.Timer{x.timer, x.keep} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	if l == nil {
 		x.turnAway(x.namesParts(x.err))
@@ -273,9 +281,12 @@ func (x *session) close() {
 func (x *session) turnAway(err error) {
 	var no wire.Refuse
 	var denied deniedError
+	var told Told
 	last := Refusal(err)
 	switch {
-	case errors.As(err, &denied): // whatever the application said
+	case errors.As(err, &denied) && errors.As(denied.error, &told):
+		last = told.Refuse
+	case errors.As(err, &denied): // whatever else the application said
 		last = notAllowed
 	case errors.As(err, &no):
 		err = no

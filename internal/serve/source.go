@@ -37,11 +37,12 @@ type Loan struct {
 type Files struct {
 	Memory gpumem.Descriptor
 	Files  []*os.File
+	Absent bool // there are none, until Offering.SetFiles
 }
 
 // Lend checks that the descriptors are the memory's, as far as that can be seen.
 func (f Files) Lend(*Offering) (Loan, error) {
-	if len(f.Files) != f.Memory.Chunks || slices.Contains(f.Files, nil) {
+	if f.Absent != (len(f.Files) == 0) || !f.Absent && len(f.Files) != f.Memory.Chunks || slices.Contains(f.Files, nil) {
 		return Loan{}, fmt.Errorf("share: %d descriptors for memory of %d chunks: want one for each", len(f.Files), f.Memory.Chunks)
 	}
 	if err := f.Memory.Plausible(); err != nil {

@@ -35,6 +35,8 @@ type Options struct {
 	Parts     func(sock.Peer, string) []string                 // names the parts of a name that is not offered; or nil
 	Sock      []sock.ListenOption
 	OnRefused func(sock.Peer, error) // is told of each peer that gets no lease; or nil
+
+	Reassures bool // consumers hear that Allow is at work, and do not time out
 }
 
 // NewOptions returns the defaults.

@@ -27,15 +27,15 @@ func (t Type) message() decoder {
 	case TypeProgress:
 		return &progressDecoder{}
 	case TypeMapped:
-		return &generationDecoder{make: func(g uint64) Message { return Mapped{g} }}
+		return &numberDecoder{make: func(g uint64) Message { return Mapped{g} }}
 	case TypeVerdict:
 		return &verdictDecoder{}
 	case TypeRevoke:
 		return &revokeDecoder{}
 	case TypePublish:
-		return &generationDecoder{make: func(g uint64) Message { return Publish{g} }}
+		return &numberDecoder{make: func(g uint64) Message { return Publish{g} }}
 	case TypeConfirm:
-		return &generationDecoder{make: func(g uint64) Message { return Confirm{g} }}
+		return &numberDecoder{make: func(g uint64) Message { return Confirm{g} }}
 	case TypeFarewell:
 		return &emptyDecoder{m: Farewell{}}
 	case TypeList:
@@ -49,7 +49,9 @@ func (t Type) message() decoder {
 	case TypeNotice:
 		return &noticeDecoder{}
 	case TypeSuperseded:
-		return &generationDecoder{make: func(g uint64) Message { return Superseded{g} }}
+		return &numberDecoder{make: func(g uint64) Message { return Superseded{g} }}
+	case TypeDetached:
+		return &numberDecoder{make: func(keep uint64) Message { return Detached{keep} }}
 	}
 	return nil
 }
@@ -64,7 +66,12 @@ func (d *attachDecoder) field(number uint16, value *reader) (known bool, err err
 		d.m.After = value.u64()
 		return true, nil
 	case fieldResume:
-		d.m.Resume, err = resume(value)
+		d.m.Resume, err = generation(value)
+		return true, err
+	case fieldReattach:
+		if d.m.Reattach, err = generation(value); d.m.Resume != 0 {
+			err = errors.New("a wish to resume and one to reattach")
+		}
 		return true, err
 	}
 	if known, err := d.m.Process.field(number, value); known {
@@ -98,7 +105,7 @@ func (d *offerDecoder) field(number uint16, value *reader) (known bool, err erro
 		d.m.CursorSize = value.u64()
 		return true, nil
 	case fieldResume:
-		d.m.Resume, err = resume(value)
+		d.m.Resume, err = generation(value)
 		return true, err
 	}
 	if known, err := d.m.Process.field(number, value); known {
@@ -234,16 +241,16 @@ func (d *noticeDecoder) read(r *reader) error {
 	return nil
 }
 
-// generationDecoder reads a message that holds only a generation.
-type generationDecoder struct {
+// numberDecoder reads a message that holds only a number.
+type numberDecoder struct {
 	noFields
-	make       func(generation uint64) Message
-	generation uint64
+	make   func(number uint64) Message
+	number uint64
 }
 
-func (d *generationDecoder) message() Message { return d.make(d.generation) }
+func (d *numberDecoder) message() Message { return d.make(d.number) }
 
-func (d *generationDecoder) read(r *reader) error {
-	d.generation = r.u64()
+func (d *numberDecoder) read(r *reader) error {
+	d.number = r.u64()
 	return nil
 }

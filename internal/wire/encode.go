@@ -5,7 +5,8 @@ import "strings"
 func (m Attach) append(b []byte) []byte {
 	b = append(b, byte(m.Driver), byte(m.Access), 0, 0)
 	b = m.Process.append(m.Capabilities.append(appendText(b, m.Name)))
-	return appendNumber(appendNumber(b, fieldAfter, m.After), fieldResume, m.Resume)
+	b = appendNumber(appendNumber(b, fieldAfter, m.After), fieldResume, m.Resume)
+	return appendNumber(b, fieldReattach, m.Reattach)
 }
 
 func (m Offer) append(b []byte) []byte {
@@ -56,6 +57,7 @@ func (m Notice) append(b []byte) []byte {
 }
 
 func (m Superseded) append(b []byte) []byte { return le.AppendUint64(b, m.Generation) }
+func (m Detached) append(b []byte) []byte   { return le.AppendUint64(b, m.Keep) }
 
 func (m Listed) append(b []byte) []byte {
 	b = le.AppendUint32(b, uint32(m.Left))

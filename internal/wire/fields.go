@@ -20,7 +20,8 @@ const (
 	fieldCursorSize   uint16 = 5 // u64
 	fieldReason       uint16 = 6 // u64
 
-	fieldResume = fieldRequired | 1 // u64
+	fieldResume   = fieldRequired | 1 // u64
+	fieldReattach = fieldRequired | 2 // u64
 )
 
 // fields reads the fields of m to the end of the record.
@@ -64,12 +65,12 @@ func appendNumber(b []byte, number uint16, value uint64) []byte {
 	return appendField(b, number, le.AppendUint64(nil, value))
 }
 
-// resume reads the generation of memory that is mapped already.
-func resume(value *reader) (generation uint64, err error) {
-	if generation = value.u64(); generation == 0 && !value.short {
+// generation reads the generation of memory that a consumer knows.
+func generation(value *reader) (g uint64, err error) {
+	if g = value.u64(); g == 0 && !value.short {
 		err = errors.New("generation 0 is no memory's")
 	}
-	return generation, err
+	return g, err
 }
 
 // append writes capabilities, unless there are none.

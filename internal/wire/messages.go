@@ -34,6 +34,7 @@ const (
 	TypeData       Type = 14 // producer → consumer: application data, as a descriptor
 	TypeSuperseded Type = 15 // producer → consumer: the name stands for other memory now
 	TypeCursors    Type = 16 // producer → consumer: memory of the two alone, as a descriptor
+	TypeDetached   Type = 17 // consumer → producer: it has unmapped the memory, and keeps its lease
 )
 
 // String gives the name that docs/wire.md uses.
@@ -45,6 +46,7 @@ func (t Type) String() string {
 		TypeFarewell:   "FAREWELL",
 		TypeNotice:     "NOTICE",
 		TypeSuperseded: "SUPERSEDED",
+		TypeDetached:   "DETACHED",
 	}
 	if int(t) >= len(names) || names[t] == "" {
 		return fmt.Sprintf("type %d", uint16(t))
@@ -60,6 +62,7 @@ type Attach struct {
 	Capabilities Capabilities
 	Resume       uint64 // generation of the memory that is mapped already, or 0
 	After        uint64 // wait for memory of a larger generation than this; 0 is any
+	Reattach     uint64 // generation of the memory that was detached and is wanted again, or 0; not with Resume
 	Process      Process
 }
 
@@ -165,6 +168,10 @@ type Cursors struct{}
 // and nothing of its own uses it any more.
 type Farewell struct{}
 
+// Detached says that a consumer has unmapped and released the memory and holds no descriptor of it. It wants its
+// lease to be kept for Keep milliseconds; 0 is as long as the connection lives.
+type Detached struct{ Keep uint64 }
+
 // Superseded says that the producer offers other memory, of this generation, under the name.
 type Superseded struct{ Generation uint64 }
 
@@ -191,6 +198,7 @@ func (Cursors) Type() Type    { return TypeCursors }
 func (Superseded) Type() Type { return TypeSuperseded }
 func (Notice) Type() Type     { return TypeNotice }
 func (Farewell) Type() Type   { return TypeFarewell }
+func (Detached) Type() Type   { return TypeDetached }
 func (m Unknown) Type() Type  { return m.Kind }
 
 // A HandleType says by what kind of handle offered memory is opened.

@@ -89,6 +89,8 @@ type fields struct {
 	Resume       uint64  `json:"resume,omitempty"`
 	After        uint64  `json:"after,omitempty"`
 	Reason       uint64  `json:"reason,omitempty"`
+	Reattach     uint64  `json:"reattach,omitempty"`
+	Keep         *uint64 `json:"keep,omitempty"`
 }
 
 // listed are the fields of one offer in a list.
@@ -108,7 +110,7 @@ type listed struct {
 func describe(m Message) (typ string, f fields) {
 	switch m := m.(type) {
 	case Attach:
-		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities), Process: describeProcess(m.Process), Resume: m.Resume, After: m.After}
+		return "attach", fields{Driver: new(uint8(m.Driver)), Access: new(uint8(m.Access)), Name: &m.Name, Capabilities: uint64(m.Capabilities), Process: describeProcess(m.Process), Resume: m.Resume, After: m.After, Reattach: m.Reattach}
 	case Offer:
 		d := m.Memory
 		return "offer", fields{Driver: new(uint8(d.Kind)), Access: new(uint8(m.Access)), HandleType: new(uint8(m.HandleType())), Pending: m.Pending,
@@ -143,6 +145,8 @@ func describe(m Message) (typ string, f fields) {
 		return "cursors", fields{}
 	case Superseded:
 		return "superseded", fields{Generation: &m.Generation}
+	case Detached:
+		return "detached", fields{Keep: &m.Keep}
 	case Notice:
 		return "notice", fields{Data: new(hex.EncodeToString(m.Data))}
 	}
@@ -194,7 +198,7 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 	capabilities := Capabilities(f.Capabilities)
 	switch typ {
 	case "attach":
-		return Attach{Driver: gpumem.Kind(*f.Driver), Access: gpumem.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Process: processOf(f), Resume: f.Resume, After: f.After}
+		return Attach{Driver: gpumem.Kind(*f.Driver), Access: gpumem.Access(*f.Access), Name: *f.Name, Capabilities: capabilities, Process: processOf(f), Resume: f.Resume, After: f.After, Reattach: f.Reattach}
 	case "offer":
 		d := gpumem.Descriptor{Kind: gpumem.Kind(*f.Driver), Device: gpumem.UUID(fromHex(t, *f.Device)), Size: *f.Size, ChunkSize: *f.ChunkSize,
 			Chunks: int(*f.Chunks), Granularity: *f.Granularity, Generation: *f.Generation}
@@ -230,6 +234,8 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 		return Data{}
 	case "cursors":
 		return Cursors{}
+	case "detached":
+		return Detached{Keep: *f.Keep}
 	case "superseded":
 		return Superseded{Generation: *f.Generation}
 	}
@@ -280,7 +286,7 @@ func TestVectorsAreWhatThisPackageSpeaks(t *testing.T) {
 		require.NotEmpty(t, v.Comment)
 		types[typ]++
 	}
-	require.Len(t, types, 16)
+	require.Len(t, types, 17)
 }
 
 // The two records of one offer differ in the two fields that may differ.

@@ -59,6 +59,7 @@ const (
 	TakesData   Capabilities = 1 << 1 // a consumer takes application data in a DATA
 
 	TakesCursors Capabilities = 1 << 2 // a consumer takes memory of its own in a CURSORS
+	TakesDetach  Capabilities = 1 << 3 // a producer takes DETACHED, and a wish to reattach
 )
 
 // Process is what a side says of its process. An older side says nothing.

@@ -22,7 +22,7 @@ func messages() []Message {
 	full := gpumem.Descriptor{Kind: 255, Device: gpumem.UUID{1, 15: 2}, Size: math.MaxUint64, ChunkSize: math.MaxUint64 - 1,
 		Chunks: math.MaxUint32, Granularity: math.MaxUint64 - 2, Generation: math.MaxUint64 - 3}
 	return []Message{
-		Attach{Driver: gpumem.CUDA, Access: gpumem.ReadOnly, Name: ""}, Attach{Driver: gpumem.Soft, Access: gpumem.ReadWrite, Name: strings.Repeat("ä", 127)}, Attach{Driver: 0, Access: gpumem.ReadOnly, Name: "x", Capabilities: TakesLegacy, Process: Process{true, math.MaxUint64}, Resume: math.MaxUint64, After: math.MaxUint64},
+		Attach{Driver: gpumem.CUDA, Access: gpumem.ReadOnly, Name: ""}, Attach{Driver: gpumem.Soft, Access: gpumem.ReadWrite, Name: strings.Repeat("ä", 127)}, Attach{Driver: 0, Access: gpumem.ReadOnly, Name: "x", Capabilities: TakesLegacy, Process: Process{true, math.MaxUint64}, Resume: math.MaxUint64, After: math.MaxUint64}, Attach{Access: gpumem.ReadOnly, Name: "x", Reattach: math.MaxUint64},
 		Offer{Access: gpumem.ReadOnly, Name: "n"},
 		Offer{Memory: full, Access: gpumem.ReadWrite, Name: strings.Repeat("n", MaxName), Data: noise(MaxData, 1), First: math.MaxUint32, FDs: math.MaxUint32 - 1, Pending: true, Capabilities: math.MaxUint64, Process: Process{Told: true}, DataSize: math.MaxUint64, CursorSize: math.MaxUint64, Resume: math.MaxUint64},
 		longest(),
@@ -33,7 +33,7 @@ func messages() []Message {
 		Progress{}, Progress{Done: math.MaxUint64, Total: math.MaxUint64 - 1, Capabilities: 1 << 63}, Mapped{}, Mapped{Generation: math.MaxUint64},
 		Verdict{}, Verdict{OK: true, Text: ""}, Verdict{OK: false, Text: "a\nb\x00c\u2028"}, Revoke{}, Revoke{Text: "🚀"}, Revoke{Reason: EndRestarting}, Revoke{Text: "x", Reason: math.MaxUint64}, Publish{}, Publish{Generation: math.MaxUint64}, Confirm{}, Confirm{Generation: math.MaxUint64},
 		Data{}, Cursors{}, List{}, Listed{}, Listed{Left: math.MaxUint32, Offers: []Listing{{Name: "n", Access: gpumem.ReadOnly}, fullListing()}}, Lists(slices.Repeat([]Listing{fullListing()}, 100))[0],
-		Farewell{}, Superseded{}, Superseded{Generation: math.MaxUint64}, Notice{Data: []byte{}}, Notice{Data: bytes.Repeat([]byte{0xff}, MaxNotice)},
+		Farewell{}, Superseded{}, Superseded{Generation: math.MaxUint64}, Detached{}, Detached{Keep: math.MaxUint64}, Notice{Data: []byte{}}, Notice{Data: bytes.Repeat([]byte{0xff}, MaxNotice)},
 	}
 }
 
@@ -81,7 +81,7 @@ func TestMessagesSurviveTheWire(t *testing.T) {
 		require.Equal(t, record, Encode(got))
 		seen[m.Type()] = true
 	}
-	require.Len(t, seen, 16)
+	require.Len(t, seen, 17)
 }
 
 // A record that is cut off is refused, also if its length says that it is whole, unless the
