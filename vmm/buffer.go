@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/gpumem"
@@ -21,6 +22,7 @@ type Buffer struct {
 	imported    bool
 	opts        options
 	content     *content // nil in a Buffer that nobody has made
+	views       *atomic.Int64
 	lost        runtime.Cleanup
 
 	mu         sync.Mutex
@@ -84,7 +86,7 @@ func (b *Buffer) assemble(chunks []*Allocation, size uint64) error {
 	if err := c.add(chunks, b.opts.access); err != nil {
 		return errors.Join(err, c.close(), closeAll(chunks))
 	}
-	b.content, b.size = c, size
+	b.content, b.size, b.views = c, size, new(atomic.Int64)
 	b.lost = runtime.AddCleanup(b, (*content).lost, c)
 	return nil
 }
@@ -236,6 +238,8 @@ func (b *Buffer) NewView(a cu.Access) (*View, error) {
 	if err := v.add(chunks, a); err != nil {
 		return nil, errors.Join(err, v.close())
 	}
+	v.beside = b.views
+	v.beside.Add(1)
 	outer := &View{v}
 	runtime.AddCleanup(outer, (*view).lost, v)
 	return outer, nil

@@ -1,6 +1,7 @@
 package vmm
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/mapped"
 	"github.com/gpufd/gpufd/internal/plain"
 )
 
@@ -27,8 +29,16 @@ type reservation struct {
 	closed atomic.Bool // written under mu
 
 	mu     sync.Mutex
-	mapped []uint64 // the offsets of mappings, ascending
+	mapped []place // of mappings, ascending
 }
+
+// A place is where something is mapped in a reservation.
+type place struct {
+	offset   uint64
+	imported bool // it is memory of another process
+}
+
+func (p place) compare(offset uint64) int { return cmp.Compare(p.offset, offset) }
 
 // Reserve reserves size bytes of address space, a multiple of the granularity.
 func Reserve(drv *cu.Driver, size uint64) (*Reservation, error) {
@@ -39,9 +49,14 @@ func Reserve(drv *cu.Driver, size uint64) (*Reservation, error) {
 	if err := r.reserve(drv, size); err != nil {
 		return nil, err
 	}
+	return owned(r), nil
+}
+
+// owned returns a Reservation that frees r if it is lost.
+func owned(r *reservation) *Reservation {
 	outer := &Reservation{r}
 	runtime.AddCleanup(outer, func(r *reservation) { go r.close() }, r)
-	return outer, nil
+	return outer
 }
 
 // reserve makes r a reservation.
@@ -103,24 +118,27 @@ func (r *reservation) mapAt(offset uint64, a *Allocation) error {
 		return closedError("reservation")
 	}
 	size := a.Size()
-	i, mapped := slices.BinarySearch(r.mapped, offset)
-	if err := r.checkFree(offset, size, mapped); err != nil {
+	i, taken := slices.BinarySearchFunc(r.mapped, offset, place.compare)
+	if err := r.checkFree(offset, size, taken); err != nil {
 		return err
 	}
 	p := r.ptr.Add(offset)
 	if err := r.drv.Map(p, size, 0, a.handle); err != nil {
 		return fmt.Errorf("vmm: mapping %d bytes at %s: %w", size, p, err)
 	}
-	r.mapped = slices.Insert(r.mapped, i, offset)
+	r.mapped = slices.Insert(r.mapped, i, place{offset, !a.own})
+	if !a.own {
+		mapped.Add(1)
+	}
 	return nil
 }
 
 // checkFree returns an error unless size bytes at offset can be mapped.
-func (r *reservation) checkFree(offset, size uint64, mapped bool) error {
+func (r *reservation) checkFree(offset, size uint64, taken bool) error {
 	if offset > r.size || size > r.size-offset {
 		return fmt.Errorf("%w: %d bytes at offset %d of a reservation of %d", ErrOccupied, size, offset, r.size)
 	}
-	if mapped {
+	if taken {
 		return fmt.Errorf("%w: offset %d is mapped", ErrOccupied, offset)
 	}
 	return nil // any other overlap the driver refuses
@@ -133,8 +151,13 @@ func (r *reservation) unmap(offset, size uint64) error {
 	if err := r.drv.Unmap(r.ptr.Add(offset), size); err != nil {
 		return err
 	}
-	i, _ := slices.BinarySearch(r.mapped, offset)
-	j, _ := slices.BinarySearch(r.mapped, offset+size)
+	i, _ := slices.BinarySearchFunc(r.mapped, offset, place.compare)
+	j, _ := slices.BinarySearchFunc(r.mapped, offset+size, place.compare)
+	for _, p := range r.mapped[i:j] {
+		if p.imported {
+			mapped.Add(-1)
+		}
+	}
 	r.mapped = slices.Delete(r.mapped, i, j)
 	return nil
 }

@@ -24,6 +24,7 @@ type view struct {
 	peers  []*cu.Device // that may use it, too
 	chunk  uint64       // bytes of each
 	made   cu.Stack
+	beside *atomic.Int64 // counts the views of the buffer, or nil
 	closed atomic.Bool
 
 	mu     sync.Mutex
@@ -112,6 +113,10 @@ func (v *view) close() error {
 	defer v.mu.Unlock()
 	if err := v.drop(0); err != nil {
 		return err
+	}
+	if v.beside != nil {
+		v.beside.Add(-1)
+		v.beside = nil
 	}
 	if v.res != &v.own {
 		return nil // its owner closes it

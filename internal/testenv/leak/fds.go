@@ -13,6 +13,7 @@ import (
 	"weak"
 
 	"github.com/gpufd/gpufd/internal/descriptor/fdtrace"
+	"github.com/gpufd/gpufd/internal/mapped"
 )
 
 // FDs are the open descriptors of this process by number, with what each refers
@@ -20,7 +21,7 @@ import (
 type FDs map[int]string
 
 // OpenFDs returns the descriptors that are open now. It leaves out those that
-// libcuda opens for itself and that go test -cpuprofile writes.
+// libcuda opens for itself, that go test -cpuprofile writes, and that package mapped keeps.
 func OpenFDs() FDs {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
@@ -31,7 +32,7 @@ func OpenFDs() FDs {
 	for _, e := range entries {
 		// The one that ReadDir used is gone by now.
 		target, err := os.Readlink(filepath.Join(dir, e.Name()))
-		if fd, _ := strconv.Atoi(e.Name()); err == nil && !isLibcudas(fd, target) && !isProfile(target) {
+		if fd, _ := strconv.Atoi(e.Name()); err == nil && target != mapped.Link && !isLibcudas(fd, target) && !isProfile(target) {
 			fds[fd] = target
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/cli"
+	"github.com/gpufd/gpufd/internal/mapped"
 	"github.com/gpufd/gpufd/internal/pattern"
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
@@ -185,12 +186,12 @@ func RequirePattern(t testing.TB, dev *cu.Device, p cu.DevicePtr, size uint64) {
 	require.Zero(t, pattern.Check(host, 0, 0))
 }
 
-// OpenFDs maps the open descriptors of a process to what they refer to.
+// OpenFDs maps the open descriptors of a process to what they refer to. It leaves out the one that package mapped keeps.
 func OpenFDs(pid string) map[int]string {
 	fds := map[int]string{}
 	names, _ := filepath.Glob("/proc/" + pid + "/fd/*")
 	for _, name := range names {
-		if target, err := os.Readlink(name); err == nil {
+		if target, err := os.Readlink(name); err == nil && target != mapped.Link {
 			fd, _ := strconv.Atoi(filepath.Base(name))
 			fds[fd] = target
 		}
