@@ -87,6 +87,9 @@
 // [Context.OpenIPCEvent]. A stream that waits for another process should have a
 // deadline: [Event.Synchronize], [Stream.Guard].
 //
+// [Driver.Process] checkpoints a process, which frees its devices for a while. Memory of
+// others has to be unmapped and released there before.
+//
 // # Errors
 //
 // A refused call is an [*Error] that begins with the driver's function, and other errors

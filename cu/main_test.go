@@ -12,6 +12,7 @@ var children = cutest.Children{
 	"pool exporter":      childPoolExporter,
 	"pool importer":      childPoolImporter,
 	"ipc peer":           childIPCPeer,
+	"sleeper":            childSleeper,
 
 	"closes while it waits":    childClosesWhileItWaits,
 	"takes turns":              childTakesTurns,
