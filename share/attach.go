@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
+	"github.com/gpufd/gpufd/vmm"
 )
 
 // Attach connects to the producer that listens at path, takes its offer of that
@@ -72,10 +74,17 @@ type attaching struct {
 	path      string
 	name      string
 	dev       *cu.Device
-	resumes   *Attachment // whose memory this is to be a lease of, or nil
+	resumes   *Attachment                 // whose memory this is to be a lease of, or nil
+	same      *vmm.Descriptor             // the memory that has to be offered, or nil
+	again     bool                        // the producer is asked for that, whatever has the name
+	room      *vmm.Reservation            // where the memory is mapped, which is the attachment's; or nil
+	line      *atomic.Pointer[Attachment] // of the attachment that was detached, or nil
+	asleep    *detached                   // what the attachment that is resumed has while it is detached, or nil
 	step      *serve.Stepper
 
-	made        cu.Stack // where a lost attachment was made
+	made        cu.Stack          // where a lost attachment was made
+	takes       wire.Capabilities // the producer
+	heard       bool              // its first record has come, which says that
 	offer       wire.Offer
 	whole       bool // the last record of the offer has come
 	files       []*os.File
@@ -173,7 +182,7 @@ func (a *attaching) take(ctx context.Context) error {
 func (a *attaching) ask(ctx context.Context) (err error) {
 	flags, _ := processFlags(a.dev)
 	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.Access, Name: a.name, Capabilities: a.opts.capabilities(),
-		Process: wire.Process{Told: true, Flags: flags}, Resume: a.generation(), After: a.opts.after()})
+		Process: wire.Process{Told: true, Flags: flags}, Resume: a.generation(), Reattach: a.wantsAgain(), After: a.opts.after()})
 	if a.asked = err == nil; !a.asked {
 		return err
 	}
@@ -207,10 +216,12 @@ func (a *attaching) receiveOffer() error {
 		}
 		switch m := m.(type) {
 		case wire.Progress:
+			a.hears(m.Capabilities)
 			a.opts.OnProgress(m.Done, m.Total)
 		case wire.Revoke:
 			return serve.RevokedError(m)
 		case wire.Offer:
+			a.hears(m.Capabilities)
 			if err := a.add(m); err != nil {
 				return err
 			}
@@ -232,6 +243,13 @@ func (a *attaching) receiveOffer() error {
 	}
 }
 
+// hears notes what the producer takes, which its first record says.
+func (a *attaching) hears(takes wire.Capabilities) {
+	if !a.heard {
+		a.heard, a.takes = true, takes
+	}
+}
+
 // add takes a record of the offer, whose descriptors are among files.
 func (a *attaching) add(m wire.Offer) error {
 	if a.whole {
@@ -242,6 +260,9 @@ func (a *attaching) add(m wire.Offer) error {
 	}
 	if m.Resume != a.generation() {
 		return fmt.Errorf("%w: generation %d is resumed where %d was asked for (0 is none)", serve.ErrUnexpected, m.Resume, a.generation())
+	}
+	if err := a.checkSame(m); err != nil {
+		return err
 	}
 	if err := a.opts.tooLarge(m); err != nil {
 		return err

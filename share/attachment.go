@@ -37,6 +37,13 @@ type Attachment struct {
 	closed  bool       // there was a Close; under owner
 	given   bool       // the memory is another attachment's; under owner
 
+	room   *vmm.Reservation            // where the memory is or was mapped, which this attachment frees; or nil; under owner
+	asleep atomic.Pointer[detached]    // the memory is detached; or nil
+	line   *atomic.Pointer[Attachment] // the last of those that took one another's place by Reattach
+	left   chan struct{}               // closed when the memory is not this attachment's any more
+	leave  func()                      // closes left
+	unlink func() bool                 // from the context of Follow
+
 	open   context.Context // until this side ends it
 	stop   context.CancelFunc
 	more   context.Context // until no other lease is wanted, at the latest with open
@@ -52,14 +59,35 @@ type Attachment struct {
 }
 
 func newAttachment(from *attaching) *Attachment {
-	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, filesClosed: from.filesClosed, done: make(chan struct{})}
+	a := &Attachment{path: from.path, dev: from.dev, opts: from.opts, memory: from.memory, cursors: from.cursors, filesClosed: from.filesClosed, done: make(chan struct{}),
+		room: from.room, line: from.line, left: make(chan struct{})}
+	a.leave = sync.OnceFunc(func() { close(a.left) })
 	a.open, a.stop = context.WithCancel(context.Background())
 	a.more, a.last = context.WithCancel(a.open)
 	a.life, a.cancel = context.WithCancelCause(context.Background())
 	a.writes = from.memory.Access() == cu.ReadWrite
+	a.asleep.Store(from.asleep)
 	a.take(from)
+	if a.line == nil {
+		a.line = new(atomic.Pointer[Attachment])
+	}
+	a.line.Store(a)
+	a.linkFollow()
 	go a.run()
 	return a
+}
+
+// linkFollow ends the attachment's context as Follow says.
+func (a *Attachment) linkFollow() {
+	within := a.opts.within
+	if within == nil {
+		a.unlink = func() bool { return false }
+		return
+	}
+	a.unlink = context.AfterFunc(within, func() { a.cancel(plain.ContextErr(within)) })
+	if !a.opts.Overlap {
+		go a.endWhenSuperseded()
+	}
 }
 
 // isZero reports whether there is no attachment: everything of it is [ErrClosed].
@@ -87,7 +115,7 @@ func (a *Attachment) run() {
 	case why != nil && a.more.Err() == nil:
 		a.reason = errors.Join(a.reason, why)
 	}
-	if a.opts.follows && serve.IsClosed(t.transport.Superseded) { // which endWhenSuperseded may not have seen yet
+	if a.opts.follows() && a.asleep.Load() == nil && serve.IsClosed(t.transport.Superseded) { // which endWhenSuperseded may not have seen yet
 		a.cancel(ErrSuperseded)
 	}
 	a.cancel(a.reason)
@@ -95,10 +123,14 @@ func (a *Attachment) run() {
 	t.fence.Settle()
 }
 
-// Ptr returns the address of the memory in this process.
+// Ptr returns the address of the memory in this process, also while it is detached ([Attachment.Detach]); then nothing
+// is mapped there.
 func (a *Attachment) Ptr() cu.DevicePtr {
 	if a.isZero() {
 		return 0
+	}
+	if d := a.asleep.Load(); d != nil && (!serve.IsClosed(a.left) || a.line.Load() != a) {
+		return d.room.Ptr()
 	}
 	return a.memory.Ptr()
 }
@@ -130,11 +162,14 @@ func (a *Attachment) Device() *cu.Device {
 	return a.memory.Device()
 }
 
-// Buffer returns the memory, or nil for legacy memory ([OfferInfo].Legacy), which a consumer
+// Buffer returns the memory, or nil while it is detached, and for legacy memory ([OfferInfo].Legacy), which a consumer
 // gets only if it asks for that ([AttachOptions].Legacy). It belongs to the attachment and ends
 // with it, though not before a hold on it ([vmm.Buffer.Hold]).
 func (a *Attachment) Buffer() *vmm.Buffer {
 	if a.isZero() {
+		return nil
+	}
+	if a.Detached() {
 		return nil
 	}
 	buf, _ := a.memory.(*vmm.Buffer)

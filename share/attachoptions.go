@@ -1,6 +1,7 @@
 package share
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -139,9 +140,12 @@ type AttachOptions struct {
 // attachOptions are those of one attachment.
 type attachOptions struct {
 	AttachOptions
-	conn    serve.PeerOptions
-	follows bool // the attachment is one of Follow
+	conn   serve.PeerOptions
+	within context.Context // of the Follow whose attachment it is, or nil
 }
+
+// follows reports whether the attachment is one of Follow.
+func (o *attachOptions) follows() bool { return o.within != nil }
 
 // quiet drops the application's functions, for a lease that it need not hear of.
 func (o *attachOptions) quiet() {

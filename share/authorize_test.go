@@ -240,7 +240,51 @@ func TestAuthorizeName(t *testing.T) {
 		require.Equal(t, want, no.Code, "%q", name)
 		require.NotContains(t, no.Error(), "data")
 	}
+	again := only
+	again.Reattach = 1
+	requireRefusal(t, asked(t, srv, again), wire.RefusedName, "of a generation that is not there")
 	require.Empty(t, listedBy(t, srv))
+}
+
+// A consumer that reattaches memory which is not there learns that the name stands for other memory if the application
+// lets it know of that. It is asked with access 0.
+func TestAuthorizeReattach(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	var door doorkeeper
+	var closed atomic.Bool
+	srv := listen(t, ListenOptions{Authorize: func(p sock.Peer, o OfferInfo) error {
+		if closed.Load() {
+			return errSecret
+		}
+		return door.authorize(p, o)
+	}})
+	buf := newBuffer(t, ctx, 1)
+	put(t, srv, buf)
+	want := wants(dev)
+	want.Reattach = buf.Describe().Generation + 1
+	requireRefusal(t, asked(t, srv, want), wire.RefusedStale, "")
+	require.Len(t, door.all(), 1)
+	require.Zero(t, door.all()[0].Access)
+	closed.Store(true)
+	requireRefusal(t, asked(t, srv, want), wire.RefusedPolicy, "")
+	want.Name = ""
+	requireRefusal(t, asked(t, srv, want), wire.RefusedPolicy, "")
+}
+
+// A consumer waits for the application no longer than for anything else.
+func TestAuthorizeTakesTooLong(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	decided := make(chan struct{})
+	srv := listen(t, ListenOptions{Authorize: func(sock.Peer, OfferInfo) error {
+		<-decided
+		return nil
+	}})
+	put(t, srv, newBuffer(t, ctx, 1))
+	bound, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	_, err := Attach(bound, srv.Path(), "data", dev, &AttachOptions{Timeout: 3 * time.Second / 2})
+	close(decided)
+	require.ErrorIs(t, err, ErrTimeout)
 }
 
 // A consumer that has waited is asked about again: what it may ask for can have changed.

@@ -60,7 +60,7 @@ func (c *Current) done(v *version) {
 // Swap makes att the current attachment, which belongs to c from now on. The one before is closed when its
 // last use has ended, on a goroutine that waits for queued work; if that fails, because it is still in use, offered on
 // or held by others, it keeps its memory, and is closed behind the next that is replaced, or by Close. An attachment that cannot be held stays the caller's: one that is closed ([ErrClosed]),
-// or of legacy memory ([ErrHandle]).
+// detached, or of legacy memory ([ErrHandle]).
 func (c *Current) Swap(att *Attachment) error {
 	if att.isZero() || att.isClosed() {
 		return errClosed

@@ -52,6 +52,9 @@
 // never takes memory of an earlier run for new. A consumer that still has the memory mapped
 // takes a new lease of it with [Attachment.Resume].
 //
+// A consumer that has nothing to do for a while gives the device's memory back with [Attachment.Detach], and keeps the
+// address and the lease; [Attachment.Reattach] maps the same memory, or newer, there again.
+//
 // # Legacy handles
 //
 // A [Legacy] is memory of cuMemAlloc that is offered to programs that cannot take

@@ -12,7 +12,7 @@ import (
 type EventKind int
 
 // The kinds of events. A lease goes through Connected, Sent, Mapped, any number of Progress,
-// Verdict if the consumer reports, and Ended; a lease that fails skips what did not happen.
+// Verdict if the consumer reports, or any number of Detached, and Ended; a lease that fails skips what did not happen.
 const (
 	Connected = EventKind(serve.Connected) // a consumer was admitted
 	Sent      = EventKind(serve.Sent)      // the consumer was sent the descriptors
@@ -20,6 +20,7 @@ const (
 	Progress  = EventKind(serve.Progress)  // the consumer is at work
 	Verdict   = EventKind(serve.Verdict)   // the consumer reported; Err is nil or ErrVerdict
 	Ended     = EventKind(serve.Ended)     // the lease is over; Err says why, and is nil if the consumer left in order
+	Detached  = EventKind(serve.Detached)  // the consumer has unmapped the memory, and keeps its lease ([Attachment.Detach])
 )
 
 // String returns the kind's name.

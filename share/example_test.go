@@ -7,6 +7,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/cu/soft"
@@ -114,6 +115,30 @@ func ExampleLease_Revoke() {
 	// the consumer's lease is over: share: revoked by the producer: another one needs the room
 	// what it has mapped it keeps: 4096 bytes
 	// consumer 1 is gone: share: revoked by the producer: another one needs the room
+}
+
+// A consumer that has nothing to do gives the device's memory back, and keeps its address and its lease. Later it maps
+// the same memory there again.
+func ExampleAttachment_Detach() {
+	dev := device()
+	ctx := context.Background()
+	srv, dir := listen()
+	defer os.RemoveAll(dir)
+	buf := must(vmm.New(dev, 4096))
+	offer := must(srv.Offer("weights", buf, nil))
+	att := must(share.Attach(ctx, srv.Path(), "weights", dev, nil)) // mostly in another process
+	at := att.Ptr()
+
+	kept := must(att.Detach(ctx, time.Hour)) // as long as that
+	fmt.Println("detached:", att.Detached(), "lease kept:", kept)
+	awake := must(att.Reattach(ctx, share.Same))
+	fmt.Println("the address is the same:", awake.Ptr() == at)
+	fmt.Println("the memory is the same:", awake.Offer().Descriptor == buf.Describe())
+	must(0, errors.Join(awake.Close(), offer.Close(), srv.Close(), buf.Close()))
+	// Output:
+	// detached: true lease kept: true
+	// the address is the same: true
+	// the memory is the same: true
 }
 
 // A producer puts up a second version while a consumer has the first. The consumer is

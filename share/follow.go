@@ -55,6 +55,12 @@ import (
 // memory of a larger generation. A body that breaks out of the loop does not learn whether
 // the attachment could be closed.
 //
+// While an attachment is detached ([Attachment.Detach]) Follow maps nothing in its place. Newer memory does not end its
+// Context, and the end of its lease does not bring the next: Follow waits until the body, or another goroutine, has
+// reattached or closed it, or ctx ends. A lease that the producer's successor grants is a detached one, too. What
+// [Attachment.Reattach] returns takes the attachment's place in the loop: Follow closes it, and has its Context end as
+// the other's would have.
+//
 // The versions are mapped one after the other, or one beside the other (Overlap). In a
 // Reservation all have the same address, so that a captured graph can be launched again.
 //
@@ -86,8 +92,8 @@ type following struct {
 	path, name string
 	dev        *cu.Device
 	opts       *AttachOptions
-	known      uint64 // the generation that the body does not want again, or 0
-	lent       []lent // what the body has, with Overlap
+	known      uint64        // the generation that the body does not want again, or 0
+	lent       []*Attachment // what the body has, with Overlap
 }
 
 // run gives the body one attachment after the other. more says whether the body wants the error.
@@ -118,7 +124,7 @@ func (f *following) attach(ctx context.Context) (*Attachment, error) {
 	if err != nil {
 		return nil, err
 	}
-	o.follows = true
+	o.within = ctx
 	if f.known > 0 {
 		o.NewerThan, o.Wait = f.known, true
 	}
@@ -243,22 +249,44 @@ func (f *following) lend(ctx context.Context, att *Attachment, yield func(*Attac
 		if more {
 			end = func(att *Attachment) error { return f.letGo(ctx, att) }
 		}
-		err = errors.Join(err, end(att))
+		err = errors.Join(err, closeLine(att, end))
 	}()
-	go att.endWhenSuperseded()
-	defer context.AfterFunc(ctx, func() { att.cancel(plain.ContextErr(ctx)) })()
 	if !yield(att, nil) {
 		return false, nil
 	}
-	select {
-	case <-att.Done():
-	case <-att.Superseded():
+	return true, f.await(ctx, att)
+}
+
+// await waits until there is something newer than an attachment, or those that took its place by Reattach, or
+// until its lease has ended. While it is detached nothing is taken in its place: whoever detached it does not want
+// memory mapped.
+func (f *following) await(ctx context.Context, att *Attachment) error {
+	for {
+		select {
+		case <-att.Done():
+		case <-att.Superseded():
+		case <-ctx.Done():
+			return plain.ContextErr(ctx)
+		}
+		if att.asleep.Load() == nil {
+			break
+		}
+		select {
+		case <-att.left:
+		case <-ctx.Done():
+			return plain.ContextErr(ctx)
+		}
+		next := att.line.Load()
+		if next == att { // it was closed
+			break
+		}
+		att = next
+	}
+	if !att.opts.Overlap && serve.IsClosed(att.Superseded()) && !serve.IsClosed(att.Done()) {
 		att.cancel(ErrSuperseded) // before Close gives the context another cause: endWhenSuperseded may not have run yet
-	case <-ctx.Done():
-		return true, plain.ContextErr(ctx)
 	}
 	f.know(att)
-	return true, nil
+	return nil
 }
 
 // know notes whether the body does not want the memory of an attachment again: it has closed that, or has
@@ -271,11 +299,13 @@ func (f *following) know(att *Attachment) {
 }
 
 // endWhenSuperseded ends the attachment's context with its lease or when there is
-// something newer, whichever comes first.
+// something newer, whichever comes first; if it is detached then, only with its lease.
 func (a *Attachment) endWhenSuperseded() {
 	select {
 	case <-a.Superseded():
-		a.cancel(ErrSuperseded)
+		if a.asleep.Load() == nil {
+			a.cancel(ErrSuperseded)
+		}
 	case <-a.Done():
 	}
 }

@@ -42,12 +42,21 @@ func closeOrAbandon(att *Attachment) error {
 	return err
 }
 
+// closeLine closes an attachment by a function, or the one that took its place by Reattach.
+func closeLine(att *Attachment, end func(*Attachment) error) error {
+	for {
+		last := att.line.Load()
+		if err := end(last); last == att.line.Load() {
+			return err
+		}
+	}
+}
+
 // closeLent closes what the body has not.
 func (f *following) closeLent() {
 	var closing sync.WaitGroup
-	for _, l := range f.lent {
-		l.unlink()
-		closing.Go(func() { _ = closeOrAbandon(l.Attachment) })
+	for _, att := range f.lent {
+		closing.Go(func() { _ = closeLine(att, closeOrAbandon) })
 	}
 	closing.Wait()
 }

@@ -15,9 +15,10 @@ import (
 // not notice: Err is nil even while there is no lease.
 
 // isOver reports whether no other lease can follow t, which has ended. A lease with memory
-// of its own ([OfferOptions].CursorSize) is the last.
+// of its own ([OfferOptions].CursorSize) is the last. A lease of memory that is detached is taken
+// even if other memory has its name: it holds what Reattach is to find.
 func (a *Attachment) isOver(t *leaseConn) bool {
-	return !a.opts.follows || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) && !a.opts.Overlap ||
+	return !a.opts.follows() || a.cursors != nil || t.keeps || a.judged.Load() || serve.IsClosed(t.transport.Superseded) && !a.opts.Overlap && a.asleep.Load() == nil ||
 		!errors.Is(t.reason, ErrRestarting) && !errors.Is(t.reason, sock.ErrPeerLost)
 }
 
@@ -58,9 +59,10 @@ func (a *Attachment) another(t *leaseConn) (next *leaseConn, why error) {
 func (a *Attachment) change(t *leaseConn, from *attaching) *leaseConn {
 	a.swap.Lock()
 	defer a.swap.Unlock()
-	fresh := from.transport
-	if a.shut || a.judged.Load() {
-		if a.gone {
+	fresh, asleep := from.transport, a.asleep.Load()
+	forgotten := asleep != nil && from.takes&wire.TakesDetach == 0 // that producer would take it for mapped
+	if a.shut || forgotten || a.judged.Load() {
+		if a.gone || forgotten {
 			fresh.TrySay(wire.Farewell{})
 		}
 		_ = errors.Join(fresh.Conn.Close(), from.process.Close())
@@ -72,6 +74,9 @@ func (a *Attachment) change(t *leaseConn, from *attaching) *leaseConn {
 	came, newer := fresh.Notices, serve.IsClosed(fresh.Superseded)
 	fresh.Notices, fresh.Superseded = t.transport.Notices, t.transport.Superseded
 	next := a.take(from)
+	if asleep != nil {
+		fresh.TrySay(asleep.says())
+	}
 	for len(came) > 0 {
 		fresh.NoteNotice(<-came)
 	}

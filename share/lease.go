@@ -39,6 +39,10 @@ func (l *Lease) Process() (*sock.Process, error) { return l.lease().Process() }
 // legacy memory.
 func (l *Lease) Access() gpumem.Access { return l.lease().Access() }
 
+// Detached reports whether the consumer has unmapped the memory and keeps its lease ([Attachment.Detach]). If it
+// takes the memory back it has another lease, and this one ends.
+func (l *Lease) Detached() bool { return l.lease().Detached() }
+
 // Err returns why the lease has ended, after Done: nil if the consumer has closed its
 // attachment; a [*sock.LostError] if it was killed or went without a farewell; [ErrRevoked],
 // [ErrWithdrawn], [ErrSuperseded] or [ErrRestarting] if this side has ended it; or the error of the

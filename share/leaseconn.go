@@ -19,8 +19,9 @@ type leaseConn struct {
 	transport *serve.Transport
 	offer     OfferInfo
 	fence     *serve.PeerFence
-	says      wire.Process // what the producer says of its process
-	keeps     bool         // this side keeps the connection, after the end, until it has closed the memory
+	says      wire.Process      // what the producer says of its process
+	takes     wire.Capabilities // what it takes
+	keeps     bool              // this side keeps the connection, after the end, until it has closed the memory
 
 	ctx    context.Context // of the reading
 	stop   context.CancelFunc
@@ -34,7 +35,7 @@ type leaseConn struct {
 // take makes the new lease of from the attachment's, and watches the producer's process
 // until Close.
 func (a *Attachment) take(from *attaching) *leaseConn {
-	t := &leaseConn{transport: from.transport, offer: from.described(), says: from.offer.Process, done: make(chan struct{})}
+	t := &leaseConn{transport: from.transport, offer: from.described(), says: from.offer.Process, takes: from.takes, done: make(chan struct{})}
 	t.keeps = t.offer.Legacy != nil || a.awaitsRelease(t)
 	t.ctx, t.stop = context.WithCancel(a.open)
 	var w *serve.Watch

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/mapped"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/internal/wire"
 	"github.com/gpufd/gpufd/sock"
@@ -129,7 +130,7 @@ func TestLegacyHandoff(t *testing.T) {
 // FAULTS 10: attached twice, the memory is at one address until both are closed.
 func TestFault10_LegacyAttachment(t *testing.T) {
 	spy, dev, ctx := spied(t)
-	path := socketPath(t)
+	counted, path := ok(mapped.Of(os.Getpid()))(t), socketPath(t)
 	c := start(t, "legacy producer", path, "12345")
 	c.says(t, "listening")
 	att := ok(attachAny(soon(t), path, "data", dev,
@@ -145,8 +146,10 @@ func TestFault10_LegacyAttachment(t *testing.T) {
 
 	again := ok(attachAny(soon(t), path, "", dev))(t)
 	require.Equal(t, att.Ptr(), again.Ptr())
+	require.Equal(t, counted+2, ok(mapped.Of(os.Getpid()))(t))
 	require.NoError(t, att.Close())
 	require.NoError(t, att.Close(), "which does not count twice")
+	require.Equal(t, counted+1, ok(mapped.Of(os.Getpid()))(t))
 	requireNoiseAt(t, ctx, again.Ptr(), again.Size(), 1)
 
 	att = ok(attachAny(soon(t), path, "", dev, AttachOptions{Access: cu.ReadWrite, Legacy: true}))(t)
@@ -160,6 +163,7 @@ func TestFault10_LegacyAttachment(t *testing.T) {
 	require.NoError(t, again.Close())
 	require.NoError(t, c.cmd.Wait())
 	require.Contains(t, spy.owed(), "0 opened")
+	require.Equal(t, counted, ok(mapped.Of(os.Getpid()))(t))
 }
 
 // A part of memory that somebody else has. Nothing else is legacy memory.

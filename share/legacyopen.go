@@ -1,11 +1,14 @@
 package share
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/gpufd/gpufd/cu"
+	"github.com/gpufd/gpufd/internal/mapped"
 	"github.com/gpufd/gpufd/internal/serve"
 	"github.com/gpufd/gpufd/vmm"
 )
@@ -56,12 +59,9 @@ func (a *attaching) mapBuffer() (*vmm.Buffer, error) {
 	if a.opts.Access > m.Access {
 		return nil, fmt.Errorf("%w: %s asked for, %s offered", serve.ErrUnexpected, a.opts.Access, m.Access)
 	}
-	opts = append(opts, vmm.WithAccess(a.opts.Access), vmm.WithStack(a.made))
+	opts = append(opts, vmm.WithAccess(a.opts.Access), vmm.WithStack(a.made), vmm.WithReservation(cmp.Or(a.room, a.opts.Reservation)))
 	if a.opts.Reoffer {
 		opts = append(opts, vmm.WithReexport())
-	}
-	if a.opts.Reservation != nil {
-		opts = append(opts, vmm.WithReservation(a.opts.Reservation))
 	}
 	return vmm.Import(dev, m.Memory, a.files, opts...)
 }
@@ -93,6 +93,8 @@ type opened struct {
 	mem  *cu.IPCMemory
 	ptr  cu.DevicePtr
 	size uint64
+
+	uncount sync.Once
 }
 
 func (m *opened) Ptr() cu.DevicePtr  { return m.ptr }
@@ -112,6 +114,7 @@ func (m *opened) CloseNow() error {
 	if err := m.mem.Close(); err != nil {
 		return err
 	}
+	m.uncount.Do(func() { mapped.Add(-1) })
 	return m.ctx.Close()
 }
 
@@ -135,7 +138,8 @@ func (a *attaching) openHandle() (*opened, error) {
 	if err != nil {
 		return nil, errors.Join(err, ctx.Close())
 	}
-	m := &opened{ctx, mem, mem.Ptr().Add(a.offer.Legacy.Offset), d.Size}
+	mapped.Add(1)
+	m := &opened{ctx: ctx, mem: mem, ptr: mem.Ptr().Add(a.offer.Legacy.Offset), size: d.Size}
 	if err := m.check(d); err != nil {
 		return nil, errors.Join(err, m.CloseNow())
 	}

@@ -14,6 +14,7 @@ var children = cutest.Children{
 	"freer":           childFreer,
 	"producer":        childProducer,
 	"reader":          childReader,
+	"sleeper":         childSleeper,
 	"successor":       childSuccessor,
 	"writer":          childWriter,
 

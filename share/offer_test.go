@@ -37,7 +37,7 @@ func TestEventsTellTheLeaseInOrder(t *testing.T) {
 	}
 	require.Equal(t, "Connected Sent Mapped Progress Verdict Ended", strings.Join(kinds, " "))
 	require.Equal(t, []uint64{3, 9}, []uint64{s.of(Progress)[0].Done, s.of(Progress)[0].Total})
-	require.Equal(t, "EventKind(0) Ended EventKind(7)", EventKind(0).String()+" "+Ended.String()+" "+EventKind(7).String())
+	require.Equal(t, "EventKind(0) Detached EventKind(8)", EventKind(0).String()+" "+Detached.String()+" "+EventKind(8).String())
 }
 
 // FAULTS 59: several at once. Each lease has a number of its own.

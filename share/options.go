@@ -40,7 +40,8 @@ type ListenOptions struct {
 	// cannot find out the generation by asking for larger ones.
 	//
 	// A peer that asks for a list ([List]) sees the offers that Authorize admits it to: it is called
-	// for each, with Access 0.
+	// for each, with Access 0. It is called so, too, for a peer that reattaches memory which is not there any
+	// more, and would learn that the name stands for other memory.
 	//
 	// An error refuses the peer ([ErrDenied]). The peer does not see the error; OnRefused does.
 	//
@@ -148,7 +149,7 @@ type OfferOptions struct {
 	Data []byte
 
 	// MaxConsumers is how many consumers are admitted in all, not at once: the offer ends when the last
-	// of them has gone. 0 is no bound.
+	// of them has gone. A process that reattaches ([Attachment.Reattach]) counts once. 0 is no bound.
 	MaxConsumers int
 
 	// IdleTimeout ends the offer after that long without a consumer ([ErrNoConsumer]). 0 is no bound.

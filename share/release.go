@@ -13,7 +13,7 @@ import (
 // Close waits for work that was queued before it ([cu.Driver.WaitQueued]), unmaps the memory, says farewell to
 // the producer, and ends the lease. So the producer learns that nothing of this process uses the memory any
 // more, except other mappings of it ([vmm.View]) and exported descriptors, which are the caller's to close
-// before.
+// before. Of memory that is detached Close frees the address space, unless that is of [AttachOptions].Reservation.
 //
 // If the work is not done within [cu.WithCloseLimit], a stream is being captured, or the buffer is held
 // ([vmm.Buffer.Hold]), as by a counter, or offered on, Close returns [ErrInUse], nothing has changed, and it may be
@@ -59,10 +59,14 @@ func (a *Attachment) closeBy(free func() error) error {
 	a.owner.Lock()
 	defer a.owner.Unlock()
 	a.closing--
+	if err == nil {
+		err = a.room.Close()
+	}
 	if err != nil {
 		return err
 	}
 	a.closed = true
+	a.leave()
 	return a.endLease(true)
 }
 
@@ -92,6 +96,7 @@ func (a *Attachment) endLease(released bool) (err error) {
 			a.sayFarewell(t)
 		}
 		a.stop()
+		a.unlink()
 		serve.DropCursors(a.cursors)
 		err = t.transport.Conn.Close()
 		a.awaitFiles()

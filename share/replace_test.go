@@ -300,7 +300,7 @@ func TestWaitForNewer(t *testing.T) {
 	awaitBehind(t, srv, 2)
 	expect(srv, "data")
 	working(srv, "data", 1, 2)
-	require.Equal(t, wire.Progress{Done: 1, Total: 2}, heard(t, conn))
+	require.Equal(t, wire.Progress{Done: 1, Total: 2, Capabilities: wire.TakesDetach}, heard(t, conn))
 	require.NoError(t, attached(t, srv, "data", dev).Close())
 	newer := &AttachOptions{NewerThan: old.Describe().Generation}
 	require.ErrorIs(t, errOf(Attach(soon(t), srv.Path(), "data", dev, newer)), ErrStale, "it does not want to wait")

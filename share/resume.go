@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/plain"
 	"github.com/gpufd/gpufd/internal/serve"
+	"github.com/gpufd/gpufd/internal/wire"
 )
 
 // Resume takes a new lease of the memory after the lease has ended, without mapping it
@@ -20,6 +21,9 @@ import (
 // and its Offer is the new one, whose application data may differ. This one is then closed,
 // except that its Ptr and Buffer stay those of the new one. After an error this one has the
 // memory as before, and Resume may be called again. Close waits for a Resume under way.
+//
+// Memory that is detached ([Attachment.Detach]) stays so: the new lease keeps it for Reattach, for as long as Detach said,
+// counted from now. An attachment that [Follow] gave is in its loop then, as after Reattach.
 //
 // Resume does not check the bytes: any process that had the memory may have written there.
 //
@@ -45,14 +49,24 @@ func (a *Attachment) Resume(ctx context.Context) (*Attachment, error) {
 		return nil, fmt.Errorf("%w: legacy memory cannot be resumed, because nothing keeps it without a lease", ErrHandle)
 	case !serve.IsClosed(a.done):
 		return nil, errors.New("share: the lease has not ended: resume it after Done")
+	case a.asleep.Load() != nil && (a.writes || a.cursors != nil):
+		return nil, errors.New("share: nobody keeps a lease that may write, or that a channel is in, while its memory is detached: Reattach")
 	}
 	from := a.resuming()
-	from.opts.follows = false // the new attachment is the caller's, not Follow's
+	from.room, from.asleep = a.room, a.asleep.Load()
+	if from.asleep == nil {
+		from.opts.within = nil // the new attachment is the caller's, not Follow's
+	} else {
+		from.line = a.line
+	}
 	next, err := from.attach(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a.given = true
+	if next.Detached() {
+		_ = next.keepLease(ctx)
+	}
+	a.give()
 	_ = a.endLease(false) // its connection has ended already
 	return next, nil
 }
@@ -77,6 +91,8 @@ func (a *attaching) checkResumed() error {
 	switch have := a.resumes.Offer().Descriptor; {
 	case a.offer.Memory != have:
 		return fmt.Errorf("%w: %+v is offered where %+v was to be resumed", serve.ErrUnexpected, a.offer.Memory, have)
+	case a.asleep != nil && a.takes&wire.TakesDetach == 0:
+		return fmt.Errorf("%w: the producer keeps no lease of memory that is detached: Reattach", ErrUnsupported)
 	case a.opts.Access > a.offer.Access:
 		return fmt.Errorf("%w: %s asked for, %s offered", serve.ErrUnexpected, a.opts.Access, a.offer.Access)
 	}

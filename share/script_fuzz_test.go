@@ -44,6 +44,9 @@ const (
 	sayConfirm
 	sayList
 	saySuperseded
+	sayFarewell
+	sayDetached
+	sayReattach
 )
 
 func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message {
@@ -55,6 +58,7 @@ func consumerSays(kind cu.Kind, d vmm.Descriptor, legacy uint64) []wire.Message 
 		wire.Offer{Memory: d, Access: cu.ReadOnly, Name: "data", FDs: 1}, wire.Publish{Generation: d.Generation}, wire.Revoke{Text: "over"},
 		wire.Attach{Driver: kind, Access: cu.ReadWrite, Name: "legacy", Capabilities: wire.TakesLegacy}, wire.Mapped{Generation: legacy}, wire.Confirm{Generation: legacy},
 		wire.List{}, wire.Superseded{Generation: d.Generation}, wire.Farewell{},
+		wire.Detached{Keep: 1}, wire.Attach{Driver: kind, Access: cu.ReadOnly, Name: "data", Reattach: d.Generation},
 	}
 }
 
@@ -90,6 +94,8 @@ func FuzzServer(f *testing.F) {
 		slices.Concat(act(sayLegacy), act(sayMappedLegacy), act(sayMappedLegacy)), slices.Concat(act(sayLegacy), act(sayConfirm)), act(sayConfirm),
 		act(sayList), act(sayList, 0), slices.Concat(act(sayList), act(sayList)), slices.Concat(act(sayList), []byte{actHear}, act(sayData)), slices.Concat(act(sayData), act(sayList)),
 		act(saySuperseded), slices.Concat(act(sayData), act(sayMapped), act(saySuperseded)),
+		slices.Concat(act(sayData), act(sayMapped), act(sayDetached), act(sayDetached), act(sayFarewell)), slices.Concat(act(sayWrite), act(sayMapped), act(sayDetached)),
+		slices.Concat(act(sayReattach), []byte{actHear}, act(sayMapped), act(sayDetached), act(sayReattach)), act(sayDetached), slices.Concat(act(sayData), act(sayDetached)),
 	} {
 		f.Add(seed)
 	}

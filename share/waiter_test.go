@@ -60,7 +60,7 @@ func TestEarlyConsumerWaitsForAnExpectedOffer(t *testing.T) {
 		want := wants(dev)
 		want.Name = name
 		conn := asked(t, srv, want)
-		require.Equal(t, wire.Progress{Done: 1, Total: 4}, heard(t, conn))
+		require.Equal(t, wire.Progress{Done: 1, Total: 4, Capabilities: wire.TakesDetach}, heard(t, conn))
 		var no *serve.RefusalError
 		require.ErrorAs(t, errOf(Attach(soon(t), srv.Path(), "other", dev, nil)), &no)
 		require.Equal(t, wire.RefusedName, no.Code)
@@ -132,7 +132,7 @@ func TestFault60_WorkingWaitsForNobody(t *testing.T) {
 	case <-soon(t).Done():
 		require.FailNow(t, "it waits")
 	}
-	require.Equal(t, wire.Progress{Done: 0, Total: 1000}, heard(t, conn))
+	require.Equal(t, wire.Progress{Done: 0, Total: 1000, Capabilities: wire.TakesDetach}, heard(t, conn))
 	require.Len(t, waiting(srv), 2)
 }
 
