@@ -160,11 +160,32 @@ func attachPart(ctx context.Context, drv *cu.Driver, c *Client, info api.Info, i
 		}
 		return nil, fmt.Errorf("attaching to %s: %w", as, err)
 	}
+	return newAttached(att)
+}
+
+// newAttached reads what the keeper says of a part. It takes the attachment over.
+func newAttached(att *share.Attachment) (*Attached, error) {
 	a := &Attached{Attachment: att}
 	if err := json.Unmarshal(att.Offer().Data, &a.Data); err != nil {
-		return nil, errors.Join(fmt.Errorf("what the keeper says of %s: %w", as, err), att.Close())
+		return nil, errors.Join(fmt.Errorf("what the keeper says of %s: %w", att.Offer().Name, err), att.Close())
 	}
 	return a, nil
+}
+
+// Reattach is [share.Attachment.Reattach]: what it returns says in Data which version was mapped. A keeper keeps the
+// version of a reader that has detached ([share.Attachment.Detach]), also after a newer one was committed.
+func (a *Attached) Reattach(ctx context.Context, want share.Which) (*Attached, error) {
+	if err := plain.ContextErr(ctx); err != nil {
+		return nil, err
+	}
+	if a == nil {
+		return nil, share.ErrClosed
+	}
+	att, err := a.Attachment.Reattach(ctx, want)
+	if err != nil {
+		return nil, fmt.Errorf("reattaching to %s: %w", a.Offer().Name, err)
+	}
+	return newAttached(att)
 }
 
 // whyRefused returns the keeper's reason to refuse a reader, which is only told that it is

@@ -111,6 +111,30 @@ func (c *Client) drain(ctx context.Context, r protocol.Request) error {
 	return err
 }
 
+// Park makes the keeper copy the current version of a name to memory of the host, and free that of its devices; it has
+// to be that version, unless version is 0. If processes may have the memory mapped, the error is an [*api.Error] with the
+// code conflict that names them. The keeper brings the memory back when a reader attaches, or for Unpark. If ctx
+// ends first, the keeper goes on.
+func (c *Client) Park(ctx context.Context, name string, version uint64) (api.Moved, error) {
+	return c.move(ctx, protocol.OpPark, name, version)
+}
+
+// Unpark makes the keeper bring the current version of a name back to its devices, as Park has it the other way.
+func (c *Client) Unpark(ctx context.Context, name string, version uint64) (api.Moved, error) {
+	return c.move(ctx, protocol.OpUnpark, name, version)
+}
+
+func (c *Client) move(ctx context.Context, op, name string, version uint64) (api.Moved, error) {
+	a, err := c.conn().Ask(ctx, protocol.Request{Op: op, Name: name, Version: version})
+	if err != nil {
+		return api.Moved{}, err
+	}
+	if a.Moved == nil {
+		return api.Moved{}, protocol.ErrMalformed
+	}
+	return *a.Moved, nil
+}
+
 // Report tells the keeper that a part of a version is damaged, quarantined or ok again (verdict),
 // and why. counted reports whether the keeper acts on that: it does if this user may write or
 // remove the name.

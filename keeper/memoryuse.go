@@ -59,18 +59,22 @@ func PIDs(holders []api.Holder) string {
 	return strings.Join(named, ", ")
 }
 
-// UsesOf returns the versions of a name that take memory of a device.
+// UsesOf returns the versions of a name that take memory of a device. Parts that are parked take none.
 func UsesOf(n api.Info, dev cu.UUID) (all []Use) {
 	device := dev.String()
 	now := Use{Name: n.Name, Version: n.Version, Current: true}
 	for _, p := range n.Parts {
-		now.add(device, p.Part, p.Device, p.Bytes, n.Holders)
+		if !p.Parked {
+			now.add(device, p.Part, p.Device, p.Bytes, n.Holders)
+		}
 	}
 	uses := []Use{now}
 	for _, r := range n.Retired {
 		u := Use{Name: n.Name, Version: r.Version, Gone: r.Gone}
 		for _, p := range r.Parts {
-			u.add(device, p.Part, p.Device, p.Bytes, r.Holders)
+			if !p.Parked {
+				u.add(device, p.Part, p.Device, p.Bytes, r.Holders)
+			}
 		}
 		uses = append(uses, u)
 	}

@@ -38,6 +38,7 @@ type Part struct {
 	Device *cu.Device
 	Size   uint64                                         // bytes
 	Table  json.RawMessage                                // told to readers, or nil
+	Layout string                                         // of the tensors in Table, told to readers, or ""
 	Write  func(ctx context.Context, b *vmm.Buffer) error // fills the buffer during the call; it stays Put's, unless Put's error matches [vmm.ErrInUse]
 }
 
@@ -253,7 +254,7 @@ func (w *writer) write(ctx context.Context, b *protocol.Booking, part Part) (pro
 	defer func() { w.unreleased = errors.Join(w.unreleased, <-released) }()
 	defer sock.CloseFiles(files)
 	for {
-		a, err := b.Deliver(ctx, protocol.Describe(d), files, digest, part.Table)
+		a, err := b.Deliver(ctx, protocol.Delivery{Memory: protocol.Describe(d), Files: files, Digest: digest, Layout: part.Layout, Table: part.Table})
 		if err == nil {
 			w.done++
 			return a, digest, nil

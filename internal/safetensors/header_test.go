@@ -24,8 +24,8 @@ func TestHeader(t *testing.T) {
 	require.Equal(t, map[string]string{"format": "pt"}, h.metadata)
 	require.Equal(t, uint64(len(b)-13), h.dataAt)
 	require.Equal(t, []Tensor{
-		{"a", "F32", []uint64{}, 0, 4}, {"e", "F64", []uint64{7, 0, 1<<64 - 1}, 4, 0},
-		{"b", "BF16", []uint64{3, 1}, 4, 6}, {"f4", "F4", []uint64{2, 3}, 10, 3},
+		{"a", "F32", []uint64{}, 0, 4, nil}, {"e", "F64", []uint64{7, 0, 1<<64 - 1}, 4, 0, nil},
+		{"b", "BF16", []uint64{3, 1}, 4, 6, nil}, {"f4", "F4", []uint64{2, 3}, 10, 3, nil},
 	}, h.tensors)
 }
 

@@ -57,8 +57,8 @@ func TestModelThroughABuffer(t *testing.T) {
 	defer func() { require.NoError(t, m.Close()) }()
 	require.Equal(t, Table{
 		Tensors: []Tensor{
-			{"w", "BF16", []uint64{2, 128}, 0, 512}, {"b", "U8", []uint64{3}, 512, 3},
-			{"v", "F32", []uint64{2}, 768, 8}, {"none", "F16", []uint64{0, 4}, 1024, 0},
+			{"w", "BF16", []uint64{2, 128}, 0, 512, nil}, {"b", "U8", []uint64{3}, 512, 3, nil},
+			{"v", "F32", []uint64{2}, 768, 8, nil}, {"none", "F16", []uint64{0, 4}, 1024, 0, nil},
 		},
 		Metadata: map[string]string{"format": "pt"}, Size: 1024,
 	}, m.Table)

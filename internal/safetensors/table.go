@@ -33,6 +33,7 @@ type Tensor struct {
 	Shape  []uint64 `json:"shape"`  // empty for a single number
 	Offset uint64   `json:"offset"` // in the buffer, in bytes
 	Bytes  uint64   `json:"bytes"`
+	Stride []uint64 `json:"stride,omitempty"` // in elements, of a view; tensors of files lie dense
 }
 
 // dtypes are the types of the format, with their size in bits.

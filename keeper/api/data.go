@@ -12,8 +12,9 @@ type Data struct {
 	Part    int               `json:"part"`  // its index, from 0
 	Parts   int               `json:"parts"` // of the version
 	Labels  map[string]string `json:"labels,omitempty"`
-	Digest  string            `json:"digest"`          // of the part's bytes: see keeper.Digest
-	Table   json.RawMessage   `json:"table,omitempty"` // the writer's table of what is in it
+	Digest  string            `json:"digest"`           // of the part's bytes: see keeper.Digest
+	Layout  string            `json:"layout,omitempty"` // digest of the names, types, shapes and places of the tensors in Table, or "" if its writer gave none
+	Table   json.RawMessage   `json:"table,omitempty"`  // the writer's table of what is in it
 }
 
 // Encode returns the JSON of d. It escapes no HTML: json.Marshal would make six bytes of a '<'.

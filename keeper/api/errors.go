@@ -18,7 +18,7 @@ const (
 	IsQuarantined Code = "quarantined"  // somebody has withdrawn it
 	Expired       Code = "expired"      // the deadline has passed
 	TooLarge      Code = "too-large"    // a device is smaller than what is to be on it
-	NoRoom        Code = "no-room"      // a device has no room
+	NoRoom        Code = "no-room"      // a device, or the pool for parking, has no room
 	StoreSilent   Code = "store-silent" // the fd store does not answer, and nothing was changed
 	Unknown       Code = "unknown"      // the fd store does not answer, and the change may have been made
 	StoreLost     Code = "store-lost"   // the fd store has gone, and what it held with it

@@ -26,14 +26,15 @@ func (w Who) String() string {
 // A Holder has a lease of a part, or had one and may still use the memory.
 type Holder struct {
 	Who
-	Version uint64        `json:"version,omitzero"`
-	Part    int           `json:"part"`
-	Since   time.Time     `json:"since"`
-	Fenced  bool          `json:"fenced"`           // its process has ended
-	Lost    bool          `json:"lost,omitzero"`    // its connection has ended without a goodbye
-	Revoked bool          `json:"revoked,omitzero"` // it was told to let go, and nobody knows whether it has
-	Process uint64        `json:"process,omitzero"` // the keeper's number of its process, 0 if that is not known
-	Access  gpumem.Access `json:"access"`           // in JSON as its String
+	Version  uint64        `json:"version,omitzero"`
+	Part     int           `json:"part"`
+	Since    time.Time     `json:"since"`
+	Fenced   bool          `json:"fenced"`            // its process has ended
+	Lost     bool          `json:"lost,omitzero"`     // its connection has ended without a goodbye
+	Revoked  bool          `json:"revoked,omitzero"`  // it was told to let go, and nobody knows whether it has
+	Detached bool          `json:"detached,omitzero"` // it said that it has none of the memory, and keeps its lease
+	Process  uint64        `json:"process,omitzero"`  // the keeper's number of its process, 0 if that is not known
+	Access   gpumem.Access `json:"access"`            // in JSON as its String
 }
 
 // SameProcess reports whether two holders, as answers have them, are known to be one process. A

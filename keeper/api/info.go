@@ -16,8 +16,9 @@ type Info struct {
 	Committed     time.Time         `json:"committed,omitzero"`
 	Retired       []RetiredInfo     `json:"retired"`
 	Pending       []PendingInfo     `json:"pending"`
+	ParkedBytes   uint64            `json:"parked_bytes,omitempty"` // in memory of the host, of all versions
 	// FreesBytes is how many bytes are free at once if the name is removed: of versions without
-	// holders, the parts whose writers are fenced. Others may free theirs, too.
+	// holders, or with such alone that have detached, the parts whose writers are fenced and that are on their devices. Others may free theirs, too.
 	FreesBytes uint64 `json:"frees_bytes"`
 }
 
@@ -26,7 +27,9 @@ type PartInfo struct {
 	Part       int       `json:"part"`   // its index, from 0
 	Device     string    `json:"device"` // the device's UUID
 	Bytes      uint64    `json:"bytes"`
-	Digest     string    `json:"digest"` // see keeper.Digest
+	Digest     string    `json:"digest"`           // see keeper.Digest
+	Layout     string    `json:"layout,omitempty"` // see Data.Layout
+	Parked     bool      `json:"parked,omitempty"` // its bytes are in memory of the host, and not on the device
 	State      PartState `json:"state"`
 	Reason     string    `json:"reason,omitempty"`
 	Reports    int       `json:"reports,omitempty"` // by readers that may not change its state
@@ -50,6 +53,7 @@ type PartOn struct {
 	Part   int    `json:"part"`
 	Device string `json:"device"`
 	Bytes  uint64 `json:"bytes"`
+	Parked bool   `json:"parked,omitempty"`
 }
 
 // A PendingInfo describes a version in the making.

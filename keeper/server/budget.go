@@ -69,19 +69,23 @@ func (b budget) most() uint64 {
 		b.answers + perAnswerMaker + perManifest*b.manifest + perTable*b.tables
 }
 
-// bounds returns the bounds of the state.
-func (b budget) bounds() state.Bounds {
-	return state.Bounds{Room: b.manifest, Tables: b.tables, Files: keepable()}
+// bounds returns the bounds of the state, beside a pool of so many chunks.
+func (b budget) bounds(pool int) state.Bounds {
+	return state.Bounds{Room: b.manifest, Tables: b.tables, Files: keepable(pool)}
 }
 
+// filesOfChunk are the descriptors of a chunk of the pool: one that the keeper has, and one that a mover gets.
+const filesOfChunk = 2
+
 // keepable returns how many descriptors may be open for kept memory: three quarters of those that
-// this process may have. Connections and all else share the rest.
-func keepable() uint64 {
+// this process may have, less those of a pool, but a quarter at least. Connections and all else share the rest.
+func keepable(pool int) uint64 {
 	var open unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &open); err != nil {
 		return 0
 	}
-	return open.Cur - open.Cur/4
+	quarter := open.Cur / 4
+	return max(open.Cur-quarter-min(filesOfChunk*uint64(pool), open.Cur-quarter), quarter)
 }
 
 // A pool is memory that users take for a short time. Each has its share of it (state.Share).

@@ -204,3 +204,13 @@ func TestLongList(t *testing.T) {
 	s.answers.Leave(s.self().UID, 160<<10)
 	require.NoError(t, errOf(c.Stat(soon(t), "n00")))
 }
+
+// The descriptors of a pool are not for what is kept besides, but some always are.
+func TestDescriptorsOfAPool(t *testing.T) {
+	var b budget
+	without := b.bounds(0).Files
+	require.Equal(t, without-256, b.bounds(128).Files)
+	require.Equal(t, without/3, b.bounds(1<<30).Files)
+	require.Equal(t, 64, chunksFor(64*granule))
+	require.Zero(t, chunksFor(0))
+}

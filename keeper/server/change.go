@@ -127,32 +127,45 @@ func (s *Server) takeLeave(next *state.State) {
 		next.Fence(id)
 	}
 	next.Retire(time.Now())
-	stays := map[state.ID]bool{}
-	next.Current(func(_ string, v *state.Version) {
+	stays := map[partKey]bool{}
+	next.Current(func(name string, v *state.Version) {
 		for i := range v.Parts {
-			stays[v.Parts[i].Files] = v.Parts[i].State == state.OK
+			stays[partKey{name, v.N, i}] = v.Parts[i].State == state.OK
 		}
 	})
-	next.Awaited(func(_ string, _ *state.Version, p *state.Part) { stays[p.Files] = true })
+	next.Awaited(func(name string, v *state.Version, p *state.Part) { stays[partKey{name, v.N, p.Index}] = true })
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.leaving, s.left = map[*offer]bool{}, make(chan struct{})
+	var leaving []*offer
 	for _, o := range s.offers {
-		if !stays[o.part.Files] {
-			s.leaving[o] = true
+		if !stays[o.key()] {
+			leaving = append(leaving, o)
 		}
 	}
-	for id, o := range s.resumable {
-		if !stays[id] {
-			s.leaving[o] = true
+	for key, o := range s.resumable {
+		if !stays[key] {
+			leaving = append(leaving, o)
 		}
+	}
+	s.leave(leaving...)
+}
+
+// leave makes readers of offers wait until stay is called. It runs with mu held, in a change.
+func (s *Server) leave(all ...*offer) {
+	if s.left == nil {
+		s.leaving, s.left = map[*offer]bool{}, make(chan struct{})
+	}
+	for _, o := range all {
+		s.leaving[o] = true
 	}
 }
 
-// stay ends takeLeave. It runs with mu held.
+// stay ends leave. It runs with mu held.
 func (s *Server) stay() {
-	s.leaving = nil
-	close(s.left)
+	if s.left != nil {
+		close(s.left)
+	}
+	s.leaving, s.left = nil, nil
 }
 
 // await waits until it is clear whether an offer stays, and returns the one that its reader

@@ -237,6 +237,10 @@ func (c *session) do(r protocol.Request) (protocol.Reply, error) {
 		return protocol.Reply{}, s.remove(r.Name, r.Version, c.who)
 	case protocol.OpDrain:
 		return protocol.Reply{}, s.drain(r, c.who)
+	case protocol.OpPark:
+		return c.move(r, s.park)
+	case protocol.OpUnpark:
+		return c.move(r, s.unpark)
 	case protocol.OpReport:
 		return s.report(r, c.who)
 	case protocol.OpWatch:

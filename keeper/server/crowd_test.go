@@ -30,7 +30,7 @@ func putMany(t testing.TB, c *client, dev *cu.Device, n int) {
 	d, files := exported(t, dev)
 	for i := range n {
 		b := ok(c.book(soon(t), keeper.Put{Name: fmt.Sprintf("many/n%04d", i), Parts: 1, Labels: map[string]string{"revision": "7f3a9c"}}, part(0, dev, 1), ""))(t)
-		require.NoError(t, errOf(b.Deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"tensors":{}}`))))
+		require.NoError(t, errOf(b.Deliver(soon(t), protocol.Delivery{Memory: protocol.Describe(d), Files: files, Digest: "gpufd-d1:" + strings.Repeat("0", 32), Table: []byte(`{"tensors":{}}`)})))
 	}
 }
 

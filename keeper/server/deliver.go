@@ -231,7 +231,7 @@ func (c *session) deliver(r protocol.Request) (protocol.Reply, error) {
 	if err != nil {
 		return protocol.Reply{}, err
 	}
-	v, missing, err := c.server.keep(r.Ticket, *d, r.Memory, r.Digest)
+	v, missing, err := c.server.keep(r, *d)
 	if err != nil {
 		return protocol.Reply{}, err
 	}
@@ -240,14 +240,14 @@ func (c *session) deliver(r protocol.Request) (protocol.Reply, error) {
 }
 
 // keep puts a part into the store and the state.
-func (s *Server) keep(ticket string, d delivery, m *protocol.Memory, digest string) (version uint64, missing int, err error) {
+func (s *Server) keep(r protocol.Request, d delivery) (version uint64, missing int, err error) {
 	type outcome struct {
 		version uint64
 		missing int
 	}
 	made := make(chan outcome, 1) // buffered: the caller may have timed out
 	err = s.change(func() error {
-		v, missing, err := s.keepNow(ticket, d, m, digest)
+		v, missing, err := s.keepNow(r, d)
 		made <- outcome{v, missing}
 		return err
 	})
@@ -260,20 +260,20 @@ func (s *Server) keep(ticket string, d delivery, m *protocol.Memory, digest stri
 
 // keepNow is the change of keep. If the ticket was delivered while this change waited for
 // changeLock, the answer is that of the earlier delivery.
-func (s *Server) keepNow(ticket string, d delivery, m *protocol.Memory, digest string) (version uint64, missing int, err error) {
-	if version, missing, ok := s.state.Outcome(ticket, d.booking.By.Who); ok {
+func (s *Server) keepNow(r protocol.Request, d delivery) (version uint64, missing int, err error) {
+	if version, missing, ok := s.state.Outcome(r.Ticket, d.booking.By.Who); ok {
 		return version, missing, nil
 	}
-	is, err := d.memory(m)
+	is, err := d.memory(r.Memory)
 	if err != nil {
 		return 0, 0, err
 	}
 	next := s.state.Clone()
-	p := state.Part{Index: d.booking.Index, Memory: is, Bytes: is.Size, Digest: digest, Files: next.NewID(), State: state.OK, Writer: d.booking.By}
+	p := state.Part{Index: d.booking.Index, Memory: is, Bytes: is.Size, Digest: r.Digest, Layout: r.Layout, Files: next.NewID(), State: state.OK, Writer: d.booking.By}
 	if d.table != nil {
 		p.Table, p.TableSize = next.NewID(), d.size
 	}
-	v, err := next.Deliver(ticket, p, time.Now())
+	v, err := next.Deliver(r.Ticket, p, time.Now())
 	var no *state.Error
 	if errors.As(err, &no) && no.Changed { // the transaction is dropped
 		return 0, 0, errors.Join(err, s.commit(next))

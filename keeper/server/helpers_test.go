@@ -107,7 +107,7 @@ func (d *diary) await(t testing.TB, words string) {
 
 // options are those of a keeper at socket.
 func options(socket string) Options {
-	return Options{Socket: socket, Store: storeCommand(), Timeout: 20 * time.Second}
+	return Options{Socket: socket, Store: storeCommand(), Mover: []string{"/proc/self/exe", moverArgument}, Timeout: 20 * time.Second}
 }
 
 // openNext opens a keeper. The fd store may not have heard yet that the one before has gone.

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type holders struct {
 	mu      sync.Mutex
 	pending map[*holder]bool // to be recorded in the state, or removed from it
 	unknown map[*holder]bool // not in the state yet: they count against quotas
+	live    map[leaseKey]*holder
 	wake    chan struct{}
 }
 
@@ -28,11 +30,18 @@ type holder struct {
 	offer *offer
 	is    state.Holder
 	lease *serve.Lease // nil before the reader has one
+	told  bool         // its reader has said that it has detached; guarded by the holders' mu
 	id    state.HoldID // in the state, or 0; written by a change with the server's mu held
 }
 
+// A leaseKey is a lease as events name it.
+type leaseKey struct {
+	offer  *offer
+	number int
+}
+
 func newHolders(s *Server) *holders {
-	return &holders{server: s, pending: map[*holder]bool{}, unknown: map[*holder]bool{}, wake: make(chan struct{}, 1)}
+	return &holders{server: s, pending: map[*holder]bool{}, unknown: map[*holder]bool{}, live: map[leaseKey]*holder{}, wake: make(chan struct{}, 1)}
 }
 
 // noteAdmitted counts a reader until its lease begins, or for patience.
@@ -51,13 +60,15 @@ func (h *holders) soon() (all []state.Soon) {
 			delete(h.unknown, e)
 			continue
 		}
-		all = append(all, state.Soon{Name: e.offer.name, Holder: e.is})
+		is := e.is
+		is.Detached = e.lease.Detached()
+		all = append(all, state.Soon{Name: e.offer.name, Holder: is})
 	}
 	return all
 }
 
-// arrived returns the holder of a reader that has got its lease.
-func (h *holders) arrived(o *offer, l *serve.Lease) *holder {
+// arrived returns the holder of a reader that has got its lease, and whether it was admitted to that very offer.
+func (h *holders) arrived(o *offer, l *serve.Lease) (e *holder, admitted bool) {
 	peer := l.Peer()
 	is := state.Holder{
 		Who:     state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID},
@@ -65,15 +76,43 @@ func (h *holders) arrived(o *offer, l *serve.Lease) *holder {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for e := range h.unknown { // it counts once
-		if e.lease == nil && e.offer.as == o.as && e.is.Who == is.Who {
-			delete(h.unknown, e)
-			break
+	var counted *holder
+	for was := range h.unknown {
+		if was.lease == nil && was.offer.as == o.as && was.is.Who == is.Who && !admitted {
+			counted, admitted = was, was.offer == o
 		}
 	}
-	e := &holder{offer: o, is: is, lease: l}
+	delete(h.unknown, counted) // it counts once
+	e = &holder{offer: o, is: is, lease: l}
 	h.unknown[e] = true
-	return e
+	h.live[leaseKey{o, l.Number()}] = e
+	return e, admitted
+}
+
+// detached notes that a reader has detached, the first time that it says so.
+func (h *holders) detached(o *offer, lease int) {
+	h.mu.Lock()
+	e := h.live[leaseKey{o, lease}]
+	first := e != nil && !e.told
+	if first {
+		e.told = true
+	}
+	h.mu.Unlock()
+	if first {
+		h.note(e)
+	}
+}
+
+// has reports whether a process has a lease.
+func (h *holders) has(who state.Who) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range h.live {
+		if e.is.Who == who {
+			return true
+		}
+	}
+	return false
 }
 
 // flushPause is how long a pending lease waits for others.
@@ -82,7 +121,10 @@ const flushPause = 10 * time.Millisecond
 // began records a lease, and its end when it comes.
 func (h *holders) began(o *offer, l *serve.Lease) {
 	testHookStep("lease")
-	e := h.arrived(o, l)
+	e, admitted := h.arrived(o, l)
+	if !admitted && h.server.isReplaced(o) { // it was admitted to what has replaced that
+		l.Revoke(fmt.Sprintf("version %d of %s is for processes that have had it: attach anew", o.version, o.as))
+	}
 	h.note(e)
 	h.server.work.Go(func() {
 		select {
@@ -90,6 +132,9 @@ func (h *holders) began(o *offer, l *serve.Lease) {
 		case <-h.server.ctx.Done():
 			return
 		}
+		h.mu.Lock()
+		delete(h.live, leaseKey{o, l.Number()})
+		h.mu.Unlock()
 		h.note(e)
 	})
 }
@@ -177,6 +222,8 @@ func (h *holders) update(next *state.State, e *holder) state.HoldID {
 		id, err := h.server.recordLease(next, e)
 		h.server.note(err)
 		return id
+	case !over && e.lease.Detached():
+		h.server.note(next.Detach(e.id))
 	case over && e.lease.Err() == nil: // it began and ended meanwhile
 		comesBack(next, e.offer.name, e.is)
 	}
@@ -202,6 +249,7 @@ func (h *holders) noteRecorded(ids map[*holder]state.HoldID, err error) {
 // and before it had the lease. It is part of a change.
 func (s *Server) recordLease(next *state.State, e *holder) (state.HoldID, error) {
 	h := e.is
+	h.Detached = e.lease.Detached()
 	p, err := e.lease.Process()
 	if err == nil {
 		h.Pidfd, err = s.processes.join(next, p)

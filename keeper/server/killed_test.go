@@ -33,6 +33,7 @@ import (
 const (
 	socketEnv = testenv.Prefix + "KEEPER"
 	stepEnv   = testenv.Prefix + "STEP"  // the step at which it dies, and at which time
+	poolEnv   = testenv.Prefix + "POOL"  // its size
 	laterEnv  = testenv.Prefix + "LATER" // if not empty, steps count from SIGUSR1 on
 )
 
@@ -46,6 +47,10 @@ func mortalKeeper() error {
 	defer cancel()
 	opts := options(os.Getenv(socketEnv))
 	opts.Log = func(line string) { fmt.Fprintln(os.Stderr, "keeper:", line) }
+	if pool := os.Getenv(poolEnv); pool != "" {
+		opts.Pool = testenv.Got(strconv.ParseUint(pool, 10, 64))
+		opts.Grace = 100 * time.Millisecond // readers whose goodbye was not recorded are in the way until then
+	}
 	s, err := openNext(ctx, opts)
 	if err != nil {
 		return err

@@ -161,7 +161,7 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	p.server.Store(s)
 	b := ok(c.book(soon(t), keeper.Put{Name: "a", Parts: 1}, part(0, dev, 2), "tx"))(t)
 	d, files := exported(t, dev)
-	_, err := b.Deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:00000000000000000000000000000000", nil)
+	_, err := b.Deliver(soon(t), protocol.Delivery{Memory: protocol.Describe(d), Files: files, Digest: "gpufd-d1:00000000000000000000000000000000"})
 	requireCode(t, string(api.Unknown), err)
 	again := protocol.Request{Op: protocol.OpDeliver, Ticket: b.Ticket}
 	_, err = c.conn().Ask(soon(t), again)
@@ -173,7 +173,7 @@ func TestDeliverAgainAfterSilence(t *testing.T) {
 	require.Equal(t, uint64(2), a.Version)
 	require.Zero(t, taken(s.received))
 	waited := delivery{booking: state.Booking{By: state.Writer{Who: s.self()}}} // it waited for changeLock, after the first
-	version, _, err := s.keep(b.Ticket, waited, nil, "")
+	version, _, err := s.keep(again, waited)
 	require.NoError(t, err)
 	require.Equal(t, uint64(2), version)
 	require.ErrorIs(t, errOf(s.renew(b.Ticket, s.self(), time.Hour)), errDelivered)

@@ -74,12 +74,17 @@ type sums struct {
 	bytes                   map[string]uint64 // by state
 	names, versions, leases int
 	fences                  int // processes whose end is awaited
+	parked                  uint64
+	pool                    api.Pool
 }
 
 func (s *Server) sums() (t sums) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.fences, t.bytes = len(s.fences), map[string]uint64{}
+	t.fences, t.bytes, t.parked = len(s.fences), map[string]uint64{}, s.state.ParkedBytes()
+	if p := s.pool(); p != nil {
+		t.pool = *p
+	}
 	for _, n := range s.state.All() {
 		t.names++
 		for _, p := range n.Parts {
@@ -176,6 +181,9 @@ func (m *metrics) write(w io.Writer) {
 	for _, is := range byteStates {
 		values[`gpufd_keeper_bytes{state="`+is+`"}`] = float64(t.bytes[is])
 	}
+	values["gpufd_keeper_parked_bytes"] = float64(t.parked)
+	values[`gpufd_keeper_pool_bytes{state="free"}`] = float64(t.pool.Free)
+	values[`gpufd_keeper_pool_bytes{state="used"}`] = float64(t.pool.Bytes - t.pool.Free)
 	values["gpufd_keeper_names"] = float64(t.names)
 	values["gpufd_keeper_versions"] = float64(t.versions)
 	values["gpufd_keeper_leases"] = float64(t.leases)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/gpufd/gpufd/gpumem"
 	"github.com/gpufd/gpufd/internal/serve"
@@ -18,9 +19,19 @@ type offer struct {
 	name     string // under which the part is kept
 	as       string // that readers ask for
 	version  uint64
-	part     state.Part
+	part     state.Part // as it was when it was offered; files has changed since
+	files    state.ID   // that readers are sent, or 0 while the part is parked; guarded by the server's mu
 	offering *serve.Offering
 }
+
+// A partKey identifies a part, wherever its bytes are.
+type partKey struct {
+	name    string
+	version uint64
+	part    int
+}
+
+func (o *offer) key() partKey { return partKey{o.name, o.version, o.part.Index} }
 
 // reconcile makes the offers match the state. It is part of a change, and runs with mu held. It
 // logs which parts cannot be offered, and offers the others. Once Close has taken the offers,
@@ -40,7 +51,8 @@ func (s *Server) reconcile() {
 				continue
 			}
 			want[as] = true
-			if o := s.offers[as]; o != nil && o.part.Files == p.Files {
+			if o := s.offers[as]; o != nil && o.name == name && o.version == v.N {
+				s.supply(o, p)
 				continue
 			}
 			if err := s.offer(name, as, v, p); err != nil {
@@ -57,6 +69,7 @@ func (s *Server) reconcile() {
 			continue
 		}
 		delete(s.offers, as)
+		s.past = append(s.past, o)
 		if next := s.state.Next(o.name, o.version); next != nil { // the next version has other parts
 			o.offering.Supersede(next.Parts[0].Memory.Generation)
 		} else {
@@ -64,6 +77,36 @@ func (s *Server) reconcile() {
 		}
 	}
 	s.reconcileResumable()
+	s.supplyPast()
+}
+
+// supply gives an offer the descriptors of a part that has been parked or unparked since. It runs with mu held.
+func (s *Server) supply(o *offer, p *state.Part) {
+	if o.files == p.Files {
+		return
+	}
+	var files []*os.File
+	if p.Files != 0 {
+		var err error
+		if files, err = s.vault.fetch(uint64(p.Files)); err != nil {
+			s.log("version %d of %s cannot be handed out now; the keeper tries again: %v", o.version, o.as, err)
+			s.unoffered = true
+			return
+		}
+	}
+	o.offering.SetFiles(files)
+	o.files = p.Files
+}
+
+// supplyPast does the same for offers that others have replaced, and that have leases: readers that have detached come
+// back for them. It runs with mu held.
+func (s *Server) supplyPast() {
+	s.past = slices.DeleteFunc(s.past, func(o *offer) bool { return serve.IsClosed(o.offering.Done()) })
+	for _, o := range s.past {
+		if v := s.state.Kept(o.name, o.version); v != nil {
+			s.supply(o, &v.Parts[o.part.Index])
+		}
+	}
 }
 
 // offer offers a part, in place of the part that has its name.
@@ -71,6 +114,9 @@ func (s *Server) offer(name, as string, v *state.Version, p *state.Part) error {
 	o, err := s.offerPart(name, as, v, p, false)
 	if err != nil {
 		return err
+	}
+	if before := s.offers[as]; before != nil {
+		s.past = append(s.past, before)
 	}
 	s.offers[as] = o
 	return nil
@@ -86,10 +132,10 @@ func (s *Server) offerPart(name, as string, v *state.Version, p *state.Part, res
 		}
 	}
 	var err error
-	o := &offer{name: name, as: as, version: v.N, part: *p}
-	o.offering, err = s.readers.Offer(as, serve.Files{Memory: p.Memory, Files: m.files}, &serve.Terms{
+	o := &offer{name: name, as: as, version: v.N, part: *p, files: p.Files}
+	o.offering, err = s.readers.Offer(as, serve.Files{Memory: p.Memory, Files: m.files, Absent: p.Files == 0}, &serve.Terms{
 		Access: gpumem.ReadWrite, Data: m.data, Replaces: true, Resumes: resumed, Synchronized: true,
-		OnLease: func(l *serve.Lease) { s.holders.began(o, l) }, OnEvent: s.hear,
+		OnLease: func(l *serve.Lease) { s.holders.began(o, l) }, OnEvent: func(e serve.Event) { s.hear(o, e) },
 	})
 	if err != nil {
 		sock.DropFiles(m.files)
@@ -105,7 +151,7 @@ type offerFiles struct {
 }
 
 func (s *Server) offerFiles(name string, v *state.Version, p *state.Part) (m offerFiles, err error) {
-	if m.data, err = s.data(name, v, p); err == nil {
+	if m.data, err = s.data(name, v, p); err == nil && p.Files != 0 {
 		m.files, err = s.vault.fetch(uint64(p.Files))
 	}
 	return m, err
@@ -142,7 +188,7 @@ func (s *Server) discard() {
 // data returns what readers are told of a part. It is made once, and readers share it. A table is
 // left as its writer wrote it, and read into its place: it may be long.
 func (s *Server) data(name string, v *state.Version, p *state.Part) ([]byte, error) {
-	head, err := api.Data{Name: name, Version: v.N, Part: p.Index, Parts: len(v.Parts), Labels: v.Labels, Digest: p.Digest}.Encode()
+	head, err := api.Data{Name: name, Version: v.N, Part: p.Index, Parts: len(v.Parts), Labels: v.Labels, Digest: p.Digest, Layout: p.Layout}.Encode()
 	if err != nil || p.Table == 0 {
 		return head, err
 	}
@@ -166,11 +212,14 @@ func (s *Server) end(o *offer) {
 	s.work.Go(func() { _ = o.offering.Close() })
 }
 
-// hear counts readers that have attached to an offer.
-func (s *Server) hear(e serve.Event) {
+// hear counts readers that have attached to an offer, and notes those that detach.
+func (s *Server) hear(o *offer, e serve.Event) {
 	testHookStep(e.Kind.String())
-	if e.Kind == serve.Mapped {
+	switch e.Kind {
+	case serve.Mapped:
 		s.metrics.attached(e.Since)
+	case serve.Detached:
+		s.holders.detached(o, e.Lease)
 	}
 }
 

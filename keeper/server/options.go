@@ -30,17 +30,20 @@ func ReadPolicy(path string) (api.Policy, error) {
 
 // Options configure a keeper. Socket is required.
 type Options struct {
-	Socket  string        // where readers connect; that of writers and the fd store's lie beside it. Its directory is made, 0750, if it is missing
-	Store   []string      // the command that starts an fd store if there is none, with its path appended; without it, the keeper waits for a store
-	Policy  api.Policy    // without rules it admits this user alone
-	Mode    os.FileMode   // of the sockets; if 0, 0600, or 0666 where the policy names others
-	Peers   sock.Policy   // may connect beside those that the policy names
-	Ticket  time.Duration // the most that a writer may take between booking and delivering, an hour if 0
-	Grace   time.Duration // how long after a restart retired versions wait for their readers, a minute if 0
-	Timeout time.Duration // for a step of a conversation, 30 seconds if 0
-	Metrics string        // the address of an HTTP server of metrics, or ""
-	Version string        // of the program, for status
-	Log     func(string)  // told what an operator should know, or nil
+	Socket     string        // where readers connect; that of writers and the fd store's lie beside it. Its directory is made, 0750, if it is missing
+	Store      []string      // the command that starts an fd store if there is none, with its path appended; without it, the keeper waits for a store
+	Policy     api.Policy    // without rules it admits this user alone
+	Mode       os.FileMode   // of the sockets; if 0, 0600, or 0666 where the policy names others
+	Peers      sock.Policy   // may connect beside those that the policy names
+	Ticket     time.Duration // the most that a writer may take between booking and delivering, an hour if 0
+	Grace      time.Duration // how long after a restart retired versions wait for their readers, a minute if 0
+	Timeout    time.Duration // for a step of a conversation, 30 seconds if 0
+	Metrics    string        // the address of an HTTP server of metrics, or ""
+	Version    string        // of the program, for status
+	Mover      []string      // the command that moves memory: it calls keeper.RunMover; without it nothing can be parked
+	Pool       uint64        // bytes of memory of the host for parking, which the keeper makes when it starts; what an earlier keeper made stays as far as that goes, or something is parked there
+	PoolDriver string        // of that memory: cuda, soft, or auto if ""
+	Log        func(string)  // told what an operator should know, or nil
 }
 
 // storeSuffix follows the path of the keeper's socket in that of the fd store's.
@@ -60,6 +63,9 @@ func (o *Options) check() error {
 		if *d.value == 0 {
 			*d.value = d.standard
 		}
+	}
+	if o.PoolDriver == "" {
+		o.PoolDriver = "auto"
 	}
 	o.Policy.Owner = uint32(os.Geteuid())
 	if err := state.Policy(o.Policy).Check(); err != nil {

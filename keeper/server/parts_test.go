@@ -78,3 +78,15 @@ func TestPutThatPanics(t *testing.T) {
 	}
 	put(t, c, dev, "w", 3)
 }
+
+// The layout that a writer declares is told to readers, and shown.
+func TestLayoutIsTold(t *testing.T) {
+	_, c, dev := kept(t)
+	p := part(0, dev, 1)
+	p.Layout = "gpufd-l1:0123456789abcdef0123456789abcdef"
+	require.NoError(t, errOf(c.Put(soon(t), keeper.Put{Name: "x"}, p)))
+	require.Equal(t, p.Layout, attach(t, c, dev, "x")[0].Data.Layout)
+	require.Equal(t, p.Layout, stat(t, c, "x").Parts[0].Layout)
+	p.Layout = "gpufd-l1:1"
+	requireCode(t, "bad-request", errOf(c.Put(soon(t), keeper.Put{Name: "x"}, p)))
+}

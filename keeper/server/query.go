@@ -17,7 +17,7 @@ func (s *Server) Status() api.Status {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return api.Status{PID: os.Getpid(), Store: s.vault.pid(), Since: s.since, Names: s.state.Len(), Version: s.opts.Version}
+	return api.Status{PID: os.Getpid(), Store: s.vault.pid(), Since: s.since, Names: s.state.Len(), Version: s.opts.Version, Pool: s.pool()}
 }
 
 // remove removes a name, and gives up at once what nobody has of it.

@@ -188,7 +188,7 @@ func TestPartThatIsNotAsDeclared(t *testing.T) {
 	d, files := exported(t, dev)
 	m := protocol.Describe(d)
 	m.ChunkSize *= 2
-	require.NoError(t, errOf(b.Deliver(soon(t), m, files, "gpufd-d1:"+strings.Repeat("0", 32), nil)))
+	require.NoError(t, errOf(b.Deliver(soon(t), protocol.Delivery{Memory: m, Files: files, Digest: "gpufd-d1:" + strings.Repeat("0", 32)})))
 	require.ErrorIs(t, errOf(keeper.Attach(soon(t), dev.Driver(), c.Client, "booked", keeper.Want{})), vmm.ErrDescriptor)
 	_, err := keeper.Attach(soon(t), dev.Driver(), c.Client, "booked", keeper.Want{})
 	no := requireCode(t, "quarantined", err)

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/internal/wire"
@@ -15,10 +16,12 @@ import (
 // reconcileResumable offers retired parts to the readers that may come back for them, and to
 // nobody else. It runs with mu held.
 func (s *Server) reconcileResumable() {
-	want := map[state.ID]bool{}
+	want := map[partKey]bool{}
 	s.state.Awaited(func(name string, v *state.Version, p *state.Part) {
-		want[p.Files] = true
-		if s.resumable[p.Files] != nil {
+		key := partKey{name, v.N, p.Index}
+		want[key] = true
+		if o := s.resumable[key]; o != nil {
+			s.supply(o, p)
 			return
 		}
 		o, err := s.offerPart(name, protocol.OfferName(name, p.Index, len(v.Parts)), v, p, true)
@@ -29,25 +32,53 @@ func (s *Server) reconcileResumable() {
 		if next := s.state.Next(name, v.N); next != nil {
 			o.offering.Supersede(next.Parts[0].Memory.Generation)
 		}
-		s.resumable[p.Files] = o
+		s.resumable[key] = o
 	})
-	for id, o := range s.resumable {
-		if !want[id] {
-			delete(s.resumable, id)
+	for key, o := range s.resumable {
+		if !want[key] {
+			delete(s.resumable, key)
+			s.past = append(s.past, o)
 			o.offering.Retire()
 		}
 	}
 }
 
-// offerOf returns the offer that a reader is about to get: the one for readers that resume,
-// or the one that has the name. If that has changed since the reader asked, the broker asks again. It runs with mu held.
-func (s *Server) offerOf(o wire.Offer) *offer {
+// offerOf returns the offer that a reader is about to get: the one for readers that resume, one that was replaced and
+// that a process of the reader's user has detached from, or the one that has the name. If that has changed since the
+// reader asked, the broker asks again, but gives a reader that reattaches what it wants: began ends such a lease. It
+// runs with mu held.
+func (s *Server) offerOf(o wire.Offer, who state.Who) *offer {
+	is := func(of *offer) bool { return of.as == o.Name && of.part.Memory.Generation == o.Memory.Generation }
 	for _, of := range s.resumable {
-		if of.as == o.Name && of.part.Memory.Generation == o.Memory.Generation {
+		if is(of) {
 			return of
 		}
 	}
-	return s.offers[o.Name]
+	current := s.offers[o.Name]
+	if current != nil && is(current) {
+		return current
+	}
+	for _, of := range s.past {
+		h := state.Holder{Who: who, Version: of.version, Part: of.part.Index}
+		if is(of) && state.CodeOf(s.state.MayResume(of.name, h, nil)) != state.NotFound {
+			return of
+		}
+	}
+	return current
+}
+
+// isReplaced reports whether an offer has not its name any more.
+func (s *Server) isReplaced(of *offer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.offers != nil && s.offers[of.as] != of
+}
+
+// isParkedPast reports whether a reader asks for a replaced version that is parked. It runs with mu held.
+func (s *Server) isParkedPast(o wire.Offer) bool {
+	return slices.ContainsFunc(s.past, func(of *offer) bool {
+		return of.as == o.Name && of.part.Memory.Generation == o.Memory.Generation && of.files == 0
+	})
 }
 
 // revokeUnresumed revokes in next the leases that readers did not resume within Grace after a

@@ -44,11 +44,14 @@ type Server struct {
 	// whenever mu is held. Nobody waits for the store with mu held.
 	mu        sync.Mutex
 	state     *state.State
-	offers    map[string]*offer   // by the name that readers ask for
-	resumable map[state.ID]*offer // of retired parts, for readers that had them; by the id of the part's files
-	leaving   map[*offer]bool     // offers that end when the change is made
-	left      chan struct{}       // closed when the change is made or has failed
-	unoffered bool                // a part that should be offered is not
+	offers    map[string]*offer  // by the name that readers ask for
+	resumable map[partKey]*offer // of retired parts, for readers that had them
+	past      []*offer           // that others have replaced, until their last lease has ended
+	unparking map[versionKey]*unparking
+	poolErr   error           // why the pool is smaller than it was to be, or nil
+	leaving   map[*offer]bool // offers that end when the change is made
+	left      chan struct{}   // closed when the change is made or has failed
+	unoffered bool            // a part that should be offered is not
 	watchers  map[chan api.Event]string
 	fences    map[state.ID]time.Time // processes whose end is awaited, and since when
 
@@ -59,13 +62,16 @@ type Server struct {
 
 	processes *processes
 	clients   *places // connections of the control socket
+	movings   *places // requests to park or unpark, of others than the owner
 	received  *places // descriptors of parts that are not delivered
 	budget    budget
-	requests  *pool      // bytes of requests that have begun
-	answers   *pool      // bytes of answers that are being sent
-	tables    *pool      // bytes of tables that are not delivered; what is kept counts as well
-	texts     sync.Mutex // held while a long request is decoded: one at a time
-	reading   sync.Mutex // held while a table is read
+	moves     chan struct{} // holds a token while parts are parked or unparked: one version at a time
+	stuck     error         // why no mover may be started any more, or nil; for whoever has the token
+	requests  *pool         // bytes of requests that have begun
+	answers   *pool         // bytes of answers that are being sent
+	tables    *pool         // bytes of tables that are not delivered; what is kept counts as well
+	texts     sync.Mutex    // held while a long request is decoded: one at a time
+	reading   sync.Mutex    // held while a table is read
 }
 
 // Open starts a keeper. It finds the fd store or starts one, reads what the store holds, and
@@ -95,7 +101,7 @@ func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, er
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, vault: vault, since: time.Now(), patience: patience, offers: map[string]*offer{}, resumable: map[state.ID]*offer{}, ready: map[state.ID]offerFiles{}, watchers: map[chan api.Event]string{}, fences: map[state.ID]time.Time{}, dead: map[state.ID]bool{}}
+	s := &Server{opts: opts, vault: vault, since: time.Now(), patience: patience, offers: map[string]*offer{}, resumable: map[partKey]*offer{}, unparking: map[versionKey]*unparking{}, moves: make(chan struct{}, 1), ready: map[state.ID]offerFiles{}, watchers: map[chan api.Event]string{}, fences: map[state.ID]time.Time{}, dead: map[state.ID]bool{}}
 	s.ctx, s.stop = context.WithCancelCause(context.Background())
 	s.store, s.cut = context.WithCancel(context.Background())
 	s.changeLock = newChangeLock(opts.Timeout, s.logLateChange)
@@ -104,6 +110,7 @@ func open(ctx context.Context, opts Options, scrapers net.Listener) (*Server, er
 	s.budget = newBudget()
 	most := s.budget.connections
 	s.clients = newPlaces("connections", most, min(most/4, maxClientsOfUID), most/8, owner)
+	s.movings = newPlaces("requests to park or unpark", most, mostMovings, 0, owner)
 	s.requests, s.answers = newPool("requests", s.budget.requests, owner), newPool("answers", s.budget.answers, owner)
 	s.tables = newPool("tables that were not delivered", s.budget.tables, owner)
 	s.received = newPlaces("descriptors of parts that were not delivered", files, files/2, files/4, owner)
@@ -146,10 +153,12 @@ func (s *Server) start(ctx context.Context, scrapers net.Listener) (err error) {
 	if scrapers != nil {
 		s.serveMetrics(scrapers)
 	}
+	s.moves <- struct{}{} // until the predecessor's mover has ended: makePool gives it back
 	s.readers.Start()
 	s.work.Go(s.acceptControl)
 	s.work.Go(s.holders.run)
 	s.work.Go(s.tend)
+	s.work.Go(s.makePool)
 	return nil
 }
 
@@ -165,7 +174,7 @@ func (s *Server) takeUp(ctx context.Context) error {
 			return fmt.Errorf("reading what the fd store keeps: %w", err)
 		}
 	}
-	s.state.Bound(s.budget.bounds())
+	s.state.Bound(s.budget.bounds(max(len(s.state.Pool()), chunksFor(s.opts.Pool))))
 	if err := s.dropStrays(ctx); err != nil {
 		return err
 	}
@@ -390,7 +399,7 @@ func (s *Server) Close() error {
 		s.settle()
 	}
 	s.mu.Lock()
-	s.offers, s.resumable = nil, nil // from now on reconcile does nothing
+	s.offers, s.resumable, s.past = nil, nil, nil // from now on reconcile does nothing
 	s.mu.Unlock()
 	testHookStep("offers taken")
 	if s.readers != nil {

@@ -194,7 +194,7 @@ func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 			d, files := exported(t, dev)
 			store := s.vault.pid()
 			relay.call(onceAt(step, func(*sock.Conn) { relay.killStore(store) }))
-			a, err := b.Deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`))
+			a, err := b.Deliver(soon(t), protocol.Delivery{Memory: protocol.Describe(d), Files: files, Digest: "gpufd-d1:" + strings.Repeat("0", 32), Table: []byte(`{"a":1}`)})
 			if made {
 				require.NoError(t, err)
 				require.Equal(t, uint64(1), a.Version)
@@ -205,7 +205,7 @@ func TestFault88_StoreDiesWithinACommit(t *testing.T) {
 			lines.await(t, "holds everything")
 			if !made { // the booking was not lost
 				require.NoError(t, b.Renew(soon(t)))
-				a = ok(b.Deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), []byte(`{"a":1}`)))(t)
+				a = ok(b.Deliver(soon(t), protocol.Delivery{Memory: protocol.Describe(d), Files: files, Digest: "gpufd-d1:" + strings.Repeat("0", 32), Table: []byte(`{"a":1}`)}))(t)
 				require.Equal(t, uint64(1), a.Version)
 			}
 			requireStoreHasAll(t, s)

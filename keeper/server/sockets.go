@@ -23,6 +23,7 @@ const (
 	firstOwnID = 1 << 62
 	readersID  = firstOwnID + 1
 	controlID  = firstOwnID + 2
+	moverID    = firstOwnID + 3 // the pidfd of a mover that writes memory
 )
 
 // makeDirectory makes the directory of a socket, if that alone is missing. A volume of a pod
@@ -49,6 +50,7 @@ func (s *Server) listen(ctx context.Context) error {
 		o := serve.NewOptions()
 		o.Timeout, o.Policy, o.Connections = s.opts.Timeout, s.opts.Peers, s.budget.connections
 		o.AllowName, o.Allow, o.Parts, o.OnRefused = s.mayAsk, s.authorize, s.partsOf, s.hearRefused
+		o.Reassures = true // to unpark takes as long as it takes
 		o.Sock = []sock.ListenOption{sock.WithMode(s.opts.Mode)}
 		if from != nil {
 			o.Sock = append(o.Sock, sock.WithInherited(from))
@@ -126,24 +128,67 @@ func (s *Server) authorize(peer sock.Peer, o wire.Offer, access gpumem.Access) e
 	if access == 0 {
 		return s.mayList(peer, o)
 	}
-	ctx, cancel := s.step()
-	defer cancel()
-	of, err := s.await(ctx, func() *offer { return s.offerOf(o) })
+	err := s.admit(state.Holder{Who: state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}, Access: access}, o)
 	if err != nil {
 		s.metrics.refused(atReaders, err)
-		return err
 	}
-	if of == nil {
-		return &state.Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
+	return err
+}
+
+// admit decides whether a reader gets a lease of an offer. It waits until it is clear whether the offer stays, and until
+// a parked part is on its device again, unless the reader needs no descriptors. It runs with mu held, which it gives up
+// while it waits.
+func (s *Server) admit(h state.Holder, o wire.Offer) error {
+	began := time.Now()
+	for first := true; ; first = false {
+		ctx, cancel := s.step()
+		of, err := s.await(ctx, func() *offer { return s.offerOf(o, h.Who) })
+		cancel()
+		if err != nil {
+			return err
+		}
+		if of == nil {
+			return &state.Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
+		}
+		if first && of.part.Memory.Generation != o.Memory.Generation && s.isParkedPast(o) {
+			return notHanded(wire.RefusedStale, "another version of %s has replaced that, which is parked for processes that have had it: attach anew", o.Name)
+		}
+		h.Version, h.Part, h.Since = of.version, of.part.Index, time.Now()
+		err = s.mayHold(of, h)
+		switch {
+		case state.CodeOf(err) == state.Quota && s.holders.has(h.Who) && time.Since(began) < detachWait:
+			s.hearDetached()
+			continue
+		case err != nil:
+			return err
+		case of.files != 0 || o.Resume != 0:
+			s.holders.noteAdmitted(of, h)
+			return nil
+		}
+		if v := s.state.Kept(of.name, of.version); v != nil && len(v.Parts[of.part.Index].Parked) == 0 {
+			return notHanded(wire.RefusedBusy, "version %d of %s cannot be handed out now: attach again", of.version, of.as)
+		}
+		if err := s.awaitUnparked(versionKey{of.name, of.version}); err != nil {
+			return err
+		}
 	}
-	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
-	h := state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: access, Since: time.Now()}
-	if err := s.mayHold(of, h); err != nil {
-		s.metrics.refused(atReaders, err)
-		return err
+}
+
+// notHanded returns an error of admit that the reader is told.
+func notHanded(code wire.RefusalCode, format string, a ...any) error {
+	return serve.Told{Refuse: wire.Refuse{Code: code, Text: fmt.Sprintf(format, a...)}}
+}
+
+// hearDetached waits a moment for what the readers say over other connections: a process that attaches again has
+// detached, or has left, just before. It runs with mu held, which it gives up meanwhile.
+func (s *Server) hearDetached() {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	_ = s.holders.flush() // which logs its errors
+	select {
+	case <-s.ctx.Done():
+	case <-time.After(flushPause):
 	}
-	s.holders.noteAdmitted(of, h)
-	return nil
 }
 
 // partsOf returns the parts of what is kept under a name, if it has several: a reader that asks for
@@ -168,10 +213,10 @@ func (s *Server) partsOf(peer sock.Peer, as string) (parts []string) {
 // mayList returns nil if a list shows an offer to a peer: if the peer could read it. It waits for
 // nothing, and counts nothing. It runs with mu held.
 func (s *Server) mayList(peer sock.Peer, o wire.Offer) error {
-	of := s.offerOf(o)
+	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
+	of := s.offerOf(o, who)
 	if of == nil {
 		return &state.Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
 	}
-	who := state.Who{UID: peer.UID, GID: peer.GID, PID: peer.PID}
 	return s.mayHold(of, state.Holder{Who: who, Version: of.version, Part: of.part.Index, Access: gpumem.ReadOnly, Since: time.Now()})
 }

@@ -194,7 +194,7 @@ func TestTicketOfAnotherUser(t *testing.T) {
 	requireCode(t, "denied", stolen.Renew(soon(t)))
 	refused()
 	require.Equal(t, uint64(small), stat(t, c, "x").ReservedBytes)
-	a := ok(b.Deliver(soon(t), protocol.Describe(d), files, "gpufd-d1:"+strings.Repeat("0", 32), nil))(t)
+	a := ok(b.Deliver(soon(t), protocol.Delivery{Memory: protocol.Describe(d), Files: files, Digest: "gpufd-d1:" + strings.Repeat("0", 32)}))(t)
 	require.Equal(t, uint64(1), a.Version)
 	refused()
 	requireCode(t, "not-found", stolen.Renew(soon(t)))

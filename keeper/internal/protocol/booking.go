@@ -31,10 +31,19 @@ func (c *Client) Book(ctx context.Context, r Request, until time.Duration) (*Boo
 	return &Booking{Client: c, Ticket: a.Ticket, until: until}, nil
 }
 
-// Deliver hands the part over. The files stay the caller's. table is told to readers, if there is one.
-func (b *Booking) Deliver(ctx context.Context, m *Memory, files []*os.File, digest string, table json.RawMessage) (Reply, error) {
-	if len(table) > 0 {
-		f, err := descriptor.Sealed("gpufd-table", table)
+// A Delivery is what a booked part turned out to be.
+type Delivery struct {
+	Memory *Memory
+	Files  []*os.File // one per chunk; they stay the caller's
+	Digest string
+	Layout string          // or ""
+	Table  json.RawMessage // told to readers, or nil
+}
+
+// Deliver hands the part over.
+func (b *Booking) Deliver(ctx context.Context, d Delivery) (Reply, error) {
+	if len(d.Table) > 0 {
+		f, err := descriptor.Sealed("gpufd-table", d.Table)
 		if err != nil {
 			return Reply{}, err
 		}
@@ -43,14 +52,14 @@ func (b *Booking) Deliver(ctx context.Context, m *Memory, files []*os.File, dige
 			return Reply{}, fmt.Errorf("sending the table: %w", err)
 		}
 	}
-	for len(files) > 0 {
+	for files := d.Files; len(files) > 0; {
 		n := min(len(files), sock.MaxFDs)
 		if _, err := b.Client.Ask(ctx, Request{Op: OpFiles, Ticket: b.Ticket}, files[:n]...); err != nil {
 			return Reply{}, fmt.Errorf("sending the descriptors: %w", err)
 		}
 		files = files[n:]
 	}
-	return b.Client.Ask(ctx, Request{Op: OpDeliver, Ticket: b.Ticket, Memory: m, Digest: digest})
+	return b.Client.Ask(ctx, Request{Op: OpDeliver, Ticket: b.Ticket, Memory: d.Memory, Digest: d.Digest, Layout: d.Layout})
 }
 
 // Cancel gives the room up.

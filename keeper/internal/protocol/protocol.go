@@ -50,6 +50,8 @@ const (
 	OpCancel  = "cancel"  // ticket
 	OpRemove  = "remove"  // name
 	OpDrain   = "drain"   // name or device, on
+	OpPark    = "park"    // name, version: its parts go to memory of the host
+	OpUnpark  = "unpark"  // name, version: and back
 	OpReport  = "report"  // name, version, part, verdict
 	OpWatch   = "watch"   // name, or "" for all: a reply for each event, until the peer goes
 	OpYield   = "yield"   // the keeper is to end for a successor
@@ -79,6 +81,7 @@ type Request struct {
 	TimeoutMS   int64             `json:"timeout_ms,omitempty"`
 	Memory      *Memory           `json:"memory,omitempty"`
 	Digest      string            `json:"digest,omitempty"`
+	Layout      string            `json:"layout,omitempty"`
 	Verdict     string            `json:"verdict,omitempty"`
 	Reason      string            `json:"reason,omitempty"`
 	On          bool              `json:"on,omitempty"`
@@ -149,6 +152,7 @@ type Reply struct {
 	Status    *api.Status `json:"status,omitempty"`
 	Event     *api.Event  `json:"event,omitempty"`
 	Counted   bool        `json:"counted,omitempty"`
+	Moved     *api.Moved  `json:"moved,omitempty"`
 }
 
 // An Error is a keeper's refusal, with the reason.

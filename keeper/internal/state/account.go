@@ -9,10 +9,11 @@ type Charge struct {
 	Room   uint64 // bytes of the manifest
 	Tables uint64 // bytes of them, and of labels for each part
 	Files  uint64 // descriptors in the keeper
+	Chunks uint64 // of the pool
 }
 
 // Bounds are what all users may take together. A field that is 0 does not bound, except Room: it
-// is 64 MiB then. [Share] returns how much of it a user gets.
+// is 64 MiB then. The pool bounds Chunks. [Share] returns how much of it a user gets.
 type Bounds Charge
 
 // Share returns how much of most a user may take if the others have taken that much. The keeper's
@@ -59,12 +60,12 @@ func (s *State) Charged(uid uint32) (own, others Charge) {
 }
 
 func (c Charge) plus(d Charge) Charge {
-	return Charge{plus(c.Room, d.Room), plus(c.Tables, d.Tables), plus(c.Files, d.Files)}
+	return Charge{plus(c.Room, d.Room), plus(c.Tables, d.Tables), plus(c.Files, d.Files), plus(c.Chunks, d.Chunks)}
 }
 
 // minus subtracts d, which is part of c.
 func (c Charge) minus(d Charge) Charge {
-	return Charge{c.Room - d.Room, c.Tables - d.Tables, c.Files - d.Files}
+	return Charge{c.Room - d.Room, c.Tables - d.Tables, c.Files - d.Files, c.Chunks - d.Chunks}
 }
 
 // charges are what one record costs each user.
@@ -81,8 +82,9 @@ func (c charges) process(uid uint32, pidfd ID) {
 	}
 }
 
+// part charges a user with a part. One that is parked is charged with the descriptors that it will have again.
 func (c charges) part(p *Part, line int) {
-	d := Charge{Room: uint64(line), Files: filesOfEach * uint64(p.Memory.Chunks)}
+	d := Charge{Room: uint64(line), Files: filesOfEach * uint64(p.Memory.Chunks), Chunks: uint64(len(p.Parked))}
 	if p.Table != 0 {
 		d.Tables, d.Files = p.TableSize, d.Files+filesOfEach
 	}

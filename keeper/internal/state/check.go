@@ -72,13 +72,17 @@ func checkLabels(labels map[string]string) error {
 	return nil
 }
 
-const digestPrefix = "gpufd-d1:"
+// The first characters of a digest of bytes, and of one of a layout.
+const (
+	digestPrefix = "gpufd-d1:"
+	layoutPrefix = "gpufd-l1:"
+)
 
-// checkDigest returns an error unless s is a digest as package kernels makes them.
-func checkDigest(s string) error {
-	digits, ok := strings.CutPrefix(s, digestPrefix)
+// checkDigest returns an error unless s is a prefix and 32 digits.
+func checkDigest(what, s, prefix string) error {
+	digits, ok := strings.CutPrefix(s, prefix)
 	if b, err := hex.DecodeString(digits); !ok || err != nil || len(b) != 16 || strings.ToLower(digits) != digits {
-		return fail(BadRequest, "digest %.80q; want %q and 32 hexadecimal digits in lower case", s, digestPrefix)
+		return fail(BadRequest, "%s %.80q; want %q and 32 hexadecimal digits in lower case", what, s, prefix)
 	}
 	return nil
 }
@@ -128,12 +132,15 @@ func (p *Part) check(b *booked) error {
 		return fail(BadRequest, "part %d has %d bytes in memory of %d; %d were booked", p.Index, p.Bytes, p.Memory.Size, b.Bytes)
 	case p.Memory.Device != b.Device || p.Memory.Kind != b.Kind:
 		return fail(BadRequest, "part %d is on %s (%s); %s (%s) was booked", p.Index, p.Memory.Device, p.Memory.Kind, b.Device, b.Kind)
-	case p.Files == 0 || p.Files == p.Table:
+	case (p.Files == 0) == (len(p.Parked) == 0) || p.Files != 0 && p.Files == p.Table:
 		return fail(BadRequest, "part %d has no descriptors of its own", p.Index)
 	case (p.Table == 0) != (p.TableSize == 0):
 		return fail(BadRequest, "part %d has table %d of %d bytes; either both are zero or neither", p.Index, p.Table, p.TableSize)
 	}
-	return checkDigest(p.Digest)
+	if err := checkDigest("digest", p.Digest, digestPrefix); err != nil || p.Layout == "" {
+		return err
+	}
+	return checkDigest("layout", p.Layout, layoutPrefix)
 }
 
 // instant returns t as a manifest can say it: to the nanosecond, in years that JSON has.

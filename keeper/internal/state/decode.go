@@ -64,6 +64,7 @@ type decoder struct {
 	t      *transaction // that bookings and deliveries belong to
 	seen   map[uint64]bool
 	pidfds map[ID]bool
+	taken  map[ID]bool // chunks of the pool
 }
 
 func (d *decoder) line(line []byte) error {
@@ -112,7 +113,7 @@ func (d *decoder) header(word string, object []byte) error {
 	}
 	d.begun, d.last, d.s.draining, d.s.counts = true, h.Last, h.Draining, h.Counts
 	d.s.ids.Store(uint64(h.Last))
-	return checkCounts(h.Counts)
+	return errors.Join(checkCounts(h.Counts), d.pool(h.Pool))
 }
 
 func (d *decoder) name(object []byte) error {
@@ -180,7 +181,7 @@ func (d *decoder) part(object []byte) error {
 		return fmt.Errorf("part %d is out of order, or has a ticket", p.Index)
 	}
 	d.v.Parts = append(d.v.Parts, p)
-	return nil
+	return d.parked(&p)
 }
 
 // readPart reads a part that has come.
@@ -215,6 +216,9 @@ func (d *decoder) delivered(object []byte) error {
 	p := Part{}
 	if err := d.readPart(object, &p); err != nil {
 		return err
+	}
+	if len(p.Parked) > 0 {
+		return fmt.Errorf("part %d is parked before its version is committed", p.Index)
 	}
 	d.t.Delivered = append(d.t.Delivered, p)
 	if p.Ticket == "" {

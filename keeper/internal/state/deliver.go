@@ -10,7 +10,7 @@ import (
 
 // Deliver takes over a part that was booked: its descriptors are in the store under
 // p.Files and p.Table. The part's writer is the process that booked it, and its state is
-// OK: those fields of p are ignored. The last part of a version commits it, and Deliver
+// OK, and it is not parked: those fields of p are ignored. The last part of a version commits it, and Deliver
 // returns the version.
 //
 // Errors: [NotFound] for a ticket that is over; [BadRequest] for a part that is not the
@@ -28,6 +28,7 @@ func (s *State) Deliver(ticket string, p Part, at time.Time) (committed *Version
 	if !t.Deadline.IsZero() && !at.Before(t.Deadline) {
 		return nil, fail(Expired, "the deadline %s of ticket %s has passed: book the part anew", stamp(t.Deadline), ticket)
 	}
+	p.Parked = nil
 	if err := s.mayDeliver(r.Name, &b, &p); err != nil {
 		return nil, err
 	}
@@ -72,6 +73,7 @@ func (s *State) has(id ID, kind func(pidfd bool) bool) (found bool) {
 	if id == 0 {
 		return false
 	}
+	found = s.isChunk(id) && kind(false)
 	for _, r := range s.records {
 		r.ids(func(x ID, pidfd bool) { found = found || x == id && kind(pidfd) })
 	}

@@ -67,6 +67,8 @@ func TestDeliverRefusesAnotherPart(t *testing.T) {
 		"digest \"\"":      func(_ *State, p *Part) { p.Digest = "" },
 		"digest \"gpufd-d": func(_ *State, p *Part) { p.Digest += "0" },
 		"lower case":       func(_ *State, p *Part) { p.Digest = "gpufd-d1:0000000000000000000000000000000A" },
+		"layout \"gpufd-d": func(_ *State, p *Part) { p.Layout = p.Digest },
+		"gpufd-l1:":        func(_ *State, p *Part) { p.Layout = "gpufd-l1:0000000000000000000000000000000A" },
 		"not made with":    func(_ *State, p *Part) { p.Files += 100 },
 		"in use":           func(_ *State, p *Part) { p.Files = 1 },
 		"id 2 of part":     func(_ *State, p *Part) { p.Table, p.TableSize = 2, 1 },

@@ -42,6 +42,14 @@
 // After a restart the keeper drops from the store what [State.Named] does not have,
 // before it asks for a new id: ids that are in no manifest are given out again.
 //
+// # Parking
+//
+// The pool is chunks of memory of the host ([State.AddChunk]). The parts of the current version, if no process may
+// have it mapped, can be in chunks instead of on their devices ([State.Park]), and later on these again
+// ([State.Unpark]): name, version, digest and description stay the same. Which bytes are where in between is the
+// caller's business: the state knows the old place until it is told the new one. Chunks that no part has are free,
+// so a parked version that is dropped gives its own back.
+//
 // # Time
 //
 // Calls without a time argument do not record when something happened: the next

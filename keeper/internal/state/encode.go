@@ -53,6 +53,7 @@ const (
 type header struct {
 	Last     ID                `json:"last_id"`
 	Draining []gpumem.UUID     `json:"draining,omitempty"`
+	Pool     []Chunk           `json:"pool,omitempty"`
 	Counts   map[string]uint64 `json:"counts,omitempty"`
 }
 
@@ -65,9 +66,9 @@ func (s *State) Encode() []byte {
 		return New(Policy{}).Encode()
 	}
 	s.init()
-	text := make([]byte, 0, s.size+256+64*(len(s.draining)+len(s.counts)+len(s.outcomes)))
+	text := make([]byte, 0, s.size+256+64*(len(s.draining)+len(s.pool)+len(s.counts)+len(s.outcomes)))
 	text = append(text, firstLine...)
-	text = appendLine(text, wordState, header{ID(s.ids.Load()), s.draining, s.counts})
+	text = appendLine(text, wordState, header{ID(s.ids.Load()), s.draining, s.pool, s.counts})
 	for i := range s.outcomes {
 		text = append(text, s.outcomes[i].line...)
 	}

@@ -50,7 +50,21 @@ func everything(t testing.TB) *State {
 	s.Expire(t0)
 	require.NoError(t, s.DrainDevice(device(1), owner, true))
 	require.NoError(t, s.DrainDevice(device(0), owner, true))
+	park(t, s)
 	return s
+}
+
+// park keeps a name that is parked, and whose reader has detached.
+func park(t testing.TB, s *State) {
+	t.Helper()
+	withPool(t, s, 3)
+	b := newBooking("parked", by(Writer{Who: owner, Since: t0}), on(device(2)))
+	p := partOf(s, b)
+	p.Layout = "gpufd-l1:0123456789abcdef0123456789abcdef"
+	require.NoError(t, errOf(s.Deliver(book(t, s, b), p, b.At)))
+	id, _ := hold(t, s, "parked", 1)
+	require.NoError(t, s.Detach(id))
+	parked(t, s, "parked", owner)
 }
 
 // A keeper reads what one wrote before it: this fails if the format changes. What is new
@@ -226,6 +240,17 @@ func exercise(t *testing.T, s *State) {
 		_, _ = s.Report(i.Name, i.Version, 0, owner, Damaged, "")
 		_, _ = s.Book(newBooking(i.Name, by(Writer{Who: owner})))
 		_ = s.Drain(i.Name, owner, true)
+		if v, plan, err := s.PlanPark(i.Name, 0, owner, nil); err == nil {
+			require.NoError(t, s.Park(i.Name, v, owner, plan, nil))
+		}
+		if _, plan, err := s.PlanUnpark(i.Name, i.Version); err == nil {
+			for _, m := range plan {
+				require.NoError(t, s.Unpark(i.Name, i.Version, []Unparking{{Part: m.Part, Files: s.NewID()}}))
+			}
+		}
+	}
+	for _, c := range s.FreeChunks() {
+		require.NoError(t, s.DropChunk(c.ID))
 	}
 	for ticket, b := range s.Bookings() {
 		_, _ = s.Renew(ticket, b.By.Who, t0)

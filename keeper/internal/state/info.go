@@ -86,8 +86,9 @@ func (s *State) info(r *record) Info {
 		i.ReservedBytes = plus(i.ReservedBytes, p.Bytes)
 		i.Pending = append(i.Pending, p)
 	}
+	r.parts(func(p *Part) { i.ParkedBytes = plus(i.ParkedBytes, p.parkedBytes()) })
 	for _, v := range r.versions() {
-		if len(r.holdersOf(v.N)) == 0 {
+		if !slices.ContainsFunc(r.holdersOf(v.N), func(h Holder) bool { return !h.Detached || h.Lost }) { // one that has detached has nothing mapped
 			i.FreesBytes = plus(i.FreesBytes, v.fenced())
 		}
 	}
@@ -103,7 +104,7 @@ func (v *Version) retired(r *record) RetiredInfo {
 }
 
 func (p *Part) on() PartOn {
-	return PartOn{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes}
+	return PartOn{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes, Parked: len(p.Parked) > 0}
 }
 
 // gone returns the versions that the keeper has given up and that a process may still have,
@@ -159,7 +160,7 @@ func shownHolders(holders []Holder) []api.Holder {
 
 func (p *Part) info(holders []api.Holder) PartInfo {
 	writer := p.Writer.asHolder(p.Index)
-	i := PartInfo{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes, Digest: p.Digest, State: p.State, Reason: p.Reason, Reports: p.Reports, WritableBy: []int32{}, Writer: &writer}
+	i := PartInfo{Part: p.Index, Device: p.Memory.Device.String(), Bytes: p.Bytes, Digest: p.Digest, Layout: p.Layout, Parked: len(p.Parked) > 0, State: p.State, Reason: p.Reason, Reports: p.Reports, WritableBy: []int32{}, Writer: &writer}
 	var able []api.Holder
 	if !p.Writer.Fenced {
 		able = append(able, writer)
@@ -193,7 +194,7 @@ func (t *transaction) info() PendingInfo {
 // fenced returns the bytes of the parts that no writer has any more.
 func (v *Version) fenced() (sum uint64) {
 	for i := range v.Parts {
-		if v.Parts[i].Writer.Fenced {
+		if v.Parts[i].Writer.Fenced && len(v.Parts[i].Parked) == 0 {
 			sum = plus(sum, v.Parts[i].Bytes)
 		}
 	}

@@ -46,10 +46,10 @@ func (s *State) MayAsk(name string, by Who, access gpumem.Access) error {
 	return s.mayHave(name, Holder{Who: by, Access: access})
 }
 
-// MayResume returns nil if a process may resume a lease of a version that is retired: a
-// process of its uid has lost one, and may be the same.
+// MayResume returns nil if a process may resume a lease of a version that is retired, or attach again to
+// what it had detached from: a process of its uid has lost a lease or has detached, and may be the same.
 //
-// Errors: [Denied]; [NotFound]; [Quota].
+// Errors: [Denied]; [NotFound]; [IsDamaged] and [IsQuarantined]; [Quota].
 func (s *State) MayResume(name string, h Holder, soon func() []Soon) error {
 	rule, err := s.rules().allow(h.Who, name, Read)
 	if err != nil {
@@ -57,10 +57,14 @@ func (s *State) MayResume(name string, h Holder, soon func() []Soon) error {
 	}
 	r := s.get(name)
 	lost := func(x held) bool {
-		return x.Holder.Lost && x.Holder.UID == h.UID && x.Holder.Version == h.Version && x.Holder.Part == h.Part
+		return (x.Holder.Lost || x.Holder.Detached) && x.Holder.UID == h.UID && x.Holder.Version == h.Version && x.Holder.Part == h.Part
 	}
-	if r == nil || !slices.ContainsFunc(r.Holders, lost) {
+	v := r.version(h.Version)
+	if v == nil || h.Part < 0 || h.Part >= len(v.Parts) || !slices.ContainsFunc(r.Holders, lost) {
 		return fail(NotFound, "uid %d has lost no lease of part %d of version %d of %q: attach to the current version", h.UID, h.Part, h.Version, name)
+	}
+	if err := isGood(name, v, &v.Parts[h.Part]); err != nil {
+		return err
 	}
 	return s.roomForLease(rule, h.Who, soon)
 }
@@ -111,12 +115,19 @@ func (s *State) mayServe(r *record, p *Part) error {
 		return fail(Draining, "%q is draining and takes no new leases; a user who may write or remove it can end that (gpufd drain --undo)", r.Name)
 	case slices.Contains(s.draining, p.Memory.Device):
 		return fail(Draining, "part %d of %q is on %s, which is draining and takes no new leases; the keeper's owner can end that (gpufd drain --undo)", p.Index, r.Name, p.Memory.Device)
-	case p.State == Damaged:
-		return because(fail(IsDamaged, "part %d of %q, version %d, is damaged (%s): its writer has to put another version", p.Index, r.Name, r.Current.N, p.Reason), p.Writer.asHolder(p.Index))
-	case p.State != OK:
-		return because(fail(IsQuarantined, "part %d of %q, version %d, is quarantined (%s): a user who may remove it can end that (gpufd quarantine --undo), or put another version", p.Index, r.Name, r.Current.N, p.Reason), p.Writer.asHolder(p.Index))
 	}
-	return nil
+	return isGood(r.Name, r.Current, p)
+}
+
+// isGood returns an error unless a part of a version is good.
+func isGood(name string, v *Version, p *Part) error {
+	switch p.State {
+	case OK:
+		return nil
+	case Damaged:
+		return because(fail(IsDamaged, "part %d of %q, version %d, is damaged (%s): its writer has to put another version", p.Index, name, v.N, p.Reason), p.Writer.asHolder(p.Index))
+	}
+	return because(fail(IsQuarantined, "part %d of %q, version %d, is quarantined (%s): a user who may remove it can end that (gpufd quarantine --undo), or put another version", p.Index, name, v.N, p.Reason), p.Writer.asHolder(p.Index))
 }
 
 // Hold records that a process has a lease of part h.Part of version h.Version, which may be
@@ -256,6 +267,7 @@ func (s *State) Revoke(id HoldID) error {
 		h.Holder.Revoked, h.Holder.Lost = true, false
 		if v := r.version(h.Holder.Version); v != nil && h.Of == nil {
 			of := v.Parts[h.Holder.Part].on()
+			of.Parked = false // it may have the memory of the device
 			h.Of = &of
 		}
 	})

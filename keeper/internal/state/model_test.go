@@ -20,6 +20,7 @@ type model struct {
 	versions []*mVersion
 	txs      []*mTx
 	holds    []*mHold
+	pool     []ID
 }
 
 type mVersion struct {
@@ -49,6 +50,7 @@ type mPart struct {
 	uid          uint32
 	pidfd        ID
 	files, table ID
+	parked       []ID
 	tableSize    uint64
 	digest       string
 }
@@ -62,6 +64,7 @@ type mHold struct {
 	pid          int32
 	fenced, lost bool
 	revoked      bool
+	detached     bool
 }
 
 func (h *mHold) leased() bool { return !h.lost && !h.revoked }
@@ -118,6 +121,9 @@ func (m *model) ids() map[ID]bool {
 	m.parts(func(_ string, p *mPart) { all[p.files], all[p.table], all[p.pidfd] = true, true, true })
 	for _, h := range m.holds {
 		all[h.pidfd] = true
+	}
+	for _, id := range m.pool {
+		all[id] = true
 	}
 	delete(all, 0)
 	return all
@@ -260,6 +266,7 @@ func (m *model) compare(t *testing.T, s *State) {
 		}
 	}
 	require.Len(t, s.Bookings(), tickets)
+	require.Len(t, s.FreeChunks(), m.freeChunks())
 }
 
 // compareVersions requires the versions of a name to have the parts of one transaction each.
@@ -269,7 +276,7 @@ func (m *model) compareVersions(t *testing.T, r *record) {
 	for _, v := range r.versions() {
 		one := fmt.Sprint(v.N, v != r.Current)
 		for _, p := range v.Parts {
-			one += fmt.Sprint(" ", p.Index, p.Bytes, p.Files, p.Table, p.Writer.Pidfd, p.Digest)
+			one += fmt.Sprint(" ", p.Index, p.Bytes, p.Files, p.Parked, p.Table, p.Writer.Pidfd, p.Digest)
 			require.Equal(t, v.Parts[0].Digest, p.Digest, "a mixture")
 		}
 		got = append(got, one)
@@ -280,7 +287,7 @@ func (m *model) compareVersions(t *testing.T, r *record) {
 		}
 		one := fmt.Sprint(v.n, v.retired)
 		for i, p := range v.parts {
-			one += fmt.Sprint(" ", i, p.bytes, p.files, p.table, p.pidfd, p.digest)
+			one += fmt.Sprint(" ", i, p.bytes, p.files, p.parked, p.table, p.pidfd, p.digest)
 		}
 		want = append(want, one)
 	}

@@ -14,7 +14,18 @@ import (
 func (w *world) hold(next *State) (string, func()) {
 	name := w.name()
 	who := withPID(reader, 100+w.Int32N(3))
-	held := len(slices.DeleteFunc(slices.Clone(w.holds), func(h *mHold) bool { return !h.leased() && h.pid == who.PID }))
+	held, detached := 0, 0
+	for _, h := range w.holds {
+		switch {
+		case h.pid != who.PID:
+			held++
+		case h.leased() && h.detached:
+			detached++
+		case h.leased():
+			held++
+		}
+	}
+	held += max(detached-modelLeases, 0)
 	v := w.current(name)
 	_, _, err := next.Lease(name, 0, who, nil)
 	switch {

@@ -49,7 +49,7 @@ type step func(next *State) (what string, then func())
 // TestModel does thousands of random steps to a State and to a model, with a restart
 // after each, and compares the two.
 func TestModel(t *testing.T) {
-	seeds, steps := 8, 1500
+	seeds, steps := 8, 2000
 	if testing.Short() {
 		seeds = 4
 	}
@@ -65,7 +65,8 @@ func TestModel(t *testing.T) {
 	}
 	// It fails if the steps have become harmless.
 	for _, what := range []string{"book", "book quota", "book conflict", "book taken", "book denied", "book expired", "deliver", "commit", "deliver conflict",
-		"deliver expired", "deliver quota", "cancel", "kill", "hold", "release", "lose", "revoke", "remove", "remove not-found", "expire", "retire", "lease quota"} {
+		"deliver expired", "deliver quota", "cancel", "kill", "hold", "release", "lose", "revoke", "remove", "remove not-found", "expire", "retire", "lease quota",
+		"grow", "shrink", "shrink conflict", "park", "park conflict", "park no-room", "park quota", "unpark", "detach"} {
 		require.Positive(t, done[what], "%s: %v", what, done)
 	}
 }
@@ -78,7 +79,7 @@ func (w *world) one() {
 		w.now = w.now.Add(recordAge)
 	}
 	steps := []step{w.book, w.book, w.book, w.book, w.deliver, w.deliver, w.deliver, w.deliver, w.cancel, w.kill,
-		w.hold, w.hold, w.hold, w.release, w.lose, w.revoke, w.remove, w.expire, w.retire, w.retire}
+		w.hold, w.hold, w.hold, w.release, w.lose, w.revoke, w.remove, w.expire, w.retire, w.retire, w.growOrShrink, w.park, w.unpark, w.detach}
 	next := w.s.Clone()
 	what, then := steps[w.IntN(len(steps))](next)
 	w.done[what]++
@@ -224,7 +225,7 @@ func (w *world) deliver(next *State) (string, func()) {
 	w.store[part.Files] = true
 	part.Digest = fmt.Sprintf("gpufd-d1:%032x", t.content)
 	if w.IntN(2) == 0 {
-		part.Table, part.TableSize = w.keep(next), 5
+		part.Table, part.TableSize = w.keep(next), 25
 	}
 	bytes, _ := w.usage()
 	full := p.uid != owner.UID && bytes+part.TableSize > modelBytes
@@ -245,7 +246,7 @@ func (w *world) deliver(next *State) (string, func()) {
 		refused(w, err, Expired)
 		return "deliver expired", nil
 	case full:
-		require.False(w, refused(w, err, Quota, "a table of 5 more").Changed)
+		require.False(w, refused(w, err, Quota, "a table of 25 more").Changed)
 		return "deliver quota", nil
 	case conflict:
 		require.True(w, refused(w, err, Conflict).Changed)

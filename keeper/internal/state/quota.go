@@ -88,8 +88,9 @@ type Soon struct {
 
 // roomForLease returns an error if one more lease of a process exceeds the quota of its rule.
 // Leases that were lost count while their processes live, except those of the process itself: it
-// resumes them, or has others in their place. If the process has no pid here, its own leases are
-// unknown: one does not count.
+// resumes them, or has others in their place. So do those that it has detached from, as many as it may
+// have leases: it has each twice while it attaches again. If the process has no pid here, its own leases
+// are unknown: one does not count.
 func (s *State) roomForLease(rule *Rule, by Who, soon func() []Soon) error {
 	if rule.Leases == nil {
 		return nil
@@ -102,12 +103,17 @@ func (s *State) roomForLease(rule *Rule, by Who, soon func() []Soon) error {
 			}
 		}
 	}
-	own := 0
+	own, detached := 0, 0
 	for _, h := range u.readers {
-		if (h.Lost || h.Revoked) && h.Who == by {
+		switch {
+		case h.Who != by:
+		case h.Lost || h.Revoked:
 			own++
+		case h.Detached:
+			detached++
 		}
 	}
+	own += min(detached, *rule.Leases)
 	if by.PID == 0 {
 		own = min(own, 1)
 	}

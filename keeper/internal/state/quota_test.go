@@ -128,3 +128,25 @@ func TestSumsStayAtTheLargest(t *testing.T) {
 	require.EqualValues(t, uint64(1<<64-1), plus(1<<63, 1<<63+5))
 	require.EqualValues(t, uint64(1<<64-1), plus(1<<63, 1<<63-1))
 }
+
+// A process has a lease in the place of each from which it has detached, and may have each twice for a while. For others
+// they count.
+func TestQuotaOfLeasesOfADetachedProcess(t *testing.T) {
+	p := open()
+	p.Rules[1].Leases = at(2)
+	s := New(p)
+	put(t, s, newBooking("a"))
+	for range 2 {
+		id, _ := hold(t, s, "a", 1)
+		require.NoError(t, s.Detach(id))
+	}
+	for range 2 {
+		_, _, err := s.Lease("a", -1, withPID(reader, 34), nil)
+		refused(t, err, Quota)
+		_, _, err = s.Lease("a", -1, reader, nil)
+		require.NoError(t, err)
+		hold(t, s, "a", 1)
+	}
+	_, _, err := s.Lease("a", -1, reader, nil)
+	refused(t, err, Quota, "4 leases")
+}

@@ -16,10 +16,11 @@ type State struct {
 	ids      *atomic.Uint64    // the last that was given out; shared with clones
 	records  []*record         // by name, ascending; shared, never changed
 	draining []gpumem.UUID     // devices, ascending; replaced, never changed
+	pool     []Chunk           // replaced, never changed
 	size     int               // of the records in a manifest, in bytes
 	outcomes []outcome         // of the last tickets, in their order; replaced, never changed
 	counts   map[string]uint64 // of the keeper's; replaced, never changed
-	gone     []ID              // that a record named, and does not name any more
+	gone     []ID              // that a record or the pool named, and does not name any more
 	bounds   Bounds
 	charged  map[uint32]Charge // by uid; replaced, never changed
 }
@@ -153,6 +154,9 @@ func (s *State) replace(r *record) {
 // Named returns all ids that the state names.
 func (s *State) Named() map[ID]bool {
 	named := map[ID]bool{}
+	for _, c := range s.Pool() {
+		named[c.ID] = true
+	}
 	for _, r := range s.all() {
 		r.ids(func(id ID, _ bool) { named[id] = true })
 	}

@@ -34,6 +34,7 @@ const (
 	BadRequest    = api.BadRequest
 	Denied        = api.Denied
 	NotFound      = api.NotFound
+	NoRoom        = api.NoRoom
 	Conflict      = api.Conflict
 	Taken         = api.Taken
 	Quota         = api.Quota
@@ -63,9 +64,11 @@ type Writer struct {
 type Part struct {
 	Index     int               `json:"index"`
 	Memory    gpumem.Descriptor `json:"memory"`
-	Bytes     uint64            `json:"bytes"`  // that count: Memory.Size
-	Digest    string            `json:"digest"` // "gpufd-d1:" and 32 hexadecimal digits, as its writer declared
-	Files     ID                `json:"files"`  // the memory's descriptors
+	Bytes     uint64            `json:"bytes"`            // that count: Memory.Size
+	Digest    string            `json:"digest"`           // "gpufd-d1:" and 32 hexadecimal digits, as its writer declared
+	Layout    string            `json:"layout,omitzero"`  // "gpufd-l1:" and 32 hexadecimal digits: a digest of its tensors' places, or ""
+	Files     ID                `json:"files"`            // the memory's descriptors, or 0
+	Parked    []ID              `json:"parked,omitempty"` // the chunks of the pool that have its bytes, in order; then Files is 0
 	Table     ID                `json:"table,omitzero"`
 	Ticket    string            `json:"ticket,omitzero"`     // that it came with, until its version is committed
 	TableSize uint64            `json:"table_size,omitzero"` // bytes
@@ -119,19 +122,20 @@ type HoldID uint64
 // A Holder has a lease of a part, or had one and may still use the memory.
 type Holder struct {
 	Who
-	Version uint64        `json:"version,omitzero"`
-	Part    int           `json:"part"`
-	Since   time.Time     `json:"since"`
-	Fenced  bool          `json:"fenced"`           // its process has ended
-	Lost    bool          `json:"lost,omitzero"`    // its connection has ended without a goodbye
-	Revoked bool          `json:"revoked,omitzero"` // it was told to let go, and nobody knows whether it has
-	Pidfd   ID            `json:"pidfd,omitzero"`   // 0 when there is none, and once it is fenced
-	Access  gpumem.Access `json:"access"`           // in JSON as its String
+	Version  uint64        `json:"version,omitzero"`
+	Part     int           `json:"part"`
+	Since    time.Time     `json:"since"`
+	Fenced   bool          `json:"fenced"`            // its process has ended
+	Lost     bool          `json:"lost,omitzero"`     // its connection has ended without a goodbye
+	Revoked  bool          `json:"revoked,omitzero"`  // it was told to let go, and nobody knows whether it has
+	Detached bool          `json:"detached,omitzero"` // it said that it has none of the memory, and keeps its lease
+	Pidfd    ID            `json:"pidfd,omitzero"`    // 0 when there is none, and once it is fenced
+	Access   gpumem.Access `json:"access"`            // in JSON as its String
 }
 
 // shown returns the holder as answers have it.
 func (h Holder) shown() api.Holder {
-	return api.Holder{Who: h.Who, Version: h.Version, Part: h.Part, Access: h.Access, Since: h.Since, Fenced: h.Fenced, Lost: h.Lost, Revoked: h.Revoked, Process: uint64(h.Pidfd)}
+	return api.Holder{Who: h.Who, Version: h.Version, Part: h.Part, Access: h.Access, Since: h.Since, Fenced: h.Fenced, Lost: h.Lost, Revoked: h.Revoked, Detached: h.Detached, Process: uint64(h.Pidfd)}
 }
 
 // IsProcess reports whether two holders are known to be one process ([api.Holder.SameProcess]). While a
