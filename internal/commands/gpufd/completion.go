@@ -19,7 +19,7 @@ func (p *program) completions(root *cobra.Command) {
 	app.CompleteFlags(root)
 	for _, c := range root.Commands() {
 		switch c.Name() {
-		case "get", "stat", "drain", "quarantine", "watch":
+		case "get", "stat", "drain", "park", "unpark", "quarantine", "watch":
 			c.ValidArgsFunction = p.completeNames(1, cobra.ShellCompDirectiveNoFileComp)
 		case "rm":
 			c.ValidArgsFunction = p.completeNames(1<<10, cobra.ShellCompDirectiveNoFileComp)

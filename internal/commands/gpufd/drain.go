@@ -117,7 +117,7 @@ func (p *program) drained(ctx context.Context, k *keeper.Client, name string) (a
 
 // held returns the error of a wait that has timed out.
 func (p *program) held(what string, by []api.Holder) error {
-	return cli.Codef(cli.ExitPeer, "%w", &api.Error{Code: "draining", Message: fmt.Sprintf("%s is still held by %s after %s, and stays draining", what, cli.Count(len(api.Processes(by)), "process"), p.timeout), Holders: by})
+	return cli.Codef(cli.ExitPeer, "%w", &api.Error{Code: "draining", Message: fmt.Sprintf("%s is still held by %s after %s, and stays draining", what, keeper.PIDs(by), p.timeout), Holders: by})
 }
 
 // pause waits until it is time to look again: more often towards the end of ctx, so that a process

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gpufd/gpufd/internal/safetensors"
 	"github.com/gpufd/gpufd/internal/testenv"
 )
 
@@ -57,9 +58,11 @@ func TestOddFiles(t *testing.T) {
 		require.NoError(t, json.Unmarshal(l.table, &is), c.Name)
 		if c.Want == "bytes" {
 			require.Equal(t, formatBytes, is.Format, c.Name)
+			require.Empty(t, l.layout, c.Name)
 		} else {
 			require.Equal(t, formatTensors, is.Format, c.Name)
 			require.Equal(t, c.Tensors, l.tensors(t, is), c.Name)
+			require.Equal(t, safetensors.LayoutOf(is.Tensors.Tensors), l.layout, c.Name)
 		}
 		require.NoError(t, l.unchanged())
 		require.NoError(t, l.close())

@@ -36,6 +36,7 @@ func defaultSocket() string {
 func (p *program) keeperCommand() *cobra.Command {
 	var policy, metrics string
 	var takeOver, await, end bool
+	var pool cli.Size
 	opts := server.Options{Version: app.Version()}
 	cmd := &cobra.Command{
 		Use:        "keeper",
@@ -58,11 +59,12 @@ they may keep. Without one, only this user may do so. See docs/keeper.md.`,
 			}
 			opts.Socket, opts.Metrics, opts.Timeout = p.socket, metrics, p.timeout
 			opts.Log = func(line string) { fmt.Fprintf(os.Stderr, "%s: %s\n", p.command, plain.Text(line)) }
+			self, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			opts.Mover, opts.Pool, opts.PoolDriver = []string{self, moverCommand}, uint64(pool), p.driver
 			if !await {
-				self, err := os.Executable()
-				if err != nil {
-					return err
-				}
 				opts.Store = []string{self, storeCommand}
 			}
 			return p.keep(c.Context(), opts, policy, takeOver)
@@ -72,6 +74,8 @@ they may keep. Without one, only this user may do so. See docs/keeper.md.`,
 	f.StringVar(&policy, "policy", "", "a `file` that says who may do what")
 	f.StringVar(&metrics, "metrics", "", "serve metrics for Prometheus over HTTP at this `address`, such as 127.0.0.1:9400")
 	f.DurationVar(&opts.Grace, "grace", time.Minute, "how long, after a restart, retired versions wait for the readers they had before")
+	f.Var(&pool, "park-pool", "make this much memory of the host, for gpufd park; 16 GiB take about 4 seconds")
+	app.DriverFlag(f, &p.driver)
 	f.BoolVar(&takeOver, "take-over", false, "end the keeper that has the socket, and take its place")
 	f.BoolVar(&end, "end", false, "end the keeper that has the socket, and its fd store, and give up what they keep")
 	f.BoolVar(&await, "await-store", false, "start no fd store: wait for one that runs as gpufd fd-store SOCKET.store")
@@ -80,7 +84,7 @@ they may keep. Without one, only this user may do so. See docs/keeper.md.`,
 
 // endKeeper ends a keeper and its fd store, and says what they had.
 func (p *program) endKeeper(c *cobra.Command) error {
-	for _, other := range []string{"policy", "metrics", "grace", "take-over", "await-store"} {
+	for _, other := range []string{"policy", "metrics", "grace", "park-pool", "driver", "take-over", "await-store"} {
 		if c.Flags().Changed(other) {
 			return cli.Usagef("want --end or --%s, not both", other)
 		}
@@ -172,9 +176,12 @@ func (p *program) serve(ctx context.Context, s *server.Server, socket string) (e
 	st := s.Status()
 	if p.json {
 		p.result = app.Fields{}
-		p.object(app.Fields{"event": "serving", "socket": socket, "pid": st.PID, "store_pid": st.Store, "names": st.Names})
+		p.object(app.Fields{"event": "serving", "socket": socket, "pid": st.PID, "store_pid": st.Store, "names": st.Names, "pool": st.Pool})
 	}
 	p.say("Keeping %s at %s; the fd store is process %d", cli.Count(st.Names, "name"), socket, st.Store)
+	if pool := st.Pool; pool != nil {
+		p.say("%s", poolText(*pool))
+	}
 	select {
 	case <-ctx.Done():
 		p.say("Ending; the fd store, process %d, keeps the memory; gpufd keeper --end frees it", st.Store)

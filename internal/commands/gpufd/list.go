@@ -23,7 +23,14 @@ func (p *program) lsCommand() *cobra.Command {
 					return err
 				}
 				p.list(names)
-				return nil
+				if p.json {
+					return nil
+				}
+				st, err := k.Status(ctx)
+				if err == nil && st.Pool != nil {
+					p.say("%s", poolText(*st.Pool))
+				}
+				return err
 			})
 		},
 	}
@@ -37,9 +44,41 @@ func (p *program) list(names []api.Info) {
 		return
 	}
 	w := tabwriter.NewWriter(p.out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "NAME\tVERSION\tSTATE\tSIZE\tPARTS\tHOLDERS\tFREES")
+	fmt.Fprintln(w, "NAME\tVERSION\tSTATE\tSIZE\tWHERE\tPARTS\tHOLDERS\tFREES")
 	for _, n := range names {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\n", plain.Text(n.Name), n.Version, plain.Text(n.State), cli.Human(n.Bytes), len(n.Parts), len(api.Processes(n.Holders)), cli.Human(n.FreesBytes))
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%d\t%d\t%s\n", plain.Text(n.Name), n.Version, plain.Text(n.State), cli.Human(n.Bytes), where(n), len(n.Parts), len(api.Processes(n.Holders)), cli.Human(n.FreesBytes))
 	}
 	w.Flush()
+}
+
+// poolText describes the pool for parking.
+func poolText(pool api.Pool) string {
+	text := fmt.Sprintf("pool for gpufd park: %s, of which %s are free", cli.Human(pool.Bytes), cli.Human(pool.Free))
+	if pool.Bytes < pool.Wanted {
+		text += fmt.Sprintf("; %s were asked for", cli.Human(pool.Wanted))
+	}
+	if pool.Error != "" {
+		text += ": " + plain.Text(pool.Error)
+	}
+	return text
+}
+
+// where says where the bytes of the current version are, if there is one.
+func where(n api.Info) string {
+	if len(n.Parts) == 0 {
+		return "-"
+	}
+	parked := 0
+	for _, p := range n.Parts {
+		if p.Parked {
+			parked++
+		}
+	}
+	switch parked {
+	case 0:
+		return "device"
+	case len(n.Parts):
+		return "host"
+	}
+	return "both"
 }

@@ -18,6 +18,7 @@ import (
 type load struct {
 	size      uint64
 	table     json.RawMessage
+	layout    string // of tensors
 	ranges    []vmm.FileRange
 	unchanged func() error // fails if a file has changed since it was opened
 	close     func() error
@@ -89,7 +90,7 @@ func openLoad(paths []string) (*load, error) {
 
 // tensorLoad plans a buffer of a model.
 func tensorLoad(m *safetensors.Model, paths []string) (*load, error) {
-	l := &load{size: m.Table.Size, ranges: m.Segments(), unchanged: m.Unchanged, close: m.Close}
+	l := &load{size: m.Table.Size, layout: safetensors.LayoutOf(m.Table.Tensors), ranges: m.Segments(), unchanged: m.Unchanged, close: m.Close}
 	var err error
 	l.table, err = json.Marshal(table{Format: formatTensors, Tensors: &m.Table})
 	return l, l.check(err, paths)

@@ -51,10 +51,16 @@ func (o *output) failure() error {
 
 // keeperCode returns the code of a keeper's error, or "".
 func keeperCode(err error) string {
-	if no := (*api.Error)(nil); errors.As(err, &no) {
+	if no := refusalOf(err); no != nil {
 		return string(no.Code)
 	}
 	return ""
+}
+
+// refusalOf returns a keeper's error, or nil.
+func refusalOf(err error) (no *api.Error) {
+	errors.As(err, &no)
+	return no
 }
 
 // exitCode is cli.ExitCode, with the errors of a keeper.

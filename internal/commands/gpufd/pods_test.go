@@ -54,7 +54,7 @@ func TestHoldersOfOtherPIDNamespaces(t *testing.T) {
 	u.until(func() bool { return u.stat("w")["holders"].([]any)[0].(map[string]any)["lost"] == true })
 	for left := 3; left > 0; left-- {
 		u.until(count(left))
-		words := map[int]string{3: "by 3 processes", 2: "by 2 processes", 1: "by 1 process"}[left]
+		words := map[int]string{3: "by 3 processes in other PID namespaces", 2: "by 2 processes in other PID namespaces", 1: "by a process in another PID namespace"}[left]
 		u.fails(4, "w is still held "+words, "drain", "w", "--timeout", "500ms")
 		require.Contains(t, u.does("stat", "w"), "a process in another PID namespace")
 		_, _ = readers[left-1].stop(syscall.SIGKILL)

@@ -22,11 +22,15 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/doctor"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/keeper/server"
 )
 
 // storeCommand makes this program an fd store. The keeper starts it so.
 const storeCommand = "fd-store"
+
+// moverCommand makes this program a mover. The keeper starts it so.
+const moverCommand = "keeper-mover"
 
 // doctorChild makes this program a process of gpufd doctor, which starts it so.
 const doctorChild = "doctor-child"
@@ -36,6 +40,9 @@ func Command() *cobra.Command { return newProgram(io.Discard, io.Discard, nil).r
 
 // Main runs the command with these arguments, and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == moverCommand {
+		return runMover(stderr)
+	}
 	if len(args) != 2 || args[0] != storeCommand && args[0] != doctorChild {
 		return run(args, stdout, stderr)
 	}
@@ -48,6 +55,15 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "gpufd fd-store:", cli.OneLine(err))
+	}
+	return cli.ExitCode(err)
+}
+
+// runMover is the whole program of a mover.
+func runMover(stderr io.Writer) int {
+	err := keeper.RunMover(func(driver string) (*cu.Driver, error) { return cli.OpenDriver(driver) })
+	if err != nil {
+		fmt.Fprintln(stderr, "gpufd keeper-mover:", cli.OneLine(err))
 	}
 	return cli.ExitCode(err)
 }
@@ -235,7 +251,7 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 		return app.FlagError(c, err)
 	})
 	root.AddCommand(p.keeperCommand(), p.putCommand(), p.getCommand(), p.lsCommand(), p.statCommand(), p.rmCommand(),
-		p.drainCommand(), p.quarantineCommand(), p.watchCommand(), p.channelCommand(), p.doctorCommand(), p.versionCommand())
+		p.drainCommand(), p.parkCommand(), p.unparkCommand(), p.quarantineCommand(), p.watchCommand(), p.channelCommand(), p.doctorCommand(), p.versionCommand())
 	p.completions(root)
 	refuseUnknown(root)
 	return root

@@ -227,7 +227,7 @@ func (p *program) parts(name string, sources []source, devs []*cu.Device, loads 
 			p.ifInterrupted("interrupted while " + name + " was handed over: gpufd stat " + name + " says whether it is kept")
 			return nil
 		}
-		parts = append(parts, keeper.Part{Index: sources[i].index, Device: devs[i], Size: l.size, Table: l.table, Write: write})
+		parts = append(parts, keeper.Part{Index: sources[i].index, Device: devs[i], Size: l.size, Table: l.table, Layout: l.layout, Write: write})
 	}
 	return parts
 }

@@ -75,10 +75,22 @@ func TestSafetensors(t *testing.T) {
 		u.does("get", name, "--verify", "-o", name+".safetensors")
 		require.Equal(t, c.want, readTensors(t, u.read(name+".safetensors")), name)
 	}
+	require.Regexp(t, "^gpufd-l1:[0-9a-f]{32}$", u.layout("files"))
+	require.Equal(t, u.layout("files"), u.layout("directory"), "the same tensors at the same places")
+	require.NotEqual(t, u.layout("files"), u.layout("file"))
+	u.write("m.bin", data(100, 4))
+	u.does("put", "bytes", "m.bin")
+	require.Nil(t, u.layout("bytes"))
 	u.does("put", "parts", "--part", "0@0=m/a.safetensors", "--part", "1@0=m/b.safetensors")
 	u.does("get", "parts", "--all", "-o", "out")
 	require.Equal(t, two, readTensors(t, u.read("out/part-1.safetensors")))
 	u.write("out.safetensors", safetensorsFile(t, two)[:20])
 	u.fails(1, "out.safetensors", "put", "w", "out.safetensors")
 	u.fails(1, "is there twice", "put", "w", "m/b.safetensors", "m/b.safetensors")
+}
+
+// layout returns what stat says of the first part's layout, or nil.
+func (u *user) layout(name string) any {
+	u.t.Helper()
+	return u.stat(name)["parts"].([]any)[0].(map[string]any)["layout"]
 }

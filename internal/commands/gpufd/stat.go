@@ -45,6 +45,9 @@ func (p *program) describe(n api.Info) {
 	}
 	for _, part := range n.Parts {
 		line := fmt.Sprintf("  part %d: %s on %s, %s, %s", part.Part, cli.Human(part.Bytes), part.Device, part.State, part.Digest)
+		if part.Parked {
+			line += ", parked in memory of the host"
+		}
 		if part.Reason != "" {
 			line += ": " + part.Reason
 		}
@@ -64,7 +67,8 @@ func (p *program) describe(n api.Info) {
 		p.say("  held by %s", holder(h))
 	}
 	for _, r := range n.Retired {
-		p.say("  %s version %d: %s", map[bool]string{false: "retired", true: "given up"}[r.Gone], r.Version, cli.Human(r.Bytes))
+		parked := map[bool]string{true: ", parked in memory of the host"}[slices.ContainsFunc(r.Parts, func(on api.PartOn) bool { return on.Parked })]
+		p.say("  %s version %d: %s%s", map[bool]string{false: "retired", true: "given up"}[r.Gone], r.Version, cli.Human(r.Bytes), parked)
 		for _, h := range r.Holders {
 			p.say("    held by %s", holder(h))
 		}
@@ -89,10 +93,14 @@ func holder(h api.Holder) string {
 	switch {
 	case h.Fenced:
 		return text + ", which has died"
+	case h.Lost && h.Detached:
+		return text + ", detached, whose connection is lost"
 	case h.Lost:
 		return text + ", whose connection is lost"
 	case h.Revoked:
 		return text + ", which was told to release it and still runs"
+	case h.Detached:
+		return text + ", detached"
 	}
 	return text
 }

@@ -62,6 +62,8 @@ func (w *watcher) see(e share.Event) {
 		w.app.Say("sent", who, "Sent %s and size metadata to consumer", what)
 	case share.Mapped:
 		w.app.Say("mapped", who, "  consumer %d has mapped the memory (%s after connecting)", e.Lease, e.Since)
+	case share.Detached:
+		w.app.Say("detached", who, "  consumer %d has unmapped the memory, and keeps its lease", e.Lease)
 	case share.Progress:
 		w.app.Output.Progress(fmt.Sprintf("consumer %d verifying", e.Lease), e.Done, e.Total)
 	case share.Verdict:
