@@ -62,7 +62,7 @@ func TestNothingIsBroken(t *testing.T) {
 	rows := Run(t.Context(), config(t))
 	named(t, rows)
 	require.Equal(t, cli.ExitOK, ExitCode(rows))
-	for _, id := range []string{"socket", "shm", "fd-limit", "pidfd-getfd", "abstract-socket", "driver", "context", "memory-fd", "legacy-memory", "legacy-event", "imex-channel"} {
+	for _, id := range []string{"socket", "shm", "fd-limit", "pidfd-getfd", "abstract-socket", "driver", "context", "memory-fd", "legacy-memory", "legacy-event", "imex-channel", "mapped-memory"} {
 		require.Equal(t, OK, find(t, rows, id).Status, id)
 	}
 }
@@ -81,6 +81,9 @@ func TestOnTheGPU(t *testing.T) {
 			require.Equal(t, OK, r.Status, "%v", rows)
 			of[r.Device]++
 		}
+	}
+	if cutest.Driver(t).Version() >= firstCheckpoints {
+		require.Equal(t, OK, find(t, rows, "checkpoint").Status, "%v", rows)
 	}
 	require.Len(t, of, len(cutest.Driver(t).Devices()))
 	for device, n := range of {

@@ -72,10 +72,11 @@ func (c *child) answer(rec sock.Record) (a answer) {
 	err := json.Unmarshal(rec.Data, &r)
 	inContext := map[string]func(*cu.Context, request, *answer) error{
 		"context": c.useContext, "create": c.create, "verify": c.verify, "fabric": c.fabric,
-		"legacy": c.legacy, "open legacy": c.openLegacy, "event": c.event, "open event": c.openEvent,
+		"own": c.own, "legacy": c.legacy, "open legacy": c.openLegacy, "event": c.event, "open event": c.openEvent,
 	}[r.Do]
 	do := map[string]func(request, []*os.File, *answer) error{
 		"open": c.openDriver, "import": c.importMemory, "import fabric": c.importFabric, "take": c.take, "files": c.count,
+		"state": c.state, "checkpoint": c.checkpoint,
 		"connect": c.connect, "shm": c.shm, "attach": c.attach, "drop": func(request, []*os.File, *answer) error { return c.drop() },
 	}[r.Do]
 	switch {

@@ -58,7 +58,12 @@ func Run(ctx context.Context, c Config) []Row {
 			return v.rows
 		}
 	}
+	v.timed(ctx, v.checkpoint)
+	if ctx.Err() != nil {
+		return v.rows
+	}
 	v.add(held(v.owner.says.Kind, v.pids())...)
+	v.add(mappedMemory(v.owner.says.Kind, v.pids()))
 	v.add(signs(v.owner.says)...)
 	return v.rows
 }

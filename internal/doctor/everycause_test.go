@@ -21,7 +21,6 @@ var noProof = map[string]string{
 	"net-common":    "it is UNKNOWN at worst",
 	"memory-with":   "its failures have causes of their own",
 	"torch-own":     "an error of PyTorch, seen on an H200",
-	"checkpoint":    "a process is lost by it, as an H200 showed",
 	"shm-gone":      "an error of the system",
 }
 

@@ -52,12 +52,8 @@ func heldRow(kind cu.Kind, holders []holder, unread int) Row {
 }
 
 func holders(kind cu.Kind, own []int) (found []holder, unread int) {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || slices.Contains(own, pid) {
-			continue
-		}
+	for _, pid := range processes(own) {
+		dir := proc(pid)
 		links, err := os.ReadDir(filepath.Join(dir, "fd"))
 		switch {
 		case os.IsPermission(err):
@@ -73,11 +69,30 @@ func holders(kind cu.Kind, own []int) (found []holder, unread int) {
 		if h.files == 0 || usesDriver(kind, dir) {
 			continue
 		}
-		name, _ := os.ReadFile(filepath.Join(dir, "comm"))
-		h.name = strings.TrimSpace(string(name))
+		h.name = nameOf(pid)
 		found = append(found, h)
 	}
 	return found, unread
+}
+
+// processes returns the numbers of the processes that are visible here, without those of but.
+func processes(but []int) (pids []int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil && !slices.Contains(but, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// proc returns the directory of a process.
+func proc(pid int) string { return fmt.Sprintf("/proc/%d", pid) }
+
+// nameOf returns the name of a process.
+func nameOf(pid int) string {
+	name, _ := os.ReadFile(filepath.Join(proc(pid), "comm"))
+	return strings.TrimSpace(string(name))
 }
 
 // look counts a descriptor if it is of device memory.

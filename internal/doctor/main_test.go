@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Setenv("GPUFD_SOFT_IMEX", "1") // so that nothing is to be found, unless a test breaks it
 		os.Unsetenv("CUDA_VISIBLE_DEVICES")
 	}
-	cutest.Main(m, cutest.Children{"probe": childPatient, "run": childRun, "with": childWith, "offer": childOffer, "listen": childListen})
+	cutest.Main(m, cutest.Children{"probe": childPatient, "run": childRun, "with": childWith, "offer": childOffer, "listen": childListen, "mapped": childMapped})
 }
 
 // Variables that break something in a probed process. A fault is "ROLE FUNCTION RESULT", where a result of
