@@ -1,6 +1,6 @@
 #!/bin/sh
 # Measures on a machine with a GPU, from a bundle that `make bench-bundle` made:
-#   run-gpu.sh DIRECTORY [handoff] [channel] [channel-two] [keeper] [growth] [crossing]
+#   run-gpu.sh DIRECTORY [handoff] [channel] [channel-two] [keeper] [growth] [sleep] [link] [crossing]
 # prints tables and writes CSV files into DIRECTORY; without words, all but channel-two, which channel does as well
 # where there are two GPUs. It says at the end how many seconds each took. It needs
 # gcc and cuda.h for the rivals in C, and python3 with CuPy or PyTorch
@@ -11,7 +11,7 @@
 #   CUDA_HOME      where cuda.h is, /usr/local/cuda unless said otherwise
 set -eu
 usage() { sed -n '2,12s/^# \{0,1\}//p' "$0"; }
-all="handoff channel keeper growth crossing"
+all="handoff channel keeper growth sleep link crossing"
 case ${1:-} in
 -h | --help) usage; exit 0 ;;
 '' | -*) usage >&2; exit 2 ;;
@@ -93,6 +93,11 @@ channel_two() {
 growth() {
 	within 40 "$tree/bin/keeper" -growth -gpufd "$tree/bin/keeps" -rounds 3 -budget 25s -out "$out" ${BENCH_QUICK:+-names 16 -readers 16}
 }
+# link says how fast the link is, in GB/s.
+link() {
+	within 60 "$tree/bin/link" $([ -n "${BENCH_QUICK:-}" ] && echo 1 || echo 8) >"$out/link.json" || { cat "$out/link.json" >&2; return 1; }
+	cat "$out/link.json"
+}
 ours="-rival gpufd=$tree/bin/handoff,-as,producer"
 c="-rival c=$tree/bin/c"
 python="-rival cupy=python3,$tree/python/cupy_ipc.py -rival torch=python3,$tree/python/torch_mp.py"
@@ -105,6 +110,8 @@ measure() { # word; $ours, $c and $python are words without spaces in them
 	channel) channel ;;
 	channel-two) channel_two ;;
 	keeper) keeper ;;
+	sleep) within 60 "$tree/bin/sleep" -rival "gpufd=$tree/bin/sleep,-as,engine" -rival "c=$tree/bin/remap" -out "$out" ${BENCH_QUICK:+-rounds 5} ;;
+	link) link ;;
 	esac
 }
 

@@ -136,7 +136,7 @@ def use_variant(variant):
 
     name, _, n = variant.partition(":")
     if name in ("threads", "access-threads"):
-        CudaMemory._map_all = by_threads(int(n), name == "access-threads")
+        CudaMemory._import_all, CudaMemory._map_all = by_threads(int(n), name == "access-threads")
     elif name == "access-each":
         CudaMemory._map_all = one_by_one
     elif name == "unmap-all":
@@ -146,41 +146,46 @@ def use_variant(variant):
 
 
 def by_threads(n, access):
-    """_map_all by n threads, which live as long as the process."""
+    """_import_all and _map_all by n threads, which live as long as the process."""
     pool = concurrent.futures.ThreadPoolExecutor(n)
 
-    def map_all(self, fds):
-        each = -(-len(fds) // n)
+    def shares(self, count, work):
+        each = -(-count // n)
 
         def share(first):
-            end = min(first + each, len(fds))
             with self.cu.current(self.context):
-                for i in range(first, end):
-                    self._map(i, self._imported(fds[i]))
-                if access:
-                    self._set_access(first, end)
+                return work(first, min(first + each, count))
 
-        list(pool.map(share, range(0, len(fds), each)))
-        self.chunks = len(fds)
+        return list(pool.map(share, range(0, count, each)))
+
+    def import_all(self, fds):
+        return sum(shares(self, len(fds), lambda first, end: [self._imported(fd) for fd in fds[first:end]]), [])
+
+    def map_all(self, mapping, ptr):
+        def work(first, end):
+            for i in range(first, end):
+                self._map_chunk(mapping, ptr, i)
+            if access:
+                self._set_access(ptr, first, end)
+
+        shares(self, self.chunks, work)
         if not access:
-            self._set_access(0, self.chunks)
+            self._set_access(ptr, 0, self.chunks)
 
-    return map_all
-
-
-def one_by_one(self, fds):
-    for i, fd in enumerate(fds):
-        self._map(i, self._imported(fd))
-        self._set_access(i, i + 1)
-        self.chunks += 1
+    return import_all, map_all
 
 
-def unmapped_at_once(self, fds):
-    for i, fd in enumerate(fds):
-        self.cu.call("cuMemMap", self._ptr + i * self.chunk, self.chunk, 0, self._imported(fd), 0)
-        self.chunks += 1
-    self._later("cuMemUnmap", self._ptr, self.chunks * self.chunk)
-    self._set_access(0, self.chunks)
+def one_by_one(self, mapping, ptr):
+    for i in range(self.chunks):
+        self._map_chunk(mapping, ptr, i)
+        self._set_access(ptr, i, i + 1)
+
+
+def unmapped_at_once(self, mapping, ptr):
+    for i in range(self.chunks):
+        self.cu.call("cuMemMap", ptr + i * self.chunk, self.chunk, 0, self._handles[i], 0)
+    mapping.callback(self.cu.call, "cuMemUnmap", ptr, self.chunks * self.chunk)
+    self._set_access(ptr, 0, self.chunks)
 
 
 class FromTorch:
