@@ -55,7 +55,7 @@ class Adapters:
         if held is None or held[0].attachment.superseded or held[0].attachment.done:
             held = self.held.pop(name, None)
             del held  # the old one is unmapped, also if the next line fails
-            (part,) = gpufd.get(PREFIX + name, socket=self.socket, labels=self.labels).detach()
+            (part,) = gpufd.get(PREFIX + name, socket=self.socket, labels=self.labels).take()
             self.held[name] = part, gpufd.torch.tensors(part)
         return self.held[name]
 

@@ -28,7 +28,7 @@ class Block(nn.Module):
     def forward(self, x):
         q, k, v = self.qkv(self.before(x)).chunk(3, -1)
         scores = q @ k.transpose(-2, -1) / x.shape[-1] ** 0.5
-        later = torch.full(scores.shape[-2:], float("-inf"), device=x.device).triu(1)
+        later = torch.full(scores.shape[-2:], float("-inf"), dtype=x.dtype, device=x.device).triu(1)
         x = x + self.out(torch.softmax(scores + later, -1) @ v)
         return x + self.down(nn.functional.gelu(self.up(self.between(x))))
 
@@ -52,10 +52,16 @@ def random_model(seed):
     return Model().eval()
 
 
+def empty_model(labels=()):
+    """Return a model without weights: of another size, or type, than usual if the labels of a version say so."""
+    sizes = {key: int(labels[key]) for key in ("vocabulary", "width", "blocks") if key in labels}
+    with torch.device("meta") if hasattr(torch.device, "__enter__") else demo.on(None):  # PyTorch 2
+        return Model(**sizes).to(getattr(torch, labels["dtype"]) if "dtype" in labels else torch.float32).eval()
+
+
 def kept_model(name=NAME, socket=None):
     """Return a model whose parameters are kept memory, and the tensors that it was made of."""
-    with torch.device("meta") if hasattr(torch.device, "__enter__") else demo.on(None):  # PyTorch 2
-        model = Model().eval()
+    model = empty_model()
     state = gpufd.torch.load(name, socket=socket)
     state.apply(model)
     return model, state

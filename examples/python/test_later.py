@@ -353,7 +353,7 @@ class Producer(Scene):
         with self.connect() as peer:
             peer.say(SKIPPED, later(self.attach, (0, b""), (1, struct.pack("<QQ", 1, 9)), (FIELD, b"later"), flags=LOWER))
             offer = peer.hear(wire.Offer)
-            self.assertEqual(offer.capabilities, 0)
+            self.assertEqual(offer.capabilities, wire.TAKES_DETACH)
             peer.say(SKIPPED, more(wire.Progress(1, 2)), more(wire.Mapped(offer.generation)), SKIPPED)
             verdict = bytearray(more(wire.Verdict(True)))
             verdict[17] = 1  # a reserved byte

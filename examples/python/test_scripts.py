@@ -159,6 +159,45 @@ class Scripts(KeeperTest):
         self.assertEqual(serve.process.wait(common.PATIENCE), 0)
         serve.end()
 
+    def test_standby(self):
+        """The first engine is killed; the standby answers as it did. A version that came meanwhile is what the next standby has."""
+        self.script("small.py")
+        engines = [self.running("standby.py")]
+        engines[0].until(lambda: engines[0].lines, "the first engine")
+        want = engines[0].ask("1 7 300")
+        self.assertEqual((engines[0].said()[0], want["version"]), ({"serving": 1}, 1))
+        for version in (1, 2):
+            before = engines[-1]
+            standby = self.running("standby.py", "--after", str(before.process.pid))
+            engines.append(standby)
+            standby.until(lambda: standby.lines, "the standby's sleep")  # noqa: B023
+            self.assertEqual(standby.said(), [{"asleep": version, "lease_kept": True}])
+            if version == 2:
+                self.script("small.py", "--seed", "1")  # the first weights again
+            self.assertEqual(before.end(signal.SIGKILL)[0], -signal.SIGKILL)
+            standby.until(lambda: len(standby.lines) == 2, "the standby")  # noqa: B023
+            self.assertEqual(standby.said()[1]["awake"], 1 if version == 1 else 3)
+            if version == 1:
+                self.assertEqual(standby.ask("1 7 300"), want)
+                self.script("small.py", "--seed", "2")
+                wait_for(lambda: standby.ask("1 7 300")["version"] == 2, "the second version")  # noqa: B023
+                self.assertNotEqual(standby.ask("1 7 300")["tokens"], want["tokens"])
+            else:
+                self.assertEqual(standby.ask("1 7 300"), {**want, "version": 3})
+                self.goes_on(standby, 3)
+        engines[-1].process.stdin.close()
+        self.assertEqual(engines[-1].process.wait(common.PATIENCE), 0)
+        self.assertEqual(engines[-1].end(), (0, ""))
+
+    def goes_on(self, engine, version):
+        """An engine says why it does not take what its name stands for now, and serves what it has."""
+        gpufd.put("small", b"no tensors")
+        wait_for(lambda: engine.ask("1 7 300") and {"serving", "error"} in [line.keys() for line in engine.said()], "a version that does not fit")
+        self.gpufd("rm", "small")
+        for _ in range(3):
+            engine.ask("1 7 300")
+        self.assertEqual({line["version"] for line in engine.said() if "version" in line}, {version})
+
     def test_compile_and_export(self):
         self.script("small.py")
         said = self.script("compile_export.py")

@@ -4,7 +4,7 @@
         tensor = torch.from_dlpack(att.view("BF16", (4096, 4096)))
 
 Use a keeper        get, put, Client; gpufd.torch for models: load, put, follow, SharedPool, reduce_tensor
-Take memory         attach, attach_parts, follow, list
+Take memory         attach, attach_parts, follow, list; reserve for an address that stays
 Offer memory        allocate, offer, Server
 Pass frames         gpufd.channel: Writer, Reader, follow, Format
 Wait in asyncio     gpufd.aio
@@ -53,7 +53,8 @@ if TYPE_CHECKING:  # the same names as below
     from .share.kept import Kept
     from .share.lease import Event, Lease
     from .memory.base import Memory
-    from .memory.drivers import allocate
+    from .memory.drivers import allocate, reserve
+    from .memory.reservation import Reservation
     from .share.offer import offer
     from .share.offering import Cursors, Offering
     from .wire.peer import Peer, Policy
@@ -99,7 +100,8 @@ else:
             "ChannelError ClosedError DriverError Error ExportError FenceError FormatError InUseError KeeperError LeaseEndedError "
             "LostError MismatchError NotFoundError ReadOnlyError RefusedError TimedOutError UnavailableError UsageError VerdictError WireError"
         ),
-        "memory.drivers": "allocate",
+        "memory.drivers": "allocate reserve",
+        "memory.reservation": "Reservation",
         "aio": "",
         "broadcast": "",
         "channel": "",
@@ -160,6 +162,7 @@ __all__ = [
     "RELEASED",
     "ReadOnlyError",
     "RefusedError",
+    "Reservation",
     "SOFT",
     "Server",
     "TimedOutError",
@@ -177,4 +180,5 @@ __all__ = [
     "list_offers",
     "offer",
     "put",
+    "reserve",
 ]

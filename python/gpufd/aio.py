@@ -36,6 +36,7 @@ from .errors import ChannelError, Error, TimedOutError, enough_files
 from .keeper.control import TIMEOUT, HasSocket
 from .keeper.version import Version
 from .memory.device import Device
+from .memory.reservation import Reservation
 from .share.attachment import Attachment
 from .share.follow import Following, close_or_leave
 from .share.follow import follow as follow_memory
@@ -216,8 +217,8 @@ def _discard(attaching: asyncio.Future[Attachment]) -> None:
 
 async def follow_model(
     name: str, *, socket: str | os.PathLike[str] | HasSocket | None = None, part: int | None = None, labels: Mapping[str, str] | None = None,
-    device: Device | None = None, driver: str | int | None = None, timeout: float | None = TIMEOUT, within: float | None = None,
-    max_absence: float | None = None, on_wait: Callable[[Error], None] | None = None, debug: bool = False,
+    device: Device | None = None, driver: str | int | None = None, at: Reservation | None = None, timeout: float | None = TIMEOUT,
+    within: float | None = None, max_absence: float | None = None, on_wait: Callable[[Error], None] | None = None, debug: bool = False,
 ) -> AsyncIterator[ModelVersion]:  # fmt: skip
     """Iterate over the versions of a model that a keeper keeps: gpufd.torch.follow.
 
@@ -226,15 +227,17 @@ async def follow_model(
         async for version in gpufd.aio.follow_model("llama"):
             version.swap(model)
     """
+    from .torch.address import address_of
     from .torch.versions import ModelVersion, following_of
 
+    address = address_of(at)
     following = following_of(
         name, socket=socket, part=part, labels=labels, device=device, driver=driver, timeout=timeout, within=within,
         max_absence=max_absence, on_wait=on_wait, debug=debug,
     )  # fmt: skip
     async with contextlib.aclosing(_follow(following)) as found:
         async for attachment in found:
-            yield ModelVersion(attachment, debug)
+            yield ModelVersion(attachment, debug, address)
 
 
 # Channels.

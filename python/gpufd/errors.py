@@ -130,6 +130,7 @@ class ClosedError(Error):
     """The object cannot be used any more.
 
     closed      it was closed
+    detached    the memory is detached: reattach first
     forked      it was made before a fork, and belongs to the parent process
     given-up    a wait for a counter was given up, so its slot cannot be used
     """
@@ -170,6 +171,7 @@ class MismatchError(Error):
     device      it is on another device, or its device is not visible here
     labels      a keeper's version has other labels
     tensors     the tensors do not fit the model
+    layout      the tensors lie in another way than those whose address they are to get
     stale       it is not newer than what is known
     too-large   it is larger than this side accepts
     handle      it is shared by another type of handle
@@ -266,7 +268,7 @@ class RefusedError(Error):
     not-admitted    the policy does not admit the peer, or the socket does not admit this process
     rate            this side sent more records a second than the peer takes
     not-understood  this side uses a part of the wire format that the peer does not know
-    other-memory    the name stands for other memory than the lease that was to be resumed
+    other-memory    the name stands for other memory than what was to be resumed or reattached
     """
 
     _reason = "refused"

@@ -92,6 +92,9 @@ class Scene(unittest.TestCase):
     descriptor is left."""
 
     def setUp(self):
+        from gpufd.memory import mapped
+
+        mapped.note()()  # its descriptor stays
         self.before = settled_fds()
         directory = tempfile.TemporaryDirectory(prefix="gpufd-")
         self.addCleanup(self.nothing_left)

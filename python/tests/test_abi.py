@@ -19,6 +19,9 @@ LAYOUTS = {
     "CUipcMemHandle": _driver.IpcHandle,
     "CUipcEventHandle": _driver.IpcHandle,
     "CUuuid": _driver.Uuid,
+    "CUcheckpointLockArgs": _driver.LockArgs,
+    "CUcheckpointGpuPair": _driver.GpuPair,
+    "CUcheckpointRestoreArgs": _driver.RestoreArgs,
 }
 NUMBERS = {
     "CUDA_ERROR_NOT_READY": _driver.NOT_READY,
@@ -41,6 +44,7 @@ NUMBERS = {
     "CU_STREAM_WAIT_VALUE_GEQ": _counter.WAIT_GEQ,
     "CU_STREAM_MEM_OP_WAIT_VALUE_64": _driver.WAIT_64,
     "CU_STREAM_MEM_OP_WRITE_VALUE_64": _driver.WRITE_64,
+    **{f"CU_PROCESS_STATE_{state.upper()}": i for i, state in enumerate(_driver.PROCESS_STATES)},
 }
 _SIZES = {
     "char": 1, "signed char": 1, "unsigned char": 1, "short": 2, "unsigned short": 2, "int": 4, "unsigned int": 4,

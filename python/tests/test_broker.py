@@ -23,7 +23,8 @@ CODES = ("no such offer", "access", "driver", "busy", "version", "bad record", "
 
 def record_of(said):
     memory = said.pop("Memory", {})
-    record = wire.Offer(memory.pop("Kind", 0), said.pop("Access", 0), 1, bytes(16), 1, 1, 1, memory.pop("Generation", 0), 0, 1, said.pop("Name", ""))
+    record = wire.Offer(memory.pop("Kind", 0), said.pop("Access", 0), 1, bytes(16), 1, 1, 1, memory.pop("Generation", 0), 0, 1, said.pop("Name", ""),
+                        cursor_size=said.pop("CursorSize", 0))  # fmt: skip
     if said or memory:
         raise ValueError(f"a record with {said} and {memory}")
     return record

@@ -25,7 +25,7 @@ from gpufd.memory import cuda as _cuda
 from gpufd.keeper import put as _put
 from gpufd.wire import records as wire
 from gpufd.memory.cuda import CudaMemory
-from gpufd.keeper.deposit import Deposit
+from gpufd.keeper.deposit import Deposit, memory_digest
 
 HERE = pathlib.Path(__file__).resolve().parent
 INSIDE = "GPUFD_TEST_CHILD"
@@ -143,6 +143,90 @@ class Gpu(common.Scene):
                 self.assertEqual(caught.exception.function, call)
                 self.fail_at("")
                 self.assertEqual(self.fake.fake_count(), before, call)
+
+    def test_addresses_stay(self):
+        """Detached memory leaves its address alone; each step back may fail, and can be tried again."""
+        with gpufd.allocate(5 << 20, chunk=2 << 20, device=1) as made, gpufd.reserve(7 << 20, device=1) as at:
+            made.write(0, b"first")
+            self.assertEqual((at.size, at.driver), (8 << 20, gpufd.CUDA))
+            offer, before = made.offer("x"), self.fake.fake_count()
+            for where in (None, at):
+                taken = CudaMemory.take(offer, made.fds, gpufd.READ_ONLY, at=where)
+                ptr, array = taken.ptr, taken.view("U8", 5)
+                there = self.fake.fake_count()
+                self.fail_at("cuCtxSynchronize")
+                with self.assertRaises(gpufd.DriverError):
+                    taken.detach()
+                self.fail_at("")
+                self.assertEqual((taken.detached, self.fake.fake_count()), (False, there), "it waits for the device first")
+                self.assertEqual(array.__cuda_array_interface__["data"], (ptr, True))
+                taken.detach()
+                self.assertEqual(self.fake.fake_count(), there - 6, "three chunks are unmapped and released")
+                for call in (array.tobytes, array.__dlpack__, lambda: array.ptr, lambda: array.__cuda_array_interface__, lambda: taken.read(0, 1), array.copy):
+                    common.error_of(self, gpufd.ClosedError, "detached", call)
+                for call in ("cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess"):
+                    self.fail_at(call)
+                    with self.subTest(call), common.raises(self, gpufd.DriverError, "not-imported"):
+                        taken.attach_again(offer, made.fds)
+                    self.fail_at("")
+                    self.assertEqual(self.fake.fake_count(), there - 6, call)
+                taken.attach_again(offer, made.fds)
+                self.assertEqual((taken.ptr, array.ptr, array.tobytes(), self.fake.fake_count()), (ptr, ptr, b"first", there))
+                array.release()
+                taken.close()
+                self.assertEqual(self.fake.fake_count(), before)
+            with gpufd.allocate(2 << 20) as elsewhere, CudaMemory.take(offer, made.fds, gpufd.READ_ONLY) as taken:
+                taken.detach()
+                with common.raises(self, gpufd.MismatchError, "device"):
+                    taken.attach_again(elsewhere.offer("x"), elsewhere.fds)
+
+    def test_restored_on_other_devices(self):
+        """The driver's checkpoint may have exchanged the devices meanwhile."""
+        with gpufd.allocate(2 << 20, device=1) as made, CudaMemory.take(made.offer("x"), made.fds, gpufd.READ_ONLY) as taken:
+            taken.detach()
+            there = taken.cu.uuids()
+            with unittest.mock.patch.object(type(taken.cu), "uuids", lambda cu: there[::-1]), common.raises(self, gpufd.MismatchError, "device"):
+                taken.attach_again(made.offer("x"), made.fds)
+            taken.attach_again(made.offer("x"), made.fds)
+
+    def test_a_digest_is_work_with_the_memory(self):
+        """Another thread may not detach it meanwhile."""
+        test = self
+
+        class Digester:
+            def __init__(self, cu, ordinal): ...
+
+            def add(self, ptr, offset, size):
+                with common.raises(test, gpufd.InUseError, "in-use", "a digest"):
+                    taken.detach()
+
+            def digest(self):
+                return "gpufd-d1:x"
+
+            def close(self): ...
+
+        with gpufd.allocate(2 << 20) as made, CudaMemory.take(made.offer("x"), made.fds, gpufd.READ_ONLY) as taken:
+            with unittest.mock.patch("gpufd.memory.devicedigest.DeviceDigester", Digester):
+                self.assertEqual(memory_digest(taken, taken.size), "gpufd-d1:x")
+            taken.detach()
+
+    def test_moves(self):
+        with gpufd.allocate(4 << 20, chunk=2 << 20) as made, gpufd.reserve(4 << 20) as at:
+            made.write(0, b"first")
+            with CudaMemory.take(made.offer("x"), made.fds, gpufd.READ_ONLY) as taken:
+                ptr, there = taken.ptr, self.fake.fake_count()
+                for call in ("cuMemMap", "cuMemSetAccess", "cuCtxSynchronize"):
+                    self.fail_at(call)
+                    with self.subTest(call), self.assertRaises(gpufd.DriverError):
+                        taken.move(at)
+                    self.fail_at("")
+                    self.assertEqual((taken.ptr, taken.read(0, 5), self.fake.fake_count()), (ptr, b"first", there))
+                taken.move(at)
+                self.assertEqual((taken.ptr, taken.read(0, 5)), (at.ptr, b"first"))
+                self.assertEqual(self.fake.fake_count(), there - 1, "its own address is given back")
+                with common.raises(self, gpufd.InUseError, "in-use"):
+                    at.close()
+            at.close()
 
     def test_not_supported(self):
         """Of a device and of importing it says what this machine cannot; of a mapping, that

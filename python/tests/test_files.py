@@ -130,8 +130,8 @@ class Files(unittest.TestCase):
             with self.assertRaisesRegex(gpufd.Error, f"other is a link that user 65534 has put there, to '{mine}'"):
                 with _output.replacing(os.path.join(self.dir, name)):
                     self.fail("it was followed")
-        part, version = _version.Attached.__new__(_version.Attached), _version.Version.__new__(_version.Version)
-        part.__dict__.update(data=mock.Mock(), attachment=mock.Mock(size=4), table=_tables.Table(4))
+        part, version = _version.Attached(mock.Mock(size=4)), _version.Version.__new__(_version.Version)
+        part._table = _tables.Table(4)
         version.name, version.parts = "x", [part]
         self.assertRaisesRegex(gpufd.Error, "user 65534 has put there", part.save, other)
         os.rename(other, os.path.join(self.dir, "second"))

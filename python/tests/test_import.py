@@ -12,7 +12,7 @@ import unittest
 import common
 import gpufd
 
-ATTACHING = """arguments errors lazy log memory memory.array memory.base memory.device memory.dlpack memory.drivers objects
+ATTACHING = """arguments errors lazy log memory memory.array memory.base memory.device memory.dlpack memory.drivers memory.reservation objects
 share share.attach share.attaching share.attachment share.fence share.kept share.leaseconn
 wire wire.aside wire.conn wire.peer wire.quiet wire.records wire.sockets"""
 
@@ -103,7 +103,7 @@ class Imports(unittest.TestCase):
             common.missing("python", f"{sys.executable} has no PyTorch")
         models = {*ATTACHING.split(), "keeper", "keeper.control", "keeper.get", "keeper.tables", "keeper.version", *MODELS.split()}
         self.assertEqual(loaded("import gpufd.torch"), models)
-        self.assertEqual(loaded("import gpufd.torch; gpufd.torch.follow") - models, {"share.follow", "torch.guard", "torch.versions"})
+        self.assertEqual(loaded("import gpufd.torch; gpufd.torch.follow") - models, {"share.follow", "torch.address", "torch.guard", "torch.versions"})
         self.assertEqual(loaded("import gpufd.torch; gpufd.torch.ModelVersion, gpufd.torch.follow('x')") & {"keeper.client"}, set())
 
 

@@ -109,7 +109,7 @@ class Messages(unittest.TestCase):
         """What Client sends, as the vectors have it."""
         want = {v["name"]: v["message"] for v in self.vectors["vectors"] if v["kind"] == "request"}
         sent = []
-        with Client("nowhere") as c, mock.patch.object(Client, "_ask", lambda self, m, deadline, fds=(): sent.append(m) or {"ticket": "t7", "names": [{}], "status": {}}):
+        with Client("nowhere") as c, mock.patch.object(Client, "_ask", lambda self, m, deadline, fds=(): sent.append(m) or {"ticket": "t7", "names": [{}], "status": {}, "moved": {"version": 3, "bytes": 1}}):
             device = "GPU-3dd3b600-af7c-175b-2eda-f76bb8e67a83"
             c.status()
             c.list()
@@ -125,7 +125,9 @@ class Messages(unittest.TestCase):
             c.drain("llama")
             c.drain_device(device)
             c.report("llama", 3, 1, "damaged", "its digest is another")
-        names = ["status", "list", "stat", "book", "book part 1 of 2", "book, if there is no version", "renew", "cancel", "remove", "remove a version", "drain", "drain a device", "report"]
+            c.park("llama")
+            self.assertEqual(c.unpark("llama", 3), gpufd.keeper.Moved(3, 1, 0.0, 0.0))
+        names = ["status", "list", "stat", "book", "book part 1 of 2", "book, if there is no version", "renew", "cancel", "remove", "remove a version", "drain", "drain a device", "report", "park", "unpark a version"]
         self.assertEqual(sent, [want[n] for n in names])
 
 
@@ -191,6 +193,42 @@ class Keeping(KeeperTest):
             version.verify()
             self.assertEqual(bytes(version[0].memory.read()), bytes(array))
             self.assertEqual(version[0].table.tensors, [_tables.Tensor("array", "F32", (6,), 0, 24)])
+
+    def test_park_and_unpark(self):
+        k = self.keeper("keeper", "--park-pool", "4MiB")
+        c = self.client(k)
+        gpufd.put("bytes", b"hello" * 1000, socket=k.socket)
+
+        def parked():
+            try:
+                return c.park("bytes")
+            except KeeperError as e:  # the pool is being made, or a reader has not been heard
+                self.assertIn(e.reason, ("no-room", "conflict"))
+                return None
+
+        done = wait_for(parked, "the pool")
+        self.assertEqual((done.version, done.bytes), (1, 5000))
+        self.assertIn("version 1, 4.9 KiB in", repr(done))
+        (info,), pool = c.list(), c.status().pool
+        self.assertEqual((info.parts[0].parked, info.parked_bytes, pool), (True, 5000, gpufd.keeper.Pool(4 << 20, 4 << 20, 2 << 20, "")))
+        self.assertEqual((repr(pool), repr(info.parts[0])[-9:]), ("<gpufd.keeper.Pool 2 MiB of 4 MiB free>", ", parked>"))
+        self.assertEqual(c.park("bytes", 1).bytes, 0)
+        with gpufd.get("bytes", socket=k.socket) as version:
+            version.verify()
+            with self.assertRaisesRegex(KeeperError, "in use by 1 process") as raised:
+                c.park("bytes")
+            self.assertEqual(raised.exception.reason, "conflict")
+            self.assertEqual([h.detached for h in c.stat("bytes").holders], [False])
+            version.detach()
+            self.assertEqual(wait_for(parked, "the word of its reader").bytes, 5000)
+            (holder,) = c.stat("bytes").holders
+            self.assertTrue(holder.detached)
+            self.assertIn(", detached>", repr(holder))
+            version.reattach()
+        self.assertEqual(wait_for(parked, "the end of its reader").bytes, 5000)
+        self.assertEqual(c.unpark("bytes", 1).bytes, 5000)
+        with self.assertRaisesRegex(KeeperError, "version 2 was asked for"):
+            c.unpark("bytes", 2)
 
     def test_safetensors_both_ways(self):
         k = self.keeper()

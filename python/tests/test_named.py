@@ -130,7 +130,7 @@ class ByName(Kept):
         gpufd.put("model", {"w": floats(5)}, socket=self.socket)
         with gpufd.get("model", socket=self.socket) as version, gpufd.Client(self.socket) as client:
             array = version["w"]
-            version.detach()
+            version.take()
             common.wait_for(lambda: len(client.stat("model").holders) == 1, "the lease, which goes on")
             self.assertEqual(array.tobytes(), bytes(floats(5)))
             for use in (lambda: version["w"], lambda: "w" in version, version.arrays, version.tensors, lambda: version.metadata):

@@ -22,12 +22,19 @@ gpufd.channel.Reader("x", newer=1)  # type: ignore[call-arg]
 gpufd.channel.Writer("y", slots=2, slot_size=8, time_out=1)  # type: ignore[call-arg]
 gpufd.put("x", b"", labels={"step": 3})  # type: ignore[dict-item]
 gpufd.put("x", b"", timeout=None)
+with gpufd.reserve(1 << 30, device="cuda:0") as at:
+    address: int = gpufd.attach("x", at=at).ptr
 tensors: dict[str, object] = dict(gpufd.torch.load("x", timeout=None))
 client: gpufd.keeper.Client = gpufd.Client()
 for version in gpufd.torch.follow("x", within=1.0):
     version.swap(object(), strict=False)
     number: int = version.version
 gpufd.torch.follow("x", overlap=True)  # type: ignore[call-arg]
+gpufd.torch.follow("x", at=gpufd.reserve(1))
+gpufd.torch.follow("x", at=5)  # type: ignore[arg-type]
+with gpufd.torch.checkpoint(1, timeout=None) as made:
+    state: str = made.state
+    made.restore({0: "cuda:1"})
 gpufd.torch.register_reducer(receiver=1)  # type: ignore[call-arg]
 with gpufd.channel.Reader("x").next() as frame:
     pts: int | None = frame.pts

@@ -81,7 +81,7 @@ class Waiting(Served):
         conn = self.conn("x")
         self.waits(server)
         server.working()
-        self.assertEqual(self.heard(conn, wire.Progress), wire.Progress(0, 0))
+        self.assertEqual(self.heard(conn, wire.Progress), wire.Progress(0, 0, capabilities=wire.TAKES_DETACH))
 
     def test_the_only_offer(self):
         server = self.served()

@@ -237,7 +237,7 @@ class Models(KeeperTest):
 
     def test_close_with_tensors_alive_names_them(self):
         gpufd.torch.put("model", {"weight": torch.arange(5.0)}, socket=self.socket)
-        (part,) = gpufd.get("model", socket=self.socket).detach()
+        (part,) = gpufd.get("model", socket=self.socket).take()
         state = gpufd.torch.tensors(part)
         with self.assertRaisesRegex(gpufd.InUseError, "tensor 'weight'"):
             part.close()
@@ -275,7 +275,7 @@ class Models(KeeperTest):
             gpufd.torch.put("model", m, socket=self.socket, expect_version=7)
         original = _deposit.Deposit.deliver
 
-        def refuse(deposit, *args):
+        def refuse(deposit, *args, **_):
             deposit.prepare(*args)
             raise gpufd.KeeperError("conflict", "another was quicker")
 

@@ -192,7 +192,7 @@ class Broadcast:
             attached = version[0]
             if (attached.data.version, attached.data.digest) != (plan.version, part.digest):
                 raise Error(f"another version of {self.name} was committed to rank 0's keeper: broadcast that")
-            about = {"device": attached.memory.ordinal, "driver": self.kind}
+            about = {"device": attached.memory.ordinal, "driver": self.kind, "layout": attached.data.layout}
             self.from_rank(source, compact(about), control)
             self.from_rank(source, compact(attached.data.table) if attached.data.table is not None else b"", control)
             dist.barrier(group=control)  # all have memory
@@ -219,7 +219,7 @@ class Broadcast:
             raise Error(f"part {part.part} has come with the digest {got}, and has {part.digest} at rank {source}: bytes were changed on the way")
         self.result.received += part.bytes
         self.result.seconds += seconds
-        deposit.prepare(table, got)
+        deposit.prepare(table, got, str(about.get("layout") or ""))
 
     @property
     def piece(self) -> int:

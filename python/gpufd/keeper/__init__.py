@@ -12,11 +12,11 @@ from ..wire.sockets import default_socket
 
 if TYPE_CHECKING:
     from .client import Booking, Client
-    from .types import Event, Holder, Info, PartInfo, Status
+    from .types import Event, Holder, Info, Moved, PartInfo, Pool, Status
 else:
     __getattr__, __dir__, _MODULE_OF = lazy(
         __name__,
-        {"client": "Booking Client", "types": "Event Holder Info PartInfo Status"},
+        {"client": "Booking Client", "types": "Event Holder Info Moved PartInfo Pool Status"},
     )
 
-__all__ = ["Booking", "Client", "Event", "Holder", "Info", "KeeperError", "PartInfo", "Status", "default_socket"]
+__all__ = ["Booking", "Client", "Event", "Holder", "Info", "KeeperError", "Moved", "PartInfo", "Pool", "Status", "default_socket"]

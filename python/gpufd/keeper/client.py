@@ -21,7 +21,7 @@ from ..wire.peer import Policy, check_policy
 from ..wire.records import MAX_FDS
 from ..wire.sockets import default_socket
 from .control import SUFFIX, TIMEOUT, Control, encode
-from .types import Event, Info, Status, info_of, number_of, sense, text_of
+from .types import Event, Info, Moved, Status, info_of, moved_of, number_of, sense, status_of, text_of
 
 
 class Client(NotCopied):
@@ -119,8 +119,7 @@ class Client(NotCopied):
     def status(self) -> Status:
         """Return the keeper's description of itself."""
         with sense("status"):
-            v = self._query({"op": "status"})["status"]
-            return Status(number_of(v, "pid"), number_of(v, "store_pid"), text_of(v, "since"), number_of(v, "names"), text_of(v, "version"))
+            return status_of(self._query({"op": "status"})["status"])
 
     def list(self) -> list[Info]:
         """Return all names that this user may see."""
@@ -160,6 +159,26 @@ class Client(NotCopied):
             kind = driver_kind()
             device = device_name(device_uuid(kind, place_of(device, kind)))
         self.ask({"op": "drain", "device": device, "on": arguments.flag("on", on)})
+
+    def park(self, name: str, version: int = 0) -> Moved:
+        """Move a name to memory of the keeper's host, and free that of its devices.
+
+        Name, version and digest stay the same. The keeper brings it back when a reader attaches, or
+        for unpark. With a version, only if that is the current one. Raises KeeperError with the
+        reason "conflict" while a process may have the memory mapped: its readers detach, or end,
+        first. The keeper needs a pool (gpufd keeper --park-pool).
+        """
+        return self._move("park", name, version)
+
+    def unpark(self, name: str, version: int = 0) -> Moved:
+        """Move a name that is parked back to its devices."""
+        return self._move("unpark", name, version)
+
+    def _move(self, op: str, name: str, version: int) -> Moved:
+        arguments.number("version", version)
+        reply = self.ask({"op": op, "name": arguments.name(name)} | ({"version": version} if version else {}))
+        with sense(f"answer to {op}"):
+            return moved_of(reply["moved"])
 
     def report(self, name: str, version: int, part: int, verdict: str, reason: str) -> bool:
         """Tell the keeper that a part is damaged or quarantined: the verdict.
@@ -291,14 +310,14 @@ class Booking(NotCopied):
         for at in range(0, len(fds), MAX_FDS):
             self.client.ask({"op": "files", "ticket": self.ticket}, fds[at : at + MAX_FDS])
 
-    def deliver(self, memory: Mapping[str, int], digest: str, fds: Sequence[int], table: bytes = b"", *, prepared: bool = False) -> tuple[int, int]:
+    def deliver(self, memory: Mapping[str, int], digest: str, fds: Sequence[int], table: bytes = b"", *, layout: str = "", prepared: bool = False) -> tuple[int, int]:
         """Deliver the part. Return the version and how many parts are missing.
 
         The version is 0 while parts are missing. memory has the members of docs/wire.md,
-        "Keeper". prepared says that prepare was called over this connection. If the keeper is
+        "Keeper". layout is told to readers, or "". prepared says that prepare was called over this connection. If the keeper is
         lost meanwhile, the next one gets everything again, or says that the part has come.
         """
-        message = {"op": "deliver", "ticket": self.ticket, "memory": dict(memory), "digest": digest}
+        message = {"op": "deliver", "ticket": self.ticket, "memory": dict(memory), "digest": digest} | ({"layout": layout} if layout else {})
         knocks = Knocks(self.client)
         while True:
             try:

@@ -54,15 +54,13 @@ def memory_digest(memory: Memory, size: int, add: Callable[[int], object] = lamb
     if memory.driver == CUDA:
         from ..memory.devicedigest import DeviceDigester
 
-        memory.finish()
-        device = DeviceDigester(libcuda.load(), memory.ordinal)
-        try:
-            device.add(memory.ptr, 0, size)
-            digest = device.digest()
-            add(size)
-            return digest
-        finally:
-            device.close()
+        with memory.using("a digest"):
+            memory.finish()
+            with contextlib.closing(DeviceDigester(libcuda.load(), memory.ordinal)) as device:
+                device.add(memory.ptr, 0, size)
+                digest = device.digest()
+        add(size)
+        return digest
     host = Digester()
     for at in range(0, size, PIECE):
         piece = memory.read(at, min(PIECE, size - at))
@@ -97,7 +95,7 @@ class Deposit(NotCopied):
             name, size, device_name(device_uuid(self.kind, self.device)), driver_name(self.kind), part=part, parts=parts,
             transaction=transaction, labels=labels, expect=expect, lifetime=lifetime,
         )  # fmt: skip
-        self._digest, self._table = "", b""
+        self._digest, self._table, self._layout = "", b"", ""
         self._ready = False
         log.debug("booked %d bytes of %s device %d for part %d of %s, in chunks of %d", size, driver_name(self.kind), self.device, part, name, self.chunk)
 
@@ -161,13 +159,13 @@ class Deposit(NotCopied):
             text += f"; and {len(uses) - NAMED} more, with {sum(there for there, _ in uses[NAMED:])} bytes"
         return KeeperError("no-room", text, holders)
 
-    def prepare(self, table: bytes, digest: str = "") -> str:
+    def prepare(self, table: bytes, digest: str = "", layout: str = "") -> str:
         """Make the memory read-only here, compute its digest unless it is given, and send
-        descriptors and table. Returns the digest. Only deliver is left to do."""
+        descriptors and table, of which layout is the layout. Returns the digest. Only deliver is left to do."""
         memory, booking = self._open()
         memory.finish()
         memory.protect(READ_ONLY)
-        self._table, self._digest = table, digest or memory_digest(memory, self.size)
+        self._table, self._layout, self._digest = table, layout, digest or memory_digest(memory, self.size)
         try:
             booking.prepare(memory.fds, table)
             self._ready = True
@@ -177,12 +175,12 @@ class Deposit(NotCopied):
             self._ready = False  # deliver sends them, to the next keeper
         return self._digest
 
-    def deliver(self, table: bytes = b"", digest: str = "") -> Delivered:
+    def deliver(self, table: bytes = b"", digest: str = "", layout: str = "") -> Delivered:
         """Deliver the part to the keeper. The memory stays mapped, read-only."""
         memory, booking = self._open()
         if not self._digest:
-            self.prepare(table, digest)
-        version, missing = booking.deliver(describe(memory, self.size), self._digest, memory.fds, self._table, prepared=self._ready)
+            self.prepare(table, digest, layout)
+        version, missing = booking.deliver(describe(memory, self.size), self._digest, memory.fds, self._table, layout=self._layout, prepared=self._ready)
         self.booking = None
         state = f"version {version} is committed" if version else f"{missing} parts are missing"
         log.debug("delivered part %d of %s: %s", self.part, self.name, state)

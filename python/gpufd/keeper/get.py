@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from .. import arguments, log
-from ..errors import DriverError, Error, KeeperError, MismatchError, NotFoundError, RefusedError, TimedOutError, UsageError, keeper_error
+from ..errors import DriverError, Error, MismatchError, RefusedError, TimedOutError, UsageError, keeper_error
 from ..memory.device import Device, device_name
 from ..memory.drivers import device_uuid, driver_kind, place_of
+from ..memory.reservation import Reservation
 from ..share.attach import Parts, attach, attach_parts
 from ..share.kept import kept_of
 from ..wire.records import READ_ONLY
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def get(
     name: str, *, socket: str | os.PathLike[str] | HasSocket | None = None, part: int | Literal["here"] | None = None,
     labels: Mapping[str, str] | None = None, access: int = READ_ONLY, device: Device | None = None, driver: str | int | None = None,
-    timeout: float | None = TIMEOUT,
+    at: Reservation | Sequence[Reservation] | None = None, timeout: float | None = TIMEOUT,
 ) -> Version:  # fmt: skip
     """Attach to the current version of what a keeper keeps under a name.
 
@@ -36,6 +37,8 @@ def get(
     part        attach to that part alone; "here" means the only part that is on the device, by
                 default the current one
     labels      labels that the version must have, or MismatchError
+    at          map the part at the beginning of this reservation (gpufd.reserve), or each of several parts
+                at that of its number
     access, device, driver, timeout
                 as of attach
 
@@ -48,13 +51,15 @@ def get(
         raise UsageError(f'part is a number, or "here", not {arguments.short(part)}')
     try:
         if part is None:
-            parts = attach_parts(name, socket=path, labels=labels, access=access, device=device, driver=driver, timeout=timeout)
+            parts = attach_parts(name, socket=path, labels=labels, access=access, device=device, driver=driver, at=at, timeout=timeout)
         elif isinstance(part, str):
-            parts = _attach_here(path, name, labels, access, device, driver, timeout)
+            parts = _attach_here(path, name, labels, access, device, driver, _only(at), timeout)
         else:
-            parts = _attach_one(path, name, part, labels, access, device, driver, timeout)
+            parts = _attach_one(path, name, part, labels, access, device, driver, _only(at), timeout)
     except RefusedError as e:
-        raise _explained(path, name, part if isinstance(part, int) else None, timeout, e) from e
+        from .refusals import explained
+
+        raise explained(path, name, part if isinstance(part, int) else None, timeout, e) from e
     except (DriverError, MismatchError) as e:
         if e._offer is None:
             raise
@@ -73,16 +78,25 @@ def get(
     return version
 
 
+def _only(at: Reservation | Sequence[Reservation] | None) -> Reservation | None:
+    """The reservation for one part."""
+    if not isinstance(at, Sequence):
+        return at
+    if len(at) != 1:
+        raise UsageError(f"at has {len(at)} reservations, and one part is attached to")
+    return at[0]
+
+
 def _attach_one(
     path: str, name: str, part: int, labels: Mapping[str, str] | None, access: int, device: Device | None, driver: str | int | None,
-    timeout: float | None,
+    at: Reservation | None, timeout: float | None,
 ) -> Parts:  # fmt: skip
-    return Parts([attach(name, socket=path, part=part, labels=labels, access=access, device=device, driver=driver, timeout=timeout)])
+    return Parts([attach(name, socket=path, part=part, labels=labels, access=access, device=device, driver=driver, at=at, timeout=timeout)])
 
 
 def _attach_here(
     path: str, name: str, labels: Mapping[str, str] | None, access: int, device: Device | None, driver: str | int | None,
-    timeout: float | None,
+    at: Reservation | None, timeout: float | None,
 ) -> Parts:  # fmt: skip
     """Attach to the only part that is on a device, as the keeper lists them by its UUID.
 
@@ -99,7 +113,7 @@ def _attach_here(
         while True:
             part = _part_on(info, there, ordinal)
             try:
-                parts = _attach_one(path, name, part, labels, access, ordinal, kind, timeout)
+                parts = _attach_one(path, name, part, labels, access, ordinal, kind, at, timeout)
                 if parts[0].kept.version == info.version:
                     return parts
                 parts.close()
@@ -126,26 +140,3 @@ def _part_on(info: Info, device: str, ordinal: int) -> int:
         some = ", ".join(map(str, found[:8])) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
         raise UsageError(f"{len(found)} parts of {what}, are on device {ordinal}, {device}: say which of {some}")
     return found[0]
-
-
-def _explained(path: str, name: str, part: int | None, timeout: float | None, refused: RefusedError) -> Error:
-    """Why a reader was turned away, where that is the state of the name."""
-    from .client import Client
-
-    try:
-        with Client(path, timeout=timeout) as client:
-            info = client.stat(name)
-    except (KeeperError, NotFoundError) as e:
-        return e
-    except (Error, OSError):
-        return refused
-    if info.version == 0:
-        return keeper_error("not-found", f"{name} has no version yet")
-    if part is not None and part >= len(info.parts):
-        return keeper_error("not-found", f"{name} has no part {part}: it has {len(info.parts)}")
-    for p in info.parts:
-        if part in (None, p.part) and p.state != "ok":
-            return KeeperError(p.state, f"part {p.part} of version {info.version} of {name} is {p.state} ({p.reason}), and not served")
-    if info.state != "ok":
-        return KeeperError(info.state, f"{name}, version {info.version}, is {info.state}, and not served")
-    return refused

@@ -99,7 +99,7 @@ def put(
             with reporting(progress, source.table.size, f"put {name}") as add:
                 source.write(deposit.grow(source.table.size), add)
             log.debug("copied %d bytes of part %d of %s", source.table.size, part, name)
-            return deposit.deliver(table)
+            return deposit.deliver(table, layout=source.table.layout())
     finally:
         if client is not socket:
             client.close()

@@ -10,13 +10,15 @@ writer named them, where that is another one. Only this package reads those two.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..errors import FormatError, UsageError
-from ..wire.records import MAX_LARGE_DATA
+from ..errors import FormatError, MismatchError, UsageError
+from ..share.kept import Kept, kept_of
+from ..wire.records import MAX_LARGE_DATA, Offer
 
 
 @contextlib.contextmanager
@@ -138,6 +140,19 @@ class Table:
         order = [places[name] for name in names]
         self.order = order if order != sorted(order) else []
 
+    def layout(self) -> str:
+        """Return the digest of where which tensors lie: docs/wire.md, "Keeper". It is "" where there are none.
+
+        Two versions of one layout can be mapped at the same address under tensors and graphs that are there.
+        """
+        listed = _by_name(self)
+        digest = hashlib.sha256()
+        for name in sorted(listed):
+            t = listed[name]
+            numbers = [",".join(map(str, several)) for several in (t.shape, t.stride or ())]
+            digest.update(b"\0".join([name, *(text.encode() for text in (t.dtype, *numbers, str(t.offset)))]) + b"\n")
+        return f"gpufd-l1:{digest.hexdigest()[:32]}" if listed else ""
+
     def place(self, size: int) -> int:
         """Make room for size bytes behind what is there, and return where that begins."""
         at = -(-self.size // ALIGN) * ALIGN
@@ -176,9 +191,54 @@ class Table:
         return compact(whole)
 
 
+def _by_name(table: Table) -> dict[bytes, Tensor]:
+    """Return the tensors by their names in UTF-8."""
+    return {t.name.encode(): t for t in table.all()}
+
+
+def check_layout(there: Kept, table: Table, offer: Offer) -> None:
+    """Raise MismatchError (layout) unless the tensors of an offer lie as those of a part that is mapped, and has this table.
+
+    Nothing else than the offer's own table says that: its digest is only a writer's word. Raises FormatError if a tensor lies
+    outside of the offer's memory, or the table makes no sense.
+    """
+    new = kept_of(offer)
+    if how := layout_difference(table, table_of(new, offer.size)):
+        text = f"version {new.version} of {new.name} has another layout than version {there.version}, whose address it is to get"
+        raise MismatchError(f"{text}: {how}", reason="layout")
+
+
+def layout_difference(old: Table, new: Table) -> str:
+    """Return in which tensor, the first by its name, two tables have another layout, and how; "" if they have the same."""
+    there, here = _by_name(old), _by_name(new)
+    for name in sorted({*there, *here}):
+        before, after = there.get(name), here.get(name)
+        if before is None or after is None:
+            return f"tensor {quote(name.decode())} is only in the {'old' if after is None else 'new'} one"
+        if how := _other_place(before, after):
+            return f"tensor {quote(before.name)} {how}"
+    return ""
+
+
+def _other_place(a: Tensor, b: Tensor) -> str:
+    """Return how the second of two tensors lies in another way than the first, or ""."""
+    if a.dtype != b.dtype:
+        return f"is of {b.dtype}, and was of {a.dtype}"
+    for what, before, after in (("shape", a.shape, b.shape), ("strides", a.stride or (), b.stride or ())):
+        if before != after:
+            return f"has the {what} {_short(after)}, and had {_short(before)}"
+    return f"is at byte {b.offset}, and was at {a.offset}" if a.offset != b.offset else ""
+
+
 def compact(value: Any) -> bytes:
     """JSON without blanks."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def table_of(kept: Kept, size: int) -> Table:
+    """Return the table of a part of that size. Raises FormatError if it makes no sense."""
+    with naming(f"{kept.name}, version {kept.version}, part {kept.part}"):
+        return parse_table(kept.table, size)
 
 
 def parse_table(value: Any, size: int) -> Table:

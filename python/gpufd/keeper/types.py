@@ -15,6 +15,19 @@ from ..objects import called, human
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Memory of a keeper's host in which versions are parked."""
+
+    wanted: int  #: bytes, as the keeper was told
+    bytes: int  #: that there are
+    free: int
+    error: str  #: why there are fewer than were wanted
+
+    def __repr__(self) -> str:
+        return f"<gpufd.keeper.Pool {human(self.free)} of {human(self.bytes)} free{', ' + self.error[:100] if self.error else ''}>"
+
+
+@dataclass(frozen=True)
 class Status:
     """A keeper's description of itself."""
 
@@ -23,6 +36,7 @@ class Status:
     since: str  #: RFC 3339
     names: int
     version: str
+    pool: Pool | None  #: for parking; None where there is none and none was wanted
 
     def __repr__(self) -> str:
         return f"<gpufd.keeper.Status process {self.pid}, {self.names} name{'s' if self.names != 1 else ''}, {self.version[:32]}>"
@@ -39,10 +53,11 @@ class Holder:
     access: str
     since: str  #: RFC 3339
     fenced: bool  #: it is known to have ended
+    detached: bool  #: it has none of the memory, and keeps its lease
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        return f"<gpufd.keeper.Holder process {self.pid} of user {self.uid}, part {self.part}, {self.access[:16]}{', ended' if self.fenced else ''}>"
+        return f"<gpufd.keeper.Holder process {self.pid} of user {self.uid}, part {self.part}, {self.access[:16]}{', ended' if self.fenced else ', detached' if self.detached else ''}>"
 
 
 @dataclass(frozen=True)
@@ -53,12 +68,14 @@ class PartInfo:
     device: str  #: as GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx
     bytes: int
     digest: str
+    layout: str  #: a digest of where which tensors lie, or "" if its writer gave none
+    parked: bool  #: its bytes are in memory of the host, and not on the device
     state: str  #: ok, damaged, quarantined
     reason: str
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        return f"<gpufd.keeper.PartInfo {self.part}, {human(self.bytes)} on {self.device[:40]}, {self.state[:16]}>"
+        return f"<gpufd.keeper.PartInfo {self.part}, {human(self.bytes)} on {self.device[:40]}, {self.state[:16]}{', parked' if self.parked else ''}>"
 
 
 @dataclass(frozen=True)
@@ -72,6 +89,7 @@ class Info:
     bytes: int
     reserved_bytes: int
     frees_bytes: int
+    parked_bytes: int  #: in memory of the host, of all versions
     labels: Mapping[str, str]
     parts: tuple[PartInfo, ...]
     holders: tuple[Holder, ...]
@@ -83,12 +101,25 @@ class Info:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """What parking or unparking a version has taken."""
+
+    version: int
+    bytes: int  #: that were copied; 0 if all were there already
+    copy_seconds: float  #: for the copies alone
+    seconds: float  #: in all
+
+    def __repr__(self) -> str:
+        return f"<gpufd.keeper.Moved version {self.version}, {human(self.bytes)} in {self.seconds:.2f} s>"
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that happened to a name."""
 
     time: str  #: RFC 3339
     name: str
-    event: str  #: committed, draining, removed, damaged, quarantined
+    event: str  #: committed, draining, removed, damaged, quarantined, parked, unparked
     version: int
     text: str
 
@@ -104,22 +135,35 @@ def number_of(value: Mapping[str, Any], name: str) -> int:
     return int(value.get(name) or 0)
 
 
+def status_of(v: Mapping[str, Any]) -> Status:
+    p = v.get("pool")
+    pool = Pool(number_of(p, "wanted"), number_of(p, "bytes"), number_of(p, "free"), text_of(p, "error")) if p else None
+    return Status(number_of(v, "pid"), number_of(v, "store_pid"), text_of(v, "since"), number_of(v, "names"), text_of(v, "version"), pool)
+
+
+def moved_of(v: Mapping[str, Any]) -> Moved:
+    return Moved(number_of(v, "version"), number_of(v, "bytes"), float(v.get("copy_seconds") or 0), float(v.get("seconds") or 0))
+
+
 def _holder(v: Mapping[str, Any]) -> Holder:
     return Holder(
         number_of(v, "pid"), number_of(v, "uid"), number_of(v, "gid"), number_of(v, "part"),
-        text_of(v, "access"), text_of(v, "since"), bool(v.get("fenced")), v,
+        text_of(v, "access"), text_of(v, "since"), bool(v.get("fenced")), bool(v.get("detached")), v,
     )  # fmt: skip
 
 
 def _part(v: Mapping[str, Any]) -> PartInfo:
-    return PartInfo(number_of(v, "part"), text_of(v, "device"), number_of(v, "bytes"), text_of(v, "digest"), text_of(v, "state"), text_of(v, "reason"), v)
+    return PartInfo(
+        number_of(v, "part"), text_of(v, "device"), number_of(v, "bytes"), text_of(v, "digest"),
+        text_of(v, "layout"), bool(v.get("parked")), text_of(v, "state"), text_of(v, "reason"), v,
+    )  # fmt: skip
 
 
 def info_of(v: Mapping[str, Any]) -> Info:
     labels = {str(key): str(value) for key, value in (v.get("labels") or {}).items()}
     return Info(
         text_of(v, "name"), number_of(v, "version"), text_of(v, "state"), text_of(v, "digest"),
-        number_of(v, "bytes"), number_of(v, "reserved_bytes"), number_of(v, "frees_bytes"), labels,
+        number_of(v, "bytes"), number_of(v, "reserved_bytes"), number_of(v, "frees_bytes"), number_of(v, "parked_bytes"), labels,
         tuple(_part(p) for p in v.get("parts") or ()), tuple(_holder(h) for h in v.get("holders") or ()), v,
     )  # fmt: skip
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from types import TracebackType
 from typing import Any, BinaryIO, overload
 
-from ..errors import ClosedError, Error, FormatError, KeeperError, UnavailableError, UsageError, enough_files
+from .. import arguments
+from ..errors import (
+    ClosedError, Error, FormatError, KeeperError, MismatchError, NotFoundError, RefusedError, TimedOutError, UnavailableError, UsageError, enough_files,
+)  # fmt: skip
 from ..memory.array import Array
 from ..memory.base import Memory
 from ..objects import NoArray, called, human
 from ..progress import Progress, reporting
 from ..share.attach import Parts
 from ..share.attachment import Attachment
-from ..share.kept import Kept
-from ..wire.records import access_name
-from .tables import ALIGN, Table, Tensor, header_of, naming, parse_table, quote
+from ..share.kept import Kept, kept_of
+from ..wire.records import Offer, access_name
+from .tables import ALIGN, Table, Tensor, check_layout, header_of, quote, table_of
 
 PIECE = 16 << 20  # bytes that are copied to the host at a time
 
@@ -58,7 +61,9 @@ class Attached(NoArray):
 
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
-        self.data: Kept = attachment.kept
+        self._described = attachment.generation, attachment.kept
+        self._table: Table | None = None
+        self._tensors: dict[str, Tensor] | None = None
 
     def __repr__(self) -> str:
         d, a = self.data, self.attachment
@@ -68,12 +73,22 @@ class Attached(NoArray):
     def memory(self) -> Memory:
         return self.attachment.memory
 
-    @cached_property
+    @property
+    def data(self) -> Kept:
+        """The keeper's description of the part: another one after reattach(newest=True)."""
+        generation = self.attachment.generation
+        if generation != self._described[0]:
+            self._described = generation, self.attachment.kept
+            self._table = self._tensors = None
+        return self._described[1]
+
+    @property
     def table(self) -> Table:
         """The writer's table of what the part holds. Raises FormatError if that makes no sense."""
-        d = self.data
-        with naming(f"{d.name}, version {d.version}, part {d.part}"):
-            return parse_table(d.table, self.attachment.size)
+        data = self.data  # which forgets the table of a version that was there before
+        if self._table is None:
+            self._table = table_of(data, self.attachment.size)
+        return self._table
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -82,9 +97,12 @@ class Attached(NoArray):
 
     # By name.
 
-    @cached_property
+    @property
     def _by_name(self) -> dict[str, Tensor]:
-        return {t.name: t for t in self.table.in_order()}
+        table = self.table  # which is another one after reattach
+        if self._tensors is None:
+            self._tensors = {t.name: t for t in table.in_order()}
+        return self._tensors
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of the tensors."""
@@ -179,7 +197,7 @@ def _together(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, lis
 
 
 def _state(a: Attachment) -> str:
-    return "closed" if a.memory.closed else access_name(a.access)
+    return "closed" if a.memory.closed else "detached" if a.detached else access_name(a.access)
 
 
 # Tensors by name, of several parts.
@@ -235,6 +253,23 @@ def _tensors_of(source: Attached | Version) -> dict[str, Any]:
     return made
 
 
+@contextlib.contextmanager
+def _undone(attachments: Sequence[Attachment], undo: Callable[[Attachment], object], otherwise: str) -> Iterator[None]:
+    """Undo what was done to attachments if the block fails. Where that fails, too, the error says so."""
+    try:
+        yield
+    except Error as e:
+        failed = []
+        for att in attachments:
+            try:
+                undo(att)
+            except Error as why:
+                failed.append(f"{att.name} {otherwise}: {why}")
+        if failed:
+            raise Error(f"{e}; and {'; '.join(failed)}", reason=e.reason) from e
+        raise
+
+
 class Version(NoArray):
     """Parts of one version of a name, mapped here. The end of ``with`` closes them.
 
@@ -249,13 +284,15 @@ class Version(NoArray):
 
     def __init__(self, client_of: str, timeout: float | None, parts: Parts) -> None:
         self._socket, self._timeout = client_of, timeout
+        self._kept_until = 0.0  # until when the leases are wanted while it is detached; 0 is no bound
         self.parts = [Attached(att) for att in parts]
         first = self.parts[0].data
         self.name, self.version, self.labels = first.name, first.version, first.labels
 
     def __repr__(self) -> str:
         n, sizes = len(self.parts), [part.attachment.size for part in self.parts]
-        state = f"{n} part{'s' if n != 1 else ''}, {human(sum(sizes))}" if n else "closed"
+        detached = ", detached" if any(part.attachment.detached for part in self.parts) else ""
+        state = f"{n} part{'s' if n != 1 else ''}, {human(sum(sizes))}{detached}" if n else "closed"
         return f"<gpufd.Version {called(self.name)} version {self.version}: {state}>"
 
     def __enter__(self) -> Version:
@@ -294,7 +331,7 @@ class Version(NoArray):
 
     def _open(self) -> list[Attached]:
         if not self.parts:
-            raise ClosedError(f"version {self.version} of {self.name} was closed, or its parts were detached")
+            raise ClosedError(f"version {self.version} of {self.name} was closed, or its parts were taken")
         return self.parts
 
     def arrays(self) -> Arrays:
@@ -330,10 +367,83 @@ class Version(NoArray):
         first.wait(timeout, superseded=True)
         return first.superseded
 
-    def detach(self) -> list[Attached]:
+    def take(self) -> list[Attached]:
         """Return the parts. The caller owns them from here on."""
         parts, self.parts = self.parts, []
         return parts
+
+    # Addresses that stay, without memory.
+
+    def detach(self, keep: float | None = None, *, force: bool = False) -> bool:
+        """Detach all parts: Attachment.detach. Return whether all leases are kept.
+
+        After an error the parts are mapped that were; where that could not be, the error says so.
+        """
+        parts = [part.attachment for part in self._open()]
+        self._kept_until = 0.0 if keep is None else time.monotonic() + arguments.seconds("keep", keep, zero=False)
+        mapped = [att for att in parts if not att.detached]
+        with _undone(mapped, lambda att: att.detached and att.reattach(), "is detached, and stays so"):
+            return all([att.detach(keep, force=force) for att in parts])
+
+    def reattach(self, *, newest: bool = False, timeout: float | None = None) -> bool:
+        """Map all parts again where they were: Attachment.reattach. Return whether they are of the same version.
+
+        They are of one version, also if another one is committed meanwhile; self.version says which. Raises MismatchError
+        (layout) if a tensor of the newest lies elsewhere, or (tensors) if it has more or fewer parts, KeeperError if the name is drained
+        or damaged, and what Attachment.reattach raises. After an error all parts are detached that were; those that had been
+        reattached have then the version that they got.
+        """
+        before, parts = self.version, self._open()
+        detached = [part.attachment for part in parts if part.attachment.detached]
+        if not detached:
+            raise UsageError(f"version {before} of {self.name} is not detached")
+        deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
+        with _undone(detached, lambda att: att.detached or self._detach_again(att), "could not be detached again"):
+            for part in [part for part in parts if part.attachment in detached]:
+                self._reattach(part, newest, timeout)
+            while newest and len({part.data.version for part in parts}) > 1:  # one was committed meanwhile
+                last = max(part.data.version for part in parts)
+                for part in [part for part in parts if part.data.version < last]:
+                    self._detach_again(part.attachment)
+                    self._reattach(part, True, timeout)
+                if time.monotonic() > deadline:
+                    raise TimedOutError(f"{self.name} got a new version whenever its parts were reattached")
+            self._check_reattached()
+        first = parts[0].data
+        self.version, self.labels = first.version, first.labels
+        return self.version == before
+
+    def _detach_again(self, att: Attachment) -> bool:
+        """Detach what was reattached. The time for which its lease is wanted does not begin anew."""
+        return att.detach(max(0.001, self._kept_until - time.monotonic()) if self._kept_until else None)
+
+    def _reattach(self, part: Attached, newest: bool, timeout: float | None) -> None:
+        """Reattach a part to memory whose tensors lie as those that were there. What the keeper says is explained."""
+        before = part.data
+
+        def fits(offer: Offer) -> None:
+            if offer.generation == part.attachment.generation:
+                return
+            if len(self.parts) > 1 and kept_of(offer).parts != before.parts:
+                raise self._other_parts(before)
+            check_layout(before, part.table, offer)
+
+        try:
+            part.attachment._reattach(newest, timeout, fits)
+        except RefusedError as e:
+            from .refusals import explained
+
+            why = explained(self._socket, self.name, None, self._timeout, e)
+            if newest and why is e and isinstance(e, NotFoundError):  # the name of a part says whether it is one of several
+                raise self._other_parts(before) from e
+            raise why from e
+
+    def _other_parts(self, before: Kept) -> MismatchError:
+        return MismatchError(f"the newest version of {self.name} has more or fewer parts than version {before.version}, which has {before.parts}", reason="tensors")
+
+    def _check_reattached(self) -> None:
+        if len(versions := sorted({part.data.version for part in self.parts})) > 1:
+            raise MismatchError(f"parts of {self.name} are of the versions {' and '.join(map(str, versions))}: reattach(newest=True)", reason="stale")
 
     def close(self, force: bool = False) -> None:
         """Close the attachments to the parts: Attachment.close."""

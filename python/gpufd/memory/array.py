@@ -125,8 +125,9 @@ class Array(NotCopied):
         self.strides = self._strides_of(strides)  #: in elements, or None in C order
         if offset < 0 or offset % self.dtype.itemsize:
             raise UsageError(f"{self.dtype.name} at byte {offset}: an offset is a multiple of {self.dtype.itemsize}")
-        if offset + self.span > memory.size:
-            raise UsageError(f"{self} ends at byte {offset + self.span} of memory of {memory.size} bytes")
+        self._end = offset + self.span
+        if self._end > memory.size:
+            raise UsageError(f"{self} ends at byte {self._end} of memory of {memory.size} bytes")
         self._token = 0  # of the memory, once the address was given out
         self._released = False
 
@@ -156,7 +157,7 @@ class Array(NotCopied):
 
     def __repr__(self) -> str:
         shape = list(self.shape) if len(self.shape) <= 4 else f"[{len(self.shape)} dimensions]"
-        state = "released" if self._released else "closed" if getattr(self.memory, "closed", False) else access_name(self.memory.access)
+        state = "released" if self._released else _state(self.memory)
         return f"<gpufd.Array {self.dtype.name}{shape}, {human(self.nbytes)}, {state}>"
 
     @property
@@ -191,6 +192,8 @@ class Array(NotCopied):
         if self._released:
             raise ClosedError("the array was released")
         self.memory.check()
+        if self._end > self.memory.size:
+            raise ClosedError(f"{self} ends at byte {self._end}, and the memory that was attached since has {self.memory.size}")
 
     def view(self, dtype: str | DType = "U8", shape: Sequence[int] | int | None = None, offset: int = 0) -> Array:
         """Return another array over the same bytes.
@@ -344,6 +347,11 @@ class Array(NotCopied):
             weakref.finalize(raw, self.memory.let_go, token).atexit = False
         whole = memoryview(raw).cast("B")
         return whole.toreadonly() if self.readonly else whole
+
+
+def _state(memory: Viewed) -> str:
+    closed, detached = (getattr(memory, name, False) for name in ("closed", "detached"))
+    return "closed" if closed else "detached" if detached else access_name(memory.access)
 
 
 def dense(shape: Sequence[int]) -> tuple[int, ...]:

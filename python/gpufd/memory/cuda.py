@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from ..errors import DriverError, Error, MismatchError, UnavailableError, UsageError
 from ..wire.records import CUDA, MAY_OUTLIVE, READ_WRITE, Offer
 from . import libcuda as cu
+from . import mapped
 from .base import Memory, layout, new_generation
 from .buffer import address_of
 from .device import device_name
+from .reservation import Reservation
 
 LEGACY_GRANULARITY = 2 << 20
 _IPC_LAZY_PEER_ACCESS = 1
@@ -74,7 +76,7 @@ def _shares_contexts(ordinal: int) -> bool:
 
 
 def forget() -> None:
-    """Ask anew: for tests."""
+    """Ask anew: the driver's checkpoint may have restored the process on other devices."""
     _devices.cache_clear()
     _facts.cache_clear()
     _granularity.cache_clear()
@@ -112,8 +114,8 @@ class CudaMemory(Memory):
         self.context = 0
         self.name = ""
         self.event = 0  # behind our last work on the memory that was not waited for, or 0
-        self._ptr = 0
-        self._capacity = 0  # bytes of address space
+        self._capacity = 0  # bytes that it can grow to
+        self._handles: list[int] = []  # of the chunks
 
     @property
     def about(self) -> str:  # type: ignore[override]
@@ -122,7 +124,19 @@ class CudaMemory(Memory):
     @property
     def ptr(self) -> int:
         self.check()
-        return self._ptr
+        return self.mapped_at()
+
+    @staticmethod
+    def reserve(size: int, ordinal: int) -> Reservation:
+        """Reserve so many bytes of address space, rounded up to the granularity of a device."""
+        size, lib, context = -(-size // _granularity(ordinal)) * _granularity(ordinal), cu.load(), context_of(ordinal)
+
+        def free(ptr: int, size: int) -> None:
+            with lib.current(context):
+                lib.call("cuMemAddressFree", ptr, size)
+
+        with lib.current(context):
+            return Reservation(CUDA, lib.made("cuMemAddressReserve", size, 0, 0, 0, of=cu.PTR), size, free)
 
     @contextlib.contextmanager
     def current(self) -> Iterator[cu.Libcuda]:
@@ -135,11 +149,12 @@ class CudaMemory(Memory):
         """Note a call that close makes, in the context."""
         self._undo.callback(self.cu.call, name, *args)
 
-    def _unwind(self) -> None:
-        """Make the calls that are due, with the context made current once for all of them."""
+    @contextlib.contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Have the context current once for all calls that are due. They are made in any case: descriptors are to be closed."""
         code = self.cu.code("cuCtxPushCurrent_v2", self.context) if self.context else 0
         try:
-            super()._unwind()  # descriptors are closed in any case
+            yield
         finally:
             self.cu.check("cuCtxPushCurrent_v2", code)
             if self.context:
@@ -163,7 +178,10 @@ class CudaMemory(Memory):
             b._open(device)
             chunks, b.chunk = layout(size, chunk, b.granularity)
             with b.current():
-                b._reserve(layout(max(capacity, size), b.chunk, b.granularity)[0])
+                b._capacity = layout(max(capacity, size), b.chunk, b.granularity)[0] * b.chunk
+                b._own_range = b.reserve(b._capacity, device)
+                b._map_at(b._mapping, b._own_range)
+                b.reservation = b._own_range
                 b._append(chunks)
             b.size, b.generation = size, new_generation()
             return b
@@ -173,39 +191,52 @@ class CudaMemory(Memory):
 
     # These are called with the context current, once for all chunks.
 
-    def _reserve(self, chunks: int) -> None:
-        self._capacity = chunks * self.chunk
-        self._ptr = self.cu.made("cuMemAddressReserve", self._capacity, 0, 0, 0, of=cu.PTR)
-        self._later("cuMemAddressFree", self._ptr, self._capacity)
-
     def _append(self, chunks: int) -> None:
         """Allocate and map until there are so many chunks."""
         before = self.chunks
         while self.chunks < chunks:
-            self._map(self.chunks, self._created())
+            self._handles.append(self._created())
+            self._map_chunk(self._mapping, self.ptr, self.chunks)
             self.chunks += 1
         if self.chunks > before:  # the driver sets no access of 0 bytes
-            self._set_access(before, self.chunks)
+            self._set_access(self.ptr, before, self.chunks)
 
     def _created(self) -> int:
         prop = _prop(self.ordinal)
         handle = self.cu.made("cuMemCreate", self.chunk, ctypes.byref(prop), 0, of=cu.HANDLE)
-        self._later("cuMemRelease", handle)
+        self._imports.callback(self.cu.call, "cuMemRelease", handle)
         fd = ctypes.c_int(-1)
         self.cu.call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, cu.HANDLE_TYPE_FD, 0)
         self._own(fd.value)
         os.set_inheritable(fd.value, False)
         return handle
 
-    def _map(self, i: int, handle: int) -> None:
-        at = self._ptr + i * self.chunk
-        self.cu.call("cuMemMap", at, self.chunk, 0, handle, 0)
-        self._later("cuMemUnmap", at, self.chunk)
+    def _map_at(self, mapping: contextlib.ExitStack, at: Reservation) -> None:
+        at.take(CUDA, len(self._handles) * self.chunk, self._what())
+        mapping.callback(at.leave)
+        if self._handles:
+            self._map_all(mapping, at.ptr)
 
-    def _set_access(self, first: int, end: int) -> None:
+    # The driver imports and maps one chunk at a time, also for several threads: docs/driver-facts.md, "Cost".
+    # bench/python/attach.py measures other ways.
+
+    def _import_all(self, fds: Sequence[int]) -> list[int]:
+        return [self._imported(fd) for fd in fds]
+
+    def _map_all(self, mapping: contextlib.ExitStack, ptr: int) -> None:
+        for i in range(len(self._handles)):
+            self._map_chunk(mapping, ptr, i)
+        self._set_access(ptr, 0, len(self._handles))
+
+    def _map_chunk(self, mapping: contextlib.ExitStack, ptr: int, i: int) -> None:
+        at = ptr + i * self.chunk
+        self.cu.call("cuMemMap", at, self.chunk, 0, self._handles[i], 0)
+        mapping.callback(self.cu.call, "cuMemUnmap", at, self.chunk)
+
+    def _set_access(self, ptr: int, first: int, end: int) -> None:
         prot = cu.PROT_READWRITE if self.access == READ_WRITE else cu.PROT_READ
         desc = cu.AccessDesc(cu.MemLocation(cu.LOCATION_DEVICE, self.ordinal), prot)
-        self.cu.call("cuMemSetAccess", self._ptr + first * self.chunk, (end - first) * self.chunk, ctypes.byref(desc), 1)
+        self.cu.call("cuMemSetAccess", ptr + first * self.chunk, (end - first) * self.chunk, ctypes.byref(desc), 1)
 
     def grow(self, size: int) -> None:
         with self._lock:
@@ -223,7 +254,7 @@ class CudaMemory(Memory):
             self.check()
             self.access = access
             with self.current():
-                self._set_access(0, self.chunks)
+                self._set_access(self.ptr, 0, self.chunks)
 
     @classmethod
     def plain(cls, size: int, device: int = 0) -> CudaMemory:
@@ -289,53 +320,52 @@ class CudaMemory(Memory):
     # Memory of others.
 
     @classmethod
-    def take(cls, offer: Offer, fds: Sequence[int], access: int, device: int | None = None, reoffer: bool = False) -> CudaMemory:
-        """The memory of an offer, on whichever device it is. The descriptors stay the
-        caller's."""
+    def take(
+        cls, offer: Offer, fds: Sequence[int], access: int, device: int | None = None, reoffer: bool = False, at: Reservation | None = None
+    ) -> CudaMemory:
+        """The memory of an offer, on whichever device it is, mapped at a reservation if there is one. The descriptors
+        stay the caller's."""
         b = cls(access)
         try:
             if offer.legacy:
                 b._open_legacy(offer, device)
             else:
-                b._import(offer, fds, device)
-                for fd in fds if reoffer else ():
-                    b._own(os.dup(fd))
+                b.reservation = at
+                b._take(offer, fds, device, reoffer)
             return b
         except BaseException:
-            b.close()
+            b.close(force=True)
             raise
 
-    def _import(self, offer: Offer, fds: Sequence[int], device: int | None) -> None:
-        self._open(find(offer.device, device))
+    def _take(self, offer: Offer, fds: Sequence[int], device: int | None, reoffer: bool) -> None:
+        ordinal = find(offer.device, device)
+        self._open(ordinal)
         if offer.chunk_size % self.granularity:
             raise MismatchError(f"the chunk size, {offer.chunk_size}, is no multiple of the granularity here, {self.granularity}", reason="descriptor")
-        self.chunk, self.generation, self.granularity = offer.chunk_size, offer.generation, offer.granularity
+        self._imports.callback(mapped.note())
+        self._describe(offer)
         try:
-            with self.current():
-                self._reserve(offer.chunks)
-                self._map_all(fds)
+            with self._entered():
+                self._handles = self._import_all(fds)
+                if not self.reservation:
+                    self._own_range = self.reservation = self.reserve(offer.chunks * offer.chunk_size, ordinal)
+                self._map_at(self._mapping, self.reservation)
         except DriverError as e:
             if e.reason == "unavailable":
                 raise
             raise DriverError(e.function, e.number, e.name, e.text, reason="not-imported") from e
-        self.size, self._capacity = offer.size, 0  # it does not grow
+        for fd in fds if reoffer else ():
+            self._own(os.dup(fd))
 
-    def _map_all(self, fds: Sequence[int]) -> None:
-        """Import and map a chunk of each descriptor, and set the access of all of them at once.
-
-        The driver imports and maps one chunk at a time, also for several threads: docs/driver-facts.md,
-        "Cost". bench/python/attach.py measures other ways.
-        """
-        for i, fd in enumerate(fds):
-            self._map(i, self._imported(fd))
-            self.chunks += 1
-        self._set_access(0, self.chunks)
+    def attach_again(self, offer: Offer, fds: Sequence[int], reoffer: bool = False) -> Callable[[], None]:
+        forget()
+        return super().attach_again(offer, fds, reoffer)
 
     def _imported(self, fd: int) -> int:
         if fd == 0:
             raise Error("descriptor 0 cannot be imported; start this program with standard input open")
         handle = self.cu.made("cuMemImportFromShareableHandle", ctypes.c_void_p(fd), cu.HANDLE_TYPE_FD, of=cu.HANDLE)
-        self._later("cuMemRelease", handle)
+        self._imports.callback(self.cu.call, "cuMemRelease", handle)
         return handle
 
     @classmethod
@@ -361,6 +391,7 @@ class CudaMemory(Memory):
         self._open(0 if hidden else find(offer.device, device), legacy=True)
         self.size, self.chunks, self.chunk, self.uuid = offer.size, 1, offer.chunk_size, offer.device
         self.generation, self.access = offer.generation, READ_WRITE
+        self._undo.callback(mapped.note())
         base = (opens or self._open_handle)(offer.handle)
         if closes:
             self._undo.callback(closes, base)

@@ -20,6 +20,7 @@ from .device import Device
 
 if TYPE_CHECKING:
     from .cuda import CudaMemory
+    from .reservation import Reservation
     from .soft import SoftMemory
 
 _UUID = re.compile(r"(?:(?:GPU|MIG)-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNORECASE)
@@ -82,6 +83,20 @@ def allocate(
     if not isinstance(memory, Memory):
         raise Error("no memory was made")
     return memory
+
+
+def reserve(size: int, *, device: Device | None = None, driver: str | int | None = None) -> Reservation:
+    """Reserve address space for memory of other processes: attach(at=). The caller closes it.
+
+    Whatever is mapped there has the same address, so captured CUDA graphs go on with it.
+
+    size        bytes, which are rounded up to the granularity of the device
+    device      as of allocate; by default the first one
+    driver      as of allocate
+    """
+    arguments.number("size", size, 1)
+    kind = driver_kind(driver)
+    return memory_class(kind).reserve(size, place_of(0 if device is None else device, kind))
 
 
 def ordinal_of(device: Device | None, kind: int) -> int | None:

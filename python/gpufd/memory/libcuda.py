@@ -22,6 +22,7 @@ COMPUTE_MAJOR, COMPUTE_MINOR, HANDLE_TYPE_FD_SUPPORTED, MPS_ENABLED = 75, 76, 10
 HANDLE_TYPE_FD = 1
 LOCATION_DEVICE, ALLOCATION_PINNED = 1, 1
 PROT_READ, PROT_READWRITE = 1, 3
+PROCESS_STATES = ("running", "locked", "checkpointed", "failed")
 
 
 class MemLocation(ctypes.Structure):
@@ -54,6 +55,24 @@ class IpcHandle(ctypes.Structure):
 
 class Uuid(ctypes.Structure):
     _fields_ = [("bytes", c_ubyte * 16)]
+
+
+class LockArgs(ctypes.Structure):
+    """CUcheckpointLockArgs."""
+
+    _fields_ = [("timeoutMs", c_uint), ("reserved0", c_uint), ("reserved1", c_uint64 * 7)]
+
+
+class GpuPair(ctypes.Structure):
+    """CUcheckpointGpuPair: the device that was, and the one that takes its place."""
+
+    _fields_ = [("oldUuid", Uuid), ("newUuid", Uuid)]
+
+
+class RestoreArgs(ctypes.Structure):
+    """CUcheckpointRestoreArgs."""
+
+    _fields_ = [("gpuPairs", POINTER(GpuPair)), ("gpuPairsCount", c_uint), ("reserved", c_char * 44), ("reserved1", c_uint64)]
 
 
 class MemOp(ctypes.Structure):
@@ -143,6 +162,11 @@ _PROTOTYPES: dict[str, list[Any]] = {
     "cuModuleLoadData": [POINTER(OBJECT), c_void_p],
     "cuModuleUnload": [OBJECT],
     "cuModuleGetFunction": [POINTER(OBJECT), OBJECT, c_char_p],
+    "cuCheckpointProcessGetState": [c_int, POINTER(c_int)],
+    "cuCheckpointProcessLock": [c_int, POINTER(LockArgs)],
+    "cuCheckpointProcessCheckpoint": [c_int, c_void_p],
+    "cuCheckpointProcessRestore": [c_int, POINTER(RestoreArgs)],
+    "cuCheckpointProcessUnlock": [c_int, c_void_p],
     "cuLaunchKernel": [OBJECT, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, OBJECT, POINTER(c_void_p), POINTER(c_void_p)],
 }
 

@@ -21,24 +21,16 @@ from collections.abc import Iterator, Sequence
 
 from ..errors import Error, MismatchError, UnavailableError, UsageError
 from ..wire.records import READ_WRITE, SOFT, Offer
+from . import libc, mapped
 from .base import Memory, layout, new_generation
 from .device import device_name
+from .reservation import Reservation
 
 GRANULARITY = 2 << 20  # of the software driver
 TRAILER = struct.Struct("<16sIIQ16s8s8s")  # magic, kind, ordinal, size, device, id, pool
 TRAILER_SIZE = 4096
 TRAILER_MAGIC = b"gpufd soft mem 1"
 DEVICES = 64
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_mmap = _libc.mmap
-_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_mmap.restype = ctypes.c_void_p
-_munmap = _libc.munmap
-_munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_mprotect = _libc.mprotect
-_mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_FIXED, _NORESERVE, _FAILED = 0x10, 0x4000, ctypes.c_void_p(-1).value
 
 
 def soft_memory() -> int:
@@ -179,7 +171,6 @@ class SoftMemory(Memory):
         self.granularity = GRANULARITY
         self.files: list[int] = []  # a descriptor a chunk
         self._capacity = 0  # chunks that there is address space for
-        self._at = 0  # of the mapping, once there is one
         self._number = 0  # of the device, where the memory is our own: its ordinal without CUDA_VISIBLE_DEVICES
 
     @classmethod
@@ -208,8 +199,8 @@ class SoftMemory(Memory):
             trailer = TRAILER.pack(TRAILER_MAGIC, 1, self._number, self.chunk, self.uuid, secrets.token_bytes(8), bytes(8))
             os.pwrite(fd, trailer, self.chunk)
             self.files.append(fd)
-            if self._at:
-                self._map_chunk(self.chunks)
+            if self.reservation:
+                self._map_chunk(self.reservation.ptr, self.chunks)
             self.chunks += 1
 
     def grow(self, size: int) -> None:
@@ -228,33 +219,42 @@ class SoftMemory(Memory):
         raise UnavailableError("the software driver's legacy handles are for its own processes; take --handle vmm")
 
     @classmethod
-    def take(cls, offer: Offer, fds: Sequence[int], access: int, device: int | None = None, reoffer: bool = False) -> SoftMemory:
-        """The memory of an offer. The descriptors stay the caller's."""
+    def take(
+        cls, offer: Offer, fds: Sequence[int], access: int, device: int | None = None, reoffer: bool = False, at: Reservation | None = None
+    ) -> SoftMemory:
+        """The memory of an offer, mapped at a reservation if there is one. The descriptors stay the caller's."""
         if offer.legacy:
             raise UnavailableError(
                 "a legacy handle of the software driver can only be opened by its own processes; have the producer take -handle vmm"
             )
+        b = cls(access)
+        try:
+            b.reservation = at
+            b._take(offer, fds, device, reoffer)
+            return b
+        except BaseException:
+            b.close(force=True)
+            raise
+
+    def _take(self, offer: Offer, fds: Sequence[int], device: int | None, reoffer: bool) -> None:
         ordinal = _ordinal_of(offer.device)
         if device is not None and ordinal != device:
             raise MismatchError(f"memory of another device: it is on {device_name(offer.device)}, and device {device} was asked for", reason="device")
-        b = cls(access)
-        try:
-            b.size, b.chunks, b.chunk, b.uuid, b.ordinal = offer.size, offer.chunks, offer.chunk_size, offer.device, ordinal
-            b.granularity, b.generation, b._capacity = offer.granularity, offer.generation, offer.chunks
-            for fd in fds:
-                check_trailer(fd, offer)
-                b._hold(fd, reoffer)
-            return b
-        except BaseException:
-            b.close()
-            raise
+        self._imports.callback(mapped.note())
+        self._describe(offer)
+        self.ordinal, self._capacity, self.files = ordinal, offer.chunks, []
+        for fd in fds:
+            check_trailer(fd, offer)
+            self._hold(fd, reoffer)
+        if self.reservation:
+            self._map_at(self._mapping, self.reservation)
 
     def _hold(self, fd: int, reoffer: bool) -> None:
         own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
         if reoffer:
             self._own(own)
         else:
-            self._undo.callback(os.close, own)
+            self._imports.callback(os.close, own)
         self.files.append(own)
 
     # The mapping.
@@ -264,25 +264,35 @@ class SoftMemory(Memory):
         """The address of the mapping, which is made when it is asked for."""
         with self._lock:
             self.check()
-            if not self._at:
-                self._map()
-            return self._at
+            at = self.reservation
+            if not at:
+                at = self.reserve(self._capacity * self.chunk, self.ordinal)
+                with contextlib.ExitStack() as mapping:
+                    self._map_at(mapping, at)
+                    self._mapping, self._own_range, self.reservation = mapping.pop_all(), at, at
+            return at.ptr
 
-    def _map(self) -> None:
-        whole = self._capacity * self.chunk
-        at = _mmap(None, whole, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE, -1, 0)
-        if at in (None, _FAILED):
-            raise Error(f"mmap of {whole} bytes: {os.strerror(ctypes.get_errno())}")
-        self._undo.callback(_munmap, at, whole)
-        self._at = at
-        for i in range(self.chunks):
-            self._map_chunk(i)
+    @staticmethod
+    def reserve(size: int, ordinal: int) -> Reservation:
+        """Reserve so many bytes of address space, rounded up to the granularity."""
+        size = -(-size // GRANULARITY) * GRANULARITY
+        at = libc.mmap(None, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1, 0)
+        if at in (None, libc.MAP_FAILED):
+            raise Error(f"mmap of {size} bytes: {os.strerror(ctypes.get_errno())}")
+        return Reservation(SOFT, at, size, libc.munmap)
 
-    def _map_chunk(self, i: int) -> None:
+    def _map_at(self, mapping: contextlib.ExitStack, at: Reservation) -> None:
+        at.take(SOFT, len(self.files) * self.chunk, self._what())
+        mapping.callback(at.leave)
+        mapping.callback(_blank, at.ptr, at.size)
+        for i in range(len(self.files)):
+            self._map_chunk(at.ptr, i)
+
+    def _map_chunk(self, ptr: int, i: int) -> None:
         if os.fstat(self.files[i]).st_size < self.chunk:
             raise _cut_off(i)
-        at = _mmap(self._at + i * self.chunk, self.chunk, self._protection(), mmap.MAP_SHARED | _FIXED, self.files[i], 0)
-        if at in (None, _FAILED):
+        at = libc.mmap(ptr + i * self.chunk, self.chunk, self._protection(), mmap.MAP_SHARED | libc.MAP_FIXED, self.files[i], 0)
+        if at in (None, libc.MAP_FAILED):
             raise Error(f"mmap of chunk {i}: {os.strerror(ctypes.get_errno())}")
 
     def _protection(self) -> int:
@@ -292,7 +302,7 @@ class SoftMemory(Memory):
         with self._lock:
             self.check()
             self.access = access
-            if self._at and _mprotect(self._at, self.chunks * self.chunk, self._protection()):
+            if self.reservation and libc.mprotect(self.reservation.ptr, self.chunks * self.chunk, self._protection()):
                 raise Error(f"mprotect: {os.strerror(ctypes.get_errno())}")
 
     # Bytes, by system calls.
@@ -343,9 +353,9 @@ class SoftMemory(Memory):
         for done in range(0, n, step):
             self.write(done, other.read(at + done, min(step, n - done)))
 
-    def _unwind(self) -> None:
+    def _release(self) -> None:
         self.files = [-1] * len(self.files)  # the numbers will be others'
-        super()._unwind()
+        super()._release()
 
     def _forked(self) -> None:
         for fd in set(self.files) - set(self.fds):
@@ -353,6 +363,12 @@ class SoftMemory(Memory):
                 os.close(fd)
         self.files = []
         super()._forked()
+
+
+def _blank(ptr: int, size: int) -> None:
+    """Unmap what is in a range, which stays reserved."""
+    if libc.mmap(ptr, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | libc.MAP_NORESERVE | libc.MAP_FIXED, -1, 0) in (None, libc.MAP_FAILED):
+        raise Error(f"mmap of {size} bytes at {ptr:#x}: {os.strerror(ctypes.get_errno())}")
 
 
 def _cut_off(chunk: int) -> MismatchError:

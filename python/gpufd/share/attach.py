@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from .. import arguments, log
@@ -14,6 +14,7 @@ from ..errors import Error, LostError, NotFoundError, RefusedError, TimedOutErro
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..memory.drivers import driver_kind, ordinal_of
+from ..memory.reservation import Reservation
 from ..objects import NoArray, called, human
 from ..wire import records as wire
 from ..wire.conn import DEFAULT_TIMEOUT, check_path
@@ -46,6 +47,7 @@ def attach(
     wait: bool = False,
     legacy: bool = False,
     reoffer: bool = False,
+    at: Reservation | None = None,
     connected: Callable[[Peer], None] = lambda peer: None,
     opener: Callable[[Offer], Memory] | None = None,
 ) -> Attachment:
@@ -72,6 +74,8 @@ def attach(
     legacy          take memory that is shared by a handle of legacy IPC, too
     opener          is called to open such memory
     reoffer         keep the descriptors, so that the memory can be offered on
+    at              map the memory at the beginning of this reservation: gpufd.reserve. Raises MismatchError
+                    (too-large) if it does not fit, and InUseError if other memory is mapped there
     connected       is called with the Peer before anything is asked of it
 
     Raises NotFoundError, LostError, RefusedError, MismatchError, WireError, TimedOutError.
@@ -84,7 +88,7 @@ def attach(
     kind = driver_kind(driver)
     paths = [check_path(socket)] if socket is not None else sockets_of(arguments.text("a name", name))
     options = Options(paths[0], name, access, ordinal_of(device, kind), kind, arguments.step(timeout), within, policy, max_chunks,
-                       max_size, max_data, max_cursors, newer_than, wait, legacy, reoffer, connected, opener)  # fmt: skip
+                       max_size, max_data, max_cursors, newer_than, wait, legacy, reoffer, at, wanted, connected, opener)  # fmt: skip
     options.check()
     try:
         att = _attach_at(options, paths, part)
@@ -171,13 +175,17 @@ def attach_parts(
     max_size: int | None = None,
     max_data: int = wire.MAX_LARGE_DATA,
     reoffer: bool = False,
+    at: Reservation | Sequence[Reservation] | None = None,
     connected: Callable[[Peer], None] = lambda peer: None,
 ) -> Parts:
     """Attach to all parts of what a keeper keeps under a name.
 
     All parts are of the same version, even if another one is committed meanwhile. The options
-    are those of attach. Raises TimedOutError if new versions kept coming until the timeout.
+    are those of attach; at is a reservation for each part, in their order. Raises TimedOutError if new versions kept coming until the timeout.
     """
+    places = [at] if isinstance(at, Reservation) else at
+    if not isinstance(places, (Sequence, type(None))):
+        raise UsageError(f"at is a gpufd.Reservation, or a sequence of them, not {arguments.short(at)}")
     one = functools.partial(
         attach, name, socket=socket, access=access, device=device, driver=driver, labels=labels, timeout=timeout, within=within, policy=policy,
         max_chunks=max_chunks, max_size=max_size, max_data=max_data, reoffer=reoffer, connected=connected,
@@ -185,12 +193,14 @@ def attach_parts(
     deadline = time.monotonic() + arguments.seconds("a timeout", timeout if within is None else within)
     refused = 0  # the version of which a part was refused
     while True:
-        parts = Parts([one(part=0)])
+        parts = Parts([one(part=0, at=places[0] if places else None)])
         try:
             first = parts[0].kept
+            if places and len(places) != first.parts:
+                raise UsageError(f"{name}, version {first.version}, has {first.parts} parts, and at has reservations for {len(places)}")
             for part in range(1, first.parts):
                 try:
-                    parts.append(one(part=part))
+                    parts.append(one(part=part, at=places[part] if places else None))
                 except RefusedError:
                     if first.version == refused or time.monotonic() > deadline:
                         raise

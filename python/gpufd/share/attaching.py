@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from .. import arguments
-from ..errors import DriverError, Error, LeaseEndedError, LostError, MismatchError, UsageError, WireError, printable, refusal
+from ..errors import DriverError, Error, LeaseEndedError, LostError, MismatchError, RefusedError, UsageError, WireError, printable, refusal
 from ..memory.base import Memory
 from ..memory.drivers import memory_class
+from ..memory.reservation import Reservation
 from ..wire import records as wire
 from ..wire.conn import close_all, dial, read_data
 from ..wire.peer import Peer, Policy, Process, check_policy
 from ..wire.records import READ_ONLY, READ_WRITE, Offer, Record, need
+from .kept import check_labels, kept_of
 
 GRANULE = 2 << 20  # the granularity of all devices that are known
 
@@ -40,6 +43,8 @@ class Options:
     wait: bool
     legacy: bool
     reoffer: bool
+    at: Reservation | None
+    labels: Mapping[str, str]
     connected: Callable[[Peer], None]
     opener: Callable[[Offer], Memory] | None
 
@@ -62,13 +67,41 @@ class Options:
             raise UsageError("wait without newer_than: there is nothing to wait for")
         if self.legacy and self.reoffer:
             raise UsageError("legacy memory cannot be offered on")
+        if not isinstance(self.at, (Reservation, type(None))):
+            raise UsageError(f"at is a gpufd.Reservation, not {arguments.short(self.at)}")
+        if self.at and self.legacy:
+            raise UsageError("legacy memory has the address that the driver says, and cannot be mapped at a reservation")
+        if self.at:
+            self.at.check(self.driver)
+
+
+@dataclass(frozen=True)
+class Again:
+    """Memory that was detached, and is to be mapped where it was.
+
+    same    the offer of the memory, if no other may come
+    asks    the producer takes field 32770, and is asked for that memory
+    fits    is called with the offer before it is mapped, and raises what is against that
+    """
+
+    memory: Memory
+    same: Offer | None
+    asks: bool
+    fits: Callable[[Offer], object]
 
 
 class Attaching:
-    """The conversation from ATTACH to MAPPED. resumes is memory that is mapped already."""
+    """The conversation from ATTACH to MAPPED.
 
-    def __init__(self, o: Options, resumes: tuple[Offer, Memory] | None = None) -> None:
-        self.o, self.resumes = o, resumes
+    resumes     memory that is mapped already, or is detached and stays so
+    again       memory that is detached, and is to be mapped
+    takes       capabilities of the producer, which its first record says
+    """
+
+    def __init__(self, o: Options, resumes: tuple[Offer, Memory] | None = None, again: Again | None = None) -> None:
+        self.o, self.resumes, self.again = o, resumes, again
+        self.takes: int | None = None
+        self._unmap: Callable[[], None] = lambda: None  # undoes map
         self.until = None if o.within is None else time.monotonic() + o.within
         self.conn, self.peer = dial(o.path, o.policy, o.timeout if o.within is None else min(o.timeout, max(o.within, 0.001)))
         self.aside: list[Record] = []
@@ -77,14 +110,13 @@ class Attaching:
         self.offer: Offer | None = None
         self.fds: list[int] = []
         self.cursors: list[int] = []  # the descriptor of what this lease alone has
-        self.memory: Memory | None = None
         self.mapped = False
 
     def run(self) -> tuple[Offer, Memory]:
         try:
             self.o.connected(self.peer)
             offer = self.take()
-            memory = self.memory = self.map(offer)
+            memory = self.map(offer)
             close_all(self.fds)  # the mapping keeps the memory
             self.fds = []
             self.await_published(offer)
@@ -99,8 +131,7 @@ class Attaching:
 
     def give_up(self, error: BaseException) -> None:
         """Leave nothing behind, and tell a producer that is there what failed."""
-        if self.memory and not self.resumes:
-            self.memory.close(force=True)
+        self._unmap()
         close_all(self.fds + self.cursors)
         self.fds, self.cursors = [], []
         if isinstance(error, WireError) and self.mapped and not isinstance(error, LostError):
@@ -128,6 +159,8 @@ class Attaching:
     def hear(self, max_fds: int = 0) -> tuple[Record, list[int]]:
         """The next record, with its descriptors; raises what ends the conversation."""
         record, fds = self.conn.receive(max_fds, self.deadline())
+        if self.takes is None:
+            self.takes = int(getattr(record, "capabilities", 0))
         error = ending(record)
         if error is None:
             return record, fds
@@ -142,7 +175,8 @@ class Attaching:
         takes = wire.TAKES_DATA | (wire.TAKES_LEGACY if o.legacy else 0) | (wire.TAKES_CURSORS if o.max_cursors else 0)
         ask = wire.Attach(o.driver, o.access, o.name, takes,
                           resume=self.resumes[0].generation if self.resumes else 0,
-                          after=o.newer_than if o.wait else 0, process=process_flags(o.driver))  # fmt: skip
+                          after=o.newer_than if o.wait else 0, process=process_flags(o.driver),
+                          reattach=self.again.same.generation if self.again and self.again.same and self.again.asks else 0)  # fmt: skip
         self.say(ask)
         last: Offer | None = None
         while last is None or not last.legacy and not last.resume and len(self.fds) < last.chunks:
@@ -191,7 +225,10 @@ class Attaching:
             raise MismatchError(f"{offer.cursor_size} bytes of cursors are more than the {o.max_cursors} that are taken here", reason="too-large")
         if o.newer_than and offer.generation <= o.newer_than:
             raise MismatchError(f"generation {offer.generation} is offered, which is not newer than {o.newer_than}", reason="stale")
-        if self.resumes and offer.memory() != self.resumes[0].memory():
+        same = self.resumes[0] if self.resumes else self.again and self.again.same
+        if same and offer.generation != same.generation:
+            raise RefusedError(f"{offer.name!r} is not the memory of generation {same.generation} any more: take the newest", reason="other-memory")
+        if same and offer.memory() != same.memory():
             raise WireError("the memory that is offered is not what is mapped here, though its generation is", reason="protocol")
 
     def take_file(self, kind: type[Record], what: str) -> list[int]:
@@ -206,15 +243,27 @@ class Attaching:
     def map(self, offer: Offer) -> Memory:
         if self.resumes:
             return self.resumes[1]
+        if self.again:
+            if offer.legacy:
+                raise MismatchError("legacy memory has the address that the driver says, and cannot be mapped where other memory was", reason="handle")
+            if self.o.labels:
+                kept = kept_of(offer)
+                check_labels(kept.name, kept.labels, self.o.labels)
+            self.again.fits(offer)
+            self._unmap = self.again.memory.attach_again(offer, self.fds, self.o.reoffer)
+            return self.again.memory
         if self.o.opener and offer.legacy:
-            return self.o.opener(offer)
+            return self._ours(self.o.opener(offer))
         try:
-            memory = memory_class(offer.driver).take(offer, self.fds, self.o.access, self.o.device, self.o.reoffer)
+            memory = memory_class(offer.driver).take(offer, self.fds, self.o.access, self.o.device, self.o.reoffer, self.o.at)
         except (DriverError, MismatchError) as e:
             if e.reason in ("descriptor", "not-imported"):
                 e._offer = offer
             raise
-        assert isinstance(memory, Memory)
+        return self._ours(memory)
+
+    def _ours(self, memory: Memory) -> Memory:
+        self._unmap = functools.partial(memory.close, force=True)
         return memory
 
     def await_published(self, offer: Offer) -> None:

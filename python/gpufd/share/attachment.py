@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
+from ..arguments import FOR_EVER
 from ..errors import Error, InUseError, MismatchError, UsageError
 from ..memory.base import Memory
 from ..objects import NotCopied, called, human
@@ -117,7 +119,7 @@ class Attachment(NotCopied):
         return self.kept.labels
 
     def __repr__(self) -> str:
-        state = "closed" if self._lease.closed else wire.access_name(self.access)
+        state = "closed" if self._lease.closed else "detached" if self.detached else wire.access_name(self.access)
         return f"<gpufd.Attachment {called(self.name)}, {human(self.size)}, {state}>"
 
     # Arrays.
@@ -284,6 +286,51 @@ class Attachment(NotCopied):
         if not self.done:
             raise UsageError("the lease has not ended, so there is nothing to resume")
         self._lease.resume(timeout)
+
+    # Addresses that stay, without memory.
+
+    @property
+    def detached(self) -> bool:
+        """Whether the memory was unmapped, and its address kept."""
+        return self.memory.detached
+
+    def detach(self, keep: float | None = None, *, force: bool = False) -> bool:
+        """Wait for the work on the device, and unmap and release the memory. Its address stays: reattach maps memory there.
+
+        Return whether the lease is kept: then the producer keeps the memory for it. keep is for how many seconds
+        that is wanted; None is as long as the connection lives and the attachment is open. The lease is given up if it is
+        read-write, or if the producer is older.
+
+        Arrays and tensors may be alive. While the memory is detached this package's raise ClosedError (detached); to use a
+        tensor makes the process lose its CUDA context. Raises InUseError if a call works with the memory or it is offered
+        on; then nothing has changed. force is that of close.
+        """
+        wanted, lease = arguments.seconds("keep", keep, zero=False), self._lease
+        arguments.flag("force", force)
+        with lease.lock:
+            lease.check()
+            if self.offer.legacy:
+                raise MismatchError("legacy memory cannot be detached, because nothing keeps its address", reason="handle")
+            if not self.memory.detached:
+                self.memory.detach(force)
+            return lease.note_detached(min(math.ceil(wanted * 1000), (1 << 64) - 1) if wanted < FOR_EVER else 0)
+
+    def reattach(self, *, newest: bool = False, timeout: float | None = None) -> bool:
+        """Get a new lease, and map its memory at the address of what was detached. Return whether it is the same memory.
+
+        It is the same memory, or with newest what the name stands for now; then labels that attach was given are demanded
+        again. Raises RefusedError (other-memory) if the same
+        memory is not there any more, MismatchError (too-large) if the newest does not fit into the address space, and what attach
+        raises. After an error the memory is detached, and the lease is as it was. timeout is in seconds for each step.
+        """
+        return self._reattach(arguments.flag("newest", newest), timeout)
+
+    def _reattach(self, newest: bool, timeout: float | None, fits: Callable[[Offer], object] = lambda offer: None) -> bool:
+        with self._lease.lock:
+            self._lease.check()
+            if not self.detached:
+                raise UsageError("the memory is not detached")
+            return self._lease.reattach(newest, timeout, fits)
 
     def _unmap(self) -> None:
         """Close the memory, which nothing uses any more."""

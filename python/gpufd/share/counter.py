@@ -58,7 +58,7 @@ class Counter(NotCopied):
         if not isinstance(slot, int) or not 0 <= slot < memory.size // STRIDE:
             raise UsageError(f"counter {slot} in a buffer of {memory.size} bytes, which has room for {memory.size // STRIDE}")
         self.memory, self.slot, self.broken, self.closed = memory, slot, False, False
-        self._token = memory.hold(f"counter {slot}")
+        self._token = memory.hold(f"counter {slot}", pins=True)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "given up" if self.broken else "open"

@@ -26,6 +26,7 @@ class Kept:
     labels: Mapping[str, str]
     digest: str  #: of the part's bytes
     table: Any  #: what its writer says is in the part
+    layout: str = ""  #: a digest of where which tensors lie, or "" if its writer gave none
 
     def __repr__(self) -> str:
         return f"<gpufd.Kept {called(self.name)} version {self.version}, part {self.part} of {self.parts}>"
@@ -35,10 +36,11 @@ def kept_of(offer: Offer) -> Kept:
     """The application data of a keeper's offer, decoded; Error if it is not a keeper's."""
     try:
         said = _json(offer.data)
-        labels = said.get("labels") or {}
+        labels, layout = said.get("labels") or {}, said.get("layout")
         "".join(str(text) for text in (said["name"], *labels, *labels.values())).encode()  # half a surrogate pair has no UTF-8
         kept = Kept(str(said["name"]), int(said["version"]), int(said.get("part") or 0), int(said.get("parts") or 1),
-                    {str(k): str(v) for k, v in labels.items()}, str(said.get("digest") or ""), said.get("table"))  # fmt: skip
+                    {str(k): str(v) for k, v in labels.items()}, str(said.get("digest") or ""), said.get("table"),
+                    layout if isinstance(layout, str) else "")  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise Error(f"the offer {offer.name!r} is not a keeper's: its data says no version") from None
     if kept.version < 1 or not 0 <= kept.part < kept.parts <= MAX_PARTS:

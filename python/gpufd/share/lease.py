@@ -46,12 +46,13 @@ class Lease(NotCopied):
         self._changed = changed
         self._fence = fence
         self._notices: deque[bytes] = deque(maxlen=16)
-        self._over = False
+        self._over = self._detached = False
         self._err: Error | None = None
         self._cursors = -1  # the descriptor of what this lease alone has
 
     def __repr__(self) -> str:
-        return f"<gpufd.Lease {self.number} of {self.peer}, {wire.access_name(self.access)}, {'over' if self._over else 'open'}>"
+        state = "over" if self._over else "detached" if self._detached else "open"
+        return f"<gpufd.Lease {self.number} of {self.peer}, {wire.access_name(self.access)}, {state}>"
 
     def _hear(self, data: bytes) -> None:
         """Note what the consumer has sent."""
@@ -66,6 +67,14 @@ class Lease(NotCopied):
     def done(self) -> bool:
         """Whether the lease has ended."""
         return self._over
+
+    @property
+    def detached(self) -> bool:
+        """Whether the consumer has unmapped the memory, and keeps its lease.
+
+        If it takes the memory back it has another lease, and this one ends.
+        """
+        return self._detached
 
     @property
     def err(self) -> Error | None:
@@ -161,7 +170,7 @@ class Lease(NotCopied):
 class Event:
     """Something that happened to an offer."""
 
-    kind: str  #: connected, sent, mapped, progress, verdict or ended; refused, which has no lease
+    kind: str  #: connected, sent, mapped, progress, detached, verdict or ended; refused, which has no lease
     peer: Peer
     lease: Lease | None
     err: Error | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import threading
 import time
 import weakref
@@ -18,8 +19,8 @@ from ..memory.base import Memory
 from ..objects import NotCopied
 from ..wire import records as wire
 from ..wire.conn import Conn, close_all
-from ..wire.records import READ_WRITE, Offer, Record
-from .attaching import Attaching, Options, ending
+from ..wire.records import READ_ONLY, READ_WRITE, Offer, Record
+from .attaching import Again, Attaching, Options, ending
 from .fence import Fence
 
 # The pauses between two looks for a producer, and how long a look may take, in seconds.
@@ -48,6 +49,7 @@ class LeaseConn(NotCopied):
         self.bells: dict[int, int] = {}  # pipes of threads that wait: what they wait for may be read by another one
         self.on_end: Callable[[], object] = lambda: None  # called when the lease has ended
         self.cursors = -1
+        self._kept_until = 0.0  # until when the lease of detached memory is wanted; 0 is no bound
         self._max_absence = -1.0  # seconds without a lease in which it looks for another; negative unless follow sets it
         self._again = self._until = self._pause = 0.0  # the next look, the end of looking, and the pause behind the next look
         self._overlaps = False  # it goes on beside newer memory
@@ -57,6 +59,7 @@ class LeaseConn(NotCopied):
         """Begin a lease."""
         self.offer, self.peer = offer, done.peer
         self.conn: Conn = done.conn
+        self._takes = done.takes or 0  # capabilities of the producer
         self.cursors = done.cursors[0] if done.cursors else -1
         self.error: Error | None = None
         self.reported = False  # the producer has ended the lease, having read this side's verdict
@@ -177,6 +180,58 @@ class LeaseConn(NotCopied):
             offer, _ = done.run()
             self._hang_up()
             self._take(done, offer)
+            if self.memory.detached:
+                self._say_detached(self._keep_left())  # of a time that has begun before the producer's restart
+
+    # A lease of memory that is detached.
+
+    def note_detached(self, keep: int) -> bool:
+        """Tell the producer that the memory was unmapped. Return whether the lease is kept; otherwise it is over."""
+        with self.lock:
+            self._kept_until = time.monotonic() + keep / 1000 if keep else 0.0
+            self.pump()
+            self._say_detached(keep)
+            return not self.over()
+
+    def _keep_left(self) -> int:
+        """Return for how many milliseconds from now on the lease is wanted, as DETACHED says it."""
+        return max(1, int((self._kept_until - time.monotonic()) * 1000)) if self._kept_until else 0
+
+    def _say_detached(self, keep: int) -> None:
+        """Say DETACHED if the producer keeps the lease for that, and otherwise give the lease up."""
+        if self.error:
+            return
+        keeps = self._takes & wire.TAKES_DETACH and self.memory.access == READ_ONLY and self.cursors < 0
+        try:
+            self.conn.send(wire.Detached(keep) if keeps else wire.Farewell())
+        except LostError:
+            return self.read()
+        if not keeps:
+            self.end(ClosedError(f"the lease of {self.offer.name!r} was given up when its memory was detached", reason="detached"), False)
+            with contextlib.suppress(OSError):
+                self.conn.sock.shutdown(socket.SHUT_RDWR)  # fileno stays readable
+
+    @enough_files()
+    def reattach(self, newest: bool, timeout: float | None, fits: Callable[[Offer], object] = lambda offer: None) -> bool:
+        """Take a new lease, and map its memory where the old was. Return whether it is the same memory. After an error all is as it was."""
+        o = replace(self.options, name=self.offer.name, newer_than=0, wait=False)
+        if timeout is not None:
+            o = replace(o, timeout=arguments.step(timeout))
+        with self.lock:
+            self.read()
+            # Nothing is newer than memory whose lease goes on and that nothing has superseded; asked for it, the producer counts one lease.
+            newest = newest and (self.error is not None or self.newer != 0)
+            again = Again(self.memory, None if newest else self.offer, bool(self._takes & wire.TAKES_DETACH), fits)
+            done = Attaching(o, again=again)
+            offer, _ = done.run()
+            if self.error is None:
+                with contextlib.suppress(Error, OSError):
+                    self.conn.send(wire.Farewell(), deadline=self.conn.shortly())
+            self._hang_up()
+            before, notices = self.offer.generation, list(self.notices)
+            self._take(done, offer)
+            self.notices.extendleft(reversed(notices))
+            return offer.generation == before
 
     # Waits.
 

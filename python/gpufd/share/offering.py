@@ -97,7 +97,7 @@ class Offering(NotCopied):
             self.record = replace(record, data=b"", data_size=len(record.data))
         if terms.cursors:
             self.record = replace(self.record, cursor_size=terms.cursors.size)
-        self._token = memory.hold(f"offer {record.name!r}")
+        self._token = memory.hold(f"offer {record.name!r}", pins=True)
 
     def __repr__(self) -> str:
         n = len(self.held)

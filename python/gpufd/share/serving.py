@@ -67,7 +67,7 @@ class Serving(NotCopied):
         self._taken: set[int] = set()  # offers that cannot have their names
         self._timers: dict[int, tuple[float, e.Event]] = {}  # of offers: when, and what then
         self._writers = Writers(self.loop, self.bring)
-        self._session_calls = SessionCalls(self.bring, self.tell, self._list_to, self._watch, self._gone, self._drop)
+        self._session_calls = SessionCalls(self.bring, self.tell, self._list_to, self._watch, self._process_of, self._gone, self._drop)
         self._offer_calls = OfferCalls(self.loop.changed, self.publish, self.withdraw, self.give_up, self.loop.not_by_thread)
 
     def _next(self) -> int:
@@ -153,12 +153,20 @@ class Serving(NotCopied):
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if session.outbox else 0)
             self.loop.watch(session.conn.sock, events, partial(self._ready, session))
 
+    def _process_of(self, session: Session) -> int:
+        """Return a number for the process of a session: its own, or that of a lease of the same process, whose place it shares when it reattaches."""
+        again = session.ask.reattach if session.ask and session.peer.pid else 0
+        for s in self.sessions.values():
+            if again and s.lease and s.offering and s.offering.record.generation == again and s.peer == session.peer and s.lease._fence.process.lives():
+                return s.process
+        return session.id
+
     def _gone(self, session: Session) -> None:
         """Tell the broker that a lease is over."""
         lease = session.lease
         if lease and not session.told_gone:
             session.told_gone = True
-            self._writers.add(session.id, lease)
+            self._writers.add(session.process, lease)
             self.bring(e.Gone(session.id, session.sent_fds, lease._fence.released, session.may_be_open))
 
     def _drop(self, session: Session) -> None:
@@ -187,7 +195,7 @@ class Serving(NotCopied):
         offering.held.append(lease)
         self.leases.add(lease)
         if doubt := fence.doubt():
-            self.bring(e.Lose(session.id, doubt))
+            self.bring(e.Lose(session.process, doubt))
         fault = offering.begin_cursors(lease)
         if fault:
             return session.fail(wire.BUSY, str(fault), fault)
@@ -339,7 +347,7 @@ class Serving(NotCopied):
 
     def next_time(self) -> float | None:
         """Return when to look at the time again, or None."""
-        times = [s.deadline for s in self.sessions.values() if s.deadline is not None and s.deadline < FOR_EVER]
+        times = [t for s in self.sessions.values() for t in (s.deadline, s.kept_until) if t is not None and t < FOR_EVER]
         return min((*times, *(at for at, _ in self._timers.values())), default=None)
 
     def look_at_times(self) -> None:
@@ -348,6 +356,8 @@ class Serving(NotCopied):
         for session in list(self.sessions.values()):
             if session.deadline is not None and session.deadline <= now and not session.dropped:
                 session.late()
+            elif session.kept_until is not None and session.kept_until <= now:
+                session.kept_enough()
         for number, (at, event) in list(self._timers.items()):
             if at <= now:
                 del self._timers[number]

@@ -14,7 +14,7 @@ from ..errors import Error, LostError, TimedOutError, VerdictError, WireError, p
 from ..wire import records as wire
 from ..wire.conn import Conn
 from ..wire.peer import Peer
-from ..wire.records import Record, need
+from ..wire.records import READ_ONLY, Record, need
 from .attaching import ended
 from .broker import events as e
 from .broker.events import Reason
@@ -44,6 +44,7 @@ class SessionCalls:
     tell: Callable[[Offering | None, Event], None]  # an event for the application
     list_to: Callable[[Session], None]
     watch: Callable[[Session], None]  # what it has to send has changed
+    process_of: Callable[[Session], int]  # a number for its process
     gone: Callable[[Session], None]  # its lease has ended, and all is sent
     drop: Callable[[Session], None]  # its connection is over
 
@@ -56,6 +57,7 @@ class Session:
         self.stage = Stage.ASKED
         self.outbox: deque[tuple[Record, Sequence[int]]] = deque()
         self.ask: wire.Attach | None = None
+        self.process = 0  # the broker's number of its process
         self.offering: Offering | None = None
         self.lease: Lease | None = None
         self.dropped = False
@@ -69,6 +71,8 @@ class Session:
         self._last_words = _MAX_LAST_WORDS
         self._hung_up = False  # what the peer said before may be still to be read
         self.deadline: float | None = None
+        self.kept_until: float | None = None  # when a detached lease ends
+        self._kept_for = 0  # milliseconds
         conn.hears = self._hears
         self._renew()
 
@@ -177,6 +181,8 @@ class Session:
             self._take_progress(record, self.offering, self.lease)
         elif isinstance(record, wire.Mapped) and self.stage is Stage.SENT:
             self._take_mapped(record, self.offering)
+        elif isinstance(record, wire.Detached) and self._may_detach(self.offering, self.lease):
+            self._take_detached(record, self.offering, self.lease)
         else:
             raise wire.unexpected(record, "a verdict" if self.stage is Stage.LEASED else "MAPPED")
 
@@ -186,7 +192,8 @@ class Session:
             self.calls.list_to(self)
         elif isinstance(record, wire.Attach):
             self.ask, self.stage = record, Stage.WAITING
-            self.calls.bring(e.Ask(self.id, self.peer, record, process=self.id))
+            self.process = self.calls.process_of(self)
+            self.calls.bring(e.Ask(self.id, self.peer, record, self.process))
         else:
             raise wire.unexpected(record, "ATTACH")
 
@@ -200,6 +207,19 @@ class Session:
         text = "MAPPED before the data is there" if offering.pending else f"generation {record.generation} is mapped, not that of the offer"
         self._blame(wire.BAD_RECORD, text, WireError(f"{text} ({self.peer})", reason="protocol"))
         self.calls.bring(e.Map(self.id, record.generation))
+
+    def _may_detach(self, offering: Offering, lease: Lease) -> bool:
+        return self.stage is Stage.LEASED and lease.access == READ_ONLY and not offering.terms.cursors
+
+    def _take_detached(self, record: wire.Detached, offering: Offering, lease: Lease) -> None:
+        """Note that the consumer has unmapped the memory, and how long the lease is to be kept."""
+        self.calls.bring(e.Detach(self.id))
+        lease._detached = True
+        self.kept_until = time.monotonic() + record.keep / 1000 if record.keep else None
+        self._kept_for = record.keep
+        if self.deadline is not None:
+            self._renew()
+        self.calls.tell(offering, Event("detached", self.peer, lease))
 
     def _take_verdict(self, record: wire.Verdict) -> None:
         if record.ok and self.stage is not Stage.LEASED:
@@ -235,13 +255,13 @@ class Session:
     def progress(self, done: int, total: int) -> None:
         """Tell a consumer that waits how far its offer is, unless it has enough to read."""
         if not self.outbox:
-            self.say(wire.Progress(done, total))
+            self.say(wire.Progress(done, total, capabilities=wire.TAKES_DETACH))
 
     def send_offer(self, offering: Offering, lease: Lease, pending: bool) -> None:
         """Send all of the offer. The consumer has the lease from here on."""
         assert self.ask
         self.stage = Stage.SENT
-        record = replace(offering.record, resume=self.ask.resume, pending=pending)
+        record = replace(offering.record, resume=self.ask.resume, pending=pending, capabilities=wire.TAKES_DETACH)
         if self.ask.resume or record.legacy:
             self.say(replace(record, first=0, fds=0))
         else:
@@ -295,6 +315,12 @@ class Session:
             self._leave(word, ended(word))
 
     # Ending.
+
+    def kept_enough(self) -> None:
+        """Take a lease back that was detached for as long as its consumer wanted."""
+        self.kept_until = None
+        if self.lease:
+            self.lease.revoke(f"it was detached for longer than the {self._kept_for / 1000:g} s that it asked for")
 
     def _blame(self, code: int, text: str, error: Error | None) -> None:
         """Prepare the last word to a peer that is at fault."""
@@ -381,7 +407,7 @@ class Session:
     def _end_lease(self, error: Error | None) -> None:
         lease, offering = self.lease, self.offering
         if lease and offering and not lease.done:
-            released = lease._fence.released or self.conn.left
+            released = lease._fence.released or self.conn.left or lease.detached
             lease._finish(error)
             lease._fence.end(released)
             offering.is_released_by(lease)

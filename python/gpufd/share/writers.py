@@ -28,7 +28,7 @@ class Writers:
         """Watch the processes of those that were added, where the broker waits for them."""
         left, self._left = self._left, []
         for number, lease in left:
-            if not broker.awaits(number):
+            if number in self._watched or not broker.awaits(number):
                 continue
             if lease._fence.process.died():
                 self._bring(e.Die(number))

@@ -13,6 +13,9 @@ by PyTorch: on a GPU it fails the process's CUDA context for good, with the soft
 kills the process. So what is loaded is for inference; ``clone()`` gives a private copy. The same
 holds of a model's tensors after ``put``. ``debug=True`` finds what writes: WriteGuard.
 
+A Model keeps the addresses of its weights, and gives their memory back while it sleeps; ``follow(at=)`` keeps addresses, too.
+``checkpoint(pid)`` moves all that a process has on a GPU into its host memory.
+
 Inside ``with SharedPool():`` tensors are made where put leaves them. Handles for queues and for other
 engines' code: reduce_tensor and register_reducer.
 
@@ -25,17 +28,19 @@ from ..lazy import lazy
 from .weights import DTYPES, Loaded, load, put, tensors
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoint, checkpoint
     from .guard import WriteGuard
     from .handles import rebuild_tensor, reduce_tensor, register_reducer, release
+    from .model import Model
     from .pool import SharedPool
     from .versions import ModelVersion, follow
 else:
     __getattr__, __dir__, _MODULE_OF = lazy(__name__, {
-        "guard": "WriteGuard", "handles": "rebuild_tensor reduce_tensor register_reducer release", "pool": "SharedPool",
-        "versions": "ModelVersion follow",
+        "checkpoints": "Checkpoint checkpoint", "guard": "WriteGuard", "handles": "rebuild_tensor reduce_tensor register_reducer release",
+        "model": "Model", "pool": "SharedPool", "versions": "ModelVersion follow",
     })  # fmt: skip
 
 __all__ = [
-    "DTYPES", "Loaded", "ModelVersion", "SharedPool", "WriteGuard", "follow", "load", "put", "rebuild_tensor", "reduce_tensor",
-    "register_reducer", "release", "tensors",
+    "Checkpoint", "DTYPES", "Loaded", "Model", "ModelVersion", "SharedPool", "WriteGuard", "checkpoint", "follow", "load", "put",
+    "rebuild_tensor", "reduce_tensor", "register_reducer", "release", "tensors",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Making tensors the parameters and buffers of a module, all or none: :func:`assign`."""
+"""Making tensors the parameters and buffers of a module, all or none: :func:`fitted`, then :func:`replace`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ class _Place:
     tensor: Any
 
 
-def assign(model: Any, tensors: Mapping[str, Any], of: str, strict: bool) -> None:
-    """Replace a module's parameters and persistent buffers by tensors of their names, without a copy.
+Fitted = list[tuple[list[_Place], Any]]  # tensors, each with the places that it is for
+
+
+def fitted(model: Any, tensors: Mapping[str, Any], of: str, strict: bool) -> Fitted:
+    """Return what takes the places of a module's parameters and persistent buffers: the tensors of their names, without a copy.
 
     Parameters that are one object stay one, whether tensors has one of their names or all. Parameters get
     requires_grad=False; they keep their class and attributes. With strict, a tensor that the module has no
-    place for is an error. Raises MismatchError before anything is changed.
+    place for is an error. Raises MismatchError if anything does not fit.
     """
     places = _places(getattr(model, "_orig_mod", model))  # that of torch.compile
     tied: dict[int, list[_Place]] = {}
@@ -39,7 +42,16 @@ def assign(model: Any, tensors: Mapping[str, Any], of: str, strict: bool) -> Non
         faults.unexpected = [name for name in tensors if name not in known]
     made = [(group, new) for group in tied.values() if (new := _new(group, tensors, faults)) is not None]
     faults.check()
-    _replace(made)
+    return made
+
+
+def without_memory(model: Any, begin: int, end: int) -> Fitted:
+    """Return tensors without memory (device meta) for the places of those that lie in a range of addresses."""
+    tied: dict[int, list[_Place]] = {}
+    for place in _places(getattr(model, "_orig_mod", model)):
+        if not place.tensor.is_meta and begin <= place.tensor.data_ptr() < end:
+            tied.setdefault(id(place.tensor), []).append(place)
+    return [(group, _like(group[0].tensor, torch.empty_like(group[0].tensor, device="meta"))) for group in tied.values()]
 
 
 def _places(model: Any) -> list[_Place]:
@@ -95,6 +107,11 @@ def _new(group: list[_Place], tensors: Mapping[str, Any], faults: _Faults) -> An
     if why:
         faults.unlike.append(f"{quote(names[0])}: {why}")
         return None
+    return _like(old, new)
+
+
+def _like(old: Any, new: Any) -> Any:
+    """Return a tensor as a parameter of the class and with the attributes of an old one, if that is a parameter."""
     if not isinstance(old, torch.nn.Parameter):
         return new
     made: Any = torch.Tensor._make_subclass(type(old), new, False)  # as Parameter itself is made
@@ -124,7 +141,7 @@ def _same(a: Any, b: Any) -> bool:
     return a.data_ptr() == b.data_ptr() and a.stride() == b.stride() or bool(torch.equal(a, b))
 
 
-def _replace(made: list[tuple[list[_Place], Any]]) -> None:
+def replace(made: Fitted) -> None:
     """Put all in their places, or none."""
     done: list[_Place] = []
     try:

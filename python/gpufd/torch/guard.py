@@ -1,16 +1,16 @@
-"""A Python error before a PyTorch operation writes memory that is mapped read-only: :class:`WriteGuard`."""
+"""A Python error before a PyTorch operation writes memory that is mapped read-only, or uses detached memory: :class:`WriteGuard`."""
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import Error, ReadOnlyError, UsageError
+from ..errors import ClosedError, Error, ReadOnlyError, UsageError
 from ..memory.base import Memory
 from ..memory.base import _all as _memories
 from ..objects import living
@@ -23,7 +23,8 @@ _REBINDS = frozenset({"set_", "resize_", "resize_as_", "detach_", "requires_grad
 
 
 class WriteGuard(TorchDispatchMode):  # type: ignore[misc]
-    """Raise ReadOnlyError before an operation of this thread writes memory that is mapped read-only.
+    """Raise ReadOnlyError before an operation of this thread writes memory that is mapped read-only, and ClosedError
+    (detached) before one uses memory that was detached.
 
         with gpufd.torch.WriteGuard():
             model(x)
@@ -39,10 +40,12 @@ class WriteGuard(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        for value in _written(func, args, kwargs):
-            for t in value if isinstance(value, (list, tuple)) else (value,):
-                if isinstance(t, torch.Tensor):
-                    _check(func, t)
+        detached = [memory for memory in living(_memories) if memory.is_unmapped]
+        if detached and not _makes_view(func):
+            for t in _tensors_in((*args, *kwargs.values())):
+                _check_mapped(func, t, detached)
+        for t in _tensors_in(_written(func, args, kwargs)):
+            _check(func, t)
         return func(*args, **kwargs)
 
 
@@ -68,6 +71,14 @@ def _inside_a_mode() -> bool:
 
 
 _here = threading.local()
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield the tensors among arguments, and those in lists."""
+    for value in values:
+        for t in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(t, torch.Tensor):
+                yield t
 
 
 # Arguments that are written.
@@ -104,7 +115,24 @@ def _writes_of(func: Any) -> tuple[list[_Place], list[_Place], _Place]:
     return (others, statistics, flags[0]) if flags else (others + statistics, [], (0, ""))
 
 
-# Memory that is mapped read-only.
+# Memory that is detached, and memory that is mapped read-only.
+
+
+@functools.lru_cache(maxsize=None)
+def _makes_view(func: Any) -> bool:
+    """Return whether an operation only makes another tensor over the same elements."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+
+
+def _check_mapped(func: Any, t: Any, detached: list[Memory]) -> None:
+    """Raise if a tensor lies where the memory is not mapped now."""
+    address = _address(t)
+    for memory in detached:
+        at = memory.reservation
+        if at and at.ptr <= address < at.ptr + memory.chunks * memory.chunk:
+            name = name_in(memory, address - at.ptr)
+            raise ClosedError(f"{func} would use {name or 'memory'}, which is detached: wake or reattach first", reason="detached")
 
 
 def _check(func: Any, t: Any) -> None:

@@ -277,8 +277,8 @@ def memory_of(t: Any, kind: int) -> Memory | None:
     storage = storage_of(t)
     address, size = storage.data_ptr(), storage.nbytes()
     for memory in living(_memories):
-        at = getattr(memory, "_ptr", 0) or getattr(memory, "_at", 0)
-        if at and at <= address and address + size <= at + memory.size and memory.driver == kind and not memory.closed:
+        at = memory.mapped_at()
+        if at and at <= address and address + size <= at + memory.size and memory.driver == kind:
             return memory
     return None
 

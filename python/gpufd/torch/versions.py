@@ -14,10 +14,12 @@ from ..errors import ClosedError, Error
 from ..keeper.control import TIMEOUT, HasSocket, path_of
 from ..keeper.version import Attached
 from ..memory.device import Device
+from ..memory.reservation import Reservation
 from ..share.attachment import Attachment
 from ..share.follow import Attachments, Following, close_or_leave
 from ..share.follow import follow as follow_memory
 from ..wire.records import READ_ONLY
+from .address import Address, address_of
 from .guard import watch
 from .weights import Loaded, tensors_of
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ModelVersion(Mapping[str, Any]):
-    """One version of a model's weights, beside the one before: a mapping from names to tensors.
+    """One version of a model's weights, mapped beside the one before: a mapping from names to tensors.
 
     Its tensors are views of kept memory, which is read-only. The memory, and the lease of it, end with the
     last of them: nobody has to close a version.
@@ -35,13 +37,17 @@ class ModelVersion(Mapping[str, Any]):
     data        the keeper's description: a gpufd.Kept
     """
 
-    def __init__(self, attachment: Attachment, debug: bool = False) -> None:
-        self.attachment, self._debug = attachment, debug
+    def __init__(self, attachment: Attachment, debug: bool = False, address: Address | None = None) -> None:
+        self.attachment, self._debug, self._address = attachment, debug, address
         self.data: Kept = attachment.kept
         self.name, self.version, self.part, self.labels = self.data.name, self.data.version, self.data.part, self.data.labels
         self._refused = ""
+        self._keep()
+
+    def _keep(self) -> None:
+        """Hold the memory until this object is gone, or lets go."""
         # The end of the loop that gave it closes what nothing uses: this may wait in a queue for another thread.
-        memory = attachment.memory
+        memory = self.attachment.memory
         self._hold = weakref.finalize(self, memory.let_go, memory.hold(f"version {self.version} of {self.name}"))
         self._hold.atexit = False
 
@@ -87,9 +93,26 @@ class ModelVersion(Mapping[str, Any]):
         not fit, it raises MismatchError ("tensors"), and the model has the old version still. The old
         version's memory is free when nothing else uses a tensor of it. A CUDA graph reads the old addresses,
         so capture it again.
+
+        With follow(at=) the version moves to that address, and the old one goes: tensors of it, and captured graphs,
+        read the new version from then on. Raises MismatchError ("layout"), which names a tensor, if the tensors lie
+        in another way, and InUseError if something of this version, such as a tensor that a check has made, is alive.
         """
         watch(self._debug)
+        if self._address and not self._refused and self._address.there is not self._attached:
+            self._move_to(self._address, model, strict)
         self.tensors.apply(model, strict=strict)
+
+    def _move_to(self, address: Address, model: Any, strict: bool) -> None:
+        """Move to the address, if the tensors fit there, and the model."""
+        address.check(self.attachment.offer)
+        self.tensors._fitted(model, strict)
+        del self.tensors  # they are elsewhere
+        self._hold()
+        try:
+            address.take(self._attached)
+        finally:
+            self._keep()
 
     def refuse(self, why: str | BaseException, *, quarantine: bool = False) -> None:
         """Let go of the version, and tell the keeper why. The next one is a newer version.
@@ -100,14 +123,18 @@ class ModelVersion(Mapping[str, Any]):
         if self._refused:
             return
         self._refused = (str(why) or type(why).__name__)[:1000]
-        for held in ("tensors", "_attached"):
-            self.__dict__.pop(held, None)
         with contextlib.suppress(Error):  # a keeper that is not there does not hear it
             self.attachment.report(self._refused)
-        self._hold()
-        close_or_leave(self.attachment)
+        self._leave()
         if quarantine:
             self._quarantine()
+
+    def _leave(self) -> None:
+        """Close the attachment, or leave it to the last view of it."""
+        for held in ("tensors", "_attached"):
+            self.__dict__.pop(held, None)
+        self._hold()
+        close_or_leave(self.attachment)
 
     def _quarantine(self) -> None:
         from ..keeper.client import Client
@@ -127,8 +154,8 @@ class ModelVersion(Mapping[str, Any]):
 
 def follow(
     name: str, *, socket: str | os.PathLike[str] | HasSocket | None = None, part: int | None = None, labels: Mapping[str, str] | None = None,
-    device: Device | None = None, driver: str | int | None = None, timeout: float | None = TIMEOUT, within: float | None = None,
-    max_absence: float | None = None, on_wait: Callable[[Error], None] | None = None, debug: bool = False,
+    device: Device | None = None, driver: str | int | None = None, at: Reservation | None = None, timeout: float | None = TIMEOUT,
+    within: float | None = None, max_absence: float | None = None, on_wait: Callable[[Error], None] | None = None, debug: bool = False,
 ) -> Iterator[ModelVersion]:  # fmt: skip
     """Iterate over the versions of a model that a keeper keeps: the current one, and each newer one when it is committed.
 
@@ -156,6 +183,9 @@ def follow(
     After the body, follow waits until there is a newer version. It goes on over versions that are committed
     faster than the body takes them: the body gets the newest.
 
+    With at, a gpufd.reserve, swap gives each version that address. So the parameters keep theirs, and captured graphs
+    replay over the new weights. There is no way back to an old version then.
+
     part        of a version of several parts: which
     labels      labels that each version must have, or MismatchError ("labels")
     within      seconds to wait for the first version, and for one after a refused one, or TimedOutError
@@ -163,11 +193,12 @@ def follow(
     on_wait     called with the error that is in the way of the next version after a second
     debug       raise ReadOnlyError before this thread writes kept memory: WriteGuard
     """
+    address = address_of(at)
     found = following_of(
         name, socket=socket, part=part, labels=labels, device=device, driver=driver, timeout=timeout, within=within,
         max_absence=max_absence, on_wait=on_wait, debug=debug,
     )  # fmt: skip
-    return _versions(Attachments(found), debug)
+    return _versions(Attachments(found), debug, address)
 
 
 def following_of(name: str, *, socket: str | os.PathLike[str] | HasSocket | None, debug: bool, **options: Any) -> Following:
@@ -177,7 +208,7 @@ def following_of(name: str, *, socket: str | os.PathLike[str] | HasSocket | None
     return following
 
 
-def _versions(found: Attachments, debug: bool) -> Iterator[ModelVersion]:
+def _versions(found: Attachments, debug: bool, address: Address | None) -> Iterator[ModelVersion]:
     with contextlib.closing(found):
         for attachment in found:
-            yield ModelVersion(attachment, debug)
+            yield ModelVersion(attachment, debug, address)

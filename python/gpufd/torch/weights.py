@@ -25,7 +25,7 @@ from ..objects import called, human
 from ..progress import Progress, check_progress, reporting
 from ..share.kept import Kept
 from ..wire.records import CUDA, READ_ONLY
-from .assign import assign, some
+from .assign import Fitted, fitted, replace, some
 from .named import note
 from .storages import span_of, storage_of
 
@@ -154,11 +154,14 @@ class Loaded(dict[str, Any]):
         anything is changed, if a name, shape, type or device does not fit. With strict=False there may be
         tensors that the model has no place for; the model's must all be there.
         """
-        of = f"version {self.data.version} of {self.data.name}"
+        replace(self._fitted(model, strict))
+
+    def _fitted(self, model: Any, strict: bool) -> Fitted:
+        """Return what apply assigns, or raise its error."""
         lacking = [why for place, why in self.lacking.items() if place in model.state_dict()]
         if lacking:
             raise UnavailableError(lacking[0])
-        assign(model, self, of, strict)
+        return fitted(model, self, f"version {self.data.version} of {self.data.name}", strict)
 
     def check(self, model: Any) -> None:
         """Raise UsageError, which names them, unless all tensors of the module's state_dict are
@@ -248,7 +251,7 @@ def load(
     with get(name, socket=socket, part=part, labels=labels, timeout=timeout, driver=driver, device=device, access=READ_ONLY) as version:
         if len(version.parts) != 1:
             raise UsageError(f"{name} has {len(version.parts)} parts: say which")
-        (attached,) = version.detach()
+        (attached,) = version.take()
     try:
         with reporting(progress, attached.memory.size, f"load {name}"):
             return tensors_of(attached)
@@ -469,7 +472,7 @@ def _deliver(deposit: Deposit, blocks: list[_Block], table: Table, encoded: byte
         _move([b for b in blocks if b.moves], deposit, progress)
         if pool:
             pool.seal()
-        delivered = deposit.deliver(encoded)
+        delivered = deposit.deliver(encoded, layout=table.layout())
         _note_put(deposit, table)
         return delivered
     except BaseException:

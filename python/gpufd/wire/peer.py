@@ -111,6 +111,10 @@ class Process:
         self._dead = bool(poll.poll(min(max(0.0, timeout) * 1000, 1 << 30)))
         return self._dead
 
+    def lives(self) -> bool:
+        """Return whether the process is known to live."""
+        return self._fd >= 0 and not self.died()
+
     def fileno(self) -> int:
         """The pidfd, which is readable when the process has died, or -1."""
         return self._fd

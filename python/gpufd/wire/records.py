@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 from ..errors import MismatchError, UsageError, WireError
 from ..objects import called, human
 
-
 CUDA, SOFT = 1, 2  # kinds of driver
 READ_ONLY, READ_WRITE = 1, 3  # kinds of access
 DESCRIPTORS, LEGACY = 1, 2  # types of handles
@@ -29,9 +28,11 @@ MAX_LISTED = 4096  # offers of a list
 # Codes of REFUSE.
 NO_OFFER, TOO_MUCH_ACCESS, OTHER_DRIVER, BUSY, OTHER_VERSION, BAD_RECORD, TOO_LATE, NOT_ADMITTED, TOO_FAST, NOT_KNOWN, OTHER_MEMORY, PARTS = range(1, 13)
 
+WITHDRAWN, SUPERSEDED, REVOKED, RESTARTING = 1, 2, 3, 4  # reasons of REVOKE
+
 # Capabilities: a consumer takes offers by a legacy handle, application data in a DATA, and
-# memory of its own in a CURSORS.
-TAKES_LEGACY, TAKES_DATA, TAKES_CURSORS = 1 << 0, 1 << 1, 1 << 2
+# memory of its own in a CURSORS; a producer takes DETACHED, and a wish to reattach.
+TAKES_LEGACY, TAKES_DATA, TAKES_CURSORS, TAKES_DETACH = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 
 # Flags of a process: its work may go on after its death, or it cannot tell; the producer
 # waits until who may write says FAREWELL.
@@ -115,9 +116,10 @@ class Reader:
                 name, layout = record.FIELDS[number]
                 need(length >= struct.calcsize(layout), f"{name} of {length} bytes")
                 (values[name],) = struct.unpack_from(layout, value)
-                need(values[name] or name != "resume", "generation 0 is no memory's")
+                need(values[name] or name not in ("resume", "reattach"), "generation 0 is no memory's")
             else:
                 need_known(number < FIELD_REQUIRED, f"field {number} of {record.__name__.upper()}")
+        need(not {"resume", "reattach"} <= values.keys(), "a wish to resume and one to reattach")
         return values
 
 
@@ -190,7 +192,7 @@ _PROCESS = {2: ("process", "<Q")}  # flags; who says it says FAREWELL when it le
 @dataclass(frozen=True)
 class Attach(Record):
     TYPE = 1
-    FIELDS = {**_CAPABILITIES, **_PROCESS, 3: ("after", "<Q"), 0x8001: ("resume", "<Q")}
+    FIELDS = {**_CAPABILITIES, **_PROCESS, 3: ("after", "<Q"), 0x8001: ("resume", "<Q"), 0x8002: ("reattach", "<Q")}
     driver: int
     access: int
     name: str = ""
@@ -198,6 +200,7 @@ class Attach(Record):
     resume: int = 0  # generation of memory that is mapped already, or 0
     after: int = 0  # memory of a larger generation is waited for
     process: int | None = None
+    reattach: int = 0  # generation of memory that was detached and is wanted again, or 0; not with resume
 
     def body(self) -> bytes:
         return struct.pack("<BBH", self.driver, self.access, 0) + pack_name(self.name)
@@ -333,18 +336,20 @@ class Progress(Record):
         return cls(*r.unpack("<QQ"))
 
 
-@dataclass(frozen=True)
-class _Generation(Record):
-    """A record that says a generation and nothing else."""
-
-    generation: int
+class _Number(Record):
+    """A record that says a number and nothing else."""
 
     def body(self) -> bytes:
-        return struct.pack("<Q", self.generation)
+        return struct.pack("<Q", *vars(self).values())
 
     @classmethod
     def parse(cls: type[R], r: Reader) -> R:
         return cls(*r.unpack("<Q"))
+
+
+@dataclass(frozen=True)
+class _Generation(_Number):
+    generation: int
 
 
 class Mapped(_Generation):
@@ -372,7 +377,7 @@ class Revoke(Record):
     TYPE = 7
     FIELDS = {6: ("reason", "<Q")}
     text: str = ""
-    reason: int = 0  # one of those below; an older producer says none, and a later one may say others
+    reason: int = 0  # WITHDRAWN and so on; an older producer says none, and a later one may say others
 
     def body(self) -> bytes:
         return pack_text(self.text)
@@ -380,9 +385,6 @@ class Revoke(Record):
     @classmethod
     def parse(cls, r: Reader) -> Revoke:
         return cls(r.text(*r.unpack("<H")))
-
-
-WITHDRAWN, SUPERSEDED, REVOKED, RESTARTING = 1, 2, 3, 4  # the reasons of a REVOKE
 
 
 class Publish(_Generation):
@@ -487,6 +489,14 @@ class Cursors(Record):
     TYPE = 16
 
 
+@dataclass(frozen=True)
+class Detached(_Number):
+    """A consumer has unmapped and released the memory. Its lease is to be kept for keep milliseconds; 0 is as long as the connection lives."""
+
+    TYPE = 17
+    keep: int = 0
+
+
 class Superseded(_Generation):
     TYPE = 15
     FLAGS = IGNORABLE
@@ -500,7 +510,7 @@ class Unknown(Record):
 
 
 _RECORDS: tuple[type[Record], ...] = (
-    Attach, Offer, Refuse, Progress, Mapped, Verdict, Revoke, Publish, Confirm, Farewell, Notice, List, Listed, Data, Superseded, Cursors
+    Attach, Offer, Refuse, Progress, Mapped, Verdict, Revoke, Publish, Confirm, Farewell, Notice, List, Listed, Data, Superseded, Cursors, Detached
 )  # fmt: skip
 TYPES = {t.TYPE: t for t in _RECORDS}
 

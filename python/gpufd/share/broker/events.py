@@ -186,6 +186,14 @@ class Map:
 
 
 @dataclass(frozen=True)
+class Detach:
+    """Say that a session has unmapped the memory, and keeps its lease. Out of turn, this ends the session
+    as FAILED: without MAPPED, and of memory that is writable or not by descriptors alone."""
+
+    session: int
+
+
+@dataclass(frozen=True)
 class Revoke:
     """End one lease."""
 
@@ -228,7 +236,7 @@ class Lose:
 
 Event = Union[
     Work, Claim, Describe, AwaitWriters, Prepare, Publish, Supersede, Retire, Withdraw, GiveUp, Tick, Close,
-    Ask, Answer, Map, Revoke, Leave, Gone, Die, Lose,
+    Ask, Answer, Map, Detach, Revoke, Leave, Gone, Die, Lose,
 ]  # fmt: skip
 
 

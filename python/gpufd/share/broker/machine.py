@@ -11,7 +11,7 @@ from . import events as e
 from .events import Action, Event, Reason
 from .fencing import Fencing
 from .names import Name, Names
-from .refusals import CLOSED, misfit, no_offer
+from .refusals import CLOSED, misfit, no_offer, not_any_more
 from .state import Offer, Session, State
 
 PROGRESS_PAUSE = 0.25  # the shortest time between two reports of progress to one session
@@ -49,8 +49,8 @@ class Broker:
             e.Work: self._work, e.Claim: self._claim, e.Describe: self._describe, e.AwaitWriters: self._await_writers,
             e.Prepare: self._prepare, e.Publish: self._publish, e.Supersede: self._supersede, e.Retire: self._retire,
             e.Withdraw: self._withdraw, e.GiveUp: self._give_up, e.Tick: self._tick, e.Close: self._close,
-            e.Ask: self._ask, e.Answer: self._answer, e.Map: self._map, e.Revoke: self._revoke, e.Leave: self._leave,
-            e.Gone: self._gone, e.Die: self._die, e.Lose: self._lose,
+            e.Ask: self._ask, e.Answer: self._answer, e.Map: self._map, e.Detach: self._detach, e.Revoke: self._revoke,
+            e.Leave: self._leave, e.Gone: self._gone, e.Die: self._die, e.Lose: self._lose,
         }  # fmt: skip
 
     def step(self, now: float, event: Event) -> list[Action]:
@@ -199,7 +199,7 @@ class Broker:
 
     def _replace(self, o: Offer, by: int) -> None:
         """Take an offer's name away. Its leases go on."""
-        o.replaced = True
+        o.replaced, o.newer = True, by
         self._do(e.Replaced(o.id))
         self._wake_behind(o)
         self._tell_newer(o, by)
@@ -324,12 +324,15 @@ class Broker:
         """Find what a session without a lease gets now. allowed is the offer that the application
         has just admitted it to."""
         text = self._names.meant_by(s)
-        o = self._names.find(s, text)
+        o = self._find_again(s, text) if s.want.reattach else self._names.find(s, text)
         self._leave_lines(s)
         n = self._names.get(text)
-        if o and self.options.consults and o is not allowed:
-            s.state, s.asked = State.ASKING, o
-            self._do(e.Consult(s.id, o.id))
+        about = o or n and n.stands_for  # in place of memory to reattach that is not there: what has its name
+        if about and self.options.consults and about is not allowed:
+            s.state, s.asked = State.ASKING, about
+            self._do(e.Consult(s.id, about.id))
+        elif s.want.reattach and not o:
+            self._refuse(s, not_any_more(text, s.want.reattach) if about else self._no_offer(s.want.name))
         elif o and s.knows_of(o):
             s.state, s.knows = State.BEHIND, o
             o.behind.append(s)
@@ -342,6 +345,11 @@ class Broker:
             self._wait(s, text)
         else:
             self._refuse(s, self._no_offer(s.want.name))
+
+    def _find_again(self, s: Session, text: str) -> Offer | None:
+        """Return the offer of the memory that a session wants again: one of which its process has a lease, or else the last."""
+        there = [o for o in self._offers.values() if self._names.has_again(o, s, text)]
+        return max(there, key=lambda o: (o.lease_of(s) is not None, o.id)) if there else None
 
     def _wait(self, s: Session, text: str) -> None:
         """Let a session wait for the next offer of a name."""
@@ -359,9 +367,13 @@ class Broker:
 
     def _grant(self, s: Session, o: Offer) -> None:
         """Give a session a lease, if the offer fits what it wants."""
-        if no := misfit(o, s.want):
+        before = o.lease_of(s) if s.want.reattach else None
+        if no := misfit(o, s.want, placed=before is not None):
             return self._refuse(s, no)
-        o.places += 1
+        if before:
+            s.heir_of, before.heir = before, s
+        else:
+            o.places += 1
         o.number += 1
         o.live.append(s)
         s.lease, s.state = o, State.SERVED if o.published else State.GRANTED
@@ -393,6 +405,12 @@ class Broker:
         else:
             self._end_session(s, Reason.FAILED)
 
+    def _detach(self, event: e.Detach) -> None:
+        if s := self._sessions.get(event.session):
+            o = s.lease
+            if not o or s.state != State.MAPPED or o.gives(s.want) != wire.READ_ONLY or o.terms.record.cursor_size:
+                self._end_session(s, Reason.FAILED)
+
     def _revoke(self, event: e.Revoke) -> None:
         s = self._sessions.get(event.session)
         if s and s.lease:
@@ -418,7 +436,9 @@ class Broker:
             return
         o = s.lease
         o.live.remove(s)
-        if s.was_served:
+        if s.bequeath():
+            pass  # its process has the place still
+        elif s.was_served:
             o.ended += 1
         else:
             o.places -= 1  # it leaves its place to another consumer

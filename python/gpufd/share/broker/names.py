@@ -86,8 +86,14 @@ class Names:
             return expected[0]
         return ""
 
+    def has_again(self, o: Offer, s: Session, text: str) -> bool:
+        """Return whether an offer has the memory that a session wants again under a name."""
+        n = self.all.get(text)
+        there = o.published or n is not None and n.prepared is o
+        return o.name == text and not o.over and there and o.is_of(s.want.reattach)
+
     def find(self, s: Session, text: str) -> Offer | None:
-        """Return the offer that a session gets that means a name, or None."""
+        """Return the offer that a session gets that means a name and does not reattach, or None."""
         n = self.all.get(s.want.name)
         if n and s.want.resume:
             for o in n.beside:

@@ -13,8 +13,8 @@ MAX_NAMED = 10  # offers that a refusal names
 CLOSED = wire.Refuse(wire.NO_OFFER, "the producer ended before its offer was ready")
 
 
-def misfit(o: Offer, want: wire.Attach) -> wire.Refuse | None:
-    """Return why a consumer cannot have an offer, or None."""
+def misfit(o: Offer, want: wire.Attach, placed: bool) -> wire.Refuse | None:
+    """Return why a consumer, which may have a place already, cannot have an offer, or None."""
     r, name = o.terms.record, quoted(o.name)
     if want.driver != r.driver:
         names = wire.driver_name(r.driver), wire.driver_name(want.driver)
@@ -32,10 +32,15 @@ def misfit(o: Offer, want: wire.Attach) -> wire.Refuse | None:
     if r.cursor_size and not want.capabilities & wire.TAKES_CURSORS:
         text = f"{name} gives each consumer cursors (field 5, a channel's), and you did not say that you take them"
         return wire.Refuse(wire.NOT_KNOWN, text)
-    if 0 < o.terms.leases <= o.places:
+    if 0 < o.terms.leases <= o.places and not placed:
         most = "1 consumer" if o.terms.leases == 1 else f"{o.terms.leases} consumers"
         return wire.Refuse(wire.BUSY, f"{name} has all it waits for: {most}")
     return None
+
+
+def not_any_more(name: str, generation: int) -> wire.Refuse:
+    """Refuse a session that wants memory again which is not there."""
+    return wire.Refuse(wire.OTHER_MEMORY, f"{quoted(name)} is not the memory of generation {generation} any more; attach anew")
 
 
 def no_offer(asked: str, there: Iterable[str]) -> wire.Refuse:

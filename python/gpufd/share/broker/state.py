@@ -44,9 +44,23 @@ class Session:
     knows: Offer | None = None  # behind which it waits
     lease: Offer | None = None  # of which it has a lease
 
+    heir: Session | None = None  # reattached, and has its place with it
+    heir_of: Session | None = None
+
     def knows_of(self, o: Offer) -> bool:
         """Return whether an offer's memory is no newer than what the session has."""
-        return 0 < self.want.after and o.terms.record.generation <= self.want.after
+        return not self.want.reattach and 0 < self.want.after and o.terms.record.generation <= self.want.after
+
+    def is_of_process_of(self, s: Session) -> bool:
+        return self.process == s.process and (self.process != 0 or self.peer == s.peer and self.peer.pid != 0)
+
+    def bequeath(self) -> bool:
+        """Leave the place to the sessions of the same process that have it, too, and return whether there are any."""
+        if self.heir:
+            self.heir.heir_of = self.heir_of
+        if self.heir_of:
+            self.heir_of.heir = self.heir
+        return bool(self.heir or self.heir_of)
 
 
 @dataclass(eq=False)
@@ -61,7 +75,7 @@ class Offer:
     described: bool = False
     published: bool = False
     replaced: bool = False  # another has its name, or its place
-    newer: int = 0  # the generation of what has its place under another name, or 0
+    newer: int = 0  # the generation of what took its place, or 0
     over: bool = False  # withdrawn: its leases end
 
     places: int = 0  # leases that count
@@ -95,6 +109,13 @@ class Offer:
     def is_of(self, generation: int) -> bool:
         """Return whether consumers that have mapped memory of a generation have the offer's."""
         return not self.terms.record.legacy and self.generation == generation
+
+    def lease_of(self, s: Session) -> Session | None:
+        """Return a session of the same process that has a lease, and whose place nobody has taken over, or None.
+
+        That it has detached may not have been heard yet: it was said over another connection.
+        """
+        return next((x for x in self.live if x.state != State.OVER and not x.heir and x.is_of_process_of(s)), None)
 
     def gives(self, want: wire.Attach) -> int:
         """Return the access that a session has."""
