@@ -7,9 +7,9 @@ export GOFLAGS += -trimpath
 GO       ?= go
 COMMANDS := producer consumer launch ring gpufd
 # Packages whose tests use the driver; their test binaries go to the GPU machine.
-GPU_PKGS := cu/sys cu cu/cutest kernels kernels/digest vmm internal/safetensors internal/doctor counter share channel keeper keeper/server tests/handoff tests/interop tests/compute tests/load tests/cases tests/python tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
+GPU_PKGS := cu/sys cu cu/cutest kernels kernels/digest vmm internal/safetensors internal/doctor counter share channel keeper keeper/server keeper/internal/mover tests/handoff tests/interop tests/compute tests/load tests/cases tests/python tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
 # Those of them that may share a GPU with each other: the others count its memory, or have many streams or kernels wait.
-GPU_TOGETHER := cu/sys cu cu/cutest kernels kernels/digest internal/safetensors internal/doctor keeper keeper/server tests/handoff tests/interop tests/compute tests/load tests/corpus examples/go examples/go/08-test-without-a-gpu
+GPU_TOGETHER := cu/sys cu cu/cutest kernels kernels/digest internal/safetensors internal/doctor keeper keeper/server keeper/internal/mover tests/handoff tests/interop tests/compute tests/load tests/corpus examples/go examples/go/08-test-without-a-gpu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
 TOOL     := $(GO) tool -modfile=tools.mod
 BENCHTIME ?= 1s

@@ -263,6 +263,7 @@ func calls(t *testing.T) map[string]call {
 		"cu.Driver.WaitToClose": func(ctx context.Context) error { return dev.Driver().WaitToClose(ctx, "x") },
 		"cu.Driver.WaitQueued":  dev.Driver().WaitQueued,
 		"vmm.Buffer.Release":    buf.Release,
+		"vmm.Buffer.Detach":     func(ctx context.Context) error { return result(buf.Detach(ctx)) },
 		"share.Attach":          func(ctx context.Context) error { return result(share.Attach(ctx, srv.Path(), "w", dev, nil)) },
 		"share.List":            func(ctx context.Context) error { return result(share.List(ctx, srv.Path(), nil)) },
 		"share.TakeOver":        func(ctx context.Context) error { return result(share.TakeOver(ctx, near, path("other"), nil)) },
@@ -279,6 +280,8 @@ func calls(t *testing.T) map[string]call {
 		"share.Attachment.Progress": func(ctx context.Context) error { return att.Progress(ctx, 1, 2) },
 		"share.Attachment.Report":   func(ctx context.Context) error { return att.Report(ctx, nil) },
 		"share.Attachment.Release":  att.Release,
+		"share.Attachment.Detach":   func(ctx context.Context) error { return result(att.Detach(ctx, 0)) },
+		"share.Attachment.Reattach": func(ctx context.Context) error { return result(att.Reattach(ctx, share.Same)) },
 		"share.Attachment.Resume":   func(ctx context.Context) error { return result(over.Resume(ctx)) },
 
 		"counter.Counter.Wait":  func(ctx context.Context) error { return result(number.Wait(ctx, stream, 0)) },
@@ -305,6 +308,7 @@ func calls(t *testing.T) map[string]call {
 			return result(keeper.Attach(ctx, dev.Driver(), kept, "w", keeper.Want{}))
 		},
 		"keeper.Digest":               func(ctx context.Context) error { return result(keeper.Digest(ctx, c, buf.Ptr(), 16)) },
+		"keeper.Attached.Reattach":    func(ctx context.Context) error { return result(all[0].Reattach(ctx, share.Same)) },
 		"keeper.Attached.Digest":      func(ctx context.Context) error { return result(all[0].Digest(ctx)) },
 		"keeper.Client.Status":        func(ctx context.Context) error { return result(kept.Status(ctx)) },
 		"keeper.Client.List":          func(ctx context.Context) error { return result(kept.List(ctx)) },
@@ -315,6 +319,8 @@ func calls(t *testing.T) map[string]call {
 		"keeper.Client.DrainDevice":   func(ctx context.Context) error { return kept.DrainDevice(ctx, dev.UUID()) },
 		"keeper.Client.Undrain":       func(ctx context.Context) error { return kept.Undrain(ctx, "w") },
 		"keeper.Client.UndrainDevice": func(ctx context.Context) error { return kept.UndrainDevice(ctx, dev.UUID()) },
+		"keeper.Client.Park":          func(ctx context.Context) error { return result(kept.Park(ctx, "w", 0)) },
+		"keeper.Client.Unpark":        func(ctx context.Context) error { return result(kept.Unpark(ctx, "w", 0)) },
 		"keeper.Client.Report":        func(ctx context.Context) error { return result(kept.Report(ctx, "w", 1, 0, "ok", "none")) },
 		"keeper.Client.Yield":         kept.Yield,
 		"keeper.Client.Watch":         func(ctx context.Context) error { return kept.Watch(ctx, "w", func(api.Event) bool { return false }) },

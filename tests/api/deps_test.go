@@ -10,7 +10,7 @@ import (
 )
 
 // needNoDriver are packages of processes that load no libcuda and map no memory.
-var needNoDriver = []string{"gpumem", "internal/wire", "internal/broker", "internal/serve", "keeper/api", "keeper/internal/state", "keeper/internal/protocol", "keeper/internal/fdstore", "keeper/server"}
+var needNoDriver = []string{"gpumem", "internal/wire", "internal/broker", "internal/serve", "keeper/api", "keeper/internal/state", "keeper/internal/protocol", "keeper/internal/fdstore", "keeper/internal/moving", "keeper/server"}
 
 func TestPackagesThatNeedNoDriver(t *testing.T) {
 	driver := regexp.MustCompile(`^github\.com/(gpufd/gpufd/(cu|vmm)\b|ebitengine/purego)`)

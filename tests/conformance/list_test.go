@@ -131,6 +131,7 @@ var elsewhere = map[string]string{
 	"D17": "takes a CUDA runtime",
 	"D18": "takes containers: cu TestFault46_IPCBetweenNamespaces, tests TestFault46_LegacyNamespaces",
 	"D22": "a calling convention: tests of cu/sys",
+	"C44": "takes processes that are checkpointed: cu TestCheckpoint, TestCheckpointLosesWhoHasMapped",
 	"C37": "times of whole runs",
 	"C38": "bench/c/hostfunc.c",
 	"C39": "cu TestStreamCallsOfLostContextsAreForgotten, bench/c/hostfunc.c",

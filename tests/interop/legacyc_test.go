@@ -139,7 +139,7 @@ func TestLegacyByCFails(t *testing.T) {
 		"read-only":              {f: offers(programs.Put(programs.Body+1, 1)), code: 1, says: "can be written"},
 		"with granularity":       {f: offers(programs.Put(programs.AtGranularity, 1)), code: 1, says: "granularity"},
 		"with a descriptor":      {f: offers(programs.Sends(os.Stdin)), code: 1, says: "without descriptors"},
-		"too short":              {f: offers(func(m *programs.Message) { m.Record = m.Record[:len(m.Record)-20]; m.Record[programs.AtLength] -= 20 }), code: 1, says: "lengths make no sense"}, // and no field
+		"too short":              {f: offers(func(m *programs.Message) { m.Record = m.Record[:len(m.Record)-32]; m.Record[programs.AtLength] -= 32 }), code: 1, says: "lengths make no sense"}, // and no fields
 		"one more of each other": {f: programs.OnlyOf(programs.TypeConfirm, programs.Put(programs.AtType, 8)), code: 1, says: "where CONFIRM is expected", opened: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -95,7 +95,16 @@ func TestPythonScripts(t *testing.T) {
 func TestPythonTensors(t *testing.T) {
 	programs.SkipOnSoft(t, "tensors lie in memory of one")
 	cutest.Alone(t, "it looks at how much of the device's memory is free")
-	for _, file := range []string{"gpu_handles.py", "gpu_pool.py", "gpu_swap.py", "gpu_frames.py"} {
+	for _, file := range []string{"gpu_handles.py", "gpu_pool.py", "gpu_swap.py", "gpu_frames.py", "gpu_detach.py"} {
+		t.Run(file, func(t *testing.T) { onGPU(t, file) })
+	}
+}
+
+// TestPythonSleep has engines sleep: graphs replay over the next version, a standby takes over, and the driver checkpoints a process.
+func TestPythonSleep(t *testing.T) {
+	programs.SkipOnSoft(t, "the driver checkpoints processes of one")
+	cutest.Alone(t, "it looks at how much of the device's memory is free")
+	for _, file := range []string{"gpu_sleep.py", "gpu_standby.py", "gpu_checkpoint.py", "gpu_park.py"} {
 		t.Run(file, func(t *testing.T) { onGPU(t, file) })
 	}
 }
