@@ -1,7 +1,6 @@
 package server
 
 import (
-	"slices"
 	"time"
 
 	"github.com/gpufd/gpufd/internal/wire"
@@ -74,11 +73,14 @@ func (s *Server) isReplaced(of *offer) bool {
 	return s.offers != nil && s.offers[of.as] != of
 }
 
-// isParkedPast reports whether a reader asks for a replaced version that is parked. It runs with mu held.
-func (s *Server) isParkedPast(o wire.Offer) bool {
-	return slices.ContainsFunc(s.past, func(of *offer) bool {
-		return of.as == o.Name && of.part.Memory.Generation == o.Memory.Generation && of.files == 0
-	})
+// pastOf returns the replaced offer that a reader asks for, or nil. It runs with mu held.
+func (s *Server) pastOf(o wire.Offer) *offer {
+	for _, of := range s.past {
+		if of.as == o.Name && of.part.Memory.Generation == o.Memory.Generation {
+			return of
+		}
+	}
+	return nil
 }
 
 // revokeUnresumed revokes in next the leases that readers did not resume within Grace after a

@@ -139,8 +139,8 @@ func (s *Server) authorize(peer sock.Peer, o wire.Offer, access gpumem.Access) e
 // a parked part is on its device again, unless the reader needs no descriptors. It runs with mu held, which it gives up
 // while it waits.
 func (s *Server) admit(h state.Holder, o wire.Offer) error {
-	began := time.Now()
-	for first := true; ; first = false {
+	began, waited := time.Now(), false
+	for {
 		ctx, cancel := s.step()
 		of, err := s.await(ctx, func() *offer { return s.offerOf(o, h.Who) })
 		cancel()
@@ -150,7 +150,15 @@ func (s *Server) admit(h state.Holder, o wire.Offer) error {
 		if of == nil {
 			return &state.Error{Code: state.NotFound, Message: o.Name + " is not kept any more"}
 		}
-		if first && of.part.Memory.Generation != o.Memory.Generation && s.isParkedPast(o) {
+		past := s.pastOf(o)
+		if past == of {
+			past = nil
+		}
+		if past != nil && s.holders.has(h.Who) && time.Since(began) < detachWait { // it may have detached from that just now
+			s.hearDetached()
+			continue
+		}
+		if past != nil && past.files == 0 && !waited {
 			return notHanded(wire.RefusedStale, "another version of %s has replaced that, which is parked for processes that have had it: attach anew", o.Name)
 		}
 		h.Version, h.Part, h.Since = of.version, of.part.Index, time.Now()
@@ -171,6 +179,7 @@ func (s *Server) admit(h state.Holder, o wire.Offer) error {
 		if err := s.awaitUnparked(versionKey{of.name, of.version}); err != nil {
 			return err
 		}
+		waited = true
 	}
 }
 

@@ -7,14 +7,19 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ..errors import ClosedError, InUseError, MismatchError, UsageError
 from ..objects import NotCopied, human
 from ..wire.records import driver_name
 
-if TYPE_CHECKING:
-    from .base import Memory
+
+class Mapped(Protocol):
+    """Memory, as a reservation knows it."""
+
+    closed: bool
+    detached: bool
+    reservation: Reservation | None
 
 
 class Reservation(NotCopied):
@@ -35,7 +40,7 @@ class Reservation(NotCopied):
         self.closed = False
         self._free = free
         self._mapped = ""  # a description of the memory that is mapped there
-        self._detached: weakref.WeakSet[Memory] = weakref.WeakSet()  # memory that was mapped there, and may come back
+        self._detached: weakref.WeakSet[Mapped] = weakref.WeakSet()  # memory that was mapped there, and may come back
         self._pid = os.getpid()
         self._lock = threading.Lock()
 
@@ -72,7 +77,7 @@ class Reservation(NotCopied):
         """Note that nothing is mapped there any more."""
         self._mapped = ""
 
-    def expect(self, memory: Memory) -> None:
+    def expect(self, memory: Mapped) -> None:
         """Note that memory was detached, which may be mapped there again."""
         self._detached.add(memory)
 
