@@ -66,7 +66,7 @@ func TestDoctor(t *testing.T) {
 	every := map[string]string{ // it is the first process, and has the default seccomp profile
 		"pid-namespace": "WARN pid-namespace", "pidfd-getfd": "WARN pidfd-getfd", "mps-directory": "UNKNOWN",
 	}
-	ours := with(every, map[string]string{"imex-channel": "WARN imex-channel", "libcuda": "UNKNOWN"})
+	ours := with(every, map[string]string{"imex-channel": "WARN imex-channel", "libcuda": "UNKNOWN", "checkpoint": "UNKNOWN"})
 	for _, w := range []ward{
 		{name: "An application beside a keeper", mounts: p.gpu(), finds: ours},
 		{name: "The keeper's own container", code: 3, finds: with(every, map[string]string{"driver": "FAIL driver"})},
