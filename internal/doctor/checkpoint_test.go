@@ -31,6 +31,7 @@ func checkpoints(lock, checkpoint, restore, unlock string) []string {
 func TestCheckpoint(t *testing.T) {
 	needSoft(t)
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")
+	t.Setenv("GPUFD_SOFT_VERSION", "") // the newest
 	for _, c := range []struct {
 		name   string
 		faults []string
@@ -71,6 +72,7 @@ func TestCheckpoint(t *testing.T) {
 func TestNoCheckpoint(t *testing.T) {
 	needSoft(t)
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")
+	t.Setenv("GPUFD_SOFT_VERSION", "") // the newest
 	t.Run("an old driver", func(t *testing.T) {
 		t.Setenv("GPUFD_SOFT_VERSION", "12040")
 		r := find(t, Run(t.Context(), config(t)), "checkpoint")
@@ -124,6 +126,7 @@ func childMapped() error {
 func TestMappedMemory(t *testing.T) {
 	needSoft(t)
 	t.Setenv("GPUFD_SOFT_DEVICES", "1")
+	t.Setenv("GPUFD_SOFT_VERSION", "") // the newest
 	cmd := cutest.Child(t.Context(), "mapped")
 	in, out := ok(cmd.StdinPipe())(t), bufio.NewScanner(ok(cmd.StdoutPipe())(t))
 	var trouble bytes.Buffer

@@ -17,6 +17,9 @@ import (
 // parkingKeeper is a user whose keeper has a pool.
 func parkingKeeper(t *testing.T) *user {
 	t.Helper()
+	if os.Getenv("GPUFD_SOFT_VERSION") != "" {
+		t.Skip("an old driver is wanted, and memory of NUMA nodes came with CUDA 12.2")
+	}
 	u := newUser(t)
 	k := u.keeper("--park-pool", "8MiB")
 	u.until(func() bool { return strings.Contains(k.err.String(), "the pool for parking has 8388608 bytes") })
