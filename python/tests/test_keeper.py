@@ -194,6 +194,7 @@ class Keeping(KeeperTest):
             self.assertEqual(bytes(version[0].memory.read()), bytes(array))
             self.assertEqual(version[0].table.tensors, [_tables.Tensor("array", "F32", (6,), 0, 24)])
 
+    @unittest.skipIf(os.environ.get("GPUFD_SOFT_VERSION"), "an old driver is wanted, and memory of NUMA nodes came with CUDA 12.2")
     def test_park_and_unpark(self):
         k = self.keeper("keeper", "--park-pool", "4MiB")
         c = self.client(k)
