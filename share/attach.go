@@ -75,8 +75,9 @@ type attaching struct {
 	name      string
 	dev       *cu.Device
 	resumes   *Attachment                 // whose memory this is to be a lease of, or nil
-	same      *vmm.Descriptor             // the memory that has to be offered, or nil
-	again     bool                        // the producer is asked for that, whatever has the name
+	before    *vmm.Descriptor             // the memory that was detached, or nil
+	same      bool                        // no other may be offered
+	again     bool                        // the producer knows how to be asked for that
 	room      *vmm.Reservation            // where the memory is mapped, which is the attachment's; or nil
 	line      *atomic.Pointer[Attachment] // of the attachment that was detached, or nil
 	asleep    *detached                   // what the attachment that is resumed has while it is detached, or nil
@@ -181,8 +182,9 @@ func (a *attaching) take(ctx context.Context) error {
 // who attaches.
 func (a *attaching) ask(ctx context.Context) (err error) {
 	flags, _ := processFlags(a.dev)
+	again, after := a.wantsAgain()
 	err = a.say(ctx, wire.Attach{Driver: a.dev.Driver().Kind(), Access: a.opts.Access, Name: a.name, Capabilities: a.opts.capabilities(),
-		Process: wire.Process{Told: true, Flags: flags}, Resume: a.generation(), Reattach: a.wantsAgain(), After: a.opts.after()})
+		Process: wire.Process{Told: true, Flags: flags}, Resume: a.generation(), Reattach: again, After: after})
 	if a.asked = err == nil; !a.asked {
 		return err
 	}

@@ -74,31 +74,30 @@ func (a *Attachment) reattaching(want Which) *attaching {
 	opts, t := *a.opts, a.now.Load()
 	opts.NewerThan = 0
 	from := &attaching{opts: &opts, path: a.path, name: t.offer.Name, dev: a.dev, room: a.room, line: a.line}
-	// Nothing is newer than memory whose lease goes on and that nothing has superseded. To ask for just that
-	// takes over the place of the lease.
-	if want == Same || !serve.IsClosed(t.done) && !serve.IsClosed(t.transport.Superseded) {
-		from.same = &t.offer.Descriptor
-		from.again = t.takes&wire.TakesDetach != 0
-	}
+	from.before, from.same = &t.offer.Descriptor, want == Same
+	from.again = t.takes&wire.TakesDetach != 0
 	return from
 }
 
-// wantsAgain returns the generation of the memory to ask for, or 0. A producer that is older is asked for what the name
+// wantsAgain returns the fields reattach and after of the ATTACH. A producer that is older is asked for what the name
 // stands for.
-func (a *attaching) wantsAgain() uint64 {
-	if !a.again {
-		return 0
+func (a *attaching) wantsAgain() (again, after uint64) {
+	switch {
+	case !a.again:
+		return 0, a.opts.after()
+	case a.same:
+		return a.before.Generation, 0
 	}
-	return a.same.Generation
+	return a.before.Generation, a.before.Generation
 }
 
 // checkSame compares what is offered with what was detached here, if it has to be that.
 func (a *attaching) checkSame(m wire.Offer) error {
 	switch {
-	case a.same == nil || m.Memory == *a.same:
+	case !a.same || m.Memory == *a.before:
 		return nil
-	case m.Memory.Generation != a.same.Generation:
-		return fmt.Errorf("%w: %q is of generation %d, and %d was detached", ErrStale, m.Name, m.Memory.Generation, a.same.Generation)
+	case m.Memory.Generation != a.before.Generation:
+		return fmt.Errorf("%w: %q is of generation %d, and %d was detached", ErrStale, m.Name, m.Memory.Generation, a.before.Generation)
 	}
-	return fmt.Errorf("%w: %+v is offered where %+v was detached", serve.ErrUnexpected, m.Memory, *a.same)
+	return fmt.Errorf("%w: %+v is offered where %+v was detached", serve.ErrUnexpected, m.Memory, *a.before)
 }

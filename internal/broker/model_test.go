@@ -104,7 +104,7 @@ func (s *worldSession) mayDetach() bool {
 func (w *world) placeOf(s *worldSession, o *worldOffer) *worldPlace {
 	for _, id := range sorted(w.sessions) {
 		x := w.sessions[id]
-		if s.want.Reattach != 0 && s.process != 0 && x.process == s.process && x.offer == o && !x.over() && x.place.of[len(x.place.of)-1] == x {
+		if s.want.Reattach != 0 && o.terms.Record.Memory.Generation == s.want.Reattach && s.process != 0 && x.process == s.process && x.offer == o && !x.over() && x.place.of[len(x.place.of)-1] == x {
 			return x.place
 		}
 	}
@@ -263,11 +263,13 @@ func (w *world) askAgain(x *worldSession) {
 	if w.rand.IntN(4) == 0 {
 		s.want.Reattach = uint64(1 + w.rand.IntN(int(w.id)))
 	}
-	if w.rand.IntN(4) == 0 {
+	if w.rand.IntN(6) == 0 {
 		s.want.After = w.id
 	}
 	w.comes(s)
 }
+
+func (s *worldSession) wantsOnly() bool { return s.want.Reattach != 0 && s.want.After == 0 }
 
 func (s *worldSession) over() bool { return s.ended || s.refused || s.gone }
 
@@ -580,7 +582,7 @@ func (w *world) seeGrant(s *worldSession, a Grant) {
 	w.check(r.CursorSize == 0 || s.want.Capabilities != 0, "session %d is granted what it cannot take", s.id)
 	w.check(a.Pending == !o.published, "session %d: pending %v", s.id, a.Pending)
 	w.check(a.Number == o.numbers+1, "lease number %d of offer %d after %d", a.Number, o.id, o.numbers)
-	w.check(s.want.Reattach == 0 || w.hasAgain(o, s), "session %d reattaches other memory", s.id)
+	w.check(!s.wantsOnly() || w.hasAgain(o, s), "session %d reattaches other memory", s.id)
 	o.numbers++
 	if s.place = w.placeOf(s, o); s.place == nil {
 		s.place = &worldPlace{}
@@ -589,7 +591,8 @@ func (w *world) seeGrant(s *worldSession, a Grant) {
 	s.place.of = append(s.place.of, s)
 	w.check(o.terms.Leases == 0 || o.given <= o.terms.Leases, "offer %d has more leases than it may", o.id)
 	switch {
-	case s.want.Reattach != 0:
+	case s.wantsOnly():
+	case s.want.Reattach != 0 && w.hasAgain(o, s) && !o.replaced && !o.superseded:
 	case o.terms.Resumes:
 		w.check(s.want.Resume != 0, "session %d is granted an offer for those that resume", s.id)
 	default:
@@ -600,11 +603,11 @@ func (w *world) seeGrant(s *worldSession, a Grant) {
 
 // seeRefuse checks that a session is not refused for a name that stands for something.
 func (w *world) seeRefuse(s *worldSession, a Refuse) {
-	if s.want.Reattach != 0 {
+	if s.wantsOnly() {
 		w.seeRefuseAgain(s, a)
 		return
 	}
-	if o := w.holder(s.want.Name); a.Because.Code == wire.RefusedBusy && s.want.Name != "" {
+	if o := w.holder(s.want.Name); s.want.Reattach == 0 && a.Because.Code == wire.RefusedBusy && s.want.Name != "" {
 		w.check(o.terms.Leases > 0 && o.given >= o.terms.Leases, "session %d is refused, and offer %d has a place", s.id, o.id)
 	}
 	if a.Because.Code != wire.RefusedName || w.closed || s.want.Name == "" {
@@ -709,7 +712,7 @@ func (w *world) look() {
 
 // lookWaiting checks that a session has something to wait for, and that this is not there.
 func (w *world) lookWaiting(s *worldSession) {
-	w.check(s.want.Reattach == 0, "session %d waits to reattach", s.id)
+	w.check(!s.wantsOnly(), "session %d waits to reattach", s.id)
 	name := s.want.Name
 	if name == "" {
 		return // it means the only one of when it came
@@ -719,7 +722,7 @@ func (w *world) lookWaiting(s *worldSession) {
 		w.check(w.makers(name) > 0, "session %d waits for nothing", s.id)
 		return
 	}
-	w.check(s.want.After >= o.terms.Record.Memory.Generation, "session %d waits, and offer %d is there", s.id, o.id)
+	w.check(s.want.Reattach == 0 && s.want.After >= o.terms.Record.Memory.Generation, "session %d waits, and offer %d is there", s.id, o.id)
 }
 
 // end ends everything, and checks that nothing is left.

@@ -38,7 +38,7 @@ func (x *session) consult(id broker.OfferID) broker.Answer {
 // seeks returns the access that a consumer gets to an offer. It is 0 if the consumer reattaches other memory, and is only to
 // learn that the name stands for this.
 func (o *Offering) seeks(want wire.Attach) gpumem.Access {
-	if want.Reattach != 0 && want.Reattach != o.Record.Memory.Generation {
+	if want.Reattach != 0 && want.After == 0 && want.Reattach != o.Record.Memory.Generation {
 		return 0
 	}
 	return o.gives(want)

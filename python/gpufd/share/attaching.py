@@ -79,15 +79,27 @@ class Options:
 class Again:
     """Memory that was detached, and is to be mapped where it was.
 
-    same    the offer of the memory, if no other may come
-    asks    the producer takes field 32770, and is asked for that memory
+    offer   that of the memory
+    newest  other memory may come, if the name stands for it
+    asks    the producer takes field 32770
     fits    is called with the offer before it is mapped, and raises what is against that
     """
 
     memory: Memory
-    same: Offer | None
+    offer: Offer
+    newest: bool
     asks: bool
     fits: Callable[[Offer], object]
+
+    @property
+    def generation(self) -> int:
+        """The generation to ask for, or 0."""
+        return self.offer.generation if self.asks else 0
+
+    @property
+    def same(self) -> Offer | None:
+        """The offer of the memory, if no other may come."""
+        return None if self.newest else self.offer
 
 
 class Attaching:
@@ -173,10 +185,11 @@ class Attaching:
         """Ask for the offer and take its descriptors."""
         o = self.o
         takes = wire.TAKES_DATA | (wire.TAKES_LEGACY if o.legacy else 0) | (wire.TAKES_CURSORS if o.max_cursors else 0)
+        again = self.again.generation if self.again else 0
+        after = again if self.again and self.again.newest else o.newer_than if o.wait else 0
         ask = wire.Attach(o.driver, o.access, o.name, takes,
                           resume=self.resumes[0].generation if self.resumes else 0,
-                          after=o.newer_than if o.wait else 0, process=process_flags(o.driver),
-                          reattach=self.again.same.generation if self.again and self.again.same and self.again.asks else 0)  # fmt: skip
+                          after=after, process=process_flags(o.driver), reattach=again)  # fmt: skip
         self.say(ask)
         last: Offer | None = None
         while last is None or not last.legacy and not last.resume and len(self.fds) < last.chunks:

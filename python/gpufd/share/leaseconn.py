@@ -219,9 +219,7 @@ class LeaseConn(NotCopied):
             o = replace(o, timeout=arguments.step(timeout))
         with self.lock:
             self.read()
-            # Nothing is newer than memory whose lease goes on and that nothing has superseded; asked for it, the producer counts one lease.
-            newest = newest and (self.error is not None or self.newer != 0)
-            again = Again(self.memory, None if newest else self.offer, bool(self._takes & wire.TAKES_DETACH), fits)
+            again = Again(self.memory, self.offer, newest, bool(self._takes & wire.TAKES_DETACH), fits)
             done = Attaching(o, again=again)
             offer, _ = done.run()
             if self.error is None:

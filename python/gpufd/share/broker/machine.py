@@ -324,14 +324,17 @@ class Broker:
         """Find what a session without a lease gets now. allowed is the offer that the application
         has just admitted it to."""
         text = self._names.meant_by(s)
-        o = self._find_again(s, text) if s.want.reattach else self._names.find(s, text)
+        only = s.want.reattach and not s.want.after  # otherwise it takes newer memory, too
+        o = self._find_again(s, text) if s.want.reattach else None
+        if not only and (not o or self._names.newer_than(o)):
+            o = self._names.find(s, text)
         self._leave_lines(s)
         n = self._names.get(text)
         about = o or n and n.stands_for  # in place of memory to reattach that is not there: what has its name
         if about and self.options.consults and about is not allowed:
             s.state, s.asked = State.ASKING, about
             self._do(e.Consult(s.id, about.id))
-        elif s.want.reattach and not o:
+        elif only and not o:
             self._refuse(s, not_any_more(text, s.want.reattach) if about else self._no_offer(s.want.name))
         elif o and s.knows_of(o):
             s.state, s.knows = State.BEHIND, o
@@ -367,7 +370,7 @@ class Broker:
 
     def _grant(self, s: Session, o: Offer) -> None:
         """Give a session a lease, if the offer fits what it wants."""
-        before = o.lease_of(s) if s.want.reattach else None
+        before = o.lease_of(s) if s.want.reattach and o.is_of(s.want.reattach) else None
         if no := misfit(o, s.want, placed=before is not None):
             return self._refuse(s, no)
         if before:
