@@ -29,7 +29,8 @@
 //	served     was told that the data is there
 //	mapped     has mapped the memory (Map)
 //	detached   has unmapped it, and keeps its lease (Detach). Another session of its process may reattach:
-//	           it gets the same memory, also where that is replaced, and shares the place of this one
+//	           it gets the same memory, also where that is replaced, and shares the place of this one;
+//	           one that takes newer memory, too, gets that instead
 //	over       End was returned; with a lease, Gone is to follow when its connection is over
 //
 // A session that gets no lease is refused (Refuse) and is gone with that.

@@ -269,7 +269,7 @@ func (w *world) askAgain(x *worldSession) {
 	w.comes(s)
 }
 
-func (s *worldSession) wantsOnly() bool { return s.want.Reattach != 0 && s.want.After == 0 }
+func (s *worldSession) wantsExactly() bool { return s.want.Reattach != 0 && s.want.After == 0 }
 
 func (s *worldSession) over() bool { return s.ended || s.refused || s.gone }
 
@@ -582,7 +582,7 @@ func (w *world) seeGrant(s *worldSession, a Grant) {
 	w.check(r.CursorSize == 0 || s.want.Capabilities != 0, "session %d is granted what it cannot take", s.id)
 	w.check(a.Pending == !o.published, "session %d: pending %v", s.id, a.Pending)
 	w.check(a.Number == o.numbers+1, "lease number %d of offer %d after %d", a.Number, o.id, o.numbers)
-	w.check(!s.wantsOnly() || w.hasAgain(o, s), "session %d reattaches other memory", s.id)
+	w.check(!s.wantsExactly() || w.hasAgain(o, s), "session %d reattaches other memory", s.id)
 	o.numbers++
 	if s.place = w.placeOf(s, o); s.place == nil {
 		s.place = &worldPlace{}
@@ -591,7 +591,7 @@ func (w *world) seeGrant(s *worldSession, a Grant) {
 	s.place.of = append(s.place.of, s)
 	w.check(o.terms.Leases == 0 || o.given <= o.terms.Leases, "offer %d has more leases than it may", o.id)
 	switch {
-	case s.wantsOnly():
+	case s.wantsExactly():
 	case s.want.Reattach != 0 && w.hasAgain(o, s) && !o.replaced && !o.superseded:
 	case o.terms.Resumes:
 		w.check(s.want.Resume != 0, "session %d is granted an offer for those that resume", s.id)
@@ -603,7 +603,7 @@ func (w *world) seeGrant(s *worldSession, a Grant) {
 
 // seeRefuse checks that a session is not refused for a name that stands for something.
 func (w *world) seeRefuse(s *worldSession, a Refuse) {
-	if s.wantsOnly() {
+	if s.wantsExactly() {
 		w.seeRefuseAgain(s, a)
 		return
 	}
@@ -712,7 +712,7 @@ func (w *world) look() {
 
 // lookWaiting checks that a session has something to wait for, and that this is not there.
 func (w *world) lookWaiting(s *worldSession) {
-	w.check(!s.wantsOnly(), "session %d waits to reattach", s.id)
+	w.check(!s.wantsExactly(), "session %d waits to reattach", s.id)
 	name := s.want.Name
 	if name == "" {
 		return // it means the only one of when it came

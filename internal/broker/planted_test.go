@@ -66,7 +66,7 @@ var plants = map[string]plant{
 	"other memory is reattached":            {"session.go", "!o.isOf(s.want.Reattach) {", "!o.isOf(s.want.Reattach) && !FAULT {"},
 	"superseded memory is the newest":       {"session.go", "o != nil && b.newerThan(o) == 0", "o != nil && (b.newerThan(o) == 0 || FAULT)"},
 	"who reattaches waits for newer":        {"session.go", "return s.want.Reattach == 0 &&", "return (s.want.Reattach == 0 || FAULT) &&"},
-	"who reattaches waits for an offer":     {"session.go", "case s.wantsOnly() && o == nil:", "case s.wantsOnly() && o == nil && !FAULT:"},
+	"who reattaches waits for an offer":     {"session.go", "case s.wantsExactly() && o == nil:", "case s.wantsExactly() && o == nil && !FAULT:"},
 	"who reattaches needs a place more":     {"session.go", ">= o.terms.Leases && !placed:", ">= o.terms.Leases && (!placed || FAULT):"},
 	"who reattaches counts twice":           {"session.go", "if s.from = from; from != nil {", "if s.from = from; from != nil && !FAULT {"},
 	"another process takes the place":       {"session.go", "x.isOfProcessOf(s) {", "(x.isOfProcessOf(s) || FAULT) {"},

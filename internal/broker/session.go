@@ -88,9 +88,9 @@ func (b *Broker) attend(s *session, allowed *offer) {
 	case about != nil && b.opts.Consults && about != allowed:
 		s.state, s.asked = stateAsking, about
 		b.do(Consult{s.id, about.id})
-	case s.wantsOnly() && o == nil && about != nil:
+	case s.wantsExactly() && o == nil && about != nil:
 		b.refuse(s, wire.Refuse{Code: wire.RefusedStale, Text: fmt.Sprintf("%q is not the memory of generation %d any more; attach anew", text, s.want.Reattach)})
-	case s.wantsOnly() && o == nil:
+	case s.wantsExactly() && o == nil:
 		b.refuse(s, b.noOffer(s.want.Name))
 	case o != nil && s.knowsOf(o):
 		s.state, s.knows = stateBehind, o
@@ -118,7 +118,7 @@ func (b *Broker) wait(s *session, text string) {
 // find returns the offer that a session gets that means a name, or nil.
 func (b *Broker) find(s *session, text string) *offer {
 	if s.want.Reattach != 0 {
-		if o := b.findAgain(s, text); s.wantsOnly() || o != nil && b.newerThan(o) == 0 {
+		if o := b.findAgain(s, text); s.wantsExactly() || o != nil && b.newerThan(o) == 0 {
 			return o
 		}
 	}
@@ -151,8 +151,8 @@ func (b *Broker) findAgain(s *session, text string) (found *offer) {
 	return found
 }
 
-// wantsOnly reports whether a session reattaches, and takes no newer memory instead.
-func (s *session) wantsOnly() bool { return s.want.Reattach != 0 && s.want.After == 0 }
+// wantsExactly reports whether a session reattaches, and takes no newer memory instead.
+func (s *session) wantsExactly() bool { return s.want.Reattach != 0 && s.want.After == 0 }
 
 // isBetterFor reports whether a session that reattaches gets an offer rather than another of the same memory.
 func (o *offer) isBetterFor(s *session, other *offer) bool {

@@ -61,7 +61,7 @@ type Attach struct {
 	Name         string // "" is the only offer there is
 	Capabilities Capabilities
 	Resume       uint64 // generation of the memory that is mapped already, or 0
-	After        uint64 // wait for memory of a larger generation than this; 0 is any
+	After        uint64 // wait for memory of a larger generation than this; with Reattach, take newer memory, too; 0 is any
 	Reattach     uint64 // generation of the memory that was detached and is wanted again, or 0; not with Resume
 	Process      Process
 }

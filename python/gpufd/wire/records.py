@@ -198,7 +198,7 @@ class Attach(Record):
     name: str = ""
     capabilities: int = 0
     resume: int = 0  # generation of memory that is mapped already, or 0
-    after: int = 0  # memory of a larger generation is waited for
+    after: int = 0  # memory of a larger generation is waited for; with reattach, newer memory is taken, too
     process: int | None = None
     reattach: int = 0  # generation of memory that was detached and is wanted again, or 0; not with resume
 

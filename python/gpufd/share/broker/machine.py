@@ -324,9 +324,9 @@ class Broker:
         """Find what a session without a lease gets now. allowed is the offer that the application
         has just admitted it to."""
         text = self._names.meant_by(s)
-        only = s.want.reattach and not s.want.after  # otherwise it takes newer memory, too
+        exactly = s.want.reattach and not s.want.after  # otherwise it takes newer memory, too
         o = self._find_again(s, text) if s.want.reattach else None
-        if not only and (not o or self._names.newer_than(o)):
+        if not exactly and (not o or self._names.newer_than(o)):
             o = self._names.find(s, text)
         self._leave_lines(s)
         n = self._names.get(text)
@@ -334,7 +334,7 @@ class Broker:
         if about and self.options.consults and about is not allowed:
             s.state, s.asked = State.ASKING, about
             self._do(e.Consult(s.id, about.id))
-        elif only and not o:
+        elif exactly and not o:
             self._refuse(s, not_any_more(text, s.want.reattach) if about else self._no_offer(s.want.name))
         elif o and s.knows_of(o):
             s.state, s.knows = State.BEHIND, o
