@@ -164,10 +164,22 @@ func inContext(t testing.TB, dev sys.CUdevice) sys.Caller {
 }
 
 // heal makes lost contexts well again, which nothing but the end of the process
-// does otherwise, so that tests can lose them.
+// does otherwise, so that tests can lose them. Work that is still ending would lose
+// them once more: heal waits for it.
 func (m *machine) heal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.health.sticky == sys.CUDA_SUCCESS {
+		return
+	}
+	for _, s := range m.streams {
+		for s.busy() {
+			done := s.tail.done
+			m.mu.Unlock()
+			<-done
+			m.mu.Lock()
+		}
+	}
 	m.health = health{}
 }
 
