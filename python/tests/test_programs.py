@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -471,6 +472,16 @@ class BothPython(common.Scene):
         self.assertEqual([e.reason for e in reasons], ["nobody-listens", "not-found"])
         self.assertTrue(all(e.retryable for e in reasons))
         self.assertFalse(gpufd.RefusedError(reason="denied").retryable)
+
+    def test_follow_says_why_it_waited_before_the_last_try(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+
+            def on_wait(error):
+                silent.bind(self.path)
+                silent.listen()
+
+            with self.assertRaisesRegex(gpufd.TimedOutError, "the peer took longer .*; before that, .*nobody is listening"):
+                next(gpufd.follow("x", socket=self.path, within=1.2, on_wait=on_wait))
 
     def test_follow_a_producer_that_comes_back(self):
         served = self.served()

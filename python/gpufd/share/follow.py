@@ -152,6 +152,7 @@ class Patience:
     def __init__(self, within: float, of_part: bool, on_wait: Callable[[Error], None] | None) -> None:
         self._within, self._of_part, self._on_wait = within, of_part, on_wait
         self._begun, self._told, self._pause = time.monotonic(), "", 0.002
+        self._before = ""  # why the last try that had its time failed
 
     def left(self) -> float:
         """Return the seconds that are left of the wait."""
@@ -165,8 +166,10 @@ class Patience:
         """Return the seconds to pause after an error. Raises TimedOutError when the time is over."""
         now = time.monotonic()
         left = self._begun + self._within - now
-        if left <= 0:
-            raise TimedOutError(f"nothing to attach to within {self._within:g} s: {e}") from e
+        if left <= 0:  # which may have cut the last try short
+            before = f"; before that, {self._before}" if self._before and isinstance(e, TimedOutError) else ""
+            raise TimedOutError(f"nothing to attach to within {self._within:g} s: {e}{before}") from e
+        self._before = str(e)
         if self._on_wait and now - self._begun >= _SILENCE and str(e) != self._told:
             self._told = str(e)
             self._on_wait(e)
