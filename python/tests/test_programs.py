@@ -481,7 +481,7 @@ class BothPython(common.Scene):
                 silent.listen()
 
             with self.assertRaisesRegex(gpufd.TimedOutError, "the peer took longer .*; before that, .*nobody is listening"):
-                next(gpufd.follow("x", socket=self.path, within=1.2, on_wait=on_wait))
+                next(gpufd.follow("x", socket=self.path, within=4, on_wait=on_wait))  # it is called after a second
 
     def test_follow_a_producer_that_comes_back(self):
         served = self.served()
