@@ -171,6 +171,26 @@ func TestBehindAFarewell(t *testing.T) {
 	}
 }
 
+// A consumer that gives up and goes just before it is sent the offer has said that it has nothing.
+//
+//fault:rows 83
+func TestConsumerGoesBeforeTheOffer(t *testing.T) {
+	dev, ctx := leavesNothing(t)
+	decide := make(chan error)
+	srv := listen(t, ListenOptions{Authorize: func(sock.Peer, OfferInfo) error { return <-decide }})
+	onLease, begun := leases()
+	s := put(t, srv, newBuffer(t, ctx, 1), OfferOptions{OnLease: onLease})
+	want := wants(dev)
+	want.Process.Told = true
+	conn := asked(t, srv, want)
+	require.NoError(t, conn.Send(soon(t), wire.Encode(wire.Verdict{Text: "attaching failed: no more time"})))
+	require.NoError(t, conn.Close())
+	decide <- nil
+	l := next(t, begun)
+	require.ErrorContains(t, s.await(t, Ended, 1).Err, "no more time")
+	require.NoError(t, l.AwaitFence(soon(t), fence.Released))
+}
+
 // A process that has the connection, too, keeps the lease when the one that attached has
 // died: the peer is fenced when both have ended.
 //

@@ -480,6 +480,21 @@ func TestProducerThatOnlySends(t *testing.T) {
 	require.NoError(t, att.Close())
 }
 
+// A consumer that takes nothing more and keeps the connection open is as good as gone, too.
+func TestConsumerThatOnlySends(t *testing.T) {
+	_, ctx := leavesNothing(t)
+	decide := make(chan error)
+	srv := listen(t, ListenOptions{Authorize: func(sock.Peer, OfferInfo) error { return <-decide }, peer: goodbyes(brief)})
+	s := put(t, srv, newBuffer(t, ctx, 1))
+	conn := asked(t, srv, wants(ctx.Device()))
+	f := ok(conn.File())(t)
+	require.NoError(t, unix.Shutdown(int(f.Fd()), unix.SHUT_RD))
+	require.NoError(t, f.Close())
+	decide <- nil
+	require.ErrorIs(t, s.await(t, Ended, 1).Err, sock.ErrPeerLost)
+	require.NoError(t, conn.Close())
+}
+
 // A record that a server ignores does not make it wait any longer.
 func TestServerWaitsNoLongerForWhatItIgnores(t *testing.T) {
 	_, ctx, srv := listening(t, ListenOptions{Timeout: brief})

@@ -163,8 +163,11 @@ func (x *session) performOne(a broker.Action, mayWait, mayCall bool) bool {
 	if errors.Is(err, sock.ErrWouldWait) {
 		return false
 	}
-	if err != nil {
-		x.leave(connectionReason(err), err, false)
+	switch {
+	case errors.Is(err, sock.ErrPeerLost): // its last word, such as that it has nothing mapped, may still be unread
+		time.AfterFunc(x.transport.Goodbye, func() { x.leave(broker.Lost, err, false) })
+	case err != nil:
+		x.leave(broker.Failed, err, false)
 	}
 	return true
 }
