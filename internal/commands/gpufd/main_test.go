@@ -178,7 +178,7 @@ func (u *user) run(args ...string) (code int, out, errs string) {
 }
 
 // briefly is a --timeout of commands that are to wait in vain, once they have heard from the keeper.
-var briefly = map[bool]string{false: "300ms", true: "5s"}[cutest.Emulated()] // emulated, an answer may take half a second
+var briefly = map[bool]string{false: "1s", true: "5s"}[cutest.Emulated()] // emulated, or beside much else, an answer may take half a second
 
 // does runs gpufd, which has to do what it is told.
 func (u *user) does(args ...string) (out string) {
