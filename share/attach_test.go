@@ -166,7 +166,7 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 	for name, opts := range map[string]OfferOptions{
 		"MaxConsumers": {MaxConsumers: -1}, "IdleTimeout": {IdleTimeout: -1}, "Grace": {Grace: -1}, "application data": {Data: make([]byte, MaxData+1)},
 		"both or neither": {Fence: fence.Released}, "FenceTimeout": {FenceTimeout: 1}, "no fence": {Fence: 3, FenceTimeout: 1},
-		"OnCursors": {CursorSize: 8}, "CursorSize": {OnCursors: noCursors}, "at most": {CursorSize: maxCursors + 1, OnCursors: noCursors},
+		"-1 Slots": {Slots: -1}, "4294967296 Slots": {Slots: 1 << 32}, "OnCursors": {CursorSize: 8}, "CursorSize": {OnCursors: noCursors}, "at most": {CursorSize: maxCursors + 1, OnCursors: noCursors},
 	} {
 		require.ErrorContains(t, offerFor(soon(t), srv, "x", buf, opts.Access, opts), name)
 	}

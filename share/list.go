@@ -21,6 +21,8 @@ type ListOptions struct {
 	Policy  sock.Policy   // whose lists are taken; the zero Policy takes those of this process's effective user
 	Timeout time.Duration // of the whole call; 0 is 30 s
 
+	OnConnected func(sock.Peer) // is called with the producer once the connection is made; or nil
+
 	peer func(*serve.PeerOptions) // tests'
 }
 
@@ -35,6 +37,8 @@ type Listing struct {
 	Generation uint64    // see [vmm.Descriptor]
 	DataSize   uint64    // bytes of application data
 	Pending    bool      // the data is not there yet: see [OfferOptions]
+	Leases     int       // that consumers have now; -1 if the producer is older than that
+	Slots      int       // that the application divides the memory into ([OfferOptions].Slots); 0 if it does not say
 }
 
 // List asks the producer that listens at path what it offers. It returns the offers as of
@@ -51,17 +55,21 @@ func List(ctx context.Context, path string, opts *ListOptions) ([]Listing, error
 	if err := plain.ContextErr(ctx); err != nil {
 		return nil, err
 	}
+	if opts == nil {
+		opts = &ListOptions{}
+	}
 	o := serve.NewPeerOptions()
-	if opts != nil {
-		if err := setPeer(&o, opts.Timeout, opts.Policy, opts.peer); err != nil {
-			return nil, err
-		}
+	if err := setPeer(&o, opts.Timeout, opts.Policy, opts.peer); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, ErrTimeout)
 	defer cancel()
 	t, err := connect(ctx, path, o, sock.WithMaxFDs(0))
 	if err != nil {
 		return nil, err
+	}
+	if opts.OnConnected != nil {
+		opts.OnConnected(t.Conn.Peer())
 	}
 	all, err := askList(ctx, t)
 	var last wire.Message
@@ -100,9 +108,17 @@ func askList(ctx context.Context, t *serve.Transport) (all []Listing, err error)
 		}
 		left = l.Left
 		for _, o := range l.Offers {
-			all = append(all, Listing{Name: o.Name, Driver: o.Driver, Device: o.Device, Legacy: o.Handle == wire.HandleLegacy, Access: o.Access,
-				Size: o.Size, Generation: o.Generation, DataSize: o.DataSize, Pending: o.Pending})
+			all = append(all, listingOf(o))
 		}
 	}
 	return all, nil
+}
+
+func listingOf(o wire.Listing) Listing {
+	l := Listing{Name: o.Name, Driver: o.Driver, Device: o.Device, Legacy: o.Handle == wire.HandleLegacy, Access: o.Access,
+		Size: o.Size, Generation: o.Generation, DataSize: o.DataSize, Pending: o.Pending, Leases: int(o.Counts.Leases), Slots: int(o.Counts.Slots)}
+	if !o.Counts.Told {
+		l.Leases = -1
+	}
+	return l
 }

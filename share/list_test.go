@@ -55,6 +55,38 @@ func TestList(t *testing.T) {
 	require.Eventually(t, func() bool { return connections(srv) == 0 }, 10*time.Second, time.Millisecond)
 }
 
+// A list counts the leases that there are now.
+func TestListCountsLeases(t *testing.T) {
+	dev, ctx, srv := listening(t)
+	serveAs(t, srv, "weights", newBuffer(t, ctx, 5), cu.ReadOnly, OfferOptions{Slots: 5})
+	for n := range 3 {
+		require.Equal(t, n, listedBy(t, srv)[0].Leases)
+		att := ok(Attach(soon(t), srv.Path(), "weights", dev, nil))(t)
+		defer func() {
+			require.NoError(t, att.Close())
+			require.Eventually(t, func() bool { return listedBy(t, srv)[0].Leases == n }, 10*time.Second, time.Millisecond)
+		}()
+	}
+	require.Equal(t, 3, listedBy(t, srv)[0].Leases)
+	require.Equal(t, 5, listedBy(t, srv)[0].Slots)
+}
+
+// Its caller learns whom List asks, also if no answer comes.
+func TestListTellsWhomItAsks(t *testing.T) {
+	_, ctx, srv := listening(t)
+	serveAs(t, srv, "weights", newBuffer(t, ctx, 5), cu.ReadOnly)
+	silent := impostor(t, func(conn *sock.Conn) { _ = conn.WaitClose(soon(t)) })
+	for path, c := range map[string]struct {
+		within time.Duration
+		want   error
+	}{srv.Path(): {0, nil}, silent: {brief, ErrTimeout}} {
+		var asked sock.Peer
+		_, err := List(soon(t), path, &ListOptions{Timeout: c.within, OnConnected: func(p sock.Peer) { asked = p }})
+		require.ErrorIs(t, err, c.want)
+		require.EqualValues(t, os.Getpid(), asked.PID)
+	}
+}
+
 // A list of many offers comes in many records, and is bounded.
 func TestListOfManyOffers(t *testing.T) {
 	var list []wire.Listing
@@ -72,6 +104,7 @@ func TestListOfManyOffers(t *testing.T) {
 	require.Len(t, all, maxListed)
 	for i, l := range all {
 		require.Equal(t, fmt.Sprintf("%04d", i), l.Name[:4])
+		require.Equal(t, -1, l.Leases, "an older producer does not say")
 	}
 	_, err := List(soon(t), lists(append(list, list[0])), nil)
 	require.ErrorIs(t, err, ErrTooLarge)

@@ -3,6 +3,7 @@ package share
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"time"
@@ -198,6 +199,10 @@ type OfferOptions struct {
 	CursorSize uint64
 	OnCursors  func(l *Lease, f *os.File) error // goes with CursorSize
 
+	// Slots is into how many equal slots the application divides the memory. It goes to those who ask for a [List];
+	// 0 says nothing.
+	Slots int
+
 	// OnEvent is called for each [Event] of the offer, several at once: on goroutines of the server, and on
 	// those that call Offer, Supersede, Provide and Publish, which must hold no lock that OnEvent takes. It
 	// should be quick: other consumers may wait for it. It may call the server and the offer, but must
@@ -223,7 +228,7 @@ func (o *OfferOptions) served(replaces bool) (*serve.Terms, error) {
 	}
 	t := &serve.Terms{
 		Access: o.Access, ReadOnly: o.Access == cu.ReadOnly, Pending: o.Pending, Data: o.Data, Leases: o.MaxConsumers, Idle: o.IdleTimeout, Grace: o.Grace,
-		Verdict: o.Verdict, Synchronized: o.Synchronized, Replaces: replaces,
+		Verdict: o.Verdict, Synchronized: o.Synchronized, Replaces: replaces, Slots: uint32(o.Slots),
 		OnEvent: func(serve.Event) {}, OnLease: func(*serve.Lease) {},
 	}
 	if t.Access == 0 {
@@ -257,6 +262,8 @@ func (o *OfferOptions) check() error {
 		return fmt.Errorf("share: a FenceTimeout of %s for the Fence %v: want both or neither", o.FenceTimeout, o.Fence)
 	case o.CursorSize > maxCursors:
 		return fmt.Errorf("share: a CursorSize of %d: want %d bytes at most", o.CursorSize, maxCursors)
+	case uint64(o.Slots) > math.MaxUint32: // which negative ones are
+		return fmt.Errorf("share: %d Slots: want 0 to %d", o.Slots, uint32(math.MaxUint32))
 	case (o.CursorSize > 0) != (o.OnCursors != nil):
 		return errors.New("share: want both CursorSize and OnCursors, or neither")
 	case o.Fence != 0:

@@ -343,6 +343,14 @@ func (b *Broker) Leases(id OfferID) (all []SessionID) {
 	return all
 }
 
+// LeaseCount returns how many leases an offer has.
+func (b *Broker) LeaseCount(id OfferID) int {
+	if o := b.offers[id]; o != nil {
+		return len(o.live)
+	}
+	return 0
+}
+
 // maxNamed is how many offers a refusal names.
 const maxNamed = 10
 

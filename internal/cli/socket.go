@@ -2,11 +2,11 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/gpufd/gpufd/internal/sockets"
 	"github.com/gpufd/gpufd/sock"
 )
 
@@ -15,18 +15,11 @@ const OfferName = "producer"
 
 // DefaultSocket returns where producer and consumer meet: in the user's runtime
 // directory, or in a directory of the user's under the temporary directory.
-func DefaultSocket() string { return filepath.Join(defaultDir(), "producer.sock") }
-
-func defaultDir() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "gpufd")
-	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("gpufd-%d", os.Getuid()))
-}
+func DefaultSocket() string { return filepath.Join(sockets.UserDir(), "producer.sock") }
 
 // MakeDefaultDir makes the directory of the default sockets, with mode 0700. It leaves it to
 // whoever listens there to say why there is none.
-func MakeDefaultDir() { _ = os.Mkdir(defaultDir(), 0o700) }
+func MakeDefaultDir() { _ = os.Mkdir(sockets.UserDir(), 0o700) }
 
 // Listen calls listen for a socket at path, and once more if the directory of the socket alone
 // was missing and is made now, with mode 0700. A keeper does so, too.

@@ -102,7 +102,7 @@ func some(names []string) string {
 	const most = 4
 	short := make([]string, 0, most)
 	for _, name := range names[:min(most, len(names))] {
-		short = append(short, strings.Trim(quote(name), `"`))
+		short = append(short, strings.Trim(Quote(name), `"`))
 	}
 	text := strings.Join(short, ", ")
 	if more := len(names) - most; more > 0 {

@@ -55,7 +55,7 @@ func parseHeader(text []byte, data uint64) (*header, error) {
 	if !utf8.Valid(text) || len(text) == 0 || text[0] != '{' {
 		return nil, fmt.Errorf("%w: the header is not a JSON object", ErrFormat)
 	}
-	if err := checkSurrogates(text); err != nil {
+	if err := CheckEscapes(text); err != nil {
 		return nil, fmt.Errorf("%w: the header has %w", ErrFormat, err)
 	}
 	h := &header{}
@@ -84,7 +84,7 @@ func (h *header) covers(data uint64) error {
 			return err
 		}
 		if x.Offset != at {
-			return fmt.Errorf("%w: tensor %s begins at %d; it should begin at %d: tensors overlap or leave a hole", ErrFormat, quote(x.Name), x.Offset, at)
+			return fmt.Errorf("%w: tensor %s begins at %d; it should begin at %d: tensors overlap or leave a hole", ErrFormat, Quote(x.Name), x.Offset, at)
 		}
 		at += x.Bytes // both ends are numbers of 64 bits
 	}
@@ -123,7 +123,7 @@ func (s scanner) want(d json.Delim) error {
 
 func (s scanner) is(t json.Token, d json.Delim) error {
 	if t != d {
-		return fmt.Errorf("%s instead of %v before %d", quote(fmt.Sprint(t)), d, s.dec.InputOffset())
+		return fmt.Errorf("%s instead of %v before %d", Quote(fmt.Sprint(t)), d, s.dec.InputOffset())
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (s scanner) members(f func(key string) error) error {
 			return err
 		}
 		if seen[key] {
-			return fmt.Errorf("%s is there twice", quote(key))
+			return fmt.Errorf("%s is there twice", Quote(key))
 		}
 		seen[key] = true
 		if err := f(key); err != nil {
@@ -188,7 +188,7 @@ func (s scanner) text() (string, error) {
 	}
 	text, is := t.(string)
 	if !is {
-		return "", fmt.Errorf("%s before %d is not a string", quote(fmt.Sprint(t)), s.dec.InputOffset())
+		return "", fmt.Errorf("%s before %d is not a string", Quote(fmt.Sprint(t)), s.dec.InputOffset())
 	}
 	return text, nil
 }
@@ -207,7 +207,7 @@ func (s scanner) numbers() ([]uint64, error) {
 		number, _ := t.(json.Number)
 		n, err := strconv.ParseUint(number.String(), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%s before %d is not a number of bytes or elements", quote(fmt.Sprint(t)), s.dec.InputOffset())
+			return nil, fmt.Errorf("%s before %d is not a number of bytes or elements", Quote(fmt.Sprint(t)), s.dec.InputOffset())
 		}
 		list = append(list, n)
 	}
@@ -248,7 +248,7 @@ func (s scanner) tensor(h *header, name string) error {
 		return err
 	})
 	if err == nil && fields != 3 {
-		err = fmt.Errorf("tensor %s needs dtype, shape and data_offsets", quote(name))
+		err = fmt.Errorf("tensor %s needs dtype, shape and data_offsets", Quote(name))
 	}
 	h.tensors = append(h.tensors, x)
 	return err
@@ -260,7 +260,7 @@ func (s scanner) offsets(x *Tensor) error {
 		return err
 	}
 	if len(at) != 2 || at[1] < at[0] {
-		return fmt.Errorf("tensor %s: data_offsets are begin and end", quote(x.Name))
+		return fmt.Errorf("tensor %s: data_offsets are begin and end", Quote(x.Name))
 	}
 	x.Offset, x.Bytes = at[0], at[1]-at[0]
 	return nil

@@ -47,7 +47,7 @@ func readIndex(r io.ReaderAt, size uint64) (*index, error) {
 	if bytes.Contains(text, []byte("NaN")) || bytes.Contains(text, []byte("Infinity")) {
 		text = numbersOnly(text)
 	}
-	if err := checkSurrogates(text); err != nil {
+	if err := CheckEscapes(text); err != nil {
 		return nil, fmt.Errorf("%w: the index has %w", ErrFormat, err)
 	}
 	x := &index{}
@@ -81,7 +81,7 @@ func (x *index) read(s scanner) error {
 			return err
 		}
 		if file == "." || !fs.ValidPath(file) || len(file) >= unix.PathMax || strings.Contains(file, "\x00") {
-			return fmt.Errorf("tensor %s is in %s, which is not the name of a file beside it or below", quote(key), quote(file))
+			return fmt.Errorf("tensor %s is in %s, which is not the name of a file beside it or below", Quote(key), Quote(file))
 		}
 		x.fileOf[key] = file
 		return nil
@@ -110,9 +110,9 @@ func (x *index) agrees(dir string, files []string, headers []*header) error {
 		switch found := in[name]; {
 		case slices.Contains(found, filepath.Join(dir, file)):
 		case len(found) == 0:
-			return fmt.Errorf("%w: the index has tensor %s in %s, but it is not there", ErrFormat, quote(name), file)
+			return fmt.Errorf("%w: the index has tensor %s in %s, but it is not there", ErrFormat, Quote(name), file)
 		default:
-			return fmt.Errorf("%w: the index has tensor %s in %s, but it is in %s", ErrFormat, quote(name), file, filepath.Base(found[0]))
+			return fmt.Errorf("%w: the index has tensor %s in %s, but it is in %s", ErrFormat, Quote(name), file, filepath.Base(found[0]))
 		}
 	}
 	return nil

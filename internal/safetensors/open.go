@@ -211,7 +211,7 @@ func (m *Model) plan(path string, f *os.File, h *header, counts func(Tensor) boo
 			continue
 		}
 		if other, has := m.in[x.Name]; has {
-			return fmt.Errorf("%w: tensor %s is there twice, in %s too", ErrFormat, quote(x.Name), other)
+			return fmt.Errorf("%w: tensor %s is there twice, in %s too", ErrFormat, Quote(x.Name), other)
 		}
 		m.in[x.Name] = path
 		at, err := m.Table.place(x)

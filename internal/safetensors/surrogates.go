@@ -10,8 +10,8 @@ import (
 // and so the same name of two.
 var errHalfPair = errors.New("half a surrogate pair, which is no character")
 
-// checkSurrogates finds an escape of JSON that is half of a surrogate pair, and has no UTF-8.
-func checkSurrogates(text []byte) error {
+// CheckEscapes finds an escape of JSON that is half of a surrogate pair, and has no UTF-8.
+func CheckEscapes(text []byte) error {
 	for {
 		at := bytes.IndexByte(text, '\\')
 		if at < 0 || at+1 == len(text) {

@@ -50,7 +50,7 @@ const metadataName = "__metadata__"
 // UnmarshalJSON reads a table. Its texts are whole.
 func (t *Table) UnmarshalJSON(b []byte) error {
 	type plain Table // without this method
-	if err := checkSurrogates(b); err != nil {
+	if err := CheckEscapes(b); err != nil {
 		return err
 	}
 	return json.Unmarshal(b, (*plain)(t))
@@ -65,18 +65,18 @@ func (t Table) Check() error {
 			return err
 		}
 		if names[x.Name] {
-			return fmt.Errorf("%w: tensor %s is there twice", ErrFormat, quote(x.Name))
+			return fmt.Errorf("%w: tensor %s is there twice", ErrFormat, Quote(x.Name))
 		}
 		names[x.Name] = true
 		if x.Offset > t.Size || x.Bytes > t.Size-x.Offset {
-			return fmt.Errorf("%w: tensor %s has %d bytes at %d, in a buffer of %d", ErrFormat, quote(x.Name), x.Bytes, x.Offset, t.Size)
+			return fmt.Errorf("%w: tensor %s has %d bytes at %d, in a buffer of %d", ErrFormat, Quote(x.Name), x.Bytes, x.Offset, t.Size)
 		}
 	}
 	sorted := slices.DeleteFunc(slices.Clone(t.Tensors), func(x Tensor) bool { return x.Bytes == 0 })
 	slices.SortFunc(sorted, byOffset)
 	for i := 1; i < len(sorted); i++ {
 		if a, b := sorted[i-1], sorted[i]; a.Offset+a.Bytes > b.Offset {
-			return fmt.Errorf("%w: tensors %s and %s overlap", ErrFormat, quote(a.Name), quote(b.Name))
+			return fmt.Errorf("%w: tensors %s and %s overlap", ErrFormat, Quote(a.Name), Quote(b.Name))
 		}
 	}
 	return nil
@@ -89,23 +89,23 @@ func byOffset(a, b Tensor) int {
 // check compares a tensor's bytes with its type and shape.
 func (x Tensor) check() error {
 	if x.Name == metadataName || !utf8.ValidString(x.Name) {
-		return fmt.Errorf("%w: a tensor named %s", ErrFormat, quote(x.Name))
+		return fmt.Errorf("%w: a tensor named %s", ErrFormat, Quote(x.Name))
 	}
-	size, err := x.size()
+	size, err := x.NumBytes()
 	if err != nil {
 		return err
 	}
 	if size != x.Bytes {
-		return fmt.Errorf("%w: tensor %s of %s %v has %d bytes instead of %d", ErrFormat, quote(x.Name), x.DType, short(x.Shape), x.Bytes, size)
+		return fmt.Errorf("%w: tensor %s of %s %v has %d bytes instead of %d", ErrFormat, Quote(x.Name), x.DType, short(x.Shape), x.Bytes, size)
 	}
 	return nil
 }
 
-// size returns how many bytes the type and the shape make.
-func (x Tensor) size() (uint64, error) {
+// NumBytes returns how many bytes the type and the shape make.
+func (x Tensor) NumBytes() (uint64, error) {
 	each, known := dtypes[x.DType]
 	if !known {
-		return 0, fmt.Errorf("%w: tensor %s is of type %s, which is unknown", ErrFormat, quote(x.Name), quote(x.DType))
+		return 0, fmt.Errorf("%w: tensor %s is of type %s, which is unknown", ErrFormat, Quote(x.Name), Quote(x.DType))
 	}
 	n, over := uint64(1), false
 	times := func(d uint64) {
@@ -117,7 +117,7 @@ func (x Tensor) size() (uint64, error) {
 	}
 	times(each)
 	if over || n%8 != 0 {
-		return 0, fmt.Errorf("%w: tensor %s of %s %v does not have a number of bytes", ErrFormat, quote(x.Name), x.DType, short(x.Shape))
+		return 0, fmt.Errorf("%w: tensor %s of %s %v does not have a number of bytes", ErrFormat, Quote(x.Name), x.DType, short(x.Shape))
 	}
 	return n / 8, nil
 }
@@ -130,8 +130,8 @@ func short(shape []uint64) string {
 	return fmt.Sprint(shape)
 }
 
-// quote returns a stranger's text, short enough for an error.
-func quote(s string) string {
+// Quote returns a stranger's text, short enough for an error.
+func Quote(s string) string {
 	const most = 100
 	if len(s) > most {
 		return fmt.Sprintf("%q…", s[:most])

@@ -43,7 +43,7 @@ func TestHalfPairs(t *testing.T) {
 		``: true, `\`: true, `\u`: true, `\ud83`: true, `\ud83d\ude00`: true, `\\ud800`: true, `\\\\ud800`: true, `ä\n\u00e4`: true,
 		`\ud800`: false, `\udc00`: false, `\uDFFF`: false, `\ud800\ud800\udc00`: false, `\ud800x\udc00`: false, `\ud83d\ude00\udc00`: false, `\\\ud800`: false,
 	} {
-		require.Equal(t, whole, checkSurrogates([]byte(text)) == nil, text)
+		require.Equal(t, whole, CheckEscapes([]byte(text)) == nil, text)
 	}
 	_, err := parseHeader([]byte(`{"\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}`), 1)
 	require.ErrorIs(t, err, errHalfPair)

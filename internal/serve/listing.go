@@ -23,7 +23,10 @@ func (x *session) sayList() error {
 	var list []wire.Listing
 	for i, l := range there {
 		if x.allows(offers[i], 0) == nil && x.mayAsk(l.Name, gpumem.ReadOnly) == nil {
-			list = append(list, listing(l))
+			s.mu.Lock()
+			leases := s.broker.LeaseCount(l.Offer)
+			s.mu.Unlock()
+			list = append(list, listing(l, offers[i], leases))
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(s.ctx, x.transport.Timeout, ErrTimeout)
@@ -40,11 +43,12 @@ func (x *session) sayList() error {
 }
 
 // listing returns what a list says of an offer.
-func listing(l broker.Listed) wire.Listing {
+func listing(l broker.Listed, o *Offering, leases int) wire.Listing {
 	r := l.Record
 	return wire.Listing{
 		Name: r.Name, Driver: r.Memory.Kind, Device: r.Memory.Device, Handle: r.HandleType(), Access: r.Access,
 		Size: r.Memory.Size, Generation: r.Memory.Generation, DataSize: max(r.DataSize, uint64(len(r.Data))), Pending: !l.Published,
+		Counts: wire.Counts{Told: true, Leases: uint32(leases), Slots: o.opts.Slots},
 	}
 }
 

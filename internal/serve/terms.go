@@ -63,6 +63,7 @@ type Terms struct {
 	Replaces     bool          // it takes its name from the offer that has it
 	Resumes      bool          // it is for consumers that have its memory, and does not have its name
 	Grace        time.Duration // how long leases go on after it is replaced, or 0
+	Slots        uint32        // that its memory is divided into, for lists, or 0
 	Fence        *FenceTerms
 	Cursors      *CursorTerms
 	OnEvent      func(Event)

@@ -63,13 +63,16 @@ func (m Listed) append(b []byte) []byte {
 	b = le.AppendUint32(b, uint32(m.Left))
 	b = append(le.AppendUint16(b, uint16(len(m.Offers))), 0, 0)
 	for _, l := range m.Offers {
-		b = le.AppendUint16(b, uint16(listingSize+len(l.Name)))
+		b = le.AppendUint16(b, uint16(l.size()))
 		b = append(b, byte(l.Driver), byte(l.Access), byte(l.Handle), bit(l.Pending))
 		b = append(b, l.Device[:]...)
 		for _, v := range []uint64{l.Size, l.Generation, l.DataSize} {
 			b = le.AppendUint64(b, v)
 		}
 		b = append(le.AppendUint16(b, uint16(len(l.Name))), l.Name...)
+		if l.Counts.Told {
+			b = le.AppendUint32(le.AppendUint32(b, l.Counts.Leases), l.Counts.Slots)
+		}
 	}
 	return b
 }

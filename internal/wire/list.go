@@ -9,15 +9,24 @@ import (
 
 const (
 	maxListed   = 4096 // bytes of a record of a list; one offer always fits
-	listingSize = 46   // bytes of a listing, without its length and the name
+	listingSize = 46   // bytes of a listing, without its length, the name and its counts
+	countsSize  = 8
 )
+
+// size returns how many bytes a listing has, without its length.
+func (l *Listing) size() int {
+	if l.Counts.Told {
+		return listingSize + len(l.Name) + countsSize
+	}
+	return listingSize + len(l.Name)
+}
 
 // Lists makes the messages of a list of offers, with as many in each as fit a record.
 func Lists(all []Listing) (list []Listed) {
 	for {
 		n, size := 0, headerSize+8
 		for ; n < len(all); n++ {
-			if size += 2 + listingSize + len(all[n].Name); size > maxListed {
+			if size += 2 + all[n].size(); size > maxListed {
 				break
 			}
 		}
@@ -81,6 +90,9 @@ func listing(r *reader) (l Listing, err error) {
 	}
 	if r.short {
 		return l, errors.New("an offer in too few bytes")
+	}
+	if len(r.b) >= countsSize {
+		l.Counts = Counts{true, r.u32(), r.u32()}
 	}
 	return l, errors.Join(CheckAccess(l.Access), CheckName(l.Name))
 }

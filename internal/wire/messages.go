@@ -155,6 +155,14 @@ type Listing struct {
 	Generation uint64
 	DataSize   uint64
 	Pending    bool
+	Counts     Counts
+}
+
+// Counts are what a list counts of an offer. An older producer does not tell.
+type Counts struct {
+	Told   bool
+	Leases uint32 // that consumers have now
+	Slots  uint32 // that the memory is divided into, as that of a channel is; 0 if it is not
 }
 
 // Data brings the application data of the offer before it, as a descriptor.

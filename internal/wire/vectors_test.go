@@ -95,15 +95,17 @@ type fields struct {
 
 // listed are the fields of one offer in a list.
 type listed struct {
-	Driver     uint8  `json:"driver"`
-	Access     uint8  `json:"access"`
-	HandleType uint8  `json:"handle_type"`
-	Pending    bool   `json:"pending,omitempty"`
-	Device     string `json:"device"` // hexadecimal
-	Size       uint64 `json:"size"`
-	Generation uint64 `json:"generation"`
-	DataSize   uint64 `json:"data_size"`
-	Name       string `json:"name"`
+	Driver     uint8   `json:"driver"`
+	Access     uint8   `json:"access"`
+	HandleType uint8   `json:"handle_type"`
+	Pending    bool    `json:"pending,omitempty"`
+	Device     string  `json:"device"` // hexadecimal
+	Size       uint64  `json:"size"`
+	Generation uint64  `json:"generation"`
+	DataSize   uint64  `json:"data_size"`
+	Name       string  `json:"name"`
+	Leases     *uint32 `json:"leases,omitempty"` // absent in a list of an older producer, as slots is
+	Slots      *uint32 `json:"slots,omitempty"`
 }
 
 // describe takes a message apart.
@@ -169,7 +171,11 @@ func processOf(f fields) (p Process) {
 
 func describeList(all []Listing) (described []listed) {
 	for _, l := range all {
-		described = append(described, listed{uint8(l.Driver), uint8(l.Access), uint8(l.Handle), l.Pending, hex.EncodeToString(l.Device[:]), l.Size, l.Generation, l.DataSize, l.Name})
+		d := listed{uint8(l.Driver), uint8(l.Access), uint8(l.Handle), l.Pending, hex.EncodeToString(l.Device[:]), l.Size, l.Generation, l.DataSize, l.Name, nil, nil}
+		if l.Counts.Told {
+			d.Leases, d.Slots = &l.Counts.Leases, &l.Counts.Slots
+		}
+		described = append(described, d)
 	}
 	return described
 }
@@ -246,9 +252,16 @@ func messageOf(t *testing.T, typ string, described json.RawMessage) Message {
 func listOf(t *testing.T, described []listed) (all []Listing) {
 	for _, l := range described {
 		all = append(all, Listing{Name: l.Name, Driver: gpumem.Kind(l.Driver), Device: gpumem.UUID(fromHex(t, l.Device)), Handle: HandleType(l.HandleType), Access: gpumem.Access(l.Access),
-			Size: l.Size, Generation: l.Generation, DataSize: l.DataSize, Pending: l.Pending})
+			Size: l.Size, Generation: l.Generation, DataSize: l.DataSize, Pending: l.Pending, Counts: countsOf(l)})
 	}
 	return all
+}
+
+func countsOf(l listed) Counts {
+	if l.Leases == nil {
+		return Counts{}
+	}
+	return Counts{true, *l.Leases, *l.Slots}
 }
 
 func fromHex(t *testing.T, s string) []byte {

@@ -40,7 +40,7 @@ func messages() []Message {
 // fullListing is one with the extremes of its fields.
 func fullListing() Listing {
 	return Listing{Name: strings.Repeat("n", MaxName), Driver: 255, Device: gpumem.UUID{1, 15: 2}, Handle: 254, Access: gpumem.ReadWrite,
-		Size: math.MaxUint64, Generation: math.MaxUint64 - 1, DataSize: math.MaxUint64 - 2, Pending: true}
+		Size: math.MaxUint64, Generation: math.MaxUint64 - 1, DataSize: math.MaxUint64 - 2, Pending: true, Counts: Counts{true, math.MaxUint32, math.MaxUint32 - 1}}
 }
 
 // longest is the longest message that there is.
