@@ -27,11 +27,12 @@ func (s Slot) Ptr() cu.DevicePtr { return s.ptr }
 // Size returns how many bytes the slot has room for. Copies and fills of more are refused ([cu.ErrTooShort]).
 func (s Slot) Size() uint64 { return s.size }
 
-// Acquire returns a slot for the next frame. It waits until there is one that no reader holds, ctx
-// ends, or the bound of [WithStallLimit] is reached. The slot may be written at once. Acquire returns the
-// same slot again until that is published.
+// Acquire returns a slot for the next frame. It waits until there is one that no reader holds and that no stream
+// has still to write ([Writer.PublishOn]), ctx ends, or the bound of [WithStallLimit] is reached. The slot may be
+// written at once. Acquire returns the same slot again until that is published.
 //
-// Errors: [ErrClosed]; [ErrNoOffer]; [ErrStalled]; what ended ctx.
+// Errors: [ErrClosed]; [ErrNoOffer]; [ErrStalled]; [ErrOrder] if a stream is acquiring the slot; [cu.ErrContextLost] if the
+// stream will never write what it was given; what ended ctx.
 func (w *Writer) Acquire(ctx context.Context) (Slot, error) {
 	if w.isZero() {
 		return Slot{}, errClosed
@@ -50,14 +51,17 @@ func (w *Writer) Acquire(ctx context.Context) (Slot, error) {
 		if err != nil {
 			return Slot{}, err
 		}
-		if blocker == nil {
+		if w.acquired {
 			return w.current(), nil
 		}
 		if begin.IsZero() {
 			begin = time.Now()
 		}
-		if w.opts.stall > 0 && until.IsZero() {
-			until = begin.Add(w.opts.stall)
+		switch {
+		case blocker == nil || w.frames[slot] > w.written: // it cannot have given that back
+			until = time.Time{}
+		case w.opts.stall > 0 && until.IsZero():
+			until = time.Now().Add(w.opts.stall)
 		}
 		if err := w.awaitSlot(ctx, blocker, slot, until); err != nil {
 			return Slot{}, err
@@ -81,8 +85,8 @@ func (w *Writer) current() Slot {
 }
 
 // choose picks a slot and takes it, unless one is acquired. If no slot is free, it returns the
-// slot to wait for and the reader that has it. begin is when the wait for it began, if there was
-// one.
+// slot to wait for and the reader that has it, or no reader if a stream of the writer has it. begin
+// is when the wait for it began, if there was one.
 //
 // choose looks at the cursors when no slot is known to be free, and once in a round of the slots:
 // readers that drop frames keep no slot, and their nonsense has to be noticed, too.
@@ -104,18 +108,31 @@ func (w *Writer) choose(begin time.Time) (slot uint64, blocker *member, err erro
 			w.look()
 			slot, free = w.pick()
 		}
-		for _, m := range w.readers {
-			if !free && m.policy == Block && m.holds(slot) {
-				m.pins.Add(1)
-				w.noteKept()
+		if !free {
+			if slot, m := w.blocker(slot); m != nil || w.written < w.last {
+				w.noteBlockers(slot)
 				return slot, m, nil
 			}
 		}
 		if !w.isClaimed(slot) { // else it is held, and another one is picked
-			w.take(slot, begin) // a slot that is not free has somebody who holds it
+			w.take(slot, begin)
 			return slot, nil, nil
 		}
 	}
+}
+
+// blocker returns a reader that keeps the writer waiting for the slot, and the slot that is to be waited for. In any order
+// that is the oldest that the reader which keeps the most has. It runs with mu held.
+func (w *Writer) blocker(slot uint64) (uint64, *member) {
+	if w.anyOrder {
+		return w.keepsMost()
+	}
+	for _, m := range w.readers {
+		if m.policy == Block && m.holds(slot) {
+			return slot, m
+		}
+	}
+	return slot, nil
 }
 
 // isClaimed reports whether a reader of Latest takes or holds its frame in the slot. It marks the frame first: a
@@ -149,7 +166,7 @@ func (w *Writer) look() {
 	for i := 0; i < len(w.readers); i++ {
 		m := w.readers[i]
 		left := m.hasLeft()
-		err := m.see(m.load(offReleased))
+		err := m.lookReleased()
 		if m.policy == Latest {
 			err = cmp.Or(err, m.seeClaim(m.load(offClaim)))
 		}
@@ -170,8 +187,12 @@ func (w *Writer) pick() (slot uint64, free bool) {
 	for _, m := range w.readers {
 		w.blockers = append(w.blockers, &m.queue)
 	}
+	w.written = w.last
+	if w.byStreams() {
+		w.written = w.track.done() / 2
+	}
 	if !w.streams {
-		return pick(w.blockers, w.frames, w.slot)
+		return pick(w.blockers, w.frames, w.written, w.slot)
 	}
 	slot = w.slotOf(w.last + 1)
 	for _, q := range w.blockers {
@@ -179,7 +200,7 @@ func (w *Writer) pick() (slot uint64, free bool) {
 			return slot, false
 		}
 	}
-	return slot, true
+	return slot, w.frames[slot] <= w.written
 }
 
 // take has the slot for the next frame. A reader that may still have its old frame finds
@@ -193,52 +214,104 @@ func (w *Writer) take(slot uint64, begin time.Time) {
 			m.store(m.at.entry(n)+entryStamp, 2*n+1)
 		}
 	}
-	w.acquired, w.slot, w.frames[slot] = true, slot, 0
+	w.acquired, w.slot, w.before, w.frames[slot] = true, slot, 0, 0
 	w.sequence = w.last + 1
 }
 
-// A keptWord is the word by which a reader that keeps nobody waiting gives slots back, and what it was.
-type keptWord struct {
+// A slotWord is a word by which a reader gives slots back, and what it was.
+type slotWord struct {
 	m    *member
 	off  int
 	seen uint64
 }
 
-func (k keptWord) hasChanged() bool {
-	return k.m.gone.Load() || k.m.load(k.off) != k.seen || k.m.hasLeft()
+func (s slotWord) hasChanged() bool {
+	return s.m.gone.Load() || s.m.load(s.off) != s.seen || s.m.hasLeft()
 }
 
-// noteKept notes the words by which readers that keep nobody waiting give slots back, for while the writer waits for a
-// reader that blocks, and pins them. It runs with mu held.
-func (w *Writer) noteKept() {
-	w.kept = w.kept[:0]
+// noteBlockers notes, for while the writer waits for the slot, the readers that keep it waiting, and the words by which
+// others may give another slot back. It pins all of them. It runs with mu held.
+func (w *Writer) noteBlockers(slot uint64) {
+	w.slotWords, w.asked = w.slotWords[:0], w.asked[:0]
 	for _, m := range w.readers {
+		had := len(w.slotWords)
 		switch {
 		case m.policy == Latest && m.claimed != 0:
-			w.kept = append(w.kept, keptWord{m, offClaim, m.claimed})
+			w.slotWords = append(w.slotWords, slotWord{m, offClaim, m.claimed})
 		case m.policy == DropNewest && m.released < m.published:
-			w.kept = append(w.kept, keptWord{m, offReleased, m.released})
-		default:
+			w.slotWords = append(w.slotWords, slotWord{m, offReleased, m.released})
+		case w.anyOrder:
+			w.noteSlots(m)
+		}
+		if len(w.slotWords) == had && (m.policy != Block || !m.holds(slot)) {
 			continue
 		}
 		w.pin(m)
+		if m.policy == Block {
+			w.asked = append(w.asked, m)
+		}
 	}
 }
 
-// awaitSlot waits until m has released the slot, has left or is gone, or a reader that keeps nobody waiting has given one back.
+// streamLimit is how long Acquire waits for its stream before it looks whether that still runs.
+const streamLimit = time.Second
+
+// awaitSlot waits until m, if it is not nil, has released the slot, has left or is gone, another reader has given one back,
+// or a stream of the writer has published a frame. Readers that keep the writer waiting are told so meanwhile.
 func (w *Writer) awaitSlot(ctx context.Context, m *member, slot uint64, until time.Time) error {
-	defer m.pins.Add(-1)
 	defer w.unpin()
-	number := m.inSlot[slot]
-	done, err := waiting{m.words, offWriterBell, offReaderPolls, until, &w.waited}.await(ctx, func() (bool, error) {
-		return m.gone.Load() || m.load(offReleased) >= number || m.hasLeft() || w.closing.Load() || slices.ContainsFunc(w.kept, keptWord.hasChanged), nil
-	})
-	if err != nil || done {
-		return err
+	looks, stalls := 0, !until.IsZero()
+	behind := w.byStreams() && w.written < w.last // a stream has frames to write, and rings no bell
+	if behind && !stalls {
+		until = time.Now().Add(streamLimit)
 	}
+	done, err := w.waitFor(m, until, behind).await(ctx, func() (bool, error) {
+		if looks++; looks == looksAtOnce { // one that gives it back at once need not be told
+			w.tell(true)
+		}
+		return w.closing.Load() || behind && w.track.done()/2 > w.written || m != nil && w.gaveBack(m, slot), nil
+	})
+	if looks >= looksAtOnce {
+		w.tell(false)
+	}
+	switch {
+	case err != nil || done:
+		return err
+	case !stalls:
+		return w.stuck()
+	}
+	return w.stalls(m, slot)
+}
+
+// waitFor returns the wait for m, if it is not nil. It looks often if others may end it, who ring no bell that the writer
+// hears: a stream that is behind, or in any order another reader.
+func (w *Writer) waitFor(m *member, until time.Time, behind bool) waiting {
+	wait := waiting{words: w.ownBell, until: until, was: &w.waited, often: behind || w.anyOrder && len(w.asked) > 1}
+	if m != nil {
+		wait.words, wait.bell, wait.polls = m.words, offWriterBell, offReaderPolls
+	}
+	return wait
+}
+
+// gaveBack reports whether m has released the slot, or another reader one, or whether one of them has left or is gone.
+func (w *Writer) gaveBack(m *member, slot uint64) bool {
+	return m.gone.Load() || !w.anyOrder && m.load(offReleased) >= m.inSlot[slot] || m.hasLeft() ||
+		slices.ContainsFunc(w.asked, (*member).isGone) || slices.ContainsFunc(w.slotWords, slotWord.hasChanged)
+}
+
+// stuck says why the stream will not write the frames that it was given, if so.
+func (w *Writer) stuck() error {
+	if !w.track.isLost() {
+		return nil
+	}
+	return fmt.Errorf("channel: acquiring frame %d: the stream that was given frame %d will not write it: %w", w.last+1, w.written+1, cu.ErrContextLost)
+}
+
+// stalls drops m, which has kept the slot for too long, or returns the error that says so.
+func (w *Writer) stalls(m *member, slot uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	err = fmt.Errorf("%w: reader %d has not released frame %d for %s", ErrStalled, m.lease.Number(), m.sequenceOf(number), w.opts.stall)
+	err := fmt.Errorf("%w: reader %d has not released frame %d for %s", ErrStalled, m.lease.Number(), m.sequenceOf(m.inSlot[slot]), w.opts.stall)
 	if !w.opts.drop {
 		return err
 	}

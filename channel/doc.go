@@ -28,6 +28,11 @@
 // A reader that holds frames while it waits for the next needs as many slots more. With two slots, a
 // reader that blocks and holds both waits for the writer, which waits for it.
 //
+// In a channel [WithAnyOrder] a reader keeps frames while it takes and releases later ones, and any goroutine may
+// release them, also while another one waits in Next. Its readers block, and so do those of a channel of one slot,
+// which the writer writes while nobody has the frame. [Reader.AwaitWanted] returns when the writer waits for this
+// reader: until then a frame may be kept. [Reader.Note] tells the writer a number of the application's own.
+//
 // # Hosts and streams
 //
 // Acquire, Publish, Next and Release are the host's. A wait looks at the word for 50 µs, or for
@@ -43,7 +48,8 @@
 //
 // Load all modules and launch each kernel once before a stream waits: libcuda loads a kernel at its
 // first launch, and that hangs while a stream of the context waits for a frame or a slot. Copy to pinned
-// memory: a copy to other memory of the host returns when the stream has got there.
+// memory: a copy to other memory of the host returns when the stream has got there. In a channel WithAnyOrder frames are
+// acquired and taken by the host alone, so no stream waits; streams publish and release.
 //
 // # Deaths
 //

@@ -119,3 +119,65 @@ func TestFollowWhoseBodyPanics(t *testing.T) {
 	})
 	require.Eventually(t, func() bool { return w.Readers() == 0 }, time.Minute, time.Millisecond)
 }
+
+// A reader that holds a frame leaves at once, though a stream of its own process waits for the frame's slot.
+func TestCloseWhileAStreamWaitsForTheSlot(t *testing.T) {
+	ctx, w, r := newPair(t, 2, 64, WithStreams())
+	s := newStream(t, ctx)
+	warmUp(t, ctx)
+	put(t, ctx, w)
+	put(t, ctx, w)
+	requireFrame(t, ctx, r, 1)
+	slot := ok(w.AcquireOn(s))(t)
+	require.NoError(t, r.closeUntil(soon(t)))
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.NoError(t, w.PublishOn(s, slot, Meta{}))
+}
+
+// A reader that holds a frame leaves at once, though a stream of its own process waits for a frame of another channel, whose
+// writer goes on when it has the slot.
+func TestCloseWhileAStreamWaitsForAnotherWriter(t *testing.T) {
+	ctx, a, r := newPair(t, 2, 64)
+	other := listen(t)
+	b := newWriter(t, ctx, other, 2, 64, WithStreams())
+	s := newStream(t, ctx)
+	warmUp(t, ctx)
+	q := newReader(t, ctx, other)
+	put(t, ctx, a)
+	put(t, ctx, a)
+	requireFrame(t, ctx, r, 1)
+	acquired := acquiringSlot(t, a)
+	f := ok(q.NextOn(s))(t)
+	require.NoError(t, q.ReleaseOn(s, f))
+	closed := make(chan error, 1)
+	go func() { closed <- r.closeUntil(soon(t)) }()
+	require.EqualValues(t, 3, (<-acquired).Sequence)
+	put(t, ctx, b)
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.NoError(t, ends(t, closed))
+}
+
+// Calls end at once while Close still waits for another one.
+func TestCallsBesideClose(t *testing.T) {
+	ctx, w, r := newPair(t, 2, 64, WithAnyOrder())
+	put(t, ctx, w)
+	f := requireFrame(t, ctx, r, 1)
+	r.using.RLock()
+	closed := make(chan error, 1)
+	go func() { closed <- r.Close() }()
+	require.Eventually(t, func() bool {
+		if r.using.TryRLock() {
+			r.using.RUnlock()
+			return false
+		}
+		return true
+	}, time.Minute, time.Millisecond, "it waits for the call that is under way")
+	for _, call := range []func() error{func() error { return r.Note(1) }, func() error { return r.Whole(f) }, func() error { return r.Release(f) },
+		func() error { return r.AwaitWanted(soon(t)) }} {
+		done := make(chan error, 1)
+		go func() { done <- call() }()
+		require.ErrorIs(t, ends(t, done), ErrClosed)
+	}
+	r.using.RUnlock()
+	require.NoError(t, ends(t, closed))
+}

@@ -318,12 +318,15 @@ func TestWriterStoppedBeforeTheNumber(t *testing.T) {
 func TestFault95_HeadOfTheCursors(t *testing.T) {
 	ctx, srv := listening(t)
 	newWriter(t, ctx, srv, 4, 64)
-	for off, v := range map[int]uint64{offMagic: 1, offVersion: 2, offSlots: 5, offSlotSize: 0, offStride: 1 << 40, offFlags: 2, offGeneration: 1} {
+	for _, lie := range []struct {
+		off int
+		v   uint64
+	}{{offMagic, 1}, {offVersion, 2}, {offSlots, 5}, {offSlots, 0}, {offSlotSize, 0}, {offStride, 1 << 40}, {offFlags, flagStreams | flagAnyOrder}, {offFlags, 4}, {offGeneration, 1}} {
 		att := ok(share.Attach(soon(t), srv.Path(), "frames", ctx.Device(), &share.AttachOptions{MaxCursors: maxCursorSize}))(t)
 		w := ok(mapWords(att.Cursors().Fd(), 8192))(t)
-		w.store(off, v)
+		w.store(lie.off, lie.v)
 		o := ok(newReaderOptions(nil))(t)
-		require.ErrorIs(t, errOf(join(soon(t), att, ctx, o)), ErrCursor, "%#x", off)
+		require.ErrorIs(t, errOf(join(soon(t), att, ctx, o)), ErrCursor, "%#x is %d", lie.off, lie.v)
 		require.NoError(t, att.Close())
 		require.NoError(t, unix.Munmap(w.b))
 	}

@@ -24,6 +24,24 @@ func (h *heldFrames) add(f heldFrame) {
 	h.n++
 }
 
+// find returns where the frame of that number is.
+func (h *heldFrames) find(number uint64) (i uint64, ok bool) {
+	for i = range h.n {
+		if h.at(i).number == number {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// drop removes the i-th. The caller has checked that there is one.
+func (h *heldFrames) drop(i uint64) {
+	for ; i > 0; i-- {
+		*h.at(i) = *h.at(i - 1)
+	}
+	h.dropOldest()
+}
+
 // dropOldest removes the oldest. The caller has checked that one is held.
 func (h *heldFrames) dropOldest() {
 	if h.oldest++; h.oldest == uint64(len(h.ring)) {

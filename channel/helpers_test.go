@@ -141,10 +141,12 @@ type task struct {
 	Size     uint64
 	Frames   uint64
 	Streams  bool
+	AnyOrder bool          // the writer's frames are published by a stream, and readers release in any order
 	Stall    time.Duration // a random pause of up to that, now and then
 	Holds    int           // frames that are held at once
 	Seed     uint64
 	StopAt   uint64 // say so and wait, after so many frames
+	Note     uint64 // what a reader notes
 	NoDevice bool
 	Device   int // that of a reader or a writer
 }
@@ -209,6 +211,7 @@ func childReader() error {
 	wait, cancel := context.WithTimeout(context.Background(), childLimit)
 	defer cancel()
 	r := testenv.Got(Open(wait, do.Path, "frames", ctx, WithPolicy(do.Policy), WithJoin(do.Join)))
+	testenv.Must(r.Note(do.Note))
 	fmt.Println("joined", r.First())
 	if do.Policy == Latest {
 		do.Holds = 0
@@ -262,10 +265,17 @@ func readAll(wait context.Context, ctx *cu.Context, r *Reader, do task) (ages []
 			}
 		}
 		if held = append(held, f); len(held) > do.Holds {
-			if err := r.Release(held[0]); err != nil && !errors.Is(err, ErrPassed) {
+			i := 0
+			if do.AnyOrder { // the writer has gone on meanwhile
+				i = rng.IntN(len(held))
+				if err := check(held[i]); err != nil {
+					return ages, err
+				}
+			}
+			if err := r.Release(held[i]); err != nil && !errors.Is(err, ErrPassed) {
 				return ages, err
 			}
-			held = held[1:]
+			held = slices.Delete(held, i, i+1)
 		}
 	}
 }
@@ -278,11 +288,17 @@ func childWriter() error {
 	if do.Streams {
 		opts = append(opts, WithStreams())
 	}
+	if do.AnyOrder {
+		opts = append(opts, WithAnyOrder())
+	}
 	w := testenv.Got(NewWriter(context.Background(), ctx, srv, "frames", do.Slots, do.Size, opts...))
 	fmt.Println("listening")
 	wait, cancel := context.WithTimeout(context.Background(), childLimit)
 	defer cancel()
 	testenv.Must(w.AwaitReaders(wait, 1))
+	if do.AnyOrder {
+		testenv.Must(writeAhead(wait, ctx, w, do.StopAt))
+	}
 	b := make([]byte, do.Size)
 	for n := uint64(1); n <= do.Frames; n++ {
 		s := testenv.Got(w.Acquire(wait))
@@ -296,6 +312,41 @@ func childWriter() error {
 		testenv.Must(w.Publish(s, Meta{}))
 	}
 	return errors.Join(w.Close(), srv.Close(), ctx.Close())
+}
+
+// writeAhead publishes frames before that one by a stream, which is then to write that one, half of it, and waits for ever.
+func writeAhead(wait context.Context, ctx *cu.Context, w *Writer, last uint64) error {
+	s, err := ctx.NewStream()
+	mem, nerr := ctx.AllocHost(w.SlotSize(), 0)
+	if err := errors.Join(err, nerr); err != nil {
+		return err
+	}
+	for n := uint64(1); n <= last; n++ {
+		slot, err := w.Acquire(wait)
+		if err != nil {
+			return err
+		}
+		b := mem.Bytes()
+		if n == last {
+			b = b[:len(b)/2]
+		}
+		pattern(b, n)
+		err = cu.CopyToDeviceAsync(s, slot.Ptr(), b)
+		if n == last {
+			err = errors.Join(err, s.BatchMemOps(cu.WaitOp64(mem.Ptr(), 1<<62, cu.WaitEQ)))
+		}
+		if err := errors.Join(err, w.PublishOn(s, slot, Meta{})); err != nil {
+			return err
+		}
+		if n < last {
+			if err := s.Synchronize(wait); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Println("within", last)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return nil
 }
 
 // soonFor is soon for what takes so long.

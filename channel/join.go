@@ -171,19 +171,20 @@ func (r *Reader) open() error {
 		return err
 	}
 	r.held.ring = make([]heldFrame, r.slots)
-	r.track, err = newTracker(r.ctx, r.leave)
+	letGo := r.leave
+	if r.anyOrder { // no stream waits for a frame
+		letGo = func() {}
+	}
+	r.track, err = newTracker(r.ctx, letGo)
 	return err
 }
 
 // acting returns the policy by which this side orders frames with the writer when p is asked for.
 func (s shape) acting(p Policy) (Policy, error) {
-	switch {
-	case !s.streams || p == Block:
-		return p, nil
-	case p == Latest: // it gives back what it skips
+	if s.streams && p == Latest { // it gives back what it skips
 		return Block, nil
 	}
-	return 0, fmt.Errorf("%w: the channel is for streams, where readers block: streams are given frames and slots before anybody knows whether this reader would be too slow for %s; block and latest are admitted", ErrPolicy, p)
+	return p, s.allows(p)
 }
 
 // ask tells the writer how this side wants to read, and waits to be admitted.

@@ -83,10 +83,10 @@ func (r *Reader) skipTo(number uint64) {
 		return
 	}
 	r.next = number
-	if r.byStream && r.load(offReleased) < r.released {
+	if r.byStream && r.load(offReleased) < r.released.Load() {
 		return
 	}
-	r.released = number - 1
+	r.released.Store(number - 1)
 	r.store(offReleased, number-1)
 	r.ring(offWriterBell)
 }

@@ -120,11 +120,11 @@ func TestLatestKeepsTheNewest(t *testing.T) {
 	for slot := range uint64(3) {
 		latest.give(slot)
 	}
-	slot, free := pick([]*queue{&latest, &keeps}, []uint64{1, 2, 3}, 2)
+	slot, free := pick([]*queue{&latest, &keeps}, []uint64{1, 2, 3}, 3, 2)
 	require.True(t, free)
 	require.EqualValues(t, 1, slot)
 	keeps.give(1)
-	_, free = pick([]*queue{&latest, &keeps}, []uint64{1, 2, 3}, 2)
+	_, free = pick([]*queue{&latest, &keeps}, []uint64{1, 2, 3}, 3, 2)
 	require.False(t, free)
 }
 

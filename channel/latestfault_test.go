@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gpufd/gpufd/cu/cutest"
 )
 
 // FAULT 95: a reader of Latest whose claim cannot be is dropped, and others go on.

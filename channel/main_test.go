@@ -10,8 +10,9 @@ var children = cutest.Children{
 	"reader": childReader,
 	"writer": childWriter,
 
-	"lost writer": childLostWriter,
-	"far reader":  childFarReader,
+	"lost writer":    childLostWriter,
+	"waiting writer": childWaitingWriter,
+	"far reader":     childFarReader,
 
 	"frames without system calls": childWithoutCalls,
 }

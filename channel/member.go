@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ type member struct {
 	gone  atomic.Bool   // it is given nothing any more
 	why   error         // why; before gone
 	left  chan struct{} // closed with gone
-	pins  atomic.Int32  // who uses the cursor without the writer's mu
+	pins  atomic.Int32  // uses of the cursor without the writer's mu
 }
 
 // sequenceOf is the sequence of a frame that it was given.
@@ -49,6 +50,17 @@ func (m *member) publish(slot, sequence uint64, meta *Meta) {
 		put = m.words.store
 		put(at+entryStamp, 2*n-1)
 	}
+	describe(put, at, slot, sequence, meta)
+	m.store(at+entryStamp, 2*n)
+	if m.policy == Latest {
+		m.store(offNewest, slot)
+	}
+	m.store(offPublished, n)
+	m.ring(offReaderBell)
+}
+
+// describe puts all words of the entry there but the stamp.
+func describe(put func(off int, v uint64), at int, slot, sequence uint64, meta *Meta) {
 	put(at+entrySequence, sequence)
 	put(at+entrySlot, slot)
 	put(at+entryTime, uint64(meta.Time))
@@ -57,12 +69,6 @@ func (m *member) publish(slot, sequence uint64, meta *Meta) {
 	for i := 0; i < len(meta.User); i += 8 {
 		put(at+entryUser+i, wordOf(meta.User[i:]))
 	}
-	m.store(at+entryStamp, 2*n)
-	if m.policy == Latest {
-		m.store(offNewest, slot)
-	}
-	m.store(offPublished, n)
-	m.ring(offReaderBell)
 }
 
 // wordOf is the first eight bytes of b, zeros behind its end.
@@ -84,9 +90,9 @@ func (w *Writer) host(m *member) {
 	w.mu.Lock()
 	w.drop(m, writerDropped, m.lease.Err()) // it may live, and its slots are not kept
 	w.mu.Unlock()
-	_ = m.see(m.load(offReleased)) // nonsense leaves the number that was seen before
+	_ = m.lookReleased() // nonsense leaves the number that was seen before
 	w.release(m)
-	gone := Gone{Lease: m.lease.Number(), Err: m.why}
+	gone := Gone{Lease: m.lease.Number(), Noted: m.load(offNoted), Err: m.why}
 	if m.released > 0 && m.released <= m.published {
 		gone.Released = m.sequenceOf(m.released)
 	}
@@ -117,13 +123,22 @@ func (w *Writer) noteClosed(m *member, err error) {
 // hasLeft reports whether the reader has left. It may keep its lease longer, until its memory can be closed.
 func (m *member) hasLeft() bool { return m.load(offReaderState) == readerLeft }
 
+// newestLimit is how long a reader that wants the newest frame, in any order, waits for a stream to publish it.
+const newestLimit = 5 * time.Second
+
 // awaitJoin waits until the reader has said how it wants to read, and admits it. It is false
 // if that does not come.
 func (w *Writer) awaitJoin(m *member) bool {
+	var late time.Time // when it is admitted without the newest frame
 	for pause := pollMin; ; pause = min(2*pause, sleepMax) {
 		switch m.load(offReaderState) {
 		case readerJoined:
-			return w.admit(m)
+			if late.IsZero() {
+				late = time.Now().Add(newestLimit)
+			}
+			if w.admit(m, time.Now().After(late)) {
+				return true
+			}
 		case readerLeft:
 			return false
 		}
@@ -135,14 +150,20 @@ func (w *Writer) awaitJoin(m *member) bool {
 	}
 }
 
-// admit makes the reader one of those that get the next frame.
-func (w *Writer) admit(m *member) bool {
+// admit makes the reader one of those that get the next frame, or ends it. In any order it returns false, and does nothing, if
+// a stream has still to publish the newest frame, which the reader wants, unless it is late.
+func (w *Writer) admit(m *member, late bool) bool {
 	policy, join := Policy(m.load(offPolicy)), Join(m.load(offJoin))
 	w.giving.Lock()
 	defer w.giving.Unlock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	m.queue = newQueue(policy, w.slots)
+	if w.anyOrder && join == Newest && !late && !w.closed && w.byStreams() && w.track.done() < publishing(w.last) {
+		return false
+	}
+	if m.queue = newQueue(policy, w.slots); w.anyOrder {
+		m.queue = newAnyOrder(w.slots)
+	}
 	var err error
 	switch {
 	case w.closed:
@@ -150,12 +171,10 @@ func (w *Writer) admit(m *member) bool {
 		return true
 	case policy < Block || policy > Latest || join != Next && join != Newest:
 		err = fmt.Errorf("%w: a reader asks for policy %d and join %d; want 1 to 4, and 1 or 2", ErrCursor, policy, join)
-	case w.streams && policy != Block:
-		err = fmt.Errorf("%w: in a channel for streams readers block, and this one asks for %s", ErrPolicy, policy)
 	case len(w.readers) >= w.opts.readers:
 		err = fmt.Errorf("%w: the channel has %s, and admits no more", ErrPolicy, plain.Count(len(w.readers), "reader"))
 	default:
-		err = admits(policy, w.slots, w.count(Latest), w.count(DropNewest))
+		err = cmp.Or(w.allows(policy), admits(policy, w.slots, w.count(Latest), w.count(DropNewest)))
 	}
 	if err != nil {
 		w.drop(m, writerRefused, err)
@@ -188,7 +207,7 @@ func (w *Writer) giveNewest(m *member) {
 	if slot < 0 {
 		return
 	}
-	if w.track.done() < publishing(w.last) && w.streams {
+	if w.track.done() < publishing(w.last) && w.byStreams() {
 		return // it may not be whole yet
 	}
 	if m.policy == DropNewest {

@@ -192,6 +192,19 @@ func TestNewestOfAStream(t *testing.T) {
 	require.EqualValues(t, 64, f.Size())
 }
 
+// A reader that wants the newest frame joins a channel for streams at once, without a frame that a stream has still to publish.
+func TestNewestOfAStreamThatWaits(t *testing.T) {
+	ctx, srv, w := newChannel(t, 4, 64, WithStreams())
+	gate, s := newGate(t, ctx), newStream(t, ctx)
+	gate.hold(t, s)
+	require.NoError(t, w.PublishOn(s, ok(w.AcquireOn(s))(t), Meta{}))
+	r := ok(Open(soonFor(t, newestLimit*9/10), srv.Path(), "frames", ctx, WithJoin(Newest)))(t)
+	gate.open()
+	require.NoError(t, s.Synchronize(soon(t)))
+	require.EqualValues(t, 2, r.First())
+	require.NoError(t, r.Close())
+}
+
 // A reader that drops the newest and stands still leaves others of its kind their share.
 func TestDropNewestIsShared(t *testing.T) {
 	ctx, srv, w := newChannel(t, 8, 64)
@@ -311,19 +324,46 @@ func childLostWriter() error {
 	w := testenv.Got(NewWriter(context.Background(), ctx, srv, "frames", 2, 64, WithStreams()))
 	fmt.Println("listening")
 	var t childTest
-	own := newReader(&t, ctx, srv) // whose mapping may not be written
+	own := newReader(&t, ctx, srv)
 	testenv.Must(w.AwaitReaders(soon(&t), 2))
-	word := testenv.Got(ctx.Alloc(8))
-	s, other := newStream(&t, ctx), newStream(&t, ctx)
+	s := newStream(&t, ctx)
 	slot, err := w.AcquireOn(s)
-	testenv.Must(errors.Join(err, cu.FillAsync(other, word.Ptr(), uint32(0), 1), other.Synchronize(soon(&t)),
-		s.WaitValue32(word.Ptr(), 1, cu.WaitEQ),
-		s.WriteValue32(own.Attachment().Ptr(), 1, cu.WriteDefault), // D20b: the context is lost
-		w.PublishOn(s, slot, Meta{}),
-		other.WriteValue32(word.Ptr(), 1, cu.WriteDefault)))
+	fail := failBehind(&t, ctx, s, own)
+	testenv.Must(errors.Join(err, w.PublishOn(s, slot, Meta{}), fail()))
 	_ = s.Synchronize(soon(&t))
 	_ = w.Close()
 	fmt.Println("closed")
+	os.Exit(0)
+	return nil
+}
+
+// failBehind makes s wait for fail, and then lose the context, before the work that s is given later.
+func failBehind(t testing.TB, ctx *cu.Context, s *cu.Stream, r *Reader) (fail func() error) {
+	word, other := testenv.Got(ctx.Alloc(8)), newStream(t, ctx)
+	testenv.Must(errors.Join(cu.FillAsync(other, word.Ptr(), uint32(0), 1), other.Synchronize(soon(t)),
+		s.WaitValue32(word.Ptr(), 1, cu.WaitEQ),
+		s.WriteValue32(r.Attachment().Ptr(), 1, cu.WriteDefault))) // D20b: a reader's mapping may not be written
+	return func() error { return other.WriteValue32(word.Ptr(), 1, cu.WriteDefault) }
+}
+
+// A writer does not wait for ever for a slot that its own stream was to write, if the stream's context is lost.
+func TestAcquireBehindALostContext(t *testing.T) {
+	require.Equal(t, "told", start(t, "waiting writer", task{Path: t.TempDir() + "/s"}).says(t))
+}
+
+// childWaitingWriter acquires the only slot while a stream has to write it behind work that fails.
+func childWaitingWriter() error {
+	do, ctx := childTask()
+	srv := testenv.Got(share.Listen(do.Path, nil))
+	w := testenv.Got(NewWriter(context.Background(), ctx, srv, "frames", 1, 64, WithAnyOrder()))
+	var t childTest
+	s := newStream(&t, ctx)
+	fail := failBehind(&t, ctx, s, newReader(&t, ctx, srv))
+	testenv.Must(errors.Join(w.PublishOn(s, testenv.Got(w.Acquire(soon(&t))), Meta{}), fail()))
+	if _, err := w.Acquire(soon(&t)); !errors.Is(err, cu.ErrContextLost) {
+		return err
+	}
+	fmt.Println("told")
 	os.Exit(0)
 	return nil
 }

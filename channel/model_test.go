@@ -241,7 +241,7 @@ func (m *model) writer(s *modelState) error {
 		if m.noBlock {
 			queues = nil
 		}
-		slot, free := pick(queues, frames, uint64(s.before))
+		slot, free := pick(queues, frames, 1<<63, uint64(s.before))
 		if !free && s.pc == wPick {
 			s.pc = wLook
 			return nil

@@ -16,7 +16,7 @@ type Frame struct {
 	Sequence uint64       // from 1; frames between two that were taken are lost to this reader
 	Index    int          // of the slot
 	Time     int64        // nanoseconds of CLOCK_MONOTONIC at which it was published ([Now]), or 0
-	Meta     cu.DevicePtr // what the writer says of it, for kernels: EntrySize bytes, for [DecodeEntry]
+	Meta     cu.DevicePtr // what the writer says of it, for kernels: EntrySize bytes, for [DecodeEntry]; 0 in a channel [WithAnyOrder], where a later frame may be described there
 
 	ptr    cu.DevicePtr
 	size   uint64
@@ -48,8 +48,8 @@ func (r *Reader) readEntry(at int) entry {
 
 // Next waits for the next frame, until ctx or the channel ends, and takes it. The frame's bytes can
 // be read at once. A reader may hold several frames, and releases them in the order in which it
-// took them. The frame's Sequence and [Reader.Stats] show how many were lost before it. A reader of [Latest] gets the
-// newest frame, and holds one at most.
+// took them, or [WithAnyOrder] in any. The frame's Sequence and [Reader.Stats] show how many were lost
+// before it. A reader of [Latest] gets the newest frame, and holds one at most.
 //
 // Errors: [ErrOrder] if as many frames are held as may be; [ErrEnded], a [*WriterLostError] or [ErrDropped] when there are no more; [ErrCursor] if the
 // writer wrote nonsense; [ErrClosed]; what ended ctx.
@@ -119,6 +119,19 @@ func (r *Reader) isOpen() error {
 	return nil
 }
 
+// use locks using for reading, or fails once Close was called, which may hold it for a second.
+func (r *Reader) use() error {
+	if err := r.isOpen(); err != nil {
+		return err
+	}
+	r.using.RLock()
+	if err := r.isOpen(); err != nil {
+		r.using.RUnlock()
+		return err
+	}
+	return nil
+}
+
 // look is the number of the frame that is to be taken, or 0 if there is none yet.
 func (r *Reader) look() (number uint64, err error) {
 	if err := r.isOpen(); err != nil {
@@ -132,21 +145,21 @@ func (r *Reader) look() (number uint64, err error) {
 		r.seen = max(r.seen, r.next-1) // the stamp of frame next proves that those before it were published
 		return r.next, nil
 	}
-	told := r.told(lost)
-	published := told
-	if told == r.seen && !r.streams {
-		published = max(told, r.next-1) // a frame may be whole before the writer counts it
+	announced := r.announced(lost)
+	published := announced
+	if announced == r.seen && !r.streams {
+		published = max(announced, r.next-1) // a frame may be whole before the writer counts it
 	}
 	seen := r.seen
 	if lost && !r.streams {
 		seen = 0 // this side may have seen frames that the writer gave after its connection was lost
 	}
-	if err := checkPublished(r.policy, published, seen, r.released, r.slots); err != nil {
+	if err := checkPublished(r.policy, published, seen, r.released.Load(), r.slots); err != nil {
 		return 0, cmp.Or(r.dropped(), err)
 	}
-	r.seen = told
+	r.seen = announced
 	if r.passedBy { // what lies between is old
-		r.next, r.passedBy = max(r.next, told), false
+		r.next, r.passedBy = max(r.next, announced), false
 	}
 	if number = choose(r.opts.policy, r.next, published, r.slots); number == 0 && lost {
 		r.countLast()
@@ -155,9 +168,9 @@ func (r *Reader) look() (number uint64, err error) {
 	return number, nil
 }
 
-// told is how many frames the writer says that it has given, or was known to have given when it
+// announced is how many frames the writer says that it has given, or was known to have given when it
 // was lost.
-func (r *Reader) told(lost bool) uint64 {
+func (r *Reader) announced(lost bool) uint64 {
 	published := r.load(offPublished)
 	switch {
 	case lost:
@@ -210,7 +223,7 @@ func (r *Reader) take(f *Frame, number uint64) (ok bool, err error) {
 	at := r.shape.entry(number)
 	e := r.readEntry(at)
 	if e.stamp != 2*number {
-		return r.untold(f, number)
+		return r.takeUnannounced(f, number)
 	}
 	if e.bytes > r.slotSize || e.length > MaxUser || e.slot >= r.slots || e.sequence <= r.last {
 		if r.load(at+entryStamp) != 2*number {
@@ -228,8 +241,8 @@ func (r *Reader) take(f *Frame, number uint64) (ok bool, err error) {
 	return true, r.keep(f, number)
 }
 
-// untold takes a frame that the writer's stream has not announced.
-func (r *Reader) untold(f *Frame, number uint64) (ok bool, err error) {
+// takeUnannounced takes a frame that the writer's stream has not announced.
+func (r *Reader) takeUnannounced(f *Frame, number uint64) (ok bool, err error) {
 	switch {
 	case r.streams:
 		*f = r.predicted(number)
@@ -248,6 +261,8 @@ func (r *Reader) predicted(number uint64) Frame {
 
 // keep notes that the frame was taken.
 func (r *Reader) keep(f *Frame, number uint64) error {
+	r.holding.Lock()
+	defer r.holding.Unlock()
 	for i := range r.held.n {
 		if h := r.held.at(i); r.policy != DropOldest && h.slot == uint64(f.Index) {
 			return fmt.Errorf("%w: the writer published frame %d in slot %d, where this reader holds frame number %d", ErrCursor, f.Sequence, f.Index, h.number)
@@ -255,10 +270,13 @@ func (r *Reader) keep(f *Frame, number uint64) error {
 	}
 	f.number = number
 	f.ptr = r.att.Ptr().Add(uint64(f.Index) * r.stride)
-	f.Meta = r.device(r.entryOf(number, uint64(f.Index)))
+	if !r.anyOrder {
+		f.Meta = r.device(r.entryOf(number, uint64(f.Index)))
+	}
 	r.held.add(heldFrame{number, uint64(f.Index)})
 	r.stats.received.Add(1)
 	r.stats.lost.Add(f.Sequence - r.last - 1)
 	r.last, r.next = f.Sequence, number+1
+	r.taken.Store(number)
 	return nil
 }

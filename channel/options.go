@@ -13,7 +13,7 @@ import (
 type WriterOption func(*writerOptions)
 
 type writerOptions struct {
-	streams bool
+	flags   uint64 // of the cursors
 	stall   time.Duration
 	drop    bool
 	readers int
@@ -25,7 +25,14 @@ type writerOptions struct {
 // [Reader.NextOn] and [Reader.ReleaseOn] work. The calls of the host work, too. Readers block
 // there, those of [Latest] as well, which give back what they skip. [DropOldest] and [DropNewest] are
 // refused ([ErrPolicy]): the writer's stream is given frames and slots before anybody knows how slow a reader will be.
-func WithStreams() WriterOption { return func(o *writerOptions) { o.streams = true } }
+func WithStreams() WriterOption { return func(o *writerOptions) { o.flags |= flagStreams } }
+
+// WithAnyOrder makes a channel whose slots come back in any order: a reader may keep a frame while it takes and releases
+// later ones, as an application does that gives a slot back when nothing refers to its bytes any more. Frames are acquired
+// and taken by the host ([Writer.Acquire], [Reader.Next]); they are published and released by the host or a stream
+// ([Writer.PublishOn], [Reader.ReleaseOn]), and no stream waits. Such a channel has 384 slots at most, is not one
+// WithStreams, and all readers block: other policies are refused ([ErrPolicy]).
+func WithAnyOrder() WriterOption { return func(o *writerOptions) { o.flags |= flagAnyOrder } }
 
 // WithStallLimit bounds how long a reader that blocks may keep the writer waiting for a slot. Then
 // Acquire returns [ErrStalled] and can be called again. Where a stream waits ([Writer.AcquireOn]), no
@@ -48,8 +55,8 @@ func WithReaders(n int) WriterOption { return func(o *writerOptions) { o.readers
 // not close the writer: Close waits for f.
 func OnGone(f func(Gone)) WriterOption { return func(o *writerOptions) { o.onDrop = f } }
 
-// WithOffer sets the options of the offer of the channel's memory. Access, Pending, Fence, CursorSize and
-// OnCursors are the channel's own, and so is Synchronized.
+// WithOffer sets the options of the offer of the channel's memory. Access, Pending, Fence, CursorSize,
+// OnCursors and Slots are the channel's own, and so is Synchronized.
 func WithOffer(opts share.OfferOptions) WriterOption {
 	return func(o *writerOptions) { o.offer = opts }
 }
@@ -66,8 +73,8 @@ func newWriterOptions(opts []WriterOption) (*writerOptions, error) {
 		return nil, fmt.Errorf("channel: a reader may stall the writer for %s: want 0, which is no bound, or more", o.stall)
 	case o.readers < 1 || o.readers > MaxReaders:
 		return nil, fmt.Errorf("channel: WithReaders(%d): want 1 to %d", o.readers, MaxReaders)
-	case o.offer.Access > cu.ReadOnly || o.offer.Pending || o.offer.Fence != 0 || o.offer.CursorSize != 0 || o.offer.OnCursors != nil:
-		return nil, errors.New("channel: WithOffer with Access, Pending, Fence, CursorSize or OnCursors: these are the channel's own")
+	case o.offer.Access > cu.ReadOnly || o.offer.Pending || o.offer.Fence != 0 || o.offer.CursorSize != 0 || o.offer.OnCursors != nil || o.offer.Slots != 0:
+		return nil, errors.New("channel: WithOffer with Access, Pending, Fence, CursorSize, OnCursors or Slots: these are the channel's own")
 	case o.onDrop == nil:
 		return nil, fmt.Errorf("channel: OnGone without a function (nil)")
 	}

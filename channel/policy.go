@@ -64,8 +64,10 @@ type Join int
 
 // The frames that a reader may begin with.
 const (
-	Next   Join = 1 // with the first frame that is published after it has joined
-	Newest Join = 2 // with the last one that was published, if its slot was not taken again
+	Next Join = 1 // with the first frame that is published after it has joined
+	// Newest is the last one that was published, if its slot was not taken again and no stream has still to publish it. In
+	// a channel [WithAnyOrder] the reader waits up to 5 seconds for such a stream.
+	Newest Join = 2
 )
 
 // Errors of this package. Those of attaching are package share's.

@@ -68,7 +68,7 @@ func (w *Writer) Publish(s Slot, m Meta) error {
 		return fmt.Errorf("%w: a stream still has frames to publish; synchronise it first, or publish this one with PublishOn", ErrOrder)
 	}
 	m.complete(w.slotSize)
-	if w.streams {
+	if w.byStreams() {
 		w.track.skip(publishing(w.sequence))
 	}
 	room, share := w.hasRoom()

@@ -16,11 +16,19 @@ type queue struct {
 	published uint64   // number of the last frame that it was given
 	released  uint64   // number of the last frame that it has given back, as far as was looked
 	inSlot    []uint64 // number of the last frame it was given in each slot, or 0
+	returned  []uint64 // in any order: number of the last frame in each slot that it has given back, as far as was looked; else nil
 	claimed   uint64   // with Latest: 1 + the slot that it claimed when that was looked at last, or 0
 	deniedFor uint64   // with Latest: the sequence for which its claim kept the writer from a slot last
 }
 
 func newQueue(p Policy, slots uint64) queue { return queue{policy: p, inSlot: make([]uint64, slots)} }
+
+// newAnyOrder is the queue of a reader that gives slots back in any order.
+func newAnyOrder(slots uint64) queue {
+	q := newQueue(Block, slots)
+	q.returned = make([]uint64, slots)
+	return q
+}
 
 // see notes how far the reader says it has released, or says why that cannot be.
 func (q *queue) see(released uint64) error {
@@ -31,12 +39,23 @@ func (q *queue) see(released uint64) error {
 	return nil
 }
 
+// seeReturned notes which frame in the slot the reader says that it gave back last, or says why that cannot be.
+func (q *queue) seeReturned(slot, number uint64) error {
+	if number < q.returned[slot] || number > q.inSlot[slot] {
+		return fmt.Errorf("%w: the reader says that it has given back frame number %d in slot %d; it had given back number %d there, and was given %d", ErrCursor, number, slot, q.returned[slot], q.inSlot[slot])
+	}
+	q.returned[slot], q.released = number, max(q.released, number)
+	return nil
+}
+
 // holds reports whether the writer has to leave the slot to the reader.
 func (q *queue) holds(slot uint64) bool {
-	switch q.policy {
-	case DropOldest:
+	switch {
+	case q.returned != nil:
+		return q.inSlot[slot] > q.returned[slot]
+	case q.policy == DropOldest:
 		return false
-	case Latest: // the newest frame, so that there is one
+	case q.policy == Latest: // the newest frame, so that there is one
 		return q.published > 0 && q.inSlot[slot] == q.published || q.claimed == slot+1
 	}
 	return q.inSlot[slot] > q.released
@@ -77,10 +96,10 @@ func (q *queue) retires(slot uint64) uint64 {
 	return n
 }
 
-// pick chooses the slot of the next frame: the first behind last that nobody holds. Without
-// one it is the slot that is to be waited for, that of the oldest frame that only readers
-// that block hold; frames has the sequence of each slot's.
-func pick(queues []*queue, frames []uint64, last uint64) (slot uint64, free bool) {
+// pick chooses the slot of the next frame: the first behind last that nobody holds, and that no stream of the writer has
+// still to write. Without one it is the slot that is to be waited for, that of the oldest frame that only readers
+// that block hold; frames has the sequence of each slot's, and whole is that of the last frame that was written.
+func pick(queues []*queue, frames []uint64, whole, last uint64) (slot uint64, free bool) {
 	slots := uint64(len(frames))
 	oldest := uint64(1<<64 - 1)
 	for i := range slots {
@@ -93,7 +112,10 @@ func pick(queues []*queue, frames []uint64, last uint64) (slot uint64, free bool
 			}
 		}
 		if !blocked && !kept {
-			return s, true
+			if frames[s] <= whole {
+				return s, true
+			}
+			continue
 		}
 		if !kept && frames[s] < oldest {
 			slot, oldest = s, frames[s]

@@ -15,8 +15,8 @@ import (
 )
 
 // A Reader takes the frames of a channel. The caller owns it and ends it with Close. One goroutine at
-// a time takes and releases frames; any goroutine may call the other methods. The zero Reader is a
-// closed one.
+// a time takes and releases frames; in a channel [WithAnyOrder] one goroutine at a time takes frames, and any
+// goroutine releases them. Any goroutine may call the other methods. The zero Reader is a closed one.
 type Reader struct {
 	shape
 	*cursor
@@ -29,21 +29,26 @@ type Reader struct {
 	policy Policy // by which frames are ordered with the writer; opts has the one that was asked for
 	first  uint64 // sequence of the frame with number 1
 
-	turn sync.Mutex // held by Next, Release and their sisters
+	turn      sync.Mutex   // held by Next and NextOn, and by Release and ReleaseOn but in any order
+	using     sync.RWMutex // held for reading by what uses the cursor without turn; Close unmaps it behind them
+	releasing sync.Mutex   // in any order: held by ReleaseOn, also while the driver keeps the call
+
+	holding sync.Mutex // guards held, for moments
+	held    heldFrames
 
 	// Under turn:
-	next     uint64 // number of the frame that is taken next
-	seen     uint64 // frames that were given, as far as was looked
-	released uint64 // number of the last frame that was released
-	last     uint64 // sequence of the last frame that was taken
-	held     heldFrames
+	next     uint64        // number of the frame that is taken next
+	seen     uint64        // frames that were given, as far as was looked
+	last     uint64        // sequence of the last frame that was taken
 	waited   time.Duration // the last time that Next did
-	byStream bool          // ReleaseOn was used
+	byStream bool          // ReleaseOn was used; in any order under releasing
 	passedBy bool          // the frame that was released last was not whole any more: the newest is next
-	batch    [1]cu.MemOp
-	allFreed bool // by Close, which has nothing more to do
+	batch    [1]cu.MemOp   // in any order under releasing
+	allFreed bool          // by Close, which has nothing more to do
 
-	awaited atomic.Uint64 // number of the last frame that a stream was told to wait for
+	released atomic.Uint64 // number of the last frame that was released, or queued to be; in any order how many were, or are about to be
+	taken    atomic.Uint64 // number of the last frame that was taken
+	awaited  atomic.Uint64 // number of the last frame that a stream was told to wait for
 
 	stats counters
 
@@ -146,14 +151,25 @@ func (r *Reader) watch() {
 		r.writer.whole++
 	}
 	r.writer.why, r.writer.final = r.toldOf(state), r.load(offLast)
-	if err := cmp.Or(r.dropped(), checkPublished(r.policy, r.writer.whole, 0, r.load(offReleased), r.slots)); err != nil {
+	if err := cmp.Or(r.dropped(), checkPublished(r.policy, r.writer.whole, 0, r.givenBack(), r.slots)); err != nil {
 		r.writer.whole, r.writer.why = 0, err // a writer that drops this side frees its stream, which goes on publishing
 	}
 	r.writer.lost.Store(true)
 	r.mu.Unlock() // no other wait is queued from here on
 	r.ring(offReaderBell)
 	close(r.done)
-	r.track.free(r.words, offPublished)
+	if !r.anyOrder { // where no stream waits
+		r.track.free(r.words, offPublished)
+	}
+}
+
+// givenBack is how many frames were released. A stream may still have to release some more, but not in any order, where
+// frames count before their slots' words are stored: the writer may use a slot at once.
+func (r *Reader) givenBack() uint64 {
+	if r.anyOrder {
+		return r.released.Load()
+	}
+	return r.load(offReleased)
 }
 
 // Done is closed when the writer has ended, died or dropped this reader, and by Close. Frames that
@@ -176,6 +192,9 @@ func (r *Reader) Err() error {
 
 // Slots returns how many frames the channel holds.
 func (r *Reader) Slots() int { return int(r.slots) }
+
+// AnyOrder reports whether frames are released in any order ([WithAnyOrder]).
+func (r *Reader) AnyOrder() bool { return r.anyOrder }
 
 // SlotSize returns the largest size of a frame in bytes.
 func (r *Reader) SlotSize() uint64 { return r.slotSize }
@@ -207,7 +226,8 @@ func (r *Reader) Stats() Stats {
 // Memory is closed only when no stream has work ([cu.Driver.WaitToClose]). Close waits for the work of other streams
 // for a second, and then, or at once while a stream is being captured, returns ErrInUse: the lease and the memory are
 // kept, and Close may be called again. The writer does not wait for this reader any more: frames that are held are given
-// back, so synchronise what reads them before Close.
+// back, so synchronise what reads them before Close. In a channel [WithAnyOrder] frames that are held are given back once
+// no stream has work.
 func (r *Reader) Close() error {
 	if r.isZero() {
 		return nil
@@ -217,6 +237,10 @@ func (r *Reader) Close() error {
 		return r.track.inUse()
 	}
 	defer r.turn.Unlock()
+	if !lockWithin(&r.releasing, closeLimit) {
+		return r.track.inUse()
+	}
+	defer r.releasing.Unlock()
 	if r.allFreed {
 		return nil
 	}
@@ -229,6 +253,8 @@ func (r *Reader) Close() error {
 		r.leaving.mu.Unlock()
 		r.behind.Wait()
 	}
+	r.using.Lock() // AwaitWanted, which waits, has heard of the end
+	defer r.using.Unlock()
 	err := r.discard()
 	r.allFreed = err == nil
 	return err
@@ -264,6 +290,9 @@ func (r *Reader) leave() {
 // settle waits until no stream has to do with the cursor.
 func (r *Reader) settle() error {
 	limit := 2 * closeLimit // for its work with frames that are there
+	if r.anyOrder {         // which is all that it has
+		return r.track.await(limit)
+	}
 	if !r.letGoIfVain() {
 		limit = closeLimit
 		if r.track.await(limit) == nil {
@@ -300,7 +329,7 @@ func (r *Reader) letGo() {
 	l := &r.leaving
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.over && l.freed == nil {
+	if !l.over && l.freed == nil && !r.anyOrder {
 		r.beginFreeing()
 	}
 }
@@ -327,15 +356,23 @@ func (r *Reader) beginFreeing() {
 // discard ends what a reader has. It may be called again. No stream has to do with the cursor any more: the writer lets
 // go of a reader that has left.
 func (r *Reader) discard() error {
-	if r.cursor != nil && r.cursor.b != nil {
-		r.store(offReaderState, readerLeft)
-		r.ring(offWriterBell)
+	if !r.anyOrder || r.held.n == 0 || r.writer.lost.Load() { // else the writer would write what streams still read
+		r.leaves()
 	}
 	return closeBesideOthers(r.ctx, closeLimit, r.free)
 }
 
+// leaves tells the writer that this reader has left.
+func (r *Reader) leaves() {
+	if r.cursor != nil && r.cursor.b != nil {
+		r.store(offReaderState, readerLeft)
+		r.ring(offWriterBell)
+	}
+}
+
 // free frees what a reader has, or fails at the first part that is in use.
 func (r *Reader) free() error {
+	r.leaves()
 	if r.owns {
 		if err := r.att.Close(); err != nil {
 			return err

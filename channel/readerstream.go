@@ -29,7 +29,7 @@ func (r *Reader) NextOn(s *cu.Stream) (Frame, error) {
 	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	if err := r.streamed("NextOn", s); err != nil {
+	if err := r.streamed("NextOn", s, r.streams); err != nil {
 		return Frame{}, err
 	}
 	r.mu.Lock()
@@ -62,7 +62,7 @@ func (r *Reader) over() error {
 			return err
 		}
 	}
-	if err := r.checkTold(); err != nil {
+	if err := r.checkAnnounced(); err != nil {
 		return err
 	}
 	if r.writer.lost.Load() && r.next > r.writer.whole {
@@ -71,42 +71,68 @@ func (r *Reader) over() error {
 	return nil
 }
 
-// checkTold says why the writer cannot have given as many frames as it says, if so. A stream goes
+// checkAnnounced says why the writer cannot have given as many frames as it says, if so. A stream goes
 // on whatever it says. It runs with turn held.
-func (r *Reader) checkTold() error {
-	told := r.told(r.writer.lost.Load())
-	if err := checkPublished(r.policy, told, r.seen, r.released, r.slots); err != nil {
+func (r *Reader) checkAnnounced() error {
+	announced := r.announced(r.writer.lost.Load())
+	if err := checkPublished(r.policy, announced, r.seen, r.released.Load(), r.slots); err != nil {
 		return cmp.Or(r.dropped(), r.isOpen(), err) // a writer that drops this side frees its stream, which goes on publishing
 	}
-	r.seen = told
+	r.seen = announced
 	return nil
 }
 
-// ReleaseOn queues on s the release of the frame, behind the work that s has, and returns at once.
+// ReleaseOn queues on s the release of the frame, behind the work that s has, and returns at once. The channel is one
+// [WithStreams] or [WithAnyOrder]. In the latter any goroutine may call it.
 //
 // Errors: those of [Reader.NextOn], but for the writer's end; [ErrOrder] as [Reader.Release].
 func (r *Reader) ReleaseOn(s *cu.Stream, f Frame) error {
 	if r.isZero() {
 		return errClosed
 	}
+	if r.anyOrder {
+		return r.releaseSlotOn(s, &f)
+	}
 	r.turn.Lock()
 	defer r.turn.Unlock()
-	if err := r.streamed("ReleaseOn", s); err != nil {
-		return err
-	}
-	if err := r.releases(&f); err != nil {
+	if err := cmp.Or(r.streamed("ReleaseOn", s, r.streams), r.releases(&f)); err != nil {
 		return err
 	}
 	if err := r.step(s, cu.WriteOp64(r.device(offReleased), f.number, cu.WriteDefault)); err != nil {
 		return err
 	}
+	r.noteStream()
+	r.gaveBack(f.number)
+	return nil
+}
+
+// releaseSlotOn is ReleaseOn in any order. The frame counts as released before s can release it: then the writer may use
+// its slot at once, and end.
+func (r *Reader) releaseSlotOn(s *cu.Stream, f *Frame) error {
+	r.releasing.Lock()
+	defer r.releasing.Unlock()
+	if err := r.streamed("ReleaseOn", s, true); err != nil {
+		return err
+	}
+	h, err := r.letGoOf(f)
+	if err != nil {
+		return err
+	}
+	if err := r.step(s, cu.WriteOp64(r.device(returnedAt(h.slot)), h.number, cu.WriteDefault)); err != nil {
+		r.holdAgain(h)
+		return err
+	}
+	r.noteStream()
+	return nil
+}
+
+// noteStream tells the writer that a stream releases frames, which rings no bell.
+func (r *Reader) noteStream() {
 	if !r.byStream {
 		r.byStream = true
 		r.store(offReaderPolls, 1)
 		r.ring(offWriterBell) // one that sleeps would sleep for long
 	}
-	r.gaveBack(&f)
-	return nil
 }
 
 // Check reports whether a frame of NextOn was there and whole: nil, or why the stream went on without
@@ -133,7 +159,7 @@ func (r *Reader) Check(f Frame) error {
 		}
 	}
 	if r.streams {
-		if err := r.checkTold(); err != nil {
+		if err := r.checkAnnounced(); err != nil {
 			return err
 		}
 	}
@@ -147,11 +173,14 @@ func (r *Reader) Check(f Frame) error {
 }
 
 // streamed says why a call by streams is not possible, if so.
-func (r *Reader) streamed(call string, s *cu.Stream) error {
+func (r *Reader) streamed(call string, s *cu.Stream, may bool) error {
 	if err := r.isOpen(); err != nil {
 		return err
 	}
-	if !r.streams {
+	if !may && r.anyOrder {
+		return fmt.Errorf("%w: %s in a channel whose slots come back in any order, which no stream waits for; take frames with Next", ErrPolicy, call)
+	}
+	if !may {
 		return fmt.Errorf("%w: %s by a reader of policy %s, in a channel that is not for streams; the writer has to make it WithStreams, and readers block", ErrPolicy, call, r.opts.policy)
 	}
 	return r.track.takes(s)

@@ -95,7 +95,7 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, w.Close())
 
 	for _, bad := range []func() error{
-		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 1, 64); return err },
+		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 0, 64); return err },
 		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 2, 0); return err },
 		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", MaxSlots+1, 64); return err },
 		func() error { _, err := NewWriter(soon(t), ctx, srv, "x", 2, 1<<63); return err },

@@ -106,6 +106,14 @@ func (t *tracker) lastChance() {
 	}
 }
 
+// pass waits until the stream has done the steps that it has by now, all of which are marked, or its context is lost.
+func (t *tracker) pass() {
+	until := t.queued.Load()
+	for pause := pollMin; t.done() < min(until, t.queued.Load()) && !t.isLost(); pause = min(2*pause, sleepMax) { // the driver may refuse a step
+		time.Sleep(pause)
+	}
+}
+
 // mark marks the last step, unless it is. It runs with mu held.
 func (t *tracker) mark() error {
 	queued := t.queued.Load()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -36,13 +37,19 @@ func vectorOf(name, comment string, b []byte) cursorVector {
 	return v
 }
 
+// vectorMember is a reader whose cursors the writer has just made.
+func vectorMember(t *testing.T, slots int, flags uint64, q queue) (*member, shape) {
+	s := ok(newShape(slots, 1000, flags))(t)
+	s.generation = 7
+	m := &member{cursor: &cursor{words: words{make([]byte, s.cursorSize())}}, at: s, queue: q}
+	s.write(m.words)
+	return m, s
+}
+
 // cursorVectors are made by the package itself.
 func cursorVectors(t *testing.T) (all []cursorVector) {
-	s := ok(newShape(3, 1000, false))(t)
-	s.generation = 7
-	m := &member{cursor: &cursor{words: words{make([]byte, s.cursorSize())}}, at: s, queue: newQueue(DropOldest, s.slots)}
+	m, s := vectorMember(t, 3, 0, newQueue(DropOldest, 3))
 	add := func(name, comment string) { all = append(all, vectorOf(name, comment, m.b)) }
-	s.write(m.words)
 	add("fresh", "What a reader is sent: 3 slots of 1,000 bytes, 1,024 apart, generation 7.")
 	m.store(offPolicy, uint64(DropOldest))
 	m.store(offJoin, uint64(Next))
@@ -58,16 +65,14 @@ func cursorVectors(t *testing.T) (all []cursorVector) {
 	m.store(offLast, 6)
 	m.store(offWriterState, writerEnded)
 	add("ended", "The writer has ended in order, with sequence 6.")
-	return append(all, latestVectors(t)...)
+	all = append(all, latestVectors(t)...)
+	return append(all, weightVectors(t)...)
 }
 
 // latestVectors are those of a reader of the newest frame.
 func latestVectors(t *testing.T) (all []cursorVector) {
-	s := ok(newShape(3, 1000, false))(t)
-	s.generation = 7
-	m := &member{cursor: &cursor{words: words{make([]byte, s.cursorSize())}}, at: s, queue: newQueue(Latest, s.slots)}
+	m, s := vectorMember(t, 3, 0, newQueue(Latest, 3))
 	add := func(name, comment string) { all = append(all, vectorOf(name, comment, m.b)) }
-	s.write(m.words)
 	m.store(offPolicy, uint64(Latest))
 	m.store(offJoin, uint64(Newest))
 	m.store(offReaderState, readerJoined)
@@ -83,6 +88,45 @@ func latestVectors(t *testing.T) (all []cursorVector) {
 	m.store(offNewest, 0)
 	m.store(offPublished, 3)
 	add("latest of a dead writer", "The writer has died before it stored newest and published for number 4: that is whole, in slot 1.")
+	return all
+}
+
+// weightVectors are those of channels of one slot, and of slots that come back in any order.
+func weightVectors(t *testing.T) (all []cursorVector) {
+	m, _ := vectorMember(t, 1, 0, newQueue(Block, 1))
+	add := func(name, comment string) { all = append(all, vectorOf(name, comment, m.b)) }
+	joinsAt := func(sequence uint64) {
+		m.store(offPolicy, uint64(Block))
+		m.store(offJoin, uint64(Next))
+		m.store(offReaderState, readerJoined)
+		m.store(offStart, sequence)
+	}
+	joinsAt(5)
+	m.publish(0, 5, &Meta{Time: 1_000_000, Size: 1000})
+	m.store(offReleased, 1)
+	m.publish(0, 6, &Meta{Time: 2_000_000, Size: 1000})
+	m.store(offNoted, 41)
+	m.store(offWanted, 3)
+	add("one slot", "The reader keeps number 2 in the only slot, has noted 41, and the writer waits for it: number 3 is wanted.")
+
+	m, s := vectorMember(t, 3, flagAnyOrder, newAnyOrder(3))
+	add("any order", "What a reader is sent by a channel whose slots come back in any order.")
+	joinsAt(5)
+	for i := range uint64(3) {
+		m.publish(i, 5+i, &Meta{Time: 1_000_000, Size: 1000})
+	}
+	m.store(returnedAt(1), 2)
+	m.store(returnedAt(2), 3)
+	m.publish(1, 8, &Meta{Time: 2_000_000, Size: 1000})
+	add("given back in any order", "Sequences 5 to 7 are numbers 1 to 3, in slots 0 to 2. The reader keeps number 1, and has given back 2 and 3. Sequence 8 is number 4, in slot 1; it has the entry that number 1 had.")
+	describe(m.words.store, s.entry(5), 2, 9, &Meta{Time: 3_000_000, Size: 10, User: []byte("nine more")})
+	m.store(offWriterPolls, 1)
+	add("any order, by a stream", "The host has described sequence 9, number 5 in slot 2, but for the stamp, which is still that of number 2. A stream will store that and published.")
+	m.store(s.entry(5)+entryStamp, 10)
+	m.store(offPublished, 5)
+	m.store(offReaderPolls, 1)
+	m.store(offWanted, 6)
+	add("any order, waited for", "The stream has published number 5. The reader keeps 1, 4 and 5, and the writer waits for it: number 6 is wanted.")
 	return all
 }
 
@@ -106,6 +150,7 @@ func TestVectors(t *testing.T) {
 		}
 		s, err := readShape(words{b}, vmm.Descriptor{Size: 3072, Generation: 7})
 		require.NoError(t, err, v.Name)
-		require.Equal(t, shape{slots: 3, slotSize: 1000, stride: 1024, generation: 7}, s)
+		require.Equal(t, shape{slots: s.slots, slotSize: 1000, stride: 1024, anyOrder: strings.Contains(v.Name, "any order"), generation: 7}, s)
+		require.Equal(t, v.Name == "one slot", s.slots == 1)
 	}
 }

@@ -15,6 +15,7 @@ type waiting struct {
 	polls int            // the word that says that its streams write, or 0
 	until time.Time      // when it is over in any case, or zero
 	was   *time.Duration // how long the wait before was, which this one sets; or nil
+	often bool           // others who ring another bell may end the wait
 }
 
 // await waits until ready, which reads words, reports true or an error; or until ctx or the
@@ -76,7 +77,7 @@ func (w waiting) note(d time.Duration) {
 // rest sleeps a moment: longer from one time to the next.
 func (w waiting) rest(pause *time.Duration, ready func() (bool, error)) {
 	longest := sleepMax
-	if w.polls != 0 && w.words.load(w.polls) != 0 {
+	if w.often || w.polls != 0 && w.words.load(w.polls) != 0 {
 		longest = pollMax
 	}
 	if !w.until.IsZero() {

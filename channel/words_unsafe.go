@@ -30,7 +30,7 @@ func (w words) put(off int, v uint64) { *w.at(off) = v }
 
 func (w words) swap(off int, v uint64) uint64 { return atomic.SwapUint64(w.at(off), v) }
 
-// ring wakes who sleeps at a bell. Mostly nobody does, which costs a load.
+// ring wakes those who sleep at a bell. Mostly nobody does, which costs a load.
 func (w words) ring(off int) {
 	bell := w.bell(off)
 	if atomic.LoadUint32(bell) == 0 {

@@ -29,14 +29,18 @@ type Writer struct {
 	turn sync.Mutex // held by Acquire, Publish and their sisters
 
 	// Under turn:
-	acquired bool          // a slot is, and not published
-	waited   time.Duration // the last time that Acquire did
-	slot     uint64
-	sequence uint64 // of the frame that was acquired last
-	batch    []cu.MemOp
-	pinned   []*member // whose cursors a stream is being given, or Acquire looks at
-	kept     []keptWord
-	blockers []*queue // room for pick
+	acquired  bool          // a slot is, and not published
+	waited    time.Duration // the last time that Acquire did
+	slot      uint64
+	sequence  uint64 // of the frame that was acquired last
+	batch     []cu.MemOp
+	pinned    []*member // whose cursors a stream is being given, or Acquire looks at
+	written   uint64    // sequence of the last frame that streams had published when pick looked
+	before    uint64    // sequence of the frame that the acquired slot had, which the stream that acquired it may have still to write
+	slotWords []slotWord
+	asked     []*member // that a slot is wanted of
+	blockers  []*queue  // room for pick
+	ownBell   words     // where Acquire sleeps while only a stream has slots; nobody rings. Pinned memory may be no memory for futex(2)
 
 	giving   sync.Mutex // held while a frame is given to all, and while a reader is admitted
 	mu       sync.Mutex
@@ -61,7 +65,7 @@ type Writer struct {
 	done    chan struct{} // the channel is not offered any more
 	offer   *share.Offer
 	served  chan struct{}
-	closing atomic.Bool    // as closed, for who waits without mu
+	closing atomic.Bool    // as closed, for waits without mu
 	begun   chan struct{}  // closed when Close begins
 	guests  sync.WaitGroup // hosts of members
 }
@@ -69,7 +73,8 @@ type Writer struct {
 // Gone describes a reader that has left, died or was dropped.
 type Gone struct {
 	Lease    int    // number of the reader's lease ([share.Lease.Number])
-	Released uint64 // sequence of the last frame that the reader released; 0 if it released none
+	Released uint64 // sequence of the last frame that the reader released, or of the newest [WithAnyOrder]; 0 if it released none
+	Noted    uint64 // what it noted last ([Reader.Note]), or 0
 	Err      error  // nil if it left in order; else ErrStalled, ErrCursor, or how the lease ended
 }
 
@@ -87,7 +92,7 @@ func NewWriter(ctx context.Context, c *cu.Context, srv *share.Server, name strin
 	if err != nil {
 		return nil, err
 	}
-	s, err := newShape(slots, slotSize, o.streams)
+	s, err := newShape(slots, slotSize, o.flags)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +100,7 @@ func NewWriter(ctx context.Context, c *cu.Context, srv *share.Server, name strin
 		return nil, errors.New("channel: a writer needs a context and a server (nil)")
 	}
 	w := &Writer{shape: s, opts: o, frames: make([]uint64, s.slots), joined: make(chan struct{}, 1), done: make(chan struct{}), begun: make(chan struct{}), served: make(chan struct{}),
-		batch: make([]cu.MemOp, 0, maxBatch), pinned: make([]*member, 0, MaxReaders), kept: make([]keptWord, 0, MaxReaders), blockers: make([]*queue, 0, MaxReaders)}
+		batch: make([]cu.MemOp, 0, maxBatch), pinned: make([]*member, 0, MaxReaders), slotWords: make([]slotWord, 0, MaxReaders), asked: make([]*member, 0, MaxReaders), ownBell: words{make([]byte, 8)}, blockers: make([]*queue, 0, MaxReaders)}
 	if err := w.open(c); err != nil {
 		return nil, err
 	}
@@ -103,7 +108,7 @@ func NewWriter(ctx context.Context, c *cu.Context, srv *share.Server, name strin
 		return nil, errors.Join(err, closeUnbegun(w.Close))
 	}
 	offer := o.offer
-	offer.Synchronized, offer.CursorSize, offer.OnCursors = true, s.cursorSize(), w.welcome
+	offer.Synchronized, offer.CursorSize, offer.OnCursors, offer.Slots = true, s.cursorSize(), w.welcome, slots
 	w.offer, err = srv.Offer(name, w.buf, &offer)
 	if err != nil {
 		return nil, errors.Join(err, closeUnbegun(w.Close))
@@ -249,7 +254,7 @@ func (w *Writer) AwaitReaders(ctx context.Context, n int) error {
 	}
 }
 
-// moved tells who awaits readers.
+// moved wakes AwaitReaders.
 func (w *Writer) moved() {
 	select {
 	case w.joined <- struct{}{}:

@@ -2,6 +2,7 @@ package channel
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/gpufd/gpufd/cu"
 )
@@ -27,7 +28,7 @@ func (w *Writer) AcquireOn(s *cu.Stream) (Slot, error) {
 	}
 	w.turn.Lock()
 	defer w.turn.Unlock()
-	if err := w.streamed("AcquireOn", s); err != nil {
+	if err := w.streamed("AcquireOn", s, w.streams); err != nil {
 		return Slot{}, err
 	}
 	if w.acquired {
@@ -44,7 +45,7 @@ func (w *Writer) AcquireOn(s *cu.Stream) (Slot, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.acquired, w.slot, w.sequence, w.frames[slot] = true, slot, sequence, 0
+	w.acquired, w.slot, w.sequence, w.before, w.frames[slot] = true, slot, sequence, w.frames[slot], 0
 	return w.current(), nil
 }
 
@@ -82,20 +83,24 @@ func acquiring(sequence uint64) uint64  { return 2*sequence - 1 }
 func publishing(sequence uint64) uint64 { return 2 * sequence }
 
 // streamed says why a call by streams is not possible, if so.
-func (w *Writer) streamed(call string, s *cu.Stream) error {
+func (w *Writer) streamed(call string, s *cu.Stream, may bool) error {
 	if err := w.isOpen(); err != nil {
 		return err
 	}
-	if !w.streams {
+	if !may && w.anyOrder {
+		return fmt.Errorf("%w: %s in a channel whose slots come back in any order, which no stream waits for; call Acquire", ErrPolicy, call)
+	}
+	if !may {
 		return fmt.Errorf("%w: %s in a channel that is not for streams; make it WithStreams", ErrPolicy, call)
 	}
 	return w.track.takes(s)
 }
 
 // PublishOn queues on s the publishing of the frame in the slot, behind the work that s has, and
-// returns at once. It gives the frame to all readers that have joined by now. A reader's stream goes
-// on when s has published; a reader's host may see the frame up to 250 µs later, because a stream
-// wakes nobody. m goes with the frame; a zero Meta costs nothing.
+// returns at once. The channel is one [WithStreams] or [WithAnyOrder]. PublishOn gives the frame to all
+// readers that have joined by now. A reader's stream goes on when s has published; a reader's host may
+// see the frame up to 250 µs later, because a stream wakes nobody. m goes with the frame. A zero Meta
+// costs nothing in a channel WithStreams, where readers are then told only that the frame is there.
 //
 // Errors: those of [Writer.AcquireOn]; [ErrOrder] if the slot is not the one that was
 // acquired. With an error the frame is not published.
@@ -105,7 +110,7 @@ func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
 	}
 	w.turn.Lock()
 	defer w.turn.Unlock()
-	if err := w.streamed("PublishOn", s); err != nil {
+	if err := w.streamed("PublishOn", s, w.byStreams()); err != nil {
 		return err
 	}
 	w.giving.Lock() // nobody is admitted meanwhile, who would not get the frame
@@ -117,10 +122,13 @@ func (w *Writer) PublishOn(s *cu.Stream, slot Slot, m Meta) error {
 	if err := w.describeAll(s, m); err != nil {
 		return err
 	}
-	if err := w.makeRoom(s, len(w.pinned)+1); err != nil {
+	if err := w.makeRoom(s, 2*len(w.pinned)+1); err != nil {
 		return err
 	}
 	for _, r := range w.pinned {
+		if w.anyOrder {
+			w.batch = append(w.batch, cu.WriteOp64(r.device(w.entry(r.published+1)+entryStamp), 2*(r.published+1), cu.WriteDefault))
+		}
 		w.batch = append(w.batch, cu.WriteOp64(r.device(offPublished), r.published+1, cu.WriteDefault))
 	}
 	if err := w.track.step(s, publishing(w.sequence), true, w.batch); err != nil {
@@ -161,11 +169,15 @@ func (w *Writer) pinAll(slot Slot, m Meta) error {
 // nothing to say.
 func (w *Writer) describeAll(s *cu.Stream, m Meta) error {
 	w.batch = w.batch[:0]
-	if m.Time == 0 && m.Size == 0 && len(m.User) == 0 {
+	if m.Time == 0 && m.Size == 0 && len(m.User) == 0 && !w.anyOrder {
 		return nil
 	}
 	m.complete(w.slotSize)
 	for _, r := range w.pinned {
+		if w.anyOrder { // the entry is free already, and the stream stores its stamp
+			describe(r.store, w.entry(r.published+1), w.slot, w.sequence, &m)
+			continue
+		}
 		if err := w.describe(s, r, m); err != nil {
 			return err
 		}
@@ -181,17 +193,10 @@ func (w *Writer) describe(s *cu.Stream, r *member, m Meta) error {
 		return err
 	}
 	put := func(off int, v uint64) {
-		w.batch = append(w.batch, cu.WriteOp64(r.device(at+off), v, cu.WriteDefault))
+		w.batch = append(w.batch, cu.WriteOp64(r.device(off), v, cu.WriteDefault))
 	}
-	put(entrySequence, w.sequence)
-	put(entrySlot, w.slot)
-	put(entryTime, uint64(m.Time))
-	put(entryBytes, m.Size)
-	put(entryLength, uint64(len(m.User)))
-	for i := 0; i < len(m.User); i += 8 {
-		put(entryUser+i, wordOf(m.User[i:]))
-	}
-	put(entryStamp, 2*n)
+	describe(put, at, w.slot, w.sequence, &m)
+	put(at+entryStamp, 2*n)
 	return nil
 }
 
@@ -210,7 +215,7 @@ func (w *Writer) makeRoom(s *cu.Stream, n int) error {
 
 // settled returns an error if a stream is acquiring a slot, so that the host cannot. It does not wait.
 func (w *Writer) settled() error {
-	if w.track.queued.Load()%2 == 1 && !w.track.idle() {
+	if (w.track.queued.Load()%2 == 1 || w.acquired && publishing(w.before) > w.track.done()) && !w.track.idle() {
 		return fmt.Errorf("%w: a stream is still acquiring frame %d; publish it with PublishOn, or synchronise the stream first", ErrOrder, w.last+1)
 	}
 	return nil
@@ -228,7 +233,7 @@ func (w *Writer) blockedBy(m *member) (number uint64, ok bool) {
 // stream does: a number that cannot be may keep that waiting, too.
 func (w *Writer) blocks(m *member) (number uint64, ok bool) {
 	done := w.track.done()
-	if done >= w.track.queued.Load() || done%2 == 1 {
+	if w.anyOrder || done >= w.track.queued.Load() || done%2 == 1 {
 		return 0, false
 	}
 	if next := done/2 + 1; next > w.slots && next-w.slots >= m.first {
@@ -240,6 +245,13 @@ func (w *Writer) blocks(m *member) (number uint64, ok bool) {
 // release frees the streams that wait for a reader that is gone, so that nothing of this
 // process has to do with its cursor any more.
 func (w *Writer) release(m *member) {
+	if w.anyOrder { // no stream waits there
+		for pause := pollMin; m.pins.Load() > 0; pause = min(2*pause, sleepMax) {
+			time.Sleep(pause)
+		}
+		w.track.pass()
+		return
+	}
 	keepFreeing(m.words, offReleased, func() bool { return m.pins.Load() == 0 }, func() bool { return false })
 	w.track.free(m.words, offReleased)
 }

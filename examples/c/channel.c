@@ -48,7 +48,7 @@ enum {
 	RELEASED = 0x180, READER_STATE = 0x200, POLICY = 0x208, JOIN = 0x210, READER_POLLS = 0x218, CLAIM = 0x220,
 	READER_BELL = 0x280, WRITER_BELL = 0x300, ENTRIES = 0x1000, ENTRY = 256,
 	STAMP = 0x00, SEQUENCE = 0x08, SLOT = 0x10, BYTES = 0x20, LENGTH = 0x28, MAX_USER = 208,
-	MAX_SLOTS = 4096, STREAMS = 1,
+	MAX_SLOTS = 4096, STREAMS = 1, ANY_ORDER = 2,
 	MAX_AHEAD = 32 /* frames that a stream is given ahead: a driver that has no room for more work keeps the call */
 };
 enum { BLOCK = 1, DROP_OLDEST = 2, DROP_NEWEST = 3, LATEST = 4 };
@@ -513,14 +513,18 @@ static bool read_head(const struct offer *o)
 	c.size = o->cursor_size;
 	c.slots = load(SLOTS), c.slot_size = load(SLOT_SIZE), c.stride = load(STRIDE);
 	c.streams = load(FLAGS) & STREAMS;
-	if (memcmp(c.words, "GPFDCHN1", 8) || load(VERSION) != 1 || load(FLAGS) & ~(uint64_t)STREAMS)
+	if (memcmp(c.words, "GPFDCHN1", 8) || load(VERSION) != 1 || load(FLAGS) > ANY_ORDER)
 		return fail(1, "cursors that this program does not know");
-	if (c.slots < 2 || c.slots > MAX_SLOTS || ((ENTRIES + c.slots * ENTRY + 4095) & ~4095ull) != c.size || !c.slot_size ||
+	if (load(FLAGS) == ANY_ORDER)
+		return fail(1, "readers of this channel give its slots back in any order (flag value 2 of the cursors), which this program does not do; read it from Go or Python");
+	if (c.slots < 1 || c.slots > MAX_SLOTS || ((ENTRIES + c.slots * ENTRY + 4095) & ~4095ull) != c.size || !c.slot_size ||
 	    c.slot_size > c.stride || c.stride > o->size / c.slots || load(GENERATION) != o->generation)
 		return fail(1, "nonsense in a cursor: %" PRIu64 " slots of %" PRIu64 " bytes, %" PRIu64 " apart", c.slots, c.slot_size, c.stride);
 	c.policy = c.streams ? BLOCK : options.policy;
 	if (c.streams && options.policy != BLOCK && options.policy != LATEST)
 		return fail(1, "the channel is for streams, where readers block: it admits block and latest");
+	if (c.slots == 1 && c.policy != BLOCK)
+		return fail(1, "the channel has one slot, where readers block: it admits block alone");
 	if (options.stream && (!c.streams || c.memory.driver != CUDA))
 		return fail(1, "-order stream wants a channel for streams, and a GPU");
 	return true;
