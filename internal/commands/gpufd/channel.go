@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/cu"
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/sockets"
 )
 
 func (p *program) channelCommand() *cobra.Command {
@@ -33,7 +34,7 @@ Each writer takes a socket of its own; give a second one, and its readers, anoth
 
 // channelSocket returns the default path of a channel's socket: beside the keeper's default, which
 // a channel must not take from a keeper that is started later.
-func channelSocket() string { return filepath.Join(filepath.Dir(defaultSocket()), "channel.sock") }
+func channelSocket() string { return filepath.Join(filepath.Dir(sockets.Keeper()), "channel.sock") }
 
 // context opens the driver and a context of the named device. The caller closes both.
 func (p *program) context(device string) (*cu.Context, error) {

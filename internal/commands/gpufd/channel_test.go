@@ -122,7 +122,7 @@ func TestChannelUsage(t *testing.T) {
 		{"channel write", "want a name"},
 		{"channel write c", "want --slot-size"},
 		{"channel write c --slot-size x", `--slot-size "x"`},
-		{"channel write c --slot-size 64 --slots 1", "want 2 to 4096"},
+		{"channel write c --slot-size 64 --slots 0", "want 1 to 4096"},
 		{"channel write c --slot-size 64 --rate -1", "want frames a second"},
 		{"channel write c --slot-size 64 --rate nan", "want frames a second"},
 		{"channel write c --slot-size 64 --rate 1e9", "want frames a second"},

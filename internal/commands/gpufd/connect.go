@@ -90,13 +90,19 @@ func (p *program) dial(ctx context.Context) (*keeper.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err = k.Status(ctx); err == nil {
-		return k, nil
+	if err := p.answers(ctx, k); err != nil {
+		return nil, errors.Join(err, k.Close())
 	}
+	return k, nil
+}
+
+// answers returns nil if a keeper that listens answers.
+func (p *program) answers(ctx context.Context, k *keeper.Client) error {
+	_, err := k.Status(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = cli.Codef(cli.ExitPeer, "%w at %s within %s", errNoAnswer, p.socket, p.timeout)
+		return cli.Codef(cli.ExitPeer, "%w at %s within %s", errNoAnswer, p.socket, p.timeout)
 	}
-	return nil, errors.Join(err, k.Close())
+	return err
 }
 
 // connect is dial, within --timeout.

@@ -12,6 +12,7 @@ import (
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/doctor"
+	"github.com/gpufd/gpufd/internal/sockets"
 )
 
 // doctorFlags are the flags of gpufd doctor.
@@ -87,7 +88,7 @@ func (p *program) doctor(ctx context.Context, f doctorFlags, text string) error 
 		return p.meaning(text)
 	}
 	c := doctor.Config{
-		Child: p.doctorChild, Open: p.open, Driver: p.driver, Socket: defaultSocket(), Named: os.Getenv(socketEnv), Timeout: p.timeout,
+		Child: p.doctorChild, Open: p.open, Driver: p.driver, Socket: sockets.Keeper(), Named: os.Getenv(socketEnv), Timeout: p.timeout,
 		As: f.as, UIDs: f.uids, Attach: f.attach, Report: p.row,
 	}
 	var rows []doctor.Row

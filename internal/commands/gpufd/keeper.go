@@ -21,18 +21,6 @@ import (
 	"github.com/gpufd/gpufd/sock"
 )
 
-// claimEnv names the directory that the containers of a Kubernetes ResourceClaim share, if
-// NVIDIA's driver for dynamic resource allocation makes one.
-const claimEnv = "NVIDIA_DRA_LOCAL_IPC_DIR"
-
-// defaultSocket returns the default path of the keeper's socket.
-func defaultSocket() string {
-	if dir := os.Getenv(claimEnv); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "gpufd", "keeper.sock")
-	}
-	return filepath.Join(filepath.Dir(cli.DefaultSocket()), "keeper.sock")
-}
-
 func (p *program) keeperCommand() *cobra.Command {
 	var policy, metrics string
 	var takeOver, await, end bool

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpufd/gpufd/internal/cli"
 	"github.com/gpufd/gpufd/internal/commands/app"
+	"github.com/gpufd/gpufd/internal/sockets"
 	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/gpufd/gpufd/sock"
 )
@@ -105,7 +106,7 @@ func (p *program) explain(err error) string {
 		text += "; start the keeper again with gpufd keeper, or wait longer with --timeout"
 	case p.named && keeperCode(err) == "not-found":
 		text += "; list what is there: gpufd ls"
-		if p.socket != defaultSocket() && p.socket != os.Getenv(socketEnv) {
+		if p.socket != sockets.Keeper() && p.socket != os.Getenv(socketEnv) {
 			text += " --socket " + p.socket
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/gpufd/gpufd/internal/commands/app"
 	"github.com/gpufd/gpufd/internal/doctor"
 	"github.com/gpufd/gpufd/internal/plain"
+	"github.com/gpufd/gpufd/internal/sockets"
 	"github.com/gpufd/gpufd/keeper"
 	"github.com/gpufd/gpufd/keeper/server"
 )
@@ -243,7 +244,7 @@ Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
 	root.SetErr(p.stderr)
 	root.SetVersionTemplate("gpufd {{.Version}}\n")
 	f := root.PersistentFlags()
-	f.StringVar(&p.socket, "socket", os.Getenv(socketEnv), "the keeper's socket; the default is "+socketEnv+", or else "+defaultSocket())
+	f.StringVar(&p.socket, "socket", os.Getenv(socketEnv), "the keeper's socket; the default is "+socketEnv+", or else "+sockets.Keeper())
 	f.BoolVar(&p.json, "json", false, "print JSON objects, one per line")
 	f.DurationVar(&p.timeout, "timeout", 30*time.Second, "longest time to wait for other processes, and for free memory")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
@@ -293,7 +294,7 @@ func (p *program) check(c *cobra.Command) error {
 	case c.Flags().Changed("socket") && c.Flag("socket").Value.String() == "":
 		return cli.Usagef("--socket: want a path, and got an empty one")
 	case p.socket == "":
-		p.socket = defaultSocket()
+		p.socket = sockets.Keeper()
 	}
 	if c.HasParent() && c.Parent().Name() == "channel" {
 		p.socket = p.channel

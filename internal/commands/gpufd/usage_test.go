@@ -187,35 +187,35 @@ func TestCompletionInBash(t *testing.T) {
 func TestNoKeeper(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
-	for _, c := range []string{"ls", "stat w", "rm w", "drain w", "watch", "get w --verify", "drain --device 0"} {
+	for _, c := range []string{"stat w", "rm w", "drain w", "watch", "get w --verify", "drain --device 0"} {
 		u.fails(1, "no keeper came within 500ms", append(strings.Fields(c), "--timeout", "500ms")...)
 	}
-	u.fails(1, "start a keeper with gpufd keeper", "ls", "--timeout", "500ms")
 	u.write("file", data(10, 0))
 	for _, c := range []string{"put w file --device 99", "put w --part 0@99=file", "drain --device 99"} {
 		u.fails(1, "no device 99 here", strings.Fields(c)...) // at once: no keeper helps with that
 	}
 	for where, why := range map[string]string{"file/s": "not a directory", "file": "nobody is listening", ".": "nobody is listening"} {
-		u.fails(1, why, "ls", "--socket", where) // at once: nobody will listen there
+		u.fails(1, why, "watch", "--socket", where) // at once: nobody will listen there
 	}
 	dead := ok(net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(u.dir, "s.ctl"), Net: "unixpacket"}))(t)
 	dead.SetUnlinkOnClose(false)
 	require.NoError(t, dead.Close())
-	u.fails(1, "start a keeper with gpufd keeper", "ls", "--timeout", "500ms")
-	require.Contains(t, u.says(1, "ls", "--timeout", "500ms")["error"].(map[string]any)["message"], "start a keeper")
+	u.fails(1, "start a keeper with gpufd keeper", "watch", "--timeout", "500ms")
+	require.Contains(t, u.says(1, "watch", "--timeout", "500ms")["error"].(map[string]any)["message"], "start a keeper")
 }
 
 // A command that comes before the keeper waits for it, and says so after a while.
 func TestKeeperComesLater(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
-	early := u.start("ls")
+	u.write("a", data(1000, 1))
+	early := u.start("put", "v", "a")
 	const waits = "Waiting for a keeper at "
 	u.until(func() bool { return strings.Contains(early.err.String(), waits) })
 	u.keeper()
 	code, out := early.end()
 	require.Zero(t, code, early.err.String())
-	require.Contains(t, out, "NAME")
+	require.Contains(t, out, "v: version 1")
 	require.Equal(t, waits+u.dir+"/s, for 5s at most (--timeout); gpufd keeper starts one\n", early.err.String())
 	u.fails(1, "list what is there: gpufd ls", "get", "w", "--verify")
 	u.fails(1, "list what is there: gpufd ls", "stat", "w")
@@ -225,11 +225,11 @@ func TestKeeperComesLater(t *testing.T) {
 func TestWaitForKeeperIsInterrupted(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)
-	r := u.start("ls")
+	r := u.start("watch")
 	u.until(func() bool { return strings.Contains(r.err.String(), "Waiting for a keeper") })
 	code, _ := r.stop(syscall.SIGTERM)
 	require.Equal(t, 1, code)
-	require.Contains(t, r.err.String(), "gpufd ls: interrupted")
+	require.Contains(t, r.err.String(), "gpufd watch: interrupted")
 }
 
 // A keeper that is killed leaves its sockets with the fd store: nobody answers there, and

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpufd/gpufd/keeper/api"
 	"github.com/spf13/cobra"
+
+	"github.com/gpufd/gpufd/keeper/api"
 )
 
 func (p *program) watchCommand() *cobra.Command {
