@@ -7,6 +7,7 @@ Use a keeper        get, put, Client; gpufd.torch for models: load, put, follow,
 Take memory         attach, attach_parts, follow, list; reserve for an address that stays
 Offer memory        allocate, offer, Server
 Pass frames         gpufd.channel: Writer, Reader, follow, Format
+Pass weights        gpufd.weights: Publisher, Subscriber
 Wait in asyncio     gpufd.aio
 Take turns          counter
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # the same names as below
         UnavailableError,
         UsageError,
         VerdictError,
+        WeightsError,
         WireError,
     )
     from .share.fence import FENCED, RELEASED
@@ -72,6 +74,7 @@ if TYPE_CHECKING:  # the same names as below
     from . import channel as channel
     from . import keeper as keeper
     from . import torch as torch
+    from . import weights as weights
 
     list = list_offers
 else:
@@ -98,7 +101,7 @@ else:
         "keeper.client": "Client",
         "errors": (
             "ChannelError ClosedError DriverError Error ExportError FenceError FormatError InUseError KeeperError LeaseEndedError "
-            "LostError MismatchError NotFoundError ReadOnlyError RefusedError TimedOutError UnavailableError UsageError VerdictError WireError"
+            "LostError MismatchError NotFoundError ReadOnlyError RefusedError TimedOutError UnavailableError UsageError VerdictError WeightsError WireError"
         ),
         "memory.drivers": "allocate reserve",
         "memory.reservation": "Reservation",
@@ -107,6 +110,7 @@ else:
         "channel": "",
         "keeper": "",
         "torch": "",
+        "weights": "",
     })  # fmt: skip
 
     def __getattr__(name):
@@ -170,6 +174,7 @@ __all__ = [
     "UsageError",
     "VerdictError",
     "Version",
+    "WeightsError",
     "WireError",
     "allocate",
     "attach",

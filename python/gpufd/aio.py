@@ -32,7 +32,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from . import arguments
-from .errors import ChannelError, Error, TimedOutError, enough_files
+from .errors import ChannelError, Error, TimedOutError, UsageError, enough_files
 from .keeper.control import TIMEOUT, HasSocket
 from .keeper.version import Version
 from .memory.device import Device
@@ -245,6 +245,8 @@ async def follow_model(
 
 async def next(reader: Reader, timeout: float | None = None) -> Frame:
     """Wait for the next frame of a channel, and take it: Reader.next."""
+    if not callable(getattr(reader, "fileno", None)):
+        raise UsageError(f"a reader of a channel is wanted, whose descriptor can be waited for, not {arguments.short(reader)}: give its next a thread of its own")
     deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
     while True:
         try:

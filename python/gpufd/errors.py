@@ -351,6 +351,26 @@ class ChannelError(Error):
     _exits = {"dropped": 4, "stalled": 4, "turned-away": 4}
 
 
+class WeightsError(Error):
+    """Something is wrong with weights that are published.
+
+    torn        an update did not end whole, so the weights here may be of two steps: ``step`` names it
+    not-loaded  fewer subscribers than were wanted have loaded an update
+    ended       the trainer has ended in order; the next call waits for another one
+    layout      the tensors lie in another way than those whose address they are to get
+    in-place    the publisher's weights are, or are not, used in place
+    over        the update is over, or was loaded
+    malformed   the publisher wrote what docs/wire.md does not allow
+    """
+
+    _reason = "torn"
+    _retryable = frozenset({"torn"})
+
+    def __init__(self, text: str = "", *, step: int | None = None, reason: str = "") -> None:
+        super().__init__(text, reason=reason)
+        self.step = step  #: the trainer's number of the update, if there is one
+
+
 _REFUSALS = {2: "access", 3: "driver", 4: "busy", 7: "too-late", 8: "denied", 9: "rate", 10: "not-understood", 11: "other-memory"}
 
 

@@ -35,7 +35,7 @@ from .cursor import ENTRY_SIZE, MAX_READERS, MAX_SLOTS, MAX_USER, MIN_SLOTS
 from .entry import Entry, decode_entry, now
 from .format import Colour, Format, Plane
 from .frame import Frame, Slot
-from .member import Gone
+from .member import Gone, MemberStats
 from .reader import Reader, ReaderStats
 from .writer import Writer, WriterStats
 
@@ -112,6 +112,7 @@ __all__ = [
     "Format",
     "Frame",
     "Gone",
+    "MemberStats",
     "Plane",
     "Reader",
     "ReaderStats",

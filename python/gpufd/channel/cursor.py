@@ -15,10 +15,11 @@ from .words import Words, map_words
 # The offsets of the words.
 MAGIC, VERSION, SLOTS, SLOT_SIZE, STRIDE, FLAGS, GENERATION = range(0x000, 0x038, 8)
 PUBLISHED, NEWEST = 0x080, 0x088
-WRITER_STATE, LAST, WRITER_POLLS, START = range(0x100, 0x120, 8)
+WRITER_STATE, LAST, WRITER_POLLS, START, WANTED = range(0x100, 0x128, 8)
 RELEASED = 0x180
-READER_STATE, POLICY, JOIN, READER_POLLS, CLAIM = range(0x200, 0x228, 8)
+READER_STATE, POLICY, JOIN, READER_POLLS, CLAIM, NOTED = range(0x200, 0x230, 8)
 READER_BELL, WRITER_BELL = 0x280, 0x300
+RETURNED = 0x400  # a word for each slot, where slots come back in any order
 ENTRIES = 0x1000
 ENTRY_SIZE = 256
 STAMP, SEQUENCE, SLOT, TIME, BYTES, LENGTH, USER = range(0x00, 0x38, 8)  # in an entry
@@ -26,7 +27,9 @@ STAMP, SEQUENCE, SLOT, TIME, BYTES, LENGTH, USER = range(0x00, 0x38, 8)  # in an
 MAGIC_NUMBER = int.from_bytes(b"GPFDCHN1", "little")
 LAYOUT_VERSION = 1
 STREAMS = 1  # a flag: all readers block, and slots follow each other
-MIN_SLOTS, MAX_SLOTS, MAX_READERS = 2, 4096, 64
+ANY_ORDER = 2  # a flag: all readers block, and each slot comes back by itself
+MIN_SLOTS, MAX_SLOTS, MAX_READERS = 1, 4096, 64
+MAX_ANY_ORDER = (ENTRIES - RETURNED) // 8  # slots
 MAX_USER = ENTRY_SIZE - USER
 MAX_CURSOR = ENTRIES + MAX_SLOTS * ENTRY_SIZE
 SLOT_ALIGN = 256
@@ -58,15 +61,19 @@ class Shape:
     stride: int
     streams: bool
     generation: int = 0
+    any_order: bool = False
 
     @classmethod
-    def new(cls, slots: int, slot_size: int, streams: bool) -> Shape:
-        if not MIN_SLOTS <= slots <= MAX_SLOTS:
-            raise UsageError(f"{slots} slots; want {MIN_SLOTS} to {MAX_SLOTS}")
+    def new(cls, slots: int, slot_size: int, streams: bool, any_order: bool = False) -> Shape:
+        if streams and any_order:
+            raise UsageError("streams and any_order exclude each other: in a channel for streams frames are given back in their order")
+        most = MAX_ANY_ORDER if any_order else MAX_SLOTS
+        if not MIN_SLOTS <= slots <= most:
+            raise UsageError(f"{slots} slots; want {MIN_SLOTS} to {most}")
         stride = -(-slot_size // SLOT_ALIGN) * SLOT_ALIGN
         if slot_size < 1 or stride * slots > 1 << 62:
             raise UsageError(f"slots of {slot_size} bytes; want 1 or more, and {slots} of them below 2^62")
-        return cls(slots, slot_size, stride, streams)
+        return cls(slots, slot_size, stride, streams, any_order=any_order)
 
     @classmethod
     def read(cls, w: Words, size: int, generation: int) -> Shape:
@@ -76,10 +83,10 @@ class Shape:
         if w.load(VERSION) != LAYOUT_VERSION:
             raise ChannelError(f"cursors of version {w.load(VERSION)}; this program knows {LAYOUT_VERSION}", reason="cursor")
         flags = w.load(FLAGS)
-        s = cls(w.load(SLOTS), w.load(SLOT_SIZE), w.load(STRIDE), flags & STREAMS != 0, w.load(GENERATION))
-        if flags & ~STREAMS:
+        s = cls(w.load(SLOTS), w.load(SLOT_SIZE), w.load(STRIDE), flags & STREAMS != 0, w.load(GENERATION), flags & ANY_ORDER != 0)
+        if flags & ~(STREAMS | ANY_ORDER) or s.streams and s.any_order:
             raise ChannelError(f"flags {flags:#x} of the cursors are not known here", reason="cursor")
-        if not MIN_SLOTS <= s.slots <= MAX_SLOTS or s.cursor_size != w.size:
+        if not MIN_SLOTS <= s.slots <= (MAX_ANY_ORDER if s.any_order else MAX_SLOTS) or s.cursor_size != w.size:
             raise ChannelError(f"{s.slots} slots in cursors of {w.size} bytes", reason="cursor")
         if not 0 < s.slot_size <= s.stride or s.stride > size // s.slots:
             raise ChannelError(f"{s.slots} slots of {s.slot_size} bytes, {s.stride} apart, in a buffer of {size}", reason="cursor")
@@ -90,7 +97,7 @@ class Shape:
     def write(self, w: Words) -> None:
         """Fill the head of cursors."""
         for at, value in ((MAGIC, MAGIC_NUMBER), (VERSION, LAYOUT_VERSION), (SLOTS, self.slots), (SLOT_SIZE, self.slot_size),
-                          (STRIDE, self.stride), (GENERATION, self.generation), (FLAGS, STREAMS if self.streams else 0)):  # fmt: skip
+                          (STRIDE, self.stride), (GENERATION, self.generation), (FLAGS, STREAMS * self.streams | ANY_ORDER * self.any_order)):  # fmt: skip
             w.store(at, value)
 
     @property
@@ -114,6 +121,10 @@ class Shape:
         """Return the slot of the frame of that number, with LATEST, if its entry is whole."""
         return next((slot for slot in range(self.slots) if w.load(self.entry_at(slot) + STAMP) == 2 * number), None)
 
+    def release_word(self, slot: int) -> int:
+        """Return the word that says what the reader gave back: one of the slot, or one for all slots."""
+        return RETURNED + 8 * slot if self.any_order else RELEASED
+
     def slot_of(self, sequence: int) -> int:
         """Return the slot of a frame where slots follow each other."""
         return (sequence - 1) % self.slots
@@ -125,17 +136,28 @@ def check_room(slot_size: int, size: int) -> None:
         raise UsageError(f"a slot of {slot_size} bytes is too small: this frame wants {size}; make the channel with slot_size={size} or more")
 
 
-def acting(streams: bool, policy: int) -> int:
-    """Return the policy by which a reader that asks for one orders frames with the writer."""
-    if not streams or policy == BLOCK:
-        return policy
-    if policy == LATEST:  # it gives back what it skips
+def acting(shape: Shape, policy: int) -> int:
+    """Return the policy by which a reader that asks for one orders frames with the writer. Raises ChannelError ("policy")."""
+    if shape.streams and policy == LATEST:  # it gives back what it skips
         return BLOCK
-    raise ChannelError(
-        "the channel is for streams, where readers block: streams are given frames and slots before anybody knows whether this reader "
-        f"would be too slow for {policy_name(policy)}; block and latest are admitted",
-        reason="policy",
-    )
+    check_policy(shape, policy)
+    return policy
+
+
+def check_policy(shape: Shape, policy: int) -> None:
+    """Raise ChannelError ("policy") if the channel does not admit that policy of a reader."""
+    if policy == BLOCK:
+        return
+    if shape.slots == 1:
+        raise ChannelError(f"a channel of 1 slot admits readers of block, not of {policy_name(policy)}: the writer needs another slot beside theirs", reason="policy")
+    if shape.any_order:
+        raise ChannelError(f"slots come back in any order in this channel, which admits readers of block, not of {policy_name(policy)}", reason="policy")
+    if shape.streams:
+        raise ChannelError(
+            "the channel is for streams, where readers block: streams are given frames and slots before anybody knows whether this reader "
+            f"would be too slow for {policy_name(policy)}; block and latest are admitted",
+            reason="policy",
+        )
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,22 @@ class Holder(Protocol):
     """A frame's reader."""
 
     def release(self, frame: Frame) -> None: ...
+    def release_on(self, stream: Any, frame: Frame) -> None: ...
     def is_whole(self, frame: Frame) -> bool: ...
+
+
+class Publisher(Protocol):
+    """A slot's writer."""
+
+    def publish(self, slot: Slot, *, size: int | None, user: bytes, time_ns: int, format: Format | None) -> None: ...
+    def publish_on(self, stream: Any, slot: Slot, *, size: int | None, user: bytes, time_ns: int, format: Format | None) -> None: ...
 
 
 class Slot(NoArray):
     """Room for a frame: Writer.acquire. It is the writer's until it is published."""
 
-    def __init__(self, memory: Memory, shape: Shape, sequence: int, index: int) -> None:
+    def __init__(self, writer: Publisher, memory: Memory, shape: Shape, sequence: int, index: int) -> None:
+        self._writer = writer
         self.sequence = sequence  #: the frame's: from 1, without gaps
         self.index = index  #: of the slot
         self.size = shape.slot_size  #: bytes
@@ -72,6 +81,14 @@ class Slot(NoArray):
         raw = arguments.buffer("a frame", data)
         self.check_room(arguments.number("at", at) + len(raw))
         self.memory.write(self.offset + at, raw)
+
+
+    def publish(self, *, stream: Any = None, size: int | None = None, user: bytes = b"", time_ns: int = 0, format: Format | None = None) -> None:
+        """Give the frame to all readers: Writer.publish, or with a stream Writer.publish_on."""
+        if stream is None:
+            self._writer.publish(self, size=size, user=user, time_ns=time_ns, format=format)
+        else:
+            self._writer.publish_on(stream, self, size=size, user=user, time_ns=time_ns, format=format)
 
 
 class Frame(NoArray):
@@ -220,9 +237,12 @@ class Frame(NoArray):
         """
         return self._reader.is_whole(self)
 
-    def release(self) -> None:
-        """Give the frame back: Reader.release."""
-        self._reader.release(self)
+    def release(self, stream: Any = None) -> None:
+        """Give the frame back: Reader.release, or with a stream Reader.release_on."""
+        if stream is None:
+            self._reader.release(self)
+        else:
+            self._reader.release_on(stream, self)
 
     def __enter__(self) -> Frame:
         return self

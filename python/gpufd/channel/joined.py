@@ -9,6 +9,7 @@ import select
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from .. import arguments
@@ -39,14 +40,18 @@ class Joined(NotCopied):
         step, within = arguments.step(timeout), arguments.seconds("wait", wait)
         self._pid = os.getpid()
         self.turn, self.mu = threading.Lock(), threading.Lock()
+        self.leaving = threading.RLock()  # held while words are stored without the turn, which a wait keeps for long
         self.closing = self.ended = False
+        self.holds: Callable[[], bool] = lambda: False  # whether the reader has frames that it has not given back
         self.freeing = False  # streams of this side are being freed: the word for frames tells nothing
         self.lost, self.why = False, Error("")  # whether the writer is gone, and why
         self.whole, self.final = 0, 0  # then: number of the last frame that is whole, sequence of the last one published
         self.cursor: Cursor | None = None
-        self.tracker: Tracker | None = None
+        self.tracker: Tracker | None = None  # in a channel for streams
+        self.releases: Tracker | None = None  # where streams only give frames back, in any order
         self.thread: threading.Thread | None = None
         self._wake: list[int] = []  # a pipe, which wakes the thread
+        self._waking = threading.RLock()  # held while it is written, or closed
         self.attachment = _find(name, socket, step, within, options)
         try:
             self._open()
@@ -68,10 +73,11 @@ class Joined(NotCopied):
         self.cursor = Cursor(att.cursors, os.fstat(att.cursors).st_size)
         self.words = self.cursor.words
         self.shape = Shape.read(self.words, att.size, att.generation)
-        self.policy = acting(self.shape.streams, self.asked)
-        if self.shape.streams and att.memory.driver == CUDA:
+        self.policy = acting(self.shape, self.asked)
+        if (self.shape.streams or self.shape.any_order) and att.memory.driver == CUDA:
             self.cursor.register(att.memory)
-            self.tracker = Tracker(need_streams(att.memory))
+            tracker = Tracker(need_streams(att.memory))
+            self.tracker, self.releases = (tracker, None) if self.shape.streams else (None, tracker)
 
     def _ask(self, deadline: float) -> None:
         """Tell the writer how this side wants to read, and wait to be admitted."""
@@ -108,7 +114,7 @@ class Joined(NotCopied):
 
     def meta_of(self, number: int) -> int:
         """Return the device address of the entry of the frame of that number, or 0."""
-        return self.device + self.shape.entry(number) if self.device else 0
+        return self.device + self.shape.entry(number) if self.device and self.shape.streams else 0
 
     def fields_of(self, number: int, sequence: int) -> bytes | None:
         """Return what the writer's stream has said of a frame of next_on; None if it has not, or not yet."""
@@ -184,7 +190,7 @@ class Joined(NotCopied):
             self.why, self.final = self.told_of(state), w.load(c.LAST)
             try:
                 self.check_kept()  # a writer that drops this side frees its stream, which goes on publishing
-                check_published(self.policy, self.whole, 0, w.load(c.RELEASED), self.shape.slots)
+                check_published(self.policy, self.whole, 0, None if self.shape.any_order else w.load(c.RELEASED), self.shape.slots)
             except ChannelError as e:
                 if e.reason not in ("dropped", "turned-away", "cursor"):
                     raise
@@ -198,7 +204,7 @@ class Joined(NotCopied):
 
     def _rouse(self) -> None:
         """Wake the thread, which looks what there is."""
-        with contextlib.suppress(BlockingIOError):
+        with self._waking, contextlib.suppress(BlockingIOError):
             if self._wake:
                 os.write(self._wake[1], b".")
 
@@ -232,6 +238,9 @@ class Joined(NotCopied):
             if self.ended:
                 return
             self._settle()
+            if self.holds() and self.shape.any_order:  # elsewhere work of this process may wait for this reader
+                with contextlib.suppress(Error):  # which the memory's close raises
+                    self.attachment.memory.finish()  # or the writer would write what is still read
             if self.thread:
                 self.thread.join()
             self.ended = True
@@ -241,6 +250,11 @@ class Joined(NotCopied):
 
     def _settle(self) -> None:
         """Wait until no stream has to do with the cursor."""
+        if self.releases:
+            if not self.leaving.acquire(timeout=CLOSE_LIMIT):  # a thread gives a stream a frame back; no other begins
+                raise self.releases.in_use()
+            self.leaving.release()
+            self.releases.await_(CLOSE_LIMIT)
         t = self.tracker
         if not t:
             return
@@ -255,15 +269,20 @@ class Joined(NotCopied):
         """Close what was opened, and say that this reader has left."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.attachment.close, force)
-            wake, self._wake = self._wake, []
-            for fd in wake:
-                stack.callback(os.close, fd)
-            if self.tracker:
-                stack.callback(self.tracker.close)
+            stack.callback(self._close_wake)
+            for tracker in filter(None, (self.tracker, self.releases)):
+                stack.callback(tracker.close)
             if self.cursor:
+                stack.enter_context(self.leaving)
                 stack.callback(self.cursor.close)
                 self.words.store(c.READER_STATE, c.LEFT)
                 self.words.ring(c.WRITER_BELL)
+
+    def _close_wake(self) -> None:
+        with self._waking:
+            wake, self._wake = self._wake, []
+            for fd in wake:
+                os.close(fd)
 
 
 def _find(name: str, socket: str | os.PathLike[str] | None, timeout: float, wait: float, options: dict[str, Any]) -> Attachment:

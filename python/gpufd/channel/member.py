@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .. import arguments
 from ..errors import Error, UsageError
 from ..share.lease import Lease
+from ..wire.peer import Peer
 from . import cursor as c
 from .cursor import Cursor, Shape, check_room, words_of
 from .format import Format, encode, pack, packed_size
@@ -51,8 +52,19 @@ class Gone:
     """A reader that is gone."""
 
     lease: int  #: number of its lease
-    released: int  #: sequence of the last frame that it gave back, or 0
+    released: int  #: sequence of the last frame that it gave back, or 0; always 0 where slots come back in any order
     err: Error | None  #: why it is gone; None if it left in order
+    noted: int = 0  #: the number that it noted last
+
+
+@dataclass(frozen=True)
+class MemberStats:
+    """A reader that is there, when it was looked at."""
+
+    lease: int  #: number of its lease
+    peer: Peer  #: its process
+    noted: int  #: the number of its own that it noted last, or 0
+    kept: int  #: frames that it was given and has not given back; those of a reader that blocks keep slots
 
 
 class Member:
@@ -62,17 +74,19 @@ class Member:
         self.cursor, self.words, self.shape, self.lease = cursor, cursor.words, shape, lease
         self.queue = Queue(0, shape.slots)
         self.joined = False  # or turned away: it is not waited for
+        self.since = 0.0  # when it was seen to wait for the newest frame
         self.first = 0  # sequence of the frame with number 1, where readers block
         self.gone = False  # it is given nothing any more
         self.why: Error | None = None
         self.until: int | None = None  # what the tracker says when no stream waits for it any more; once it is gone and unpinned
         self.revoke = False  # its lease is to be taken back
+        self.wanted = 0  # number of the frame for which the writer waits for it to give a slot back, or 0
         self.pins = 0  # who uses the cursor without the writer's lock
         self.stuck: tuple[int, float] = (0, 0.0)  # the frame that a stream waits for, and since when
 
     def sequence_of(self, number: int) -> int:
         """Return the sequence of a frame that it was given."""
-        if number and self.queue.policy == c.LATEST:  # which is given every frame, and has its entries by their slots
+        if number and (self.shape.any_order or self.queue.policy == c.LATEST):  # which is given every frame; its entry may be of a later one
             return self.first + number - 1
         return self.words.load(self.shape.entry(number) + c.SEQUENCE) if number else 0
 
@@ -106,12 +120,24 @@ class Member:
         for at, word in [*self.entry_of(n, slot, sequence, meta), (self.entry(n, slot) + c.STAMP, 2 * n)]:
             tracker.write(self.cursor.device + at, word)
 
+    def describe(self, slot: int, sequence: int, meta: Meta) -> list[tuple[int, int]]:
+        """Write the entry of the reader's next frame, but for its stamp. Return what a stream has to write then, in
+        this order, and where: the stamp, and that the frame is there."""
+        n = self.queue.published + 1
+        for at, word in self.entry_of(n, slot, sequence, meta):
+            self.words.store(at, word)
+        return [(self.cursor.device + self.entry(n, slot) + c.STAMP, 2 * n), (self.cursor.device + c.PUBLISHED, n)]
+
     def has_left(self) -> bool:
         """Return whether the reader has left. It may keep its lease longer, until its memory can be closed."""
         return self.words.load(c.READER_STATE) == c.LEFT
 
     def look(self) -> None:
         """Look at what the reader has given back. Raises ChannelError ("cursor") if it has written nonsense."""
+        if self.shape.any_order:
+            for slot in range(self.shape.slots):
+                self.queue.see_back(slot, self.words.load(self.shape.release_word(slot)))
+            return
         self.queue.see(self.words.load(c.RELEASED))
         if self.queue.policy == c.LATEST:
             self.queue.see_claim(self.words.load(c.CLAIM))
@@ -131,17 +157,37 @@ class Member:
         self.words.store(stamp, 2 * n)
         return True
 
-    def kept(self) -> tuple[int, int] | None:
-        """Return the word by which a reader that keeps nobody waiting gives a slot back, and what it was; None
-        if it has nothing to give back, or blocks."""
+    def kept(self) -> list[tuple[int, int]]:
+        """Return the words by which the reader gives slots back that it has, and what they were. A reader that blocks
+        where slots come back in order has none: the writer waits for a certain one of its frames."""
         q = self.queue
-        if q.policy == c.LATEST and q.claimed:
-            return c.CLAIM, q.claimed
-        if q.policy == c.DROP_NEWEST and q.released < q.published:
-            return c.RELEASED, q.released
-        return None
+        if self.shape.any_order:
+            return [(self.shape.release_word(slot), q.back[slot]) for slot in q.kept()]
+        if q.policy == c.LATEST:
+            return [(c.CLAIM, q.claimed)] if q.claimed else []
+        return [(c.RELEASED, q.released)] if q.policy == c.DROP_NEWEST and q.released < q.published else []
+
+    def kept_frames(self) -> int:
+        """Return how many frames the reader was given and has not given back. What it says is not checked."""
+        if self.shape.any_order:
+            return sum(self.words.load(self.shape.release_word(slot)) < number for slot, number in enumerate(self.queue.in_slot))
+        return max(0, self.queue.published - self.words.load(c.RELEASED))
+
+    def want(self, number: int) -> None:
+        """Tell the reader, under the lock, for which of its frames the writer waits for it to give a slot back; or
+        with 0 that it does not."""
+        if number == self.wanted:
+            return
+        self.wanted = number
+        self.words.store(c.WANTED, number)
+        if number:
+            self.words.ring(c.READER_BELL)
 
     def gone_for(self) -> Gone:
         """Return what on_gone is told of it."""
         q = self.queue
-        return Gone(self.lease.number, self.sequence_of(q.released) if q.released <= q.published else 0, self.why)
+        return Gone(self.lease.number, self.sequence_of(q.released) if q.released <= q.published else 0, self.why, self.words.load(c.NOTED))
+
+    def stats(self) -> MemberStats:
+        """Return what the writer knows of it now, under the lock."""
+        return MemberStats(self.lease.number, self.lease.peer, self.words.load(c.NOTED), self.kept_frames())

@@ -31,7 +31,7 @@ class Position:
 
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
-        self.next, self.seen, self.released = 1, 0, 0  # numbers of frames: wanted next, seen as published, given back
+        self.next, self.seen, self.released = 1, 0, 0  # numbers of frames: wanted next, seen as published, given back, in order
         self.last = joined.first - 1  # sequence of the frame that was taken last
         self.held: deque[Frame] = deque()  # the oldest first
         self.by_stream = False  # frames were released by a stream
@@ -72,7 +72,7 @@ class Position:
         try:
             # A writer that lived when it was lost may have given more by then, which this side has seen.
             seen = 0 if lost and not j.tracker else self.seen
-            check_published(j.policy, published, seen, self.released, j.shape.slots)
+            check_published(j.policy, published, seen, self._given_back(), j.shape.slots)
         except ChannelError as e:
             if e.reason != "cursor":
                 raise
@@ -80,6 +80,10 @@ class Position:
             raise
         self.seen = published
         return lost, published
+
+    def _given_back(self) -> int:
+        """Return how many frames were given back."""
+        return self.next - 1 - len(self.held) if self._joined.shape.any_order else self.released
 
     def _count_last(self) -> None:
         """Count as lost what was published behind the last frame that this reader was given,
@@ -126,7 +130,7 @@ class Position:
 
     def hold(self, frame: Frame) -> Frame:
         """Note that the frame was taken, and return it."""
-        for held in self.held:
+        for held in list(self.held):
             if self._joined.policy != c.DROP_OLDEST and held.index == frame.index:
                 raise ChannelError(f"frame {frame.sequence} is in slot {frame.index}, which frame {held.sequence} has", reason="cursor")
         self.held.append(frame)
@@ -135,6 +139,12 @@ class Position:
         self.last, self.next = frame.sequence, frame._number + 1
         return frame
 
+    def check_held(self, frame: Frame) -> None:
+        """Raise if the frame cannot be given back, where that is done in any order."""
+        self._joined.check()
+        if frame not in self.held:
+            raise ChannelError(f"frame {frame.sequence} is not held: it was given back, or is of another reader", reason="order")
+
     def check_oldest(self, frame: Frame) -> None:
         """Raise if the frame is not the one to be given back next."""
         self._joined.check()
@@ -142,9 +152,14 @@ class Position:
             raise ChannelError(f"frame {frame.sequence} is not the oldest that is held (there are {len(self.held)})", reason="order")
 
     def let_go(self, frame: Frame, failed: Error | None = None) -> None:
-        """Note that the oldest frame was given back; failed says why it was not whole any more."""
+        """Note that the frame is given back; failed says why it was not whole any more."""
         if failed:
             self._passed += 1
             self.passed_by = failed.reason == "passed"
-        self.held.popleft()
-        self.released = frame._number
+        self.released = max(self.released, frame._number)
+        self.held.remove(frame)
+
+    def take_back(self, frame: Frame) -> None:
+        """Undo let_go, where frames are given back in any order."""
+        if frame not in self.held:
+            self.held.append(frame)

@@ -17,6 +17,7 @@ class Queue:
         self.published = 0  # number of the last frame that it was given
         self.released = 0  # that it gave back, as far as was looked
         self.in_slot = [0] * slots  # number of the last frame that it was given in each
+        self.back = [0] * slots  # in any order: number of the last frame in each that it gave back, as far as was looked
         self.claimed = 0  # with LATEST: 1 + the slot that it claimed when that was looked at last, or 0
         self.denied_for = 0  # with LATEST: the sequence for which its claim kept the writer from a slot last
 
@@ -26,11 +27,21 @@ class Queue:
             raise ChannelError(f"{released} frames are released where {self.released} were, and {self.published} were given", reason="cursor")
         self.released = released
 
+    def see_back(self, slot: int, number: int) -> None:
+        """Note which frame in the slot the reader gave back last. Raises ChannelError ("cursor") if that cannot be."""
+        if not self.back[slot] <= number <= self.in_slot[slot]:
+            raise ChannelError(f"frame number {number} is given back in slot {slot}, where {self.back[slot]} was, and {self.in_slot[slot]} was given", reason="cursor")
+        self.back[slot] = number
+
+    def kept(self) -> list[int]:
+        """Return the slots that the reader keeps, in any order."""
+        return [slot for slot, n in enumerate(self.in_slot) if n > self.back[slot]]
+
     def holds(self, slot: int) -> bool:
         """Return whether the writer has to leave the slot to the reader."""
         if self.policy == LATEST:  # also the newest frame, so that there is one
             return 0 < self.published == self.in_slot[slot] or self.claimed == slot + 1
-        return self.policy != DROP_OLDEST and self.in_slot[slot] > self.released
+        return self.policy != DROP_OLDEST and self.in_slot[slot] > max(self.released, self.back[slot])
 
     def see_claim(self, claim: int) -> None:
         """Note which slot a reader of LATEST claims. Raises ChannelError ("cursor") if that cannot be."""
@@ -66,15 +77,18 @@ class Queue:
         return n
 
 
-def pick(queues: Sequence[Queue], frames: Sequence[int], last: int) -> tuple[int, bool]:
-    """Return the slot of the next frame: the first behind last that nobody holds, and True. Without
-    one the slot to wait for, that of the oldest frame which only readers that block hold."""
+def pick(queues: Sequence[Queue], frames: Sequence[int], written: int, last: int) -> tuple[int, bool]:
+    """Return the slot of the next frame: the first behind last that nobody holds and no stream of the writer has still
+    to write, and True. Without one the slot to wait for, that of the oldest frame which only readers that block hold.
+
+    frames has the sequence of each slot's frame, and written is that of the last one that was written.
+    """
     slots = len(frames)
     oldest, found = GIVEN, 0
     for i in range(slots):
         slot = (last + 1 + i) % slots
         holding = {q.policy for q in queues if q.holds(slot)}
-        if not holding:
+        if not holding and frames[slot] <= written:
             return slot, True
         if holding == {BLOCK} and frames[slot] < oldest:
             found, oldest = slot, frames[slot]
@@ -133,8 +147,9 @@ def behind(number: int, published: int) -> int:
     return max(number + 1, published)
 
 
-def check_published(policy: int, published: int, seen: int, released: int, slots: int) -> None:
-    """Raise ChannelError ("cursor") if so many frames cannot have been given. A stream may release ahead of them."""
-    bounded = policy not in (DROP_OLDEST, LATEST)
-    if published < seen or bounded and published > released + slots or published >= GIVEN:
-        raise ChannelError(f"{published} frames were given where {seen} were, of which {released} are released, with {slots} slots", reason="cursor")
+def check_published(policy: int, published: int, seen: int, released: int | None, slots: int) -> None:
+    """Raise ChannelError ("cursor") if so many frames cannot have been given. A stream may release ahead of them.
+    If released is None, only a number that falls is refused."""
+    most = GIVEN - 1 if released is None or policy in (DROP_OLDEST, LATEST) else min(released + slots, GIVEN - 1)
+    if not seen <= published <= most:
+        raise ChannelError(f"{published} frames were given where {seen} were, of which {released or 0} are released, with {slots} slots", reason="cursor")

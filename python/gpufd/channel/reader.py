@@ -33,7 +33,7 @@ _NOT_WHOLE = ("passed", "dropped", "turned-away")  # reasons why a frame may be 
 class Reader(NotCopied):
     """The reading side of a channel. Its maker closes it, by ``with`` or close.
 
-    One thread at a time takes and releases frames.
+    One thread at a time takes and releases frames. Where they come back in any order, any thread releases them.
 
     socket, name    which channel
     policy          what happens if this reader is too slow: "block" makes the writer wait,
@@ -75,6 +75,7 @@ class Reader(NotCopied):
         self.attachment, self.shape = joined.attachment, joined.shape
         self.first = joined.first  #: sequence of the first frame that this reader may get
         self._position = Position(joined)
+        joined.holds = lambda: bool(self._position.held)
         self._ready: Ready | None = None
 
     # Its state.
@@ -118,12 +119,46 @@ class Reader(NotCopied):
     def __repr__(self) -> str:
         return f"<gpufd.channel.Reader of {called(self.attachment.name)}, {policy_name(self._joined.asked)}>"
 
+    @property
+    def wanted(self) -> int:
+        """Sequence of the frame for which the writer waits for this reader to give a slot back, or 0.
+
+        It is told readers that block, by a writer that acquires by the host.
+        """
+        self._joined.check()
+        number = self._joined.words.load(c.WANTED)
+        return self.first + number - 1 if number else 0
+
+    def await_wanted(self, timeout: float | None = None) -> None:
+        """Wait until the writer waits for this reader to give a slot back. Frames that were taken may be kept until then.
+
+        Raises TimedOutError, and what err says once the writer is gone.
+        """
+        j = self._joined
+        j.check()
+        deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
+        came = j.words.await_(c.READER_BELL, 0, deadline, lambda: j.words.load(c.WANTED) >= self._position.next or j.lost or j.closing)
+        j.check()
+        if j.lost:
+            j.raise_why()
+        if not came:
+            raise TimedOutError(f"the writer has not waited for a slot within {timeout:g} s")
+
+    def note(self, number: int) -> None:
+        """Tell the writer a number of the application's own, such as how far it has worked: Writer.members, await_noted."""
+        j = self._joined
+        arguments.number("a number to note", number)
+        j.check()
+        with j.leaving:
+            j.words.store(c.NOTED, number)
+            j.words.ring(c.WRITER_BELL)
+
     # By the host.
 
     def next(self, timeout: float | None = None) -> Frame:
         """Wait for the next frame, and take it. It can be read at once.
 
-        Several frames may be held; release them in their order. A reader of "latest" gets the newest
+        Several frames may be held; release them in their order, unless the channel has any_order. A reader of "latest" gets the newest
         frame, and holds one at most. Without a timeout it waits as long as there is a writer. Raises
         what err says when there are no more frames, ChannelError ("cursor") if the writer wrote nonsense,
         and TimedOutError.
@@ -227,11 +262,16 @@ class Reader(NotCopied):
     def release(self, frame: Frame) -> None:
         """Give the frame back. Synchronise the streams that read it first, or use release_on.
 
+        Frames are given back in the order in which they were taken; in a channel with any_order in any, also while
+        another thread waits in next. A finaliser must not do that: it may run in the middle of another release.
+
         Raises ChannelError: "passed" if the writer took the slot meanwhile, so that what was read may be of
         two frames, and "dropped" if it may have. The frame is released nevertheless. After "passed",
         next takes the newest frame.
         """
         j, at = self._joined, self._position
+        if self.shape.any_order:
+            return self._give_back(frame)
         with j.turn:
             at.check_oldest(frame)
             if at.by_stream and j.tracker and not j.tracker.idle():
@@ -239,13 +279,62 @@ class Reader(NotCopied):
             if self.shape.streams and frame._number > j.words.load(c.PUBLISHED):
                 raise ChannelError(f"frame {frame.sequence} has not come yet; wait for the stream that was given next_on", reason="order")
             failed = self._why_not_whole(frame)
-            at.let_go(frame, failed)
-            j.words.store(c.RELEASED, frame._number)
+            self._let_go(frame, failed, c.RELEASED)
             if j.policy == c.LATEST:
                 j.words.store(c.CLAIM, 0)
             j.words.ring(c.WRITER_BELL)
             if failed:
                 raise failed
+
+    def _give_back(self, frame: Frame, stream: Any = None) -> None:
+        """Give a frame back where that is done in any order, by any thread, and any stream."""
+        j, at = self._joined, self._position
+        j.check()
+        with j.leaving:
+            at.check_held(frame)
+            if stream is not None:
+                return self._give_back_on(stream, frame)
+            failed, word = j.why_dropped(), self.shape.release_word(frame.index)
+            self._let_go(frame, failed, word)
+            j.words.ring(c.WRITER_BELL)
+        if failed:
+            raise failed
+
+    def _let_go(self, frame: Frame, failed: Error | None, word: int) -> None:
+        """Give the frame back by the host, in the word."""
+        j, at = self._joined, self._position
+        try:
+            at.let_go(frame, failed)  # before: its slot may have another frame at once, which another thread takes
+            j.words.store(word, frame._number)
+        finally:
+            if frame not in at.held and j.words.load(word) < frame._number:  # an interrupt came between
+                j.words.store(word, frame._number)
+
+    def _give_back_on(self, stream: Any, frame: Frame) -> None:
+        """Queue on a stream what gives the frame back. If the driver fails, the frame is still held."""
+        j, at = self._joined, self._position
+        need_streams(self.attachment.memory)
+        assert j.releases
+        handle = handle_of(stream)
+        j.releases.check_captured(handle)
+        self._polls()
+        j.releases.begin()
+        j.releases.write(j.device + self.shape.release_word(frame.index), frame._number)
+        try:
+            at.let_go(frame)  # as by the host
+            j.releases.queue_of_slot(handle, frame.index, frame._number)
+        except BaseException:
+            if not j.releases.took():
+                at.take_back(frame)
+            raise
+
+    def _polls(self) -> None:
+        """Tell the writer that streams give frames back, which ring no bell."""
+        j, at = self._joined, self._position
+        if not at.by_stream:
+            at.by_stream = True
+            j.words.store(c.READER_POLLS, 1)
+            j.words.ring(c.WRITER_BELL)  # one that sleeps would sleep for long
 
     def _why_not_whole(self, frame: Frame) -> Error | None:
         """Return why the frame may not be whole any more, or None if it is."""
@@ -301,16 +390,15 @@ class Reader(NotCopied):
     def release_on(self, stream: Any, frame: Frame) -> None:
         """Give the frame back when the stream has done its work so far. Return at once."""
         j, at = self._joined, self._position
+        if self.shape.any_order:
+            return self._give_back(frame, stream)
         with j.turn:
             tracker, handle = self._streamed("release_on", stream)
             at.check_oldest(frame)
             tracker.begin()
             tracker.write(j.device + c.RELEASED, frame._number)
             tracker.queue(handle, tracker.queued + 1)
-            if not at.by_stream:
-                at.by_stream = True
-                j.words.store(c.READER_POLLS, 1)
-                j.words.ring(c.WRITER_BELL)  # one that sleeps would sleep for long
+            self._polls()
             at.let_go(frame)
 
     def check(self, frame: Frame) -> None:
@@ -349,7 +437,8 @@ class Reader(NotCopied):
     def close(self, force: bool = False) -> None:
         """Leave the channel.
 
-        Streams that wait for a frame are freed after a second. Raises InUseError while views of
+        Frames that are held are given back when the device has done all of its work; in a channel for streams
+        synchronize those that read them before. Streams that wait for a frame are freed after a second. Raises InUseError while views of
         frames are alive, unless force; and if a stream has still to do what the channel gave it:
         let it go on, and close again.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 import time
@@ -13,15 +14,23 @@ from ..errors import ChannelError, ClosedError, Error, suppress
 from ..memory.base import Memory
 from ..share.lease import Event, Lease
 from . import cursor as c
-from .cursor import Cursor, Shape, policy_name
-from .member import Gone, Member, Meta
+from .cursor import Cursor, Shape, check_policy
+from .member import Gone, Member, MemberStats, Meta
 from .queue import Queue, check_room, has_room, share_of
-from .streams import Tracker
+from .streams import CLOSE_LIMIT, Tracker
 from .words import U64
 
 _ENTRY_OPS = 6 + c.MAX_USER // 8 + 1  # operations that write an entry, at most
 _SOON, _LATE = 0.0002, 0.01  # seconds between looks for readers that join
 _LEFT = 0.1  # and for readers that have left; acquire looks itself
+_NEWEST = 5.0  # seconds that a reader which wants the newest frame waits for a stream to publish it
+
+
+class _Lock(threading.Condition):
+    """A condition whose ``with`` calls the lock itself, so that no interrupt comes between and leaves the lock taken."""
+
+    __enter__ = property(lambda self: self._lock.__enter__)  # type: ignore[assignment]
+    __exit__ = property(lambda self: self._lock.__exit__)  # type: ignore[assignment]
 
 
 class Readers:
@@ -31,7 +40,7 @@ class Readers:
     def __init__(self, shape: Shape, memory: Memory, tracker: Tracker | None, most: int, stall: float, on_gone: Callable[[Gone], None] | None) -> None:
         self.shape, self.memory, self.tracker = shape, memory, tracker
         self.most, self.stall, self.on_gone = most, stall, on_gone
-        self.lock = threading.Condition(threading.RLock())
+        self.lock: threading.Condition = _Lock(threading.RLock())
         self.members: list[Member] = []  # whose cursors are open
         self.there: list[Member] = []  # that are given frames
         self.frames = [0] * shape.slots  # sequence of the frame in each slot, or 0
@@ -72,7 +81,25 @@ class Readers:
                     if m.lease is event.lease:
                         self.drop(m, c.DROPPED, event.err)  # it may live, and its slots are not kept
 
-    # Called by the writer, to publish.
+    # Called by the writer.
+
+    def await_noted(self, number: int, deadline: float) -> MemberStats | None:
+        """Wait until each reader that is there has noted that number, or the writer is closed. Return one that has not
+        in time."""
+        while True:
+            with self.lock:
+                behind = [m for m in self.there if m.words.load(c.NOTED) < number and not m.has_left()]
+                if self.closed or not behind:
+                    return None
+                m, pinned = behind[0], self.pin(behind[:1])
+            with pinned:
+                if not m.words.await_(c.WRITER_BELL, 0, deadline, functools.partial(self._has_noted, m, number)):
+                    return m.stats()
+
+    def _has_noted(self, m: Member, number: int) -> bool:
+        return self.closed or m.gone or m.words.load(c.NOTED) >= number or m.has_left()
+
+    # To publish.
 
     def give(self, slot: int, sequence: int, meta: Meta) -> None:
         """Give the frame in the slot to all readers that are there, but to those that drop the newest and have no room."""
@@ -98,48 +125,77 @@ class Readers:
             pinned = self.pin(there, giving=True)
         with pinned:
             tracker.begin()
-            for m in there if told else []:
-                tracker.make_room(handle, _ENTRY_OPS)
-                m.describe_on(tracker, slot, sequence, meta)
-            tracker.make_room(handle, len(there) + 1)
-            for m in there:
-                tracker.write(m.cursor.device + c.PUBLISHED, m.queue.published + 1)
-            tracker.queue(handle, 2 * sequence)
-            with self.lock:
+            try:
+                for m in there if told else []:
+                    tracker.make_room(handle, _ENTRY_OPS)
+                    m.describe_on(tracker, slot, sequence, meta)
+                tracker.make_room(handle, len(there) + 1)
                 for m in there:
-                    if not m.gone:
-                        m.queue.give(slot)
-                        self.given += 1
-                        if not m.words.load(c.WRITER_POLLS):
-                            m.words.store(c.WRITER_POLLS, 1)
-                            m.words.ring(c.READER_BELL)  # one that sleeps would sleep for long
-                self._note(slot, sequence, meta)
+                    tracker.write(m.cursor.device + c.PUBLISHED, m.queue.published + 1)
+                tracker.queue(handle, 2 * sequence)
+            finally:
+                if tracker.took():
+                    self._given_on(there, slot, sequence, meta)
+
+    def give_behind(self, tracker: Tracker, handle: int, slot: int, sequence: int, meta: Meta) -> None:
+        """Write the entries of the frame in the slot, for all readers that are there now, and queue on a stream what
+        says that it is there. Each reader has taken the frame whose entry that was: else it would have all slots."""
+        with self.lock:
+            there = list(self.there)
+            pinned = self.pin(there, giving=True)
+        with pinned:
+            tracker.begin()
+            try:
+                for at, word in [w for m in there for w in m.describe(slot, sequence, meta)]:
+                    tracker.write(at, word)
+                tracker.queue_next(handle, 2 * sequence)
+            finally:
+                if tracker.took():
+                    self._given_on(there, slot, sequence, meta)
+
+    def _given_on(self, there: list[Member], slot: int, sequence: int, meta: Meta) -> None:
+        """Note that a stream gives these readers the frame in the slot."""
+        with self.lock:
+            for m in there:
+                if not m.gone:
+                    m.queue.give(slot)
+                    self.given += 1
+                    if not m.words.load(c.WRITER_POLLS):
+                        m.words.store(c.WRITER_POLLS, 1)
+                        m.words.ring(c.READER_BELL)  # one that sleeps would sleep for long
+            self._note(slot, sequence, meta)
 
     def _note(self, slot: int, sequence: int, meta: Meta) -> None:
         """Note, under the lock, that the slot has a frame."""
         self.last, self.frames[slot], self.meta = sequence, sequence, meta
 
     @contextlib.contextmanager
-    def _pinned(self, members: list[Member]) -> Iterator[None]:
+    def _pinned(self, members: list[Member], giving: bool) -> Iterator[None]:
         try:
             yield
         finally:
             with self.lock:
-                self.giving = False
-                for m in members:
-                    m.pins -= 1
-                self.lock.notify_all()
+                if giving:
+                    self.giving = False
+                self.unpin(members)
 
     # Under the lock.
+
+    def unpin(self, members: list[Member]) -> None:
+        """End what pin did. The thread is woken only if it has something to do: it would take this one's turn."""
+        for m in members:
+            m.pins -= 1
+        if any(m.gone or not m.joined for m in self.members):
+            self.lock.notify_all()
 
     def pin(self, members: list[Member], giving: bool = False) -> contextlib.AbstractContextManager[None]:
         """Keep cursors open while a stream is given what uses them. The lock is not held meanwhile:
         the driver may keep the call until the stream goes on, which may take that somebody is
         dropped. With giving nobody is admitted. The caller enters what is returned."""
-        self.giving = giving
+        self.giving = self.giving or giving
         for m in members:
             m.pins += 1
-        return self._pinned(members)
+        return self._pinned(members, giving)
 
     def look(self) -> None:
         """Look at all cursors, and drop readers that have left or wrote nonsense."""
@@ -165,6 +221,12 @@ class Readers:
                     raise
                 self.drop(m, c.REFUSED, e)
         return False
+
+    def want(self, holders: list[Member]) -> None:
+        """Tell the readers that the writer waits for these to give slots back, and for no others."""
+        with self.lock:
+            for m in self.members:
+                m.want(m.queue.published + 1 if m in holders else 0)
 
     def drop(self, m: Member, state: int, why: Error | None) -> None:
         """End what a reader gets: it is told the state, before any slot is taken that it has.
@@ -195,6 +257,14 @@ class Readers:
         queues = [m.queue for m in droppers]
         return share_of(self.shape.slots, len(queues)) if queues and has_room(queues, self.shape.slots, slot) else 0
 
+    def _is_early(self, m: Member) -> bool:
+        """Return whether a reader wants the newest frame, which a stream has still to publish. In a channel for streams, where
+        the writer may always be ahead, none waits."""
+        if self.closed or not self.tracker or not self.shape.any_order or m.words.load(c.JOIN) != c.JOINS["newest"]:
+            return False
+        m.since = m.since or time.monotonic()
+        return not self.tracker.idle() and time.monotonic() < m.since + _NEWEST
+
     def _admit(self, m: Member) -> None:
         """Make a reader one of those that get the next frame."""
         policy, join = m.words.load(c.POLICY), m.words.load(c.JOIN)
@@ -219,8 +289,7 @@ class Readers:
         """Raise if a reader that asks for them is not admitted."""
         if policy not in c.POLICIES.values() or join not in c.JOINS.values():
             raise ChannelError(f"a reader asks for policy {policy} and join {join}; want 1 to {c.LATEST}, and 1 or 2", reason="cursor")
-        if self.shape.streams and policy != c.BLOCK:
-            raise ChannelError(f"in a channel for streams readers block, and this one asks for {policy_name(policy)}", reason="policy")
+        check_policy(self.shape, policy)
         if len(self.there) >= self.most:
             raise ChannelError(f"{len(self.there)} readers are there, which is all that are admitted", reason="policy")
         policies = [m.queue.policy for m in self.there]
@@ -240,7 +309,7 @@ class Readers:
         """Return the number of the frame that a stream of the writer waits for m to release, or 0.
         The stream has published frame k if the tracker's word is 2k: then it acquires frame
         k + 1, whose slot frame k + 1 - slots had."""
-        if not self.tracker or m.gone:
+        if not self.tracker or not self.shape.streams or m.gone:
             return 0
         done = self.tracker.done()
         if done >= self.tracker.queued or done % 2:
@@ -267,6 +336,11 @@ class Readers:
             for m in list(self.members):
                 self.drop(m, c.OPEN, None)
             self.lock.notify_all()
+        self.thread.join(CLOSE_LIMIT)
+        with self.lock:
+            for m in self.members:
+                m.pins = 0  # of a call that was interrupted: no other one takes so long once the channel is closed
+            self.lock.notify_all()
         self.thread.join()
 
     # The thread.
@@ -277,7 +351,7 @@ class Readers:
                 if self.over and not self.members:
                     return
                 for m in [m for m in self.members if not m.joined and not self.giving]:
-                    if m.words.load(c.READER_STATE) == c.JOINED:
+                    if m.words.load(c.READER_STATE) == c.JOINED and not self._is_early(m):
                         self._admit(m)
                 self._look_at_leavers()
                 self._look_at_stalls()
@@ -321,7 +395,7 @@ class Readers:
         with self.lock:
             if self.tracker and not m.pins and m.until is None:
                 m.until = self.tracker.queued
-            freed = not self.tracker or self.tracker.freed(m.words, c.RELEASED, m.until or 0)
+            freed = self._is_freed(m)  # first: a thread that pins it may wait for its stream
             if m.pins or not freed:
                 return False
             gone = m.gone_for()
@@ -331,6 +405,13 @@ class Readers:
         if self.on_gone:
             self._tell(gone)
         return True
+
+    def _is_freed(self, m: Member) -> bool:
+        """Free the streams that wait for the reader. Return whether none has to do with its cursor any more."""
+        if not self.tracker:
+            return True
+        until = m.until or 0
+        return self.tracker.freed(m.words, c.RELEASED, until) if self.shape.streams else self.tracker.is_past(until)
 
     def _tell(self, gone: Gone) -> None:
         assert self.on_gone

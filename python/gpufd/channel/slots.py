@@ -13,21 +13,28 @@ from .cursor import Shape
 from .member import Member
 from .queue import pick
 from .readers import Readers
-from .streams import Tracker
+from .streams import CLOSE_LIMIT, Tracker
+from .words import POLL_MAX, SLEEP_MAX
+
+_SLEEP_OF_SEVERAL = 0.001  # seconds: the writer hears the bell of one of several readers
 
 
 @dataclass(frozen=True)
 class _Blocked:
     """The readers for which acquire waits."""
 
-    blocker: Member  # a reader that blocks
+    blocker: Member | None  # a reader that blocks, or None if only a stream of the writer is in the way
     slot: int  # that it holds
-    kept: list[tuple[Member, int, int]]  # other readers, the words by which they give slots back, and what those were
+    late: bool  # that slot's frame has still to be written, so the reader cannot have given it back
+    kept: list[tuple[Member, list[tuple[int, int]]]]  # the words by which readers give slots back, and what those were
     pinned: list[Member]
 
     def has_changed(self) -> bool:
-        """Return whether another reader has given a slot back, or is gone."""
-        return any(m.gone or m.words.load(at) != seen or m.has_left() for m, at, seen in self.kept)
+        """Return whether the blocker has given the slot back, or another reader one, or any of them is gone."""
+        m = self.blocker
+        if m and (m.gone or m.words.load(m.shape.release_word(self.slot)) >= m.queue.in_slot[self.slot] or m.has_left()):
+            return True
+        return any(m.gone or any(m.words.load(at) != seen for at, seen in words) or m.has_left() for m, words in self.kept)
 
 
 class Slots:
@@ -40,15 +47,21 @@ class Slots:
     def __init__(self, shape: Shape, readers: Readers, check: Callable[[], None], stall: float, drops: bool) -> None:
         self._shape, self._readers, self._check = shape, readers, check
         self._limit, self._drops = stall, drops
+        self._written = 0  # sequence of the last frame that streams had published when _pick looked
         self.slot, self.sequence = 0, 0  # of the frame for which a slot was taken last
         self.max_stall = 0.0  # the longest wait, in seconds
 
     def acquire(self, deadline: float, timeout: float | None) -> None:
         """Take a slot for the next frame, as soon as no reader holds it."""
-        begin = 0.0
-        while (blocked := self._choose(begin)) is not None:
-            begin = begin or time.monotonic()
-            self._wait(blocked, begin, deadline, timeout)
+        begin = stalled = 0.0
+        try:
+            while (blocked := self._choose(begin)) is not None:
+                begin = begin or time.monotonic()
+                stalled = 0.0 if blocked.late else stalled or time.monotonic()
+                self._wait(blocked, stalled, deadline, timeout)
+        finally:
+            if begin:
+                self._readers.want([])
 
     def _choose(self, begin: float) -> _Blocked | None:
         """Take a slot and return None, or return the readers to wait for, whose cursors are pinned then.
@@ -61,9 +74,8 @@ class Slots:
             r.look()
             while True:
                 slot, free = self._pick()
-                for m in [] if free else r.there:
-                    if m.queue.policy == c.BLOCK and m.queue.holds(slot):
-                        return self._blocked(m, slot)
+                if not free:
+                    return self._blocked(slot)
                 if not r.is_claimed(slot):  # else it is held, and another one is picked
                     if begin:
                         self.max_stall = max(self.max_stall, time.monotonic() - begin)
@@ -73,18 +85,29 @@ class Slots:
     def _pick(self) -> tuple[int, bool]:
         """Return the slot of the next frame, by what was seen of the cursors, and whether nobody holds it."""
         r, queues = self._readers, self._readers.queues()
+        self._written = r.tracker.done() // 2 if r.tracker else r.last
         if not self._shape.streams:
-            return pick(queues, r.frames, self.slot)
+            return pick(queues, r.frames, self._written, self.slot)
         slot = self._shape.slot_of(r.last + 1)
-        return slot, not any(q.holds(slot) for q in queues)
+        return slot, r.frames[slot] <= self._written and not any(q.holds(slot) for q in queues)
 
-    def _blocked(self, blocker: Member, slot: int) -> _Blocked:
-        """Pin the readers to wait for: also those that keep nobody waiting, whose slots may come free first."""
-        kept = [(m, *word) for m in self._readers.there if (word := m.kept())]
-        pinned = [blocker, *(m for m, _, _ in kept)]
+    def _blocked(self, slot: int) -> _Blocked:
+        """Pin the readers to wait for: also those that keep nobody waiting, whose slots may come free first.
+
+        Where slots come back in any order, each reader that keeps one is waited for, and the one that keeps the most
+        of them is in the way."""
+        there = self._readers.there
+        holders = [m for m in there if m.queue.policy == c.BLOCK and m.queue.holds(slot)]
+        frames = self._readers.frames
+        if self._shape.any_order:
+            holders = sorted((m for m in there if m.queue.kept()), key=Member.kept_frames, reverse=True)
+            slot = min(holders[0].queue.kept(), key=frames.__getitem__) if holders else slot
+        self._readers.want(holders)
+        kept = [(m, words) for m in there if (words := m.kept())]
+        pinned = [*holders[:1], *(m for m, _ in kept)]
         for m in pinned:
             m.pins += 1
-        return _Blocked(blocker, slot, kept, pinned)
+        return _Blocked(holders[0] if holders else None, slot, not holders or frames[slot] > self._written, kept, pinned)
 
     def _retire(self, slot: int) -> None:
         """Take the slot, under the lock. A reader that may still have its old frame finds that it is not whole
@@ -118,28 +141,42 @@ class Slots:
         with r.lock:
             self.take(slot)
 
-    def _wait(self, b: _Blocked, begin: float, deadline: float, timeout: float | None) -> None:
-        """Wait until a reader has released the slot, or is gone, or another one has given a slot back, and unpin
-        them."""
+    def _in_the_way(self, m: Member, slot: int, how_long: str) -> str:
+        """Return what the reader keeps the writer waiting with."""
+        sequence = m.sequence_of(m.queue.in_slot[slot])
+        if not self._shape.any_order:
+            return f"reader {m.lease.number} has not released frame {sequence} {how_long}"
+        return f"no slot has come free {how_long}: reader {m.lease.number} ({m.lease.peer}) keeps {m.kept_frames()} of {self._shape.slots}, frame {sequence} the longest"
+
+    def _wait(self, b: _Blocked, since: float, deadline: float, timeout: float | None) -> None:
+        """Wait until a reader has released the slot, or is gone, or another one has given a slot back, or a stream of
+        the writer has written a frame, and unpin the readers. since is when a reader began to be in the way, or 0."""
         r, m = self._readers, b.blocker
-        number = m.queue.in_slot[b.slot]
+        behind = r.tracker is not None and self._written < r.last
 
         def ready() -> bool:
-            return m.gone or r.closed or m.words.load(c.RELEASED) >= number or m.has_left() or b.has_changed()
+            return r.closed or b.has_changed() or behind and r.tracker is not None and r.tracker.done() // 2 > self._written
 
-        until = min(deadline, begin + self._limit if self._limit else arguments.FOR_EVER)
+        end = min(deadline, since + self._limit if self._limit and since else arguments.FOR_EVER)
+        until = min(end, time.monotonic() + CLOSE_LIMIT) if behind else end  # also with a reader in the way the context may be lost
         try:
-            if m.words.await_(c.WRITER_BELL, c.READER_POLLS, until, ready):
+            longest = POLL_MAX if behind else _SLEEP_OF_SEVERAL if self._shape.any_order and len(b.kept) > 1 else SLEEP_MAX
+            if m is None:
+                if r.tracker and r.tracker.await_word(until, ready, longest):
+                    return
+            elif m.words.await_(c.WRITER_BELL, c.READER_POLLS, until, ready, longest):
                 return
-            if until == deadline:
-                raise TimedOutError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} within {timeout:g} s")
-            stalled = ChannelError(f"reader {m.lease.number} has not released frame {m.sequence_of(number)} for {self._limit:g} s", reason="stalled")
+            if until < end:
+                return r.tracker.check() if r.tracker else None
+            if end == deadline:
+                how_long = f"within {timeout:g} s"
+                raise TimedOutError(self._in_the_way(m, b.slot, how_long) if m else f"a stream has not written frame {self._written + 1} {how_long}: no other slot is free")
+            assert m  # else there is no limit
+            stalled = ChannelError(self._in_the_way(m, b.slot, f"for {self._limit:g} s"), reason="stalled")
             if not self._drops:
                 raise stalled
             with r.lock:
                 r.drop(m, c.DROPPED, stalled)
         finally:
             with r.lock:
-                for pinned in b.pinned:
-                    pinned.pins -= 1
-                r.lock.notify_all()
+                r.unpin(b.pinned)

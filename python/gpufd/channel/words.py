@@ -99,9 +99,10 @@ class Words:
         pause = _Timespec(0, max(1, int(min(seconds, 0.9) * 1e9)))
         _syscall(_SYS_FUTEX, self.address + bell, _FUTEX_WAIT, 1, ctypes.byref(pause), None, 0)
 
-    def await_(self, bell: int, polls: int, deadline: float | None, ready: Callable[[], object]) -> bool:
+    def await_(self, bell: int, polls: int, deadline: float | None, ready: Callable[[], object], most: float = SLEEP_MAX) -> bool:
         """Wait until ready says so, or the deadline (time.monotonic). polls is the word that
-        says that the other side's streams write, which ring no bell, or 0."""
+        says that the other side's streams write, which ring no bell, or 0. No pause is
+        longer than most seconds."""
         if ready():
             return True
         now = time.monotonic()
@@ -115,7 +116,7 @@ class Words:
                 return False
             if now < spin:
                 continue
-            longest = POLL_MAX if polls and self.load(polls) else SLEEP_MAX
+            longest = POLL_MAX if polls and self.load(polls) else most
             if deadline is not None:
                 longest = max(POLL_MIN, min(longest, deadline - now))
             pause = min(pause, longest)

@@ -28,7 +28,7 @@ from . import cursor as c
 from .cursor import Shape
 from .format import Format, merged
 from .frame import Slot
-from .member import Gone, Meta, meta_of
+from .member import Gone, MemberStats, Meta, meta_of
 from .readers import Readers
 from .slots import Slots
 from .source import source_of
@@ -55,11 +55,14 @@ class Writer(NotCopied):
     slots           how many frames the channel holds
     slot_size       the most bytes of a frame
     streams         make a channel for streams: all its readers block
+    any_order       let readers, all of which block, give frames back in any order: a slot that one keeps does not
+                    keep the others from the writer
     stall           seconds that a reader which blocks may keep the writer waiting; 0 or None for no bound
-    drop            drop such a reader then; otherwise acquire raises ChannelError ("stalled"). A reader that
-                    keeps a stream waiting is dropped in either case
+    drop            drop such a reader then, with any_order the one that keeps the most slots; otherwise acquire raises
+                    ChannelError ("stalled"). A reader that keeps a stream waiting is dropped in either case
     readers         how many readers are admitted
     on_gone         is called with a Gone for each reader that is gone, on a thread of this package
+    data            of the application, for readers' attachment.data
     device, driver  where to allocate: as of gpufd.allocate
     policy, timeout, mode, connections, connections_per_peer, authorize, on_event
                     of the server at a path: as of gpufd.Server
@@ -73,10 +76,12 @@ class Writer(NotCopied):
         slot_size: int,
         socket: str | os.PathLike[str] | Server | None = None,
         streams: bool = False,
+        any_order: bool = False,
         stall: float | None = 0.0,
         drop: bool = False,
         readers: int = c.MAX_READERS,
         on_gone: Callable[[Gone], None] | None = None,
+        data: bytes = b"",
         device: Device = 0,
         driver: str | int | None = None,
         policy: Policy = Policy(),
@@ -92,10 +97,10 @@ class Writer(NotCopied):
         arguments.number("readers", readers, 1, c.MAX_READERS)
         arguments.number("slots", slots)
         arguments.number("slot_size", slot_size)
-        streams, drop = arguments.flag("streams", streams), arguments.flag("drop", drop)
+        streams, drop, any_order = (arguments.flag(*of) for of in (("streams", streams), ("drop", drop), ("any_order", any_order)))
         arguments.called("on_gone", on_gone)
         check_name(arguments.text("a name", name))
-        shape = Shape.new(slots, slot_size, streams)
+        shape = Shape.new(slots, slot_size, streams, any_order)
         self._pid, self._turn = os.getpid(), threading.Lock()
         self._acquired: Slot | None = None
         self._name, self._ended = name, False
@@ -103,8 +108,8 @@ class Writer(NotCopied):
         try:
             self.memory = allocate(shape.size, device=device, driver=driver)
             self._undo.callback(self.memory.close)
-            self.shape = Shape(shape.slots, shape.slot_size, shape.stride, streams, self.memory.generation)
-            self._tracker = Tracker(need_streams(self.memory)) if streams and self.memory.driver == CUDA else None
+            self.shape = replace(shape, generation=self.memory.generation)
+            self._tracker = Tracker(need_streams(self.memory)) if (streams or any_order) and self.memory.driver == CUDA else None
             if self._tracker:
                 self._undo.callback(self._tracker.close)
             self._owned = None if isinstance(socket, Server) else Server(
@@ -117,15 +122,15 @@ class Writer(NotCopied):
             self._readers = Readers(self.shape, self.memory, self._tracker, readers, stall, on_gone)
             self._undo.callback(self._readers.end)
             self._slots = Slots(self.shape, self._readers, self._check, stall, drop)
-            self._offering = self._offer(name)
+            self._offering = self._offer(name, data)
         except BaseException:
             self._undo.close()
             raise
         _all.add(self)
 
-    def _offer(self, name: str) -> Offering:
-        cursors = Cursors(self.shape.cursor_size, self._readers.welcome)
-        offering = self.server.offer(name, self.memory, synchronized=True, cursors=cursors, on_event=self._readers.hears)
+    def _offer(self, name: str, data: bytes) -> Offering:
+        cursors = Cursors(self.shape.cursor_size, self._readers.welcome, self.shape.slots)
+        offering = self.server.offer(name, self.memory, data=data, synchronized=True, cursors=cursors, on_event=self._readers.hears)
         self._undo.callback(offering.close, "the channel has ended")
         return offering
 
@@ -179,6 +184,21 @@ class Writer(NotCopied):
         """How many readers have joined and are there."""
         return 0 if self.done else len(self._readers.there)
 
+    @property
+    def members(self) -> list[MemberStats]:
+        """The readers that are there, what they noted last, and how many frames each keeps."""
+        with self._readers.lock:
+            return [] if self.done else [m.stats() for m in self._readers.there]
+
+    def await_noted(self, number: int, timeout: float | None = None) -> None:
+        """Wait until each reader that is there has noted that number, or more: Reader.note. Raises TimedOutError."""
+        arguments.number("a number that is noted", number)
+        deadline = time.monotonic() + arguments.seconds("a timeout", timeout)
+        behind = self._readers.await_noted(number, deadline)
+        self._check()
+        if behind:
+            raise TimedOutError(f"reader {behind.lease} ({behind.peer}) has noted {behind.noted}, and not {number}, within {timeout:g} s")
+
     def await_readers(self, n: int, timeout: float | None = None) -> None:
         """Wait until n readers are there. Raises TimedOutError."""
         arguments.number("n", n)
@@ -206,13 +226,19 @@ class Writer(NotCopied):
             self._check()
             if self._tracker and self._tracker.queued % 2 and not self._tracker.idle():
                 raise ChannelError(f"a stream has still to acquire frame {self.last + 1}; wait for it, or publish this one there, too", reason="order")
-            if not self._acquired:
+            slot = self._unpublished()
+            if not slot:
                 self._slots.acquire(deadline, timeout)
-                self._acquired = self._taken()
-            return self._acquired
+                slot = self._taken()
+            return slot
+
+    def _unpublished(self) -> Slot | None:
+        """Return the slot that was acquired and not published, or None."""
+        return self._acquired if self._acquired and self._acquired.sequence > self.last else None
 
     def _taken(self) -> Slot:
-        return Slot(self.memory, self.shape, self._slots.sequence, self._slots.slot)
+        self._acquired = slot = Slot(self, self.memory, self.shape, self._slots.sequence, self._slots.slot)
+        return slot
 
     def publish(self, slot: Slot, *, size: int | None = None, user: bytes = b"", time_ns: int = 0, format: Format | None = None) -> None:
         """Give the frame in the slot to all readers that are there.
@@ -229,13 +255,13 @@ class Writer(NotCopied):
             if self._tracker and not self._tracker.idle():
                 raise ChannelError("a stream has frames of this channel; wait for it, or publish this one there, too", reason="order")
             self._readers.give(slot.index, slot.sequence, meta)
-            self._acquired = None
 
     def _publishes(self, slot: Slot, size: int | None, user: bytes, at: int, format: Format | None) -> Meta:
         """Return what goes with the frame. Raises if the slot cannot be published."""
         self._check()
-        if self._acquired is not slot:
-            raise ChannelError(f"frame {slot.sequence} is published, and {self._slots.sequence} was acquired last (published: {not self._acquired})", reason="order")
+        acquired = self._unpublished()
+        if acquired is not slot:
+            raise ChannelError(f"frame {slot.sequence} is published, and {self._slots.sequence} was acquired last (published: {not acquired})", reason="order")
         return meta_of(self.slot_size, size, user, arguments.number("time_ns", at), format)
 
     def send(
@@ -252,8 +278,9 @@ class Writer(NotCopied):
         format      what else the frame is. Of bytes it may say all: Format.picture("NV12", 1920, 1080)
         user        the application's own bytes
         timeout     seconds to wait for a slot, by the host
-        stream      by this stream, if the channel is for streams: acquire_on, copy, publish_on. Nothing is waited for.
-                    The data is a PyTorch tensor, or of a GPU; the caller keeps it until the stream has copied it
+        stream      by this stream, if the channel is for streams: acquire_on, copy, publish_on. Nothing is waited for,
+                    but for a slot with any_order. The data is a PyTorch tensor, or of a GPU; the caller keeps it until
+                    the stream has copied it
 
         Raises UsageError if the frame does not fit into a slot, or its format into an entry: then nothing was written.
         """
@@ -262,7 +289,7 @@ class Writer(NotCopied):
             source.format = merged(source.format, pts=pts, time_base=time_base)
         meta_of(self.slot_size, source.nbytes, user, 0, source.format)
         if stream is not None:
-            slot = self.acquire_on(stream)
+            slot = self.acquire(timeout) if self.shape.any_order else self.acquire_on(stream)
             source.copy_on(slot, stream, handle_of(stream))
             self.publish_on(stream, slot, size=source.nbytes, user=user, format=source.format)
         else:
@@ -286,36 +313,43 @@ class Writer(NotCopied):
         """
         with self._turn:
             tracker, handle = self._streamed("acquire_on", stream)
-            if not self._acquired:
+            acquired = self._unpublished()
+            if not acquired:
                 self._slots.acquire_on(tracker, handle)
-                self._acquired = self._taken()
-            return self._acquired
+                acquired = self._taken()
+            return acquired
 
     def publish_on(
         self, stream: Any, slot: Slot, *, size: int | None = None, user: bytes = b"", time_ns: int = 0, format: Format | None = None
     ) -> None:
         """Give the frame to all readers when the stream has done its work so far. Return at once.
 
-        size, user, time_ns and format are as of publish. It costs less without them: then readers are
-        told only that the frame is there.
+        size, user, time_ns and format are as of publish. In a channel for streams it costs less without them: then
+        readers are told only that the frame is there. With any_order the slot is one of acquire, and streams may differ:
+        each waits for the frames of those before.
         """
         with self._turn:
             tracker, handle = self._streamed("publish_on", stream)
-            meta = self._publishes(slot, size, user, time_ns, format)
-            told = size is not None or meta.user or time_ns or meta.fields
-            if told and not time_ns:
+            meta = self._publishes(slot, size, user, time_ns or (time.monotonic_ns() if self.shape.any_order else 0), format)
+            told = size is not None or meta.user or meta.time or meta.fields
+            if told and not meta.time:
                 meta = replace(meta, time=time.monotonic_ns())
-            self._readers.give_on(tracker, handle, slot.index, slot.sequence, meta, bool(told))
-            self._acquired = None
+            if self.shape.any_order:
+                self._readers.give_behind(tracker, handle, slot.index, slot.sequence, meta)
+            else:
+                self._readers.give_on(tracker, handle, slot.index, slot.sequence, meta, bool(told))
 
     def _streamed(self, call: str, stream: Any) -> tuple[Tracker, int]:
         """Return what a call by streams needs."""
         self._check()
         need_streams(self.memory)
-        if not self._tracker:
-            raise ChannelError(f"{call} in a channel whose readers may have any policy; make it with streams=True", reason="policy")
+        if not self._tracker or self.shape.any_order and call == "acquire_on":
+            raise ChannelError(f"{call} in a channel that is not for streams; make it with streams=True", reason="policy")
         handle = handle_of(stream)
-        self._tracker.takes(handle)
+        if self.shape.any_order:
+            self._tracker.check_captured(handle)
+        else:
+            self._tracker.takes(handle)
         return self._tracker, handle
 
     # The end.

@@ -138,12 +138,10 @@ class CudaMemory(Memory):
         with lib.current(context):
             return Reservation(CUDA, lib.made("cuMemAddressReserve", size, 0, 0, 0, of=cu.PTR), size, free)
 
-    @contextlib.contextmanager
-    def current(self) -> Iterator[cu.Libcuda]:
-        """The driver, with the memory's context current in this thread."""
+    def current(self) -> cu.Current:
+        """The driver, with the memory's context current in this thread, for a ``with``."""
         self.check()
-        with self.cu.current(self.context):
-            yield self.cu
+        return self.cu.current(self.context)
 
     def _later(self, name: str, *args: object) -> None:
         """Note a call that close makes, in the context."""

@@ -36,7 +36,7 @@ def driver_kind(driver: str | int | None = None) -> int:
         return driver
     name = driver or os.environ.get("GPUFD_DRIVER") or "auto"
     if name not in ("auto", "cuda", "soft"):
-        raise UsageError(f"GPUFD_DRIVER is auto, cuda or soft, not {name!r}")
+        raise UsageError(f"{'driver' if driver else 'GPUFD_DRIVER'} is auto, cuda or soft, not {arguments.short(name)}")
     if name == "auto":
         from . import libcuda
 

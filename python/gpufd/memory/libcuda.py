@@ -6,8 +6,6 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from ctypes import POINTER, c_char, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ushort, c_void_p
 from typing import Any
 
@@ -267,14 +265,25 @@ class Libcuda:
         """Return the UUIDs of all devices that are visible, by ordinal."""
         return [self.uuid(self.device(i)) for i in range(self.device_count())]
 
-    @contextmanager
-    def current(self, context: int) -> Iterator[None]:
-        """Make a context current in this thread, and what was before afterwards."""
-        self.call("cuCtxPushCurrent_v2", context)
-        try:
-            yield
-        finally:
-            self.call("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
+    def current(self, context: int) -> Current:
+        """Make a context current in this thread, and what was before afterwards: ``with lib.current(context):``."""
+        return Current(self, context)
+
+
+class Current:
+    """A context that is current in this thread, for a ``with``."""
+
+    __slots__ = "_context", "_lib"
+
+    def __init__(self, lib: Libcuda, context: int) -> None:
+        self._lib, self._context = lib, context
+
+    def __enter__(self) -> Libcuda:
+        self._lib.call("cuCtxPushCurrent_v2", self._context)
+        return self._lib
+
+    def __exit__(self, *_: object) -> None:
+        self._lib.call("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
 
 
 _lock = threading.Lock()

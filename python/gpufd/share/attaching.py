@@ -152,7 +152,7 @@ class Attaching:
             with contextlib.suppress(Error, OSError):
                 self.conn.send(wire.Farewell(), deadline=self.conn.shortly())
         elif not getattr(error, "_of_peer", False) and not isinstance(error, LostError):
-            self.conn.farewell(wire.Verdict(False, str(error) or type(error).__name__))
+            self.conn.farewell(wire.Verdict(False, str(error) or type(error).__name__), waits=isinstance(error, Exception))  # an interrupt is to end this at once
         self.conn.close()
         self.process.close()
 

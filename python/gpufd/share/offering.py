@@ -32,10 +32,12 @@ class Cursors:
     begin   is called with the lease and the descriptor, before anything is sent to the consumer
             and with the server's lock held. It maps the file, which is closed with the lease, and
             makes no offer. If it raises, the consumer is refused.
+    slots   how many the memory of the offer is divided into, for lists
     """
 
     size: int
     begin: Callable[[Lease, int], None]
+    slots: int = 0
 
     def __post_init__(self) -> None:
         arguments.number("the size of cursors", self.size, 1, wire.MAX_CURSORS)
@@ -108,6 +110,12 @@ class Offering(NotCopied):
     def name(self) -> str:
         """Name of the offer."""
         return self.record.name
+
+    def listing(self) -> wire.Listing:
+        """Return what a list says of the offer now. It runs under the server's lock."""
+        r, cursors = self.record, self.terms.cursors
+        return wire.Listing(r.driver, r.access, r.handle_type, r.pending, r.device, r.size, r.generation, r.data_size or len(r.data), r.name,
+                            len(self.held), cursors.slots if cursors else 0)  # fmt: skip
 
     def awaits(self, lease: Lease) -> bool:
         """Return whether a writer that is told to go is waited for."""
@@ -233,10 +241,9 @@ def told(error: Exception) -> Error:
     return error if isinstance(error, Error) else Error(f"{type(error).__name__}: {error}")
 
 
-def lists(offers: Sequence[wire.Offer]) -> list[wire.Listed]:
+def lists(offers: Sequence[wire.Listing]) -> list[wire.Listed]:
     """Return the answer to LIST, in as many records as it takes."""
-    listings = [wire.Listing(r.driver, r.access, r.handle_type, r.pending, r.device, r.size, r.generation, r.data_size or len(r.data), r.name)
-                for r in offers]  # fmt: skip
+    listings = list(offers)
     records: list[wire.Listed] = []
     while listings or not records:
         some: list[wire.Listing] = []

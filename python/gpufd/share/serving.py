@@ -246,20 +246,21 @@ class Serving(NotCopied):
 
     def _list_to(self, session: Session) -> None:
         """Answer LIST: all offers of one instant."""
-        records = [self.offerings[number].record for number in self.broker.there().values()]
+        there = [self.offerings[number] for number in self.broker.there().values()]
+        offers = [(o.record, o.listing()) for o in there]
         if self.authorize is None:
-            self._say_list(session, records)
+            self._say_list(session, [listing for _, listing in offers])
         else:
-            self.loop.later(partial(self._list_admitted, session, records))
+            self.loop.later(partial(self._list_admitted, session, offers))
 
-    def _list_admitted(self, session: Session, records: Sequence[wire.Offer]) -> None:
-        admitted = [r for r in records if self._admits(session.peer, replace(r, access=READ_ONLY))]
+    def _list_admitted(self, session: Session, offers: Sequence[tuple[wire.Offer, wire.Listing]]) -> None:
+        admitted = [listing for r, listing in offers if self._admits(session.peer, replace(r, access=READ_ONLY))]
         with self.loop.changed:
             if session.stage is not Stage.LEAVING:
                 self._say_list(session, admitted)
 
-    def _say_list(self, session: Session, records: Sequence[wire.Offer]) -> None:
-        for record in lists(records):
+    def _say_list(self, session: Session, offers: Sequence[wire.Listing]) -> None:
+        for record in lists(offers):
             session.say(record)
         session.leave()
 

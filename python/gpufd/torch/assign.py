@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,25 +14,27 @@ from ..keeper.tables import quote
 
 @dataclass
 class _Place:
-    """A parameter, or a persistent buffer, where a module has it."""
+    """A parameter, or a buffer, where a module has it."""
 
     module: Any
     key: str
-    name: str  # in the state_dict
+    name: str  # in the state_dict, if that has it
     tensor: Any
+    passing: bool  # a non-persistent buffer, which the state_dict does not have
 
 
 Fitted = list[tuple[list[_Place], Any]]  # tensors, each with the places that it is for
 
 
-def fitted(model: Any, tensors: Mapping[str, Any], of: str, strict: bool) -> Fitted:
-    """Return what takes the places of a module's parameters and persistent buffers: the tensors of their names, without a copy.
+def fitted(model: Any, tensors: Mapping[str, Any], of: str, strict: bool, passing: Container[str] = ()) -> Fitted:
+    """Return what takes the places of a module's parameters and persistent buffers, and of the non-persistent ones that
+    passing names: the tensors of their names, without a copy.
 
     Parameters that are one object stay one, whether tensors has one of their names or all. Parameters get
     requires_grad=False; they keep their class and attributes. With strict, a tensor that the module has no
     place for is an error. Raises MismatchError if anything does not fit.
     """
-    places = _places(getattr(model, "_orig_mod", model))  # that of torch.compile
+    places = [p for p in _places(getattr(model, "_orig_mod", model)) if not p.passing or p.name in passing]  # _orig_mod: of torch.compile
     tied: dict[int, list[_Place]] = {}
     for place in places:
         tied.setdefault(id(place.tensor), []).append(place)
@@ -49,20 +51,42 @@ def without_memory(model: Any, begin: int, end: int) -> Fitted:
     """Return tensors without memory (device meta) for the places of those that lie in a range of addresses."""
     tied: dict[int, list[_Place]] = {}
     for place in _places(getattr(model, "_orig_mod", model)):
-        if not place.tensor.is_meta and begin <= place.tensor.data_ptr() < end:
+        if not place.tensor.is_meta and begin <= _address(place.tensor, 0) < end:
             tied.setdefault(id(place.tensor), []).append(place)
     return [(group, _like(group[0].tensor, torch.empty_like(group[0].tensor, device="meta"))) for group in tied.values()]
 
 
+def tensors_of(model: Any) -> dict[str, Any]:
+    """Return a module's parameters and buffers, by each of their names."""
+    module = getattr(model, "_orig_mod", model)
+    return {place.name: place.tensor for place in _places(module)}
+
+
+def moved(model: Any, at: Mapping[str, int]) -> list[str]:
+    """Return the names of a module's parameters and buffers that are not at their addresses any more. Other names may be given to them."""
+    now = {name: _address(t, at.get(name, 0)) for name, t in tensors_of(model).items()}
+    used = set(now.values())
+    return [name for name, ptr in at.items() if now.get(name, ptr) != ptr or name not in now and ptr not in used]
+
+
+def _address(t: Any, empty: int) -> int:
+    """Return the address of a tensor: empty if it has no elements, and 0 if it is more than its bytes, and has none."""
+    try:
+        address: int = t.data_ptr() if t.numel() else empty
+    except (RuntimeError, TypeError, ValueError):
+        return 0
+    return address
+
+
 def _places(model: Any) -> list[_Place]:
-    """List what a module's state_dict has."""
+    """List a module's parameters and buffers."""
     found = []
     for path, module in model.named_modules(remove_duplicate=False):
         prefix = path + "." if path else ""
         passing = getattr(module, "_non_persistent_buffers_set", ())
-        for key, t in [*module._parameters.items(), *((k, b) for k, b in module._buffers.items() if k not in passing)]:
+        for key, t in [*module._parameters.items(), *module._buffers.items()]:
             if t is not None:
-                found.append(_Place(module, key, prefix + key, t))
+                found.append(_Place(module, key, prefix + key, t, key in passing))
     return found
 
 

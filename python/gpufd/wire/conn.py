@@ -322,13 +322,14 @@ class Conn:
         """Until when a peer is waited for that may not read any more."""
         return time.monotonic() + min(1.0, self.timeout)
 
-    def farewell(self, record: Record) -> None:
+    def farewell(self, record: Record, waits: bool = True) -> None:
         """Send a last record, and wait until the peer has read it and closed, not longer
-        than a second for both."""
+        than a second for both. Without waits return when it is sent."""
         deadline = self.shortly()
         with contextlib.suppress(Error, OSError):
             self.send(record, deadline=deadline)
-            self.drain(deadline)
+            if waits:
+                self.drain(deadline)
 
     def drain(self, deadline: float) -> None:
         """Read what comes until the peer closes: 16 records at most."""

@@ -58,7 +58,7 @@ class Listener:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
             probe.setblocking(False)
             if probe.connect_ex(self.path) != errno.ECONNREFUSED:
-                raise Error(f"{self.path}: somebody is listening there already")
+                raise InUseError(f"{self.path}: somebody is listening there already: end it, or take another socket", reason="name-taken")
         os.unlink(self.path)
 
     def close(self) -> None:

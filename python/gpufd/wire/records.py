@@ -41,6 +41,7 @@ MAY_OUTLIVE, AWAITS_RELEASE = 1 << 0, 1 << 1
 HEADER = struct.Struct("<4sHHII")  # magic, version, type, flags, length
 _OFFER = struct.Struct("<BBBBI16sQQQQIIHH")
 _LISTING = struct.Struct("<BBBB16sQQQH")
+_COUNTS = struct.Struct("<II")  # behind the name
 MAGIC = b"GPFD"
 VERSION = 1
 IGNORABLE = 1  # a flag: who does not know the type ignores the record
@@ -437,6 +438,8 @@ class Listing:
     generation: int
     data_size: int  #: bytes of application data
     name: str
+    leases: int | None = None  #: that consumers have now; None if the producer is older than that
+    slots: int = 0  #: of a channel
 
     def __repr__(self) -> str:
         return f"<gpufd.Listing {called(self.name)}, {human(self.size)}, {driver_name(self.driver)}, {access_name(self.access)}>"
@@ -445,6 +448,8 @@ class Listing:
         name = self.name.encode("utf-8")
         body = _LISTING.pack(self.driver, self.access, self.handle_type, self.pending, self.device, self.size,
                              self.generation, self.data_size, len(name)) + name  # fmt: skip
+        if self.leases is not None:
+            body += _COUNTS.pack(self.leases, self.slots)
         return struct.pack("<H", len(body)) + body
 
     @classmethod
@@ -455,7 +460,9 @@ class Listing:
         need(access in (READ_ONLY, READ_WRITE), f"access {access} is unknown")
         need(pending in (0, 1), f"pending is {pending}")
         need(name_length > 0, "an offer without a name")
-        return cls(driver, access, handle_type, bool(pending), device, size, generation, data_size, own.name(name_length))
+        name = own.name(name_length)
+        leases, slots = own.unpack(_COUNTS.format) if len(own.left) >= _COUNTS.size else (None, 0)
+        return cls(driver, access, handle_type, bool(pending), device, size, generation, data_size, name, leases, slots)
 
 
 @dataclass(frozen=True)
