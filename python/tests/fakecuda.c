@@ -58,7 +58,6 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(void **out, int device) { FAILS; *out =
 EXPORT CUresult cuCtxPushCurrent_v2(void *context) { FAILS; if ((uintptr_t)context < 0x1000) return INVALID_CONTEXT; depth++; return OK; }
 EXPORT CUresult cuCtxSetCurrent(void *context) { FAILS; depth = context != NULL; return OK; }
 EXPORT CUresult cuCtxPopCurrent_v2(void **out) { *out = NULL; depth--; return OK; }
-EXPORT CUresult cuCtxSynchronize(void) { NEEDS_CONTEXT; return OK; }
 
 struct location { int type, id; };
 struct prop { int type, handles; struct location location; void *win32; unsigned char flags[8]; };
@@ -151,8 +150,9 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr at) { NEEDS_CONTEXT; count--; re
 static struct { uint64_t at; size_t size; } registered[64];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Work of a stream: waits and writes as of a batch, and copies (kind 0). */
+/* Work of a stream: waits (kind 4) and writes (5) as of a batch, waits for events (6) and records of them (7), and copies (0). */
 struct op { int kind; CUdeviceptr at; uint64_t value; void *to; const void *from; struct op *next; };
+struct event { uint64_t recorded, done; };
 struct stream { CUdeviceptr at; uint64_t n; struct op *first, **last; struct stream *next; };
 static struct stream null, *streams = &null;
 static int working;
@@ -163,6 +163,8 @@ static volatile uint64_t *word_of(const struct op *op) { return (volatile uint64
 static int step(struct stream *s) {
 	struct op *op = s->first;
 	if (!op || (op->kind == 4 && (int64_t)(*word_of(op) - op->value) < 0)) return 0;
+	if (op->kind == 6 && ((struct event *)op->to)->done < op->value) return 0;
+	if (op->kind == 7) ((struct event *)op->to)->done = op->value;
 	if (op->kind == 5) __atomic_store_n(word_of(op), op->value, __ATOMIC_SEQ_CST);
 	if (!op->kind) memcpy(op->to, op->from, op->value);
 	if (!(s->first = op->next)) s->last = &s->first;
@@ -243,7 +245,7 @@ EXPORT CUresult cuMemHostUnregister(void *at) {
 		pthread_mutex_lock(&lock);
 		for (struct stream *s = streams; s; s = s->next)
 			for (struct op *op = s->first; op; op = op->next)
-				if (op->kind && op->at - ELSEWHERE - registered[i].at < registered[i].size) {
+				if (op->at && op->at - ELSEWHERE - registered[i].at < registered[i].size) {
 					fprintf(stderr, "cuMemHostUnregister: a stream has still to do with the words, so this would hang for ever\n");
 					abort();
 				}
@@ -293,6 +295,16 @@ EXPORT CUresult cuStreamSynchronize(struct stream *s) {
 	while (busy(s)) usleep(50);
 	return waiting(s) ? INVALID : OK;
 }
+EXPORT CUresult cuCtxSynchronize(void) {
+	NEEDS_CONTEXT;
+	for (int all = 1; all; usleep(all ? 50 : 0)) {
+		pthread_mutex_lock(&lock);
+		all = 0;
+		for (struct stream *s = streams; s; s = s->next) all |= s->first != NULL;
+		pthread_mutex_unlock(&lock);
+	}
+	return OK;
+}
 EXPORT CUresult cuStreamQuery(struct stream *s) { NEEDS_CONTEXT; return waiting(s) || busy(s) ? NOT_READY : OK; }
 EXPORT CUresult cuStreamWaitValue64_v2(struct stream *s, CUdeviceptr at, uint64_t n, unsigned flags) { NEEDS_CONTEXT; s->at = at, s->n = n; return flags || at % 8 ? INVALID : OK; }
 EXPORT CUresult cuStreamWriteValue64_v2(struct stream *s, CUdeviceptr at, uint64_t n, unsigned flags) {
@@ -306,16 +318,31 @@ EXPORT CUresult cuStreamWaitEvent(void *s, void *event, unsigned flags) {
 	if (flags || !event) return INVALID;
 	size_t n = strlen(log_of_waits);
 	if (n + 8 < sizeof log_of_waits) log_of_waits[n] = '0' + (uintptr_t)s % 10;
+	struct event *e = event;
+	pthread_mutex_lock(&lock);
+	if (e->done < e->recorded) enqueue(s ? s : &null, (struct op){.kind = 6, .to = e, .value = e->recorded});
+	pthread_mutex_unlock(&lock);
 	return OK;
 }
-EXPORT CUresult cuEventCreate(void **out, unsigned flags) { NEEDS_CONTEXT; *out = malloc(1), count++; return flags & 2 ? OK : INVALID; }
-EXPORT CUresult cuEventDestroy_v2(void *event) { NEEDS_CONTEXT; free(event), count--; return OK; }
-EXPORT CUresult cuEventRecord(void *event, void *s) { NEEDS_CONTEXT; (void)s; return event ? OK : INVALID; }
+EXPORT CUresult cuEventCreate(void **out, unsigned flags) { NEEDS_CONTEXT; *out = calloc(1, sizeof(struct event)), count++; return flags & 2 ? OK : INVALID; }
+EXPORT CUresult cuEventDestroy_v2(void *event) { NEEDS_CONTEXT; count--; return event ? OK : INVALID; /* leaked: a stream may have it */ }
+EXPORT CUresult cuEventRecord(struct event *e, void *of) {
+	NEEDS_CONTEXT;
+	if (!e) return INVALID;
+	pthread_mutex_lock(&lock);
+	struct stream *s = streams;
+	while (s && s != (of ? of : &null)) s = s->next;
+	e->recorded++;
+	if (s && s->first) enqueue(s, (struct op){.kind = 7, .to = e, .value = e->recorded});
+	else e->done = e->recorded;
+	pthread_mutex_unlock(&lock);
+	return OK;
+}
 EXPORT CUresult cuEventQuery(void *event) { NEEDS_CONTEXT; return event ? OK : INVALID; }
 EXPORT CUresult cuIpcGetEventHandle(struct handle *out, void *event) { NEEDS_CONTEXT; memset(out, 'e', sizeof *out); return event ? OK : INVALID; }
 EXPORT CUresult cuIpcOpenEventHandle(void **out, struct handle h) {
 	NEEDS_CONTEXT;
 	if (h.bytes[0] != 'e' || h.bytes[63] != 'e') return INVALID;
-	*out = malloc(1), count++;
+	*out = calloc(1, sizeof(struct event)), count++;
 	return OK;
 }

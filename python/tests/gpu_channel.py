@@ -135,6 +135,23 @@ def write(kind, path, frames, stays=""):
     print("done; threads at the end:", ", ".join(threads()), flush=True)
 
 
+def write_in_any_order(kind, path, frames, stays=""):
+    """A process that writes by two streams of a library, in turn, to slots that come back in any order."""
+    faulthandler.enable()
+    both = [KINDS[kind]() for _ in range(2)]
+    with channel.Writer("cam", socket=path, slots=4, slot_size=SIZE, any_order=True) as w:
+        print("ready", flush=True)
+        w.await_readers(1, PATIENCE)
+        for n in range(1, frames + 1):
+            slot, k = w.acquire(PATIENCE), both[n % 2]
+            k.fill(slot, n)
+            slot.publish(stream=k.stream)
+        for k in both:
+            k.synchronize()
+        time.sleep(99 if stays else 0)
+    print("done", flush=True)
+
+
 def threads():
     """What runs in this process still: the system's threads, and then those of Python."""
     for task in os.listdir("/proc/self/task"):
@@ -169,15 +186,15 @@ class Channels(common.Scene):
     def nothing_left(self):
         """A GPU's driver keeps descriptors from its first use on."""
 
-    def peer(self, kind, frames, stays=""):
-        return self.python("import gpu_channel as g; g.write(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])", kind, self.path, str(frames), stays,
+    def peer(self, kind, frames, stays="", does="write"):
+        return self.python(f"import gpu_channel as g; g.{does}(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])", kind, self.path, str(frames), stays,
                            waits_for="ready")  # fmt: skip
 
     @contextlib.contextmanager
-    def writes(self, kind, frames, stays=""):
+    def writes(self, kind, frames, stays="", does="write"):
         """A process that writes. What it said goes with whatever fails here."""
         library(kind)
-        besides, p = alone(kind), self.peer(kind, frames, stays)
+        besides, p = alone(kind), self.peer(kind, frames, stays, does)
         try:
             yield p
             if not stays:
@@ -220,6 +237,26 @@ class Channels(common.Scene):
 
     def test_torch_to_cupy(self):
         self.by_stream("torch", "cupy")
+
+    def test_any_order(self):
+        """Two streams write in turn; two streams copy each frame, and give it back while others are kept."""
+        for kind in KINDS:
+            with self.subTest(kind):
+                both, pick, frames = [KINDS[kind]() for _ in range(2)], random.Random(3), 200
+                with self.writes(kind, frames, does="write_in_any_order"), channel.Reader(socket=self.path, wait=PATIENCE) as r:
+                    begin, held, copies = time.monotonic(), [], []
+                    for n in range(1, frames + 1):
+                        f, k = r.next(PATIENCE), both[n % 2]
+                        self.assertEqual(f.sequence, n)
+                        copies.append(k.copy(f))
+                        held.append((f, k))
+                        while len(held) == 3 or n == frames and held:
+                            one, k = held.pop(pick.randrange(len(held)))
+                            one.release(k.stream)
+                    for k in both:
+                        k.synchronize()
+                    SEEN.append((f"{kind}, in any order, by two streams each", f"{(time.monotonic() - begin) / frames * 1e6:.1f} us a frame of {SIZE} bytes"))
+                    self.assertEqual([n for n, copy in enumerate(copies, 1) if not both[0].is_all(copy, n)], [])
 
     def go(self, *args, stdin=subprocess.DEVNULL):
         p = subprocess.Popen([str(programs() / "gpufd"), "channel", *args, "--socket", self.path, "--timeout", "60s"], stdin=stdin,

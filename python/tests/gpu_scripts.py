@@ -207,6 +207,14 @@ class Scripts(gpu.OnGPU):
         last = [line for line in (out + errors).splitlines() if line.startswith(("tensor ", "3 tensors")) or "Error: " in line][-1:] or ["no answer came"]
         gpu.seen("handles_queue.py --own", "the same by PyTorch's handles", f"exit {code}: {last[0][:160]}")
 
+    def test_learn(self):
+        """A trainer and an engine that has the same logits after each step."""
+        import test_learn
+
+        trainer, engine = test_learn.run(self.home, "cuda")
+        test_learn.check(self, trainer, engine)
+        gpu.seen("learn.py", f"{len(engine)} steps", f"loss from {trainer[0]['loss']:.2f} to {trainer[-1]['loss']:.3f}; the engine's logits are the trainer's after each")
+
     def test_pipeline(self):
         """1080p at 100 a second, by streams and by torch's queues, one after the other."""
         directory = os.path.join(self.home, "pipeline")

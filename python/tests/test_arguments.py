@@ -155,8 +155,8 @@ class Offered(common.Scene):
             self.refused(gpufd.Server, self.path, **bad)
             self.refused(channel.Writer, "x", socket=self.path, slots=2, slot_size=8, **bad)
         self.assertFalse(os.path.exists(self.path))
-        for bad in ({"slots": "2"}, {"slots": 1}, {"slot_size": 1.5}, {"stall": "1"}, {"stall": math.nan}, {"readers": 0}, {"readers": "1"}, {"streams": 5},
-                    {"drop": "yes"}, {"on_gone": 5}, {"name": 5}, {"name": ""}, {"device": "0"}):  # fmt: skip
+        for bad in ({"slots": "2"}, {"slots": 0}, {"slot_size": 1.5}, {"stall": "1"}, {"stall": math.nan}, {"readers": 0}, {"readers": "1"}, {"streams": 5},
+                    {"any_order": "1"}, {"any_order": 1, "streams": 1}, {"any_order": 1, "slots": 385}, {"drop": "yes"}, {"on_gone": 5}, {"name": 5}, {"name": ""}, {"device": "0"}):  # fmt: skip
             self.refused(channel.Writer, socket=self.path, **{"name": "x", "slots": 2, "slot_size": 8, **bad})
         with gpufd.Server(self.path) as s:
             for bad in ({"access": 5}, {"access": "rw"}, {"data": "text"}, {"data": 5}, {"verdict": "yes"}, {"leases": "1"}, {"leases": -1}, {"fence": 3},

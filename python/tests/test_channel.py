@@ -25,6 +25,7 @@ from gpufd.channel.queue import Queue, check_published, choose, has_room, pick
 
 SIZE = 4099  # bytes of a frame
 VECTORS = common.ROOT / "channel/testdata/cursors.json"
+ANY_ORDER = ("any order", "given back in any order", "any order, by a stream", "any order, waited for")  # vectors
 POLICIES = ("block", "drop-oldest", "drop-newest", "latest")
 
 
@@ -98,10 +99,10 @@ class Vectors(unittest.TestCase):
     def test_vectors(self):
         vectors = {v["name"]: load(v) for v in json.loads(VECTORS.read_text())["vectors"]}
         self.addCleanup(lambda: [w.close() for w in vectors.values()])
-        self.assertEqual(set(vectors), {"fresh", "joined", "two frames", "passed by", "ended", "latest", "claimed", "latest of a dead writer"})
+        self.assertEqual(set(vectors), {"fresh", "joined", "two frames", "passed by", "ended", "latest", "claimed", "latest of a dead writer", "one slot", *ANY_ORDER})
         shape = c.Shape.new(3, 1000, False)
-        for w in vectors.values():
-            self.assertEqual(c.Shape.read(w, 3072, 7), c.Shape(3, 1000, 1024, False, 7))
+        for name, w in vectors.items():
+            self.assertEqual(c.Shape.read(w, 3072, 7), c.Shape(1 if name == "one slot" else 3, 1000, 1024, False, 7, name in ANY_ORDER))
         self.assertEqual((shape.size, shape.cursor_size), (3072, 8192))
         joined, two = vectors["joined"], vectors["two frames"]
         self.assertEqual([joined.load(at) for at in (c.READER_STATE, c.POLICY, c.JOIN, c.START)], [c.JOINED, c.DROP_OLDEST, 1, 5])
@@ -174,9 +175,60 @@ class Vectors(unittest.TestCase):
         w.store(c.PUBLISHED, 3)
         state("latest of a dead writer")
 
+    def test_what_the_package_writes_in_any_order(self):
+        want = {v["name"]: v for v in json.loads(VECTORS.read_text())["vectors"]}
+
+        def member(shape):
+            w = _words.map_words(-1, shape.cursor_size)
+            self.addCleanup(w.close)
+            shape.write(w)
+            cursor = type("Cursor", (), {"words": w, "device": 1 << 60})()
+            m = Member(cursor, shape, None)
+            m.queue = Queue(c.BLOCK, shape.slots)
+            return m, w
+
+        def state(name, w):
+            raw = ctypes.string_at(w.address, want[name]["size"])
+            mine = {f"{at:04x}": raw[at : at + 8].hex() for at in range(0, len(raw), 8) if any(raw[at : at + 8])}
+            self.assertEqual(mine, want[name]["words"], name)
+
+        m, w = member(c.Shape(1, 1000, 1024, False, 7))
+        joined = ((c.POLICY, c.BLOCK), (c.JOIN, 1), (c.READER_STATE, c.JOINED), (c.START, 5))
+        for at, value in joined:
+            w.store(at, value)
+        m.publish(0, 5, Meta(1000, b"", 1_000_000))
+        w.store(m.shape.release_word(0), 1)
+        m.publish(0, 6, Meta(1000, b"", 2_000_000))
+        w.store(c.NOTED, 41)
+        m.want(3)
+        state("one slot", w)
+        m, w = member(c.Shape(3, 1000, 1024, False, 7, True))
+        state("any order", w)
+        for at, value in joined:
+            w.store(at, value)
+        for slot in range(3):
+            m.publish(slot, 5 + slot, Meta(1000, b"", 1_000_000))
+        for slot, number in ((1, 2), (2, 3)):
+            w.store(m.shape.release_word(slot), number)
+        m.look()
+        self.assertEqual(m.queue.kept(), [0])
+        m.publish(1, 8, Meta(1000, b"", 2_000_000))
+        state("given back in any order", w)
+        words = m.describe(2, 9, Meta(10, b"nine more", 3_000_000))
+        w.store(c.WRITER_POLLS, 1)
+        state("any order, by a stream", w)
+        m.queue.give(2)
+        for at, value in words:
+            w.store(at - m.cursor.device, value)
+        w.store(c.READER_POLLS, 1)
+        m.want(6)
+        state("any order, waited for", w)
+        m.look()
+        self.assertEqual(m.queue.kept(), [0, 1, 2])
+
     def test_heads_that_are_no_heads(self):
         fresh = next(v for v in json.loads(VECTORS.read_text())["vectors"] if v["name"] == "fresh")
-        for at, value, says in ((c.MAGIC, 1, "GPFDCHN1"), (c.VERSION, 2, "version 2"), (c.FLAGS, 2, "flags 0x2"), (c.SLOTS, 1, "1 slots"),
+        for at, value, says in ((c.MAGIC, 1, "GPFDCHN1"), (c.VERSION, 2, "version 2"), (c.FLAGS, 3, "flags 0x3"), (c.FLAGS, 4, "flags 0x4"), (c.SLOTS, 0, "0 slots"),
                                 (c.SLOTS, 4097, "4097 slots"), (c.SLOT_SIZE, 0, "slots of 0 bytes"), (c.SLOT_SIZE, 1025, "1025 bytes"),
                                 (c.STRIDE, 1 << 63, "apart"), (c.GENERATION, 8, "generation 8")):  # fmt: skip
             w = load(fresh)
@@ -190,9 +242,9 @@ class Vectors(unittest.TestCase):
         q = Queue(c.BLOCK, 3)
         self.assertEqual([q.give(s) for s in (1, 2)], [1, 2])
         self.assertTrue(q.holds(1) and q.holds(2) and not q.holds(0))
-        self.assertEqual(pick([q], [0, 1, 2], 2), (0, True))
+        self.assertEqual(pick([q], [0, 1, 2], 2, 2), (0, True))
         q.give(0)
-        self.assertEqual(pick([q], [3, 1, 2], 0), (1, False))
+        self.assertEqual(pick([q], [3, 1, 2], 3, 0), (1, False))
         with common.raises(self, gpufd.ChannelError, "cursor"):
             q.see(4)
         q.see(2)
@@ -694,7 +746,7 @@ class InProcess(common.Scene):
         with self.assertRaises(gpufd.UsageError):
             channel.Reader(socket=self.path, policy="all")
         with self.assertRaises(gpufd.UsageError):
-            channel.Writer("cam", socket=self.path, slots=1, slot_size=64)
+            channel.Writer("cam", socket=self.path, slots=0, slot_size=64)
         w = self.writer(readers=1, streams=True)
         with common.raises(self, gpufd.RefusedError, "not-understood"):
             gpufd.attach("cam", socket=self.path)

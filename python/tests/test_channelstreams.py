@@ -90,28 +90,34 @@ def write(path, frames, slots, stays=""):
     print("done", flush=True)
 
 
+def run_with_stand_in(case, module, test):
+    """Run the tests of a module, among which is that one, in a process where libcuda is the stand-in."""
+    if not shutil.which("cc"):
+        common.missing("cc", "there is no C compiler here")
+    with tempfile.TemporaryDirectory() as directory:
+        subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", directory + "/libcuda.so.1", HERE / "fakecuda.c"], check=True)
+        reader = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", directory + "/channel", common.ROOT / "examples/c/channel.c", "-ldl"]
+        subprocess.run(reader, check=True)
+        env = {**os.environ, INSIDE: "1", "LD_LIBRARY_PATH": directory, "GPUFD_DRIVER": "cuda"}
+        p = subprocess.run([sys.executable, "-B", "-m", "unittest", "-v", module], cwd=HERE, env=env, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, timeout=300)  # fmt: skip
+    case.assertEqual(p.returncode, 0, p.stdout)
+    case.assertIn(test, p.stdout)
+
+
 class StandIn(unittest.TestCase):
     @unittest.skipIf(os.environ.get(INSIDE), "it is the other process")
     def test_streams_with_the_stand_in(self):
-        if not shutil.which("cc"):
-            common.missing("cc", "there is no C compiler here")
-        with tempfile.TemporaryDirectory() as directory:
-            subprocess.run(["cc", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", directory + "/libcuda.so.1", HERE / "fakecuda.c"], check=True)
-            reader = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", directory + "/channel", common.ROOT / "examples/c/channel.c", "-ldl"]
-            subprocess.run(reader, check=True)
-            env = {**os.environ, INSIDE: "1", "LD_LIBRARY_PATH": directory, "GPUFD_DRIVER": "cuda"}
-            p = subprocess.run([sys.executable, "-B", "-m", "unittest", "-v", "test_channelstreams"], cwd=HERE, env=env, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, timeout=300)  # fmt: skip
-        self.assertEqual(p.returncode, 0, p.stdout)
-        self.assertIn("test_queued_ahead", p.stdout)
+        run_with_stand_in(self, "test_channelstreams", "test_queued_ahead")
 
 
 def tracker_of(side):
     return side._joined.tracker if isinstance(side, channel.Reader) else side._tracker
 
 
-@unittest.skipUnless(os.environ.get(INSIDE), "in the process with the stand-in")
-class Streams(common.Scene):
+class Driver(common.Scene):
+    """A scene with the stand-in and a stream, and a check that nothing of the driver is left."""
+
     @classmethod
     def setUpClass(cls):
         cls.fake = ctypes.CDLL("libcuda.so.1")
@@ -126,16 +132,19 @@ class Streams(common.Scene):
         self.stream.close()
         self.assertEqual((self.fake.fake_count(), self.fake.fake_depth()), (0, 0), "things of the driver are left")
 
-    def writer_process(self, frames, slots=3, stays=""):
-        text = "import test_channelstreams as t; t.write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
-        return self.python(text, self.path, str(frames), str(slots), stays, waits_for="ready")
-
     def until(self, done):
         """Wait until done says so."""
         deadline = time.monotonic() + PATIENCE
         while not done():
             self.assertLess(time.monotonic(), deadline, "it takes too long")
             time.sleep(0.001)
+
+
+@unittest.skipUnless(os.environ.get(INSIDE), "in the process with the stand-in")
+class Streams(Driver):
+    def writer_process(self, frames, slots=3, stays=""):
+        text = "import test_channelstreams as t; t.write(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])"
+        return self.python(text, self.path, str(frames), str(slots), stays, waits_for="ready")
 
     def test_queued_ahead(self):
         """Both sides queue ahead of each other; every byte is what was written."""

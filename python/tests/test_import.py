@@ -32,7 +32,7 @@ def imports_for_types():
     return {(a.name, n.module) for n in branch.body if isinstance(n, ast.ImportFrom) and n.module for a in n.names}
 
 
-MODULES = {"aio", "broadcast", "channel", "keeper", "torch"}
+MODULES = {"aio", "broadcast", "channel", "keeper", "torch", "weights"}
 
 
 class Imports(unittest.TestCase):

@@ -33,7 +33,7 @@ class Decisions(unittest.TestCase):
         self.assertEqual([q.holds(s) for s in range(3)], [False, True, False])  # the newest
         q.see_claim(1)
         self.assertEqual([q.holds(s) for s in range(3)], [True, True, False])
-        self.assertEqual(pick([q], [1, 2, 0], 2), (2, True))
+        self.assertEqual(pick([q], [1, 2, 0], 2, 2), (2, True))
         for claim in (3, 4, c.GIVEN):  # nothing was given there, or there is no such slot
             with common.raises(self, gpufd.ChannelError, "cursor"):
                 q.see_claim(claim)
@@ -53,8 +53,8 @@ class Decisions(unittest.TestCase):
             latest.give(slot)
             blocks.give(slot)
         keeps.give(0)
-        self.assertEqual(pick([latest, keeps], [1, 2, 3], 2), (1, True))
-        self.assertEqual(pick([latest, keeps, blocks], [1, 2, 3], 2), (1, False))
+        self.assertEqual(pick([latest, keeps], [1, 2, 3], 3, 2), (1, True))
+        self.assertEqual(pick([latest, keeps, blocks], [1, 2, 3], 3, 2), (1, False))
 
     def test_admitted(self):
         self.assertEqual([most_latest(slots, False) for slots in (2, 3, 6)], [0, 1, 4])

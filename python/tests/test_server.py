@@ -243,6 +243,21 @@ class Asked(Served):
         server.offer("x", self.memory)
         self.assertEqual([listing.name for listing in gpufd.list(socket=self.path)], ["x"])
 
+    def test_a_list_counts(self):
+        """A list says how many leases an offer has now, and the slots of a channel."""
+        server = self.served()
+        server.offer("x", self.memory)
+        writer = gpufd.channel.Writer("y", slots=3, slot_size=64, socket=server)
+        self.addCleanup(writer.close)
+
+        def listed():
+            return [(o.name, o.leases, o.slots) for o in gpufd.list(socket=self.path)]
+
+        self.assertEqual(listed(), [("x", 0, 0), ("y", 0, 3)])
+        with gpufd.attach("x", socket=self.path), gpufd.attach("x", socket=self.path):
+            self.assertEqual(listed()[0], ("x", 2, 0))
+        common.wait_for(lambda: listed()[0] == ("x", 0, 0), "the ends of leases")
+
 
 class Fenced(Served):
     def writer(self):

@@ -35,6 +35,8 @@ def fields(record):
             value = value.hex()
         if name in ("offset", "handle") and not record.legacy:
             continue
+        if name in ("leases", "slots") and record.leases is None:
+            continue
         if isinstance(value, tuple):
             value = [fields(listing) for listing in value]
         if value or name not in optional:

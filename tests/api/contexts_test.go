@@ -32,6 +32,7 @@ import (
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
+	"github.com/gpufd/gpufd/weights"
 )
 
 // storeArgument makes the test binary an fd store.
@@ -88,7 +89,7 @@ func TestEndedContextsAreLookedAtFirst(t *testing.T) {
 
 // exported returns the exported functions and methods whose first argument is a context.
 func exported(t *testing.T) (all []string) {
-	eachFunction(t, []string{"sock", "share", "counter", "channel", "keeper", "keeper/server", "vmm", "cu", "kernels", "kernels/digest"}, func(pkg string, f *ast.FuncDecl) {
+	eachFunction(t, []string{"sock", "share", "counter", "channel", "weights", "keeper", "keeper/server", "vmm", "cu", "kernels", "kernels/digest"}, func(pkg string, f *ast.FuncDecl) {
 		if of, public := receiver(f); public && takesContext(f) {
 			all = append(all, filepath.Base(pkg)+"."+of+f.Name.Name)
 		}
@@ -295,9 +296,24 @@ func calls(t *testing.T) map[string]call {
 			}
 			return last
 		},
+		"channel.Reader.AwaitWanted":  r.AwaitWanted,
 		"channel.Reader.Next":         func(ctx context.Context) error { return result(r.Next(ctx)) },
 		"channel.Writer.Acquire":      func(ctx context.Context) error { return result(w.Acquire(ctx)) },
 		"channel.Writer.AwaitReaders": func(ctx context.Context) error { return w.AwaitReaders(ctx, 1) },
+
+		"weights.Follow": func(ctx context.Context) (last error) {
+			for _, err := range weights.Follow(ctx, "policy", c, nil) {
+				last = err
+			}
+			return last
+		},
+		"weights.Update.Tensors": func(ctx context.Context) (last error) {
+			for _, err := range new(weights.Update).Tensors(ctx) {
+				last = err
+			}
+			return last
+		},
+		"weights.Update.AwaitWanted": new(weights.Update).AwaitWanted,
 
 		"keeper.Dial":     func(ctx context.Context) error { return result(keeper.Dial(ctx, opts.Socket)) },
 		"server.Open":     func(ctx context.Context) error { return result(server.Open(ctx, opts)) },

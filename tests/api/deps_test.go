@@ -38,7 +38,7 @@ func TestDependencies(t *testing.T) {
 	for pkg, not := range map[string][]string{
 		"cu": {"spf13/", module + "keeper"}, "vmm": {"spf13/", module + "keeper"}, "sock": {"spf13/", module + "keeper"},
 		"counter": {"spf13/", module + "share", module + "sock", module + "internal/serve"},
-		"share":   {"spf13/", module + "keeper"}, "channel": {"spf13/", module + "keeper"}, "kernels": {"spf13/", module + "keeper"},
+		"share":   {"spf13/", module + "keeper"}, "channel": {"spf13/", module + "keeper"}, "weights": {"spf13/", module + "keeper"}, "kernels": {"spf13/", module + "keeper"},
 		"keeper": {"spf13/", module + "keeper/server"}, "keeper/server": {"spf13/"},
 	} {
 		out, err := exec.Command("go", "list", "-deps", module+pkg).Output()

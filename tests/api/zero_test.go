@@ -22,6 +22,7 @@ import (
 	"github.com/gpufd/gpufd/share"
 	"github.com/gpufd/gpufd/sock"
 	"github.com/gpufd/gpufd/vmm"
+	"github.com/gpufd/gpufd/weights"
 )
 
 // zeros are zero values of all exported types that have methods. Those of package cu are made by it, or nil, which its
@@ -32,6 +33,7 @@ var zeros = []any{
 	new(share.Legacy), new(share.Offer), new(share.OfferInfo), new(share.Server),
 	new(counter.Counter), new(cu.Slice[byte]),
 	new(channel.Frame), new(channel.Slot), new(channel.WriterLostError), new(channel.Policy), new(channel.Reader), new(channel.Writer),
+	new(weights.Tensor), new(weights.TornError), new(weights.Update),
 	new(keeper.Attached), new(keeper.Client), new(server.Server), new(keeper.Use),
 	new(vmm.Allocation), new(vmm.Buffer), new(vmm.Descriptor), new(vmm.DescriptorError), new(vmm.Hold), new(vmm.Loan), new(vmm.Mapping),
 	new(vmm.Reservation), new(vmm.View),
@@ -125,7 +127,7 @@ func TestZerosAreAll(t *testing.T) {
 	for _, zero := range zeros {
 		have = append(have, fmt.Sprintf("%T", zero))
 	}
-	eachFunction(t, []string{"sock", "share", "counter", "channel", "keeper", "vmm"}, func(pkg string, f *ast.FuncDecl) {
+	eachFunction(t, []string{"sock", "share", "counter", "channel", "weights", "keeper", "vmm"}, func(pkg string, f *ast.FuncDecl) {
 		if of, public := receiver(f); public && of != "" {
 			require.Contains(t, have, "*"+pkg+"."+strings.TrimSuffix(of, "."), "a method %s", f.Name.Name)
 		}

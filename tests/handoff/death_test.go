@@ -264,7 +264,11 @@ func TestTimeouts(t *testing.T) {
 		s.Consumer().Succeeds()
 		producer.Signal(syscall.SIGTERM)
 		// It may have heard of the first one, which says that it failed, or not.
-		require.Contains(t, []int{0, 1, 4}, producer.Wait(), producer.Dump())
+		code := producer.Wait()
+		require.Contains(t, []int{0, 1, 4}, code, producer.Dump())
+		if code == 1 {
+			require.Len(t, programs.Find(producer, "Consumer reported a failure: "), 1, producer.Dump())
+		}
 	})
 	t.Run("the consumer hangs", func(t *testing.T) {
 		programs.Parallel(t)

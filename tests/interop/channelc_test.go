@@ -33,7 +33,7 @@ type channelOfC struct {
 }
 
 // newChannelOfC starts both.
-func newChannelOfC(t *testing.T, policy string) *channelOfC {
+func newChannelOfC(t *testing.T, policy, slots string) *channelOfC {
 	t.Helper()
 	programs.NeedCC(t)
 	file := ok(channelReader())(t)
@@ -43,7 +43,7 @@ func newChannelOfC(t *testing.T, policy string) *channelOfC {
 	c, path := &channelOfC{t: t}, filepath.Join(dir, "s")
 	gpufd := programs.ProgramPath(t, "gpufd")
 	c.reader = exec.Command(file, "-socket", path, "-name", "cam", "-policy", policy, "-timeout", "60")
-	c.writer = exec.Command(gpufd, "channel", "write", "cam", "--socket", path, "--slots", "4", "--slot-size", "4099", "--timeout", "60s")
+	c.writer = exec.Command(gpufd, "channel", "write", "cam", "--socket", path, "--slots", slots, "--slot-size", "4099", "--timeout", "60s")
 	c.reader.Stderr, c.writer.Stderr = &c.err, &c.told
 	c.out, err = c.reader.StdoutPipe()
 	require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestChannelByC(t *testing.T) {
 	for _, policy := range args("block", "drop-oldest", "drop-newest", "latest") {
 		t.Run(policy, func(t *testing.T) {
 			programs.Parallel(t)
-			c := newChannelOfC(t, policy)
+			c := newChannelOfC(t, policy, "4")
 			data := c.frames(300)
 			fed := make(chan error, 1)
 			go func() {
@@ -114,7 +114,7 @@ func TestChannelByCWriterKilled(t *testing.T) {
 	programs.Parallel(t)
 	cutest.ProvenOnSoft(t)
 	for _, policy := range args("block", "latest") {
-		t.Run(policy, func(t *testing.T) { testWriterKilled(t, newChannelOfC(t, policy)) })
+		t.Run(policy, func(t *testing.T) { testWriterKilled(t, newChannelOfC(t, policy, "4")) })
 	}
 }
 

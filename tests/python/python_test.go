@@ -34,6 +34,8 @@ func run(t *testing.T, dir string, env []string, line ...string) string {
 
 // TestModules runs each module of tests in a process of its own: those of the package, and those
 // of the programs in Python and C with peers of a later version.
+//
+//fault:rows 100 101 102
 func TestModules(t *testing.T) {
 	cutest.ProvenOnSoft(t)
 	if cutest.Emulated() {
@@ -114,6 +116,15 @@ func TestPythonSleep(t *testing.T) {
 func TestPythonChannels(t *testing.T) {
 	programs.SkipOnSoft(t, "streams of frameworks write and read frames")
 	onGPU(t, "gpu_channel.py")
+}
+
+// TestPythonWeights hands weights to engines after every step: all bits, by streams, in place, and when processes are killed.
+//
+//fault:rows 100 101
+func TestPythonWeights(t *testing.T) {
+	programs.SkipOnSoft(t, "streams of frameworks write and read weights")
+	cutest.Alone(t, "it looks at how much of the device's memory is free")
+	onGPU(t, "gpu_weights.py")
 }
 
 // TestPythonBroadcast has the keepers of two GPUs broadcast by NCCL, over NVLink and over sockets,
