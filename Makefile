@@ -7,7 +7,7 @@ export GOFLAGS += -trimpath
 GO       ?= go
 COMMANDS := producer consumer launch ring gpufd
 # Packages whose tests use the driver; their test binaries go to the GPU machine.
-GPU_PKGS := cu/sys cu cu/cutest kernels kernels/digest vmm internal/safetensors internal/doctor counter share channel keeper keeper/server keeper/internal/mover tests/handoff tests/interop tests/compute tests/load tests/cases tests/python tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
+GPU_PKGS := cu/sys cu cu/cutest kernels kernels/digest vmm internal/safetensors internal/doctor counter share channel weights keeper keeper/server keeper/internal/mover tests/handoff tests/interop tests/compute tests/load tests/cases tests/python tests/conformance tests/corpus examples/go examples/go/08-test-without-a-gpu
 # Those of them that may share a GPU with each other: the others count its memory, or have many streams or kernels wait.
 GPU_TOGETHER := cu/sys cu cu/cutest kernels kernels/digest internal/safetensors internal/doctor keeper keeper/server keeper/internal/mover tests/handoff tests/interop tests/compute tests/load tests/corpus examples/go examples/go/08-test-without-a-gpu
 VERSION  := $(shell git describe --always --dirty 2>/dev/null)
@@ -109,7 +109,7 @@ bench: ## measure ROUNDS times what calls into C cost, into BENCH_OUT (needs a C
 test-bench: ## check and test what is in bench/ (needs a C compiler and Python)
 	cd bench && CGO_ENABLED=0 $(GO) vet ./... && export CGO_ENABLED=1 && $(GO) vet ./... && \
 		$(GO) test -count=1 ./...
-	python3 -B -m unittest discover -qs bench/python
+	$(PYTHON) -B -m unittest discover -qs bench/python
 
 # deploy/check is a module of its own, for the types of Kubernetes. -v names what was not run.
 test-deploy: ## check the manifests and units of deploy/, and run a pod's containers with runc (root; GPUFD_REQUIRE=runc if it must)

@@ -18,8 +18,9 @@ slice() {
 	old) pkgs=$(but ${GATE_OLD:-}) && $make test-old PKGS="$pkgs" ;;
 	race) pkgs=$(but ${GATE_RACE:-}) && $make race PKGS="$pkgs" ;;
 	arm64) pkgs=$(but ${GATE_ARM64:-}) && $make test-arm64 PKGS="$pkgs" ;;
-	# Everything that the model walks through, and 20,000 frames for arm64.
-	channel) GPUFD_SOAK=1 $go test -count=1 -run TestModel ./channel && GPUFD_SOAK=1 $make test-arm64 PKGS=./channel ;;
+	# Everything that the model walks through, 20,000 frames for arm64, and 200 kills of trainers and their engines.
+	channel) GPUFD_SOAK=1 $go test -count=1 -run TestModel ./channel && GPUFD_SOAK=1 $make test-arm64 PKGS=./channel &&
+		GPUFD_SOAK=1 $go test -count=1 -run TestModules/test_weightskill ./tests/python ;;
 	fuzz) $make fuzz ;;
 	hostile) $make soak && $make hostile ;;
 	*) echo "long.sh: there is no slice $1, but ${slices[*]}" >&2 && exit 2 ;;
