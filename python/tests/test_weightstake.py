@@ -53,7 +53,7 @@ class Taking(WeightsTest):
         self.assertEqual((sub.step, pub.await_loaded(PATIENCE)), (2, 1))
 
     def test_no_room_for_the_first_copy(self):
-        """Nothing was given out, so the weights are those of before."""
+        """Nothing was given out, so the weights are the old ones."""
         pub, sub = self.publisher(), self.subscriber(copy=True)
         for step in (1, 2):
             send_all(pub, step, full(step, "a", "b"))

@@ -131,14 +131,14 @@ class Refused(WeightsTest):
             self.publisher(driver="x")
 
     def test_an_engine_that_fails_before_it_takes_a_tensor(self):
-        """Its weights are those of before, and the trainer does not say otherwise."""
+        """Its weights are the old ones, and the trainer does not say otherwise."""
         pub, sub = self.publisher(), self.subscriber()
         for step in (5, 6):
             send_all(pub, step, full(step, "w"))
         loaded(sub.next(PATIENCE))
         self.assertRaises(ZeroDivisionError, sub.next(PATIENCE).load, lambda _: 1 // 0)
         self.assertEqual((sub.step, sub.torn), (5, None))
-        with common.raises(self, gpufd.WeightsError, "torn", r"has not loaded update 2 \(step 6\) whole, and says why: it has the weights of before, or of two steps"):
+        with common.raises(self, gpufd.WeightsError, "torn", r"has not loaded update 2 \(step 6\) whole, and says why: it has the weights that it had before, or weights of two steps"):
             pub.await_loaded(PATIENCE)
 
     def test_a_publisher_that_is_over(self):

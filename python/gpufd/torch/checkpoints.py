@@ -38,7 +38,7 @@ def checkpoint(pid: int, *, timeout: float | None = TIMEOUT) -> Checkpoint:
     has mapped some there: the process has to detach before (Model.sleep, Attachment.detach). What other libraries
     have imported it cannot see: NCCL's communicators have to be destroyed before.
 
-    If the process is checkpointed already, the call only returns an object that restores it: the caller of before may have died.
+    If the process is checkpointed already, the call only returns an object that restores it: the earlier caller may have died.
     A process may checkpoint itself. Its calls of CUDA wait then, too, so the thread that restores it makes none before.
 
     Raises UnavailableError where the process or the driver cannot do this, LostError if there is no such process,

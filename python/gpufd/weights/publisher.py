@@ -48,7 +48,7 @@ class Subscribed(NamedTuple):
 
     pid: int
     loaded: int  #: number of the last update that it is done with, if it has loaded that whole; else 0
-    torn: bool = False  #: it has not loaded that whole: it has the weights of before, if it took nothing, or of two steps
+    torn: bool = False  #: it has not loaded that whole: it has the weights that it had before, if it took nothing, or weights of two steps
 
 
 class Publisher(NotCopied):
@@ -229,7 +229,7 @@ class Publisher(NotCopied):
         there, what = [m for m in members if m.lease in s.there], f"update {s.whole} (step {s.step})"
         if failed := [m for m in there if m.noted >= FAILED + s.whole]:
             number = failed[0].noted - FAILED
-            raise WeightsError(f"{_have(failed)} not loaded {what if number == s.whole else f'update {number}'} whole, and says why: it has the weights of before, or of two steps", step=s.step)
+            raise WeightsError(f"{_have(failed)} not loaded {what if number == s.whole else f'update {number}'} whole, and says why: it has the weights that it had before, or weights of two steps", step=s.step)
         loaded = sum(s.whole <= m.noted < FAILED for m in members)
         behind = [m for m in there if m.noted % FAILED < s.whole]
         if not behind and loaded < n:
