@@ -119,6 +119,10 @@ class Reader(NotCopied):
     def __repr__(self) -> str:
         return f"<gpufd.channel.Reader of {called(self.attachment.name)}, {policy_name(self._joined.asked)}>"
 
+    def holds(self, frame: Frame) -> bool:
+        """Return whether a frame is held: it was taken, and not given back."""
+        return frame in self._position.held
+
     @property
     def wanted(self) -> int:
         """Sequence of the frame for which the writer waits for this reader to give a slot back, or 0.

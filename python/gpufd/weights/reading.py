@@ -111,7 +111,7 @@ class UpdateReader:
     def recover(self, kept: Callable[[Frame], bool]) -> None:
         """Have next return the last bucket again if its frame is held, and not kept: an interrupt came before anybody had it."""
         last = self._last
-        if last and not kept(last.frame) and last.frame in self.reader._position.held:  # in this order: a thread gives back what was kept
+        if last and not kept(last.frame) and self.reader.holds(last.frame):  # in this order: a thread gives back what was kept
             self._pending = last
 
     def check(self, bucket: Bucket) -> None:
