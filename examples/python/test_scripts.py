@@ -14,6 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "python" / "tests"))
 
 import common
+import forks
 from keepers import KeeperTest, wait_for
 
 if importlib.util.find_spec("torch"):
@@ -27,13 +28,14 @@ PROMPT = "1 7 30 42 5 99"
 def setUpModule():
     if not importlib.util.find_spec("torch"):
         common.missing("python", f"{sys.executable} has no PyTorch")
+    forks.begin("torch")
 
 
 class Running:
     """A script that runs, and the lines that it has said."""
 
     def __init__(self, *command, env=None):
-        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = forks.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.lines, self.errors = [], []
         self.threads = [threading.Thread(target=self._read, args=a) for a in ((self.process.stdout, self.lines), (self.process.stderr, self.errors))]
         for thread in self.threads:
@@ -89,8 +91,7 @@ class Scripts(KeeperTest):
 
     def script(self, script, *flags, code=0):
         """Run a script to its end, and return its lines."""
-        done = subprocess.run([sys.executable, "-B", str(HERE / "standins.py"), str(HERE / script), *flags],
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=common.PATIENCE)  # fmt: skip
+        done = forks.run([sys.executable, "-B", str(HERE / "standins.py"), str(HERE / script), *flags], timeout=common.PATIENCE)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         return done.stdout.splitlines()
 

@@ -385,5 +385,5 @@ def refusal(code: int, text: str) -> RefusedError:
 def keeper_error(code: str, message: str, holders: Sequence[dict[str, Any]] = ()) -> KeeperError | NotFoundError:
     """Return the error for a keeper's refusal: a missing name is the same error everywhere."""
     if code == "not-found":
-        return NotFoundError(f"{message} ({code})", said=message)
+        return NotFoundError(f"{message} ({code}); gpufd ls lists what is kept", said=message)
     return KeeperError(code, message, holders)

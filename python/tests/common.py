@@ -12,6 +12,8 @@ import threading
 import time
 import unittest
 
+import forks
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "python"
 sys.path.insert(0, str(PACKAGE))
@@ -20,7 +22,7 @@ PATIENCE = 60.0  # seconds that anything may take that is no matter of the test
 
 
 def missing(what, text):
-    """Skip a test, or fail it if GPUFD_REQUIRE lists what it needs: gpu, two, python, cc, namespaces."""
+    """Skip a test, or fail it if GPUFD_REQUIRE lists what it needs: gpu, two, python, cc, namespaces, gstreamer."""
     if what in os.environ.get("GPUFD_REQUIRE", "").split(","):
         raise AssertionError(f"GPUFD_REQUIRE lists {what}, but {text}")
     raise unittest.SkipTest(text)
@@ -129,15 +131,18 @@ class Scene(unittest.TestCase):
         return self.run_program([sys.executable, "-B", "-u", "-c", head + text, *flags], waits_for)
 
     def run_program(self, command, waits_for=None):
-        p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        p = forks.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(self.end, p)
         if waits_for:
-            said = []
+            said, watch = [], threading.Timer(PATIENCE, p.kill)  # reading its lines would wait for ever
+            watch.start()
             for line in p.stdout:
                 said.append(line)
                 if waits_for in line:
                     break
-            else:
+            watch.cancel()
+            watch.join()
+            if not said or waits_for not in said[-1]:
                 self.fail(f"{command} ended: {''.join(said)}")
         return p
 

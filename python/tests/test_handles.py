@@ -14,6 +14,7 @@ import unittest
 from keepers import KeeperTest, wait_for  # first: it says where the package is
 
 import common
+import forks
 
 try:
     import torch
@@ -74,6 +75,7 @@ p.join()
 def setUpModule():
     if torch is None:
         common.missing("python", f"{sys.executable} has no PyTorch")
+    forks.begin("gpufd.torch")
 
 
 def queue_reader(queue, back):

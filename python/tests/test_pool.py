@@ -5,6 +5,7 @@ import pickle
 import sys
 import threading
 import unittest
+import weakref
 from unittest import mock
 
 from keepers import KeeperTest  # first: it says where the package is
@@ -177,6 +178,17 @@ class Pools(KeeperTest):
         self.assertTrue(self.pool.sealed)
         self.assertEqual(self.pool.memory.access, gpufd.READ_ONLY)
         self.assertIn("as its writer said", self.gpufd("get", "model", "--verify", "--socket", self.socket))
+
+    def test_a_pool_without_a_name(self):
+        """put finds it as long as it has tensors. It ends with them."""
+        with gpufd.torch.SharedPool():
+            m = torch.nn.Linear(4, 4)
+        before, pool = m.weight.data_ptr(), weakref.ref(pools.pool_of([(m.weight.data_ptr(), 4)]))
+        self.put(m)
+        self.assertEqual((m.weight.data_ptr(), pool().sealed), (before, True))
+        del m
+        gc.collect()
+        self.assertIsNone(pool())
 
     def test_what_is_not_kept_can_be_written_still(self):
         with self.pool:

@@ -13,6 +13,7 @@ import unittest
 from keepers import DEADLINE, Keeper, KeeperTest, wait_for  # first: it says where the package is
 
 import common
+import forks
 
 try:
     import torch
@@ -29,6 +30,7 @@ if torch is not None:
 def setUpModule():
     if torch is None:
         common.missing("python", f"{sys.executable} has no PyTorch")
+    forks.begin("gpufd.torch")
 
 
 def model(value=0.0):
@@ -402,14 +404,14 @@ class Guards(Swapping):
         m.norm = torch.nn.BatchNorm1d(4)
         gpufd.torch.put("m", m.state_dict(), socket=self.socket)
 
-    def child(self, write, debug=True, train=False):
+    def child(self, write, debug=True, train=False, popen=subprocess.Popen):
         text = CHILD.replace("TRAIN", str(train)).replace("SOCKET", repr(self.socket)).replace("DEBUG", str(debug)).replace("WRITE", write)
         head = f"import sys; sys.path.insert(0, {os.path.dirname(os.path.abspath(__file__))!r}); import common, gpufd\n"
-        return subprocess.run([sys.executable, "-B", "-c", head + text], capture_output=True, text=True, timeout=DEADLINE)
+        return forks.run([sys.executable, "-B", "-c", head + text], DEADLINE, popen)
 
     def test_without_a_guard_a_write_kills(self):
         for write in ("m[1].bias.add_(1)", "torch.add(m.scale, 1, out=m.scale)", "m.norm.train()(torch.ones(3, 4))"):
-            done = self.child(write, debug=False)
+            done = self.child(write, debug=False, popen=forks.Popen)
             self.assertIn(done.returncode, (-signal.SIGSEGV, -signal.SIGBUS), (write, done.stdout, done.stderr))
 
     def test_a_child_ends_in_order(self):

@@ -275,8 +275,7 @@ class Models(KeeperTest):
             gpufd.torch.put("model", m, socket=self.socket, expect_version=7)
         original = _deposit.Deposit.deliver
 
-        def refuse(deposit, *args, **_):
-            deposit.prepare(*args)
+        def refuse(deposit):  # which is read-only by then
             raise gpufd.KeeperError("conflict", "another was quicker")
 
         _deposit.Deposit.deliver = refuse

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,25 +44,34 @@ func TestModules(t *testing.T) {
 	}
 	python := programs.Python(t, "numpy")
 	env := []string{"GPUFD_BIN=" + filepath.Dir(programs.ProgramPath(t, "gpufd"))}
+	var files []string
 	for _, dir := range []string{packageTests, programs.PythonDir} {
-		files, err := filepath.Glob(filepath.Join(dir, "test_*.py"))
+		found, err := filepath.Glob(filepath.Join(dir, "test_*.py"))
 		require.NoError(t, err)
-		require.NotEmpty(t, files, dir)
-		for _, file := range files {
-			module := strings.TrimSuffix(filepath.Base(file), ".py")
-			t.Run(module, func(t *testing.T) {
-				programs.Parallel(t)
-				out := run(t, dir, env, python, "-B", "-m", "unittest", "-v", module)
-				require.NotContains(t, out, "\nRan 0 tests")
-				for line := range strings.Lines(out) {
-					if strings.Contains(line, " ... skipped ") {
-						t.Log(line)
-					}
+		require.NotEmpty(t, found, dir)
+		files = append(files, found...)
+	}
+	compiled := []string{"-m", "compileall", "-q", filepath.Join(programs.Root(), "python", "gpufd"), packageTests, programs.PythonDir}
+	_ = exec.CommandContext(t.Context(), python, compiled...).Run() // else each process compiles what it imports
+	slices.SortStableFunc(files, func(a, b string) int { return slices.Index(longest, moduleOf(a)) - slices.Index(longest, moduleOf(b)) })
+	for _, file := range files {
+		t.Run(moduleOf(file), func(t *testing.T) {
+			programs.Parallel(t)
+			out := run(t, filepath.Dir(file), env, python, "-B", "-m", "unittest", "-v", moduleOf(file))
+			require.NotContains(t, out, "\nRan 0 tests")
+			for line := range strings.Lines(out) {
+				if strings.Contains(line, " ... skipped ") {
+					t.Log(line)
 				}
-			})
-		}
+			}
+		})
 	}
 }
+
+// longest lists the modules that take longest, from 8 s on. They stand behind the others, because testing begins with the last one.
+var longest = []string{"test_aio", "test_anyorder", "test_model", "test_detach", "test_channelstreams", "test_liars", "test_programs", "test_serve", "test_broadcast"}
+
+func moduleOf(file string) string { return strings.TrimSuffix(filepath.Base(file), ".py") }
 
 // onGPU runs a program of tests in Python that takes a GPU.
 func onGPU(t *testing.T, file string) {
@@ -78,7 +88,7 @@ func TestPythonFrameworks(t *testing.T) {
 	onGPU(t, "gpu.py")
 }
 
-// TestPythonTransformers follows the recipes of docs/python-keeper.md, with a model of transformers.
+// TestPythonTransformers keeps models of transformers, and follows the recipe of docs/python.md.
 func TestPythonTransformers(t *testing.T) {
 	programs.SkipOnSoft(t, "models lie in memory of one")
 	cutest.Alone(t, "it looks at how much of the device's memory PyTorch has")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -196,14 +196,16 @@ def _by_name(table: Table) -> dict[bytes, Tensor]:
     return {t.name.encode(): t for t in table.all()}
 
 
-def check_layout(there: Kept, table: Table, offer: Offer) -> None:
+def check_layout(there: Kept, table: Table, offer: Offer, difference: Callable[[Table, Table], str] | None = None) -> None:
     """Raise MismatchError (layout) unless the tensors of an offer lie as those of a part that is mapped, and has this table.
+
+    difference, which is layout_difference by default, says what is against it.
 
     Nothing else than the offer's own table says that: its digest is only a writer's word. Raises FormatError if a tensor lies
     outside of the offer's memory, or the table makes no sense.
     """
     new = kept_of(offer)
-    if how := layout_difference(table, table_of(new, offer.size)):
+    if how := (difference or layout_difference)(table, table_of(new, offer.size)):
         text = f"version {new.version} of {new.name} has another layout than version {there.version}, whose address it is to get"
         raise MismatchError(f"{text}: {how}", reason="layout")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 
 from .. import arguments
 from ..errors import UsageError
-from ..keeper.tables import check_layout
+from ..keeper.tables import Table, check_layout, layout_difference
 from ..keeper.version import Attached
 from ..memory.base import Memory
 from ..memory.drivers import reserve
@@ -21,17 +22,18 @@ class Address:
 
     at          the Reservation
     there       the part, or None before the first one
+    difference  says how the table of a newer part differs from that of the part that is there, or ""
     """
 
-    def __init__(self, at: Reservation) -> None:
-        self.at = at
+    def __init__(self, at: Reservation, difference: Callable[[Table, Table], str] = layout_difference) -> None:
+        self.at, self.difference = at, difference
         self.there: Attached | None = None
 
     def check(self, offer: Offer) -> None:
         """Raise MismatchError (layout) unless tensors of the part that is there are those of a keeper's offer, too."""
         old = self.there
         if old and not old.memory.closed:
-            check_layout(old.data, old.table, offer)
+            check_layout(old.data, old.table, offer, self.difference)
 
     def take(self, new: Attached) -> None:
         """Wait for the work on the device, and map a part, which is mapped elsewhere, instead of the one that is there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,16 @@ from ..keeper.tables import quote
 
 
 @dataclass
-class _Place:
-    """A parameter, or a buffer, where a module has it."""
+class Place:
+    """A tensor where a module has it."""
 
     module: Any
     key: str
-    name: str  # in the state_dict, if that has it
+    name: str  # of the whole module's, as in the state_dict
     tensor: Any
-    passing: bool  # a non-persistent buffer, which the state_dict does not have
 
 
-Fitted = list[tuple[list[_Place], Any]]  # tensors, each with the places that it is for
+Fitted = list[tuple[list[Place], Any]]  # tensors, each with the places that it is for
 
 
 def fitted(model: Any, tensors: Mapping[str, Any], of: str, strict: bool, passing: Container[str] = ()) -> Fitted:
@@ -32,16 +31,21 @@ def fitted(model: Any, tensors: Mapping[str, Any], of: str, strict: bool, passin
 
     Parameters that are one object stay one, whether tensors has one of their names or all. Parameters get
     requires_grad=False; they keep their class and attributes. With strict, a tensor that the module has no
-    place for is an error. Raises MismatchError if anything does not fit.
+    place for is an error; a buffer that is not persistent is such a place, and is left as it is. Raises MismatchError if
+    anything does not fit.
     """
-    places = [p for p in _places(getattr(model, "_orig_mod", model)) if not p.passing or p.name in passing]  # _orig_mod: of torch.compile
-    tied: dict[int, list[_Place]] = {}
+    module = getattr(model, "_orig_mod", model)  # that of torch.compile
+    buffers = _passing(module)
+    places = places_of(module) + [place for place in buffers if place.name in passing]
+    tied: dict[int, list[Place]] = {}
     for place in places:
         tied.setdefault(id(place.tensor), []).append(place)
     faults = _Faults(of)
     if strict:
-        known = {place.name for place in places}
-        faults.unexpected = [name for name in tensors if name not in known]
+        extra = tensors.keys() - {place.name for place in (*places, *buffers)}
+        if extra:
+            extra -= {place.name for place in beside(module)}
+        faults.unexpected = [name for name in tensors if name in extra]
     made = [(group, new) for group in tied.values() if (new := _new(group, tensors, faults)) is not None]
     faults.check()
     return made
@@ -49,17 +53,18 @@ def fitted(model: Any, tensors: Mapping[str, Any], of: str, strict: bool, passin
 
 def without_memory(model: Any, begin: int, end: int) -> Fitted:
     """Return tensors without memory (device meta) for the places of those that lie in a range of addresses."""
-    tied: dict[int, list[_Place]] = {}
-    for place in _places(getattr(model, "_orig_mod", model)):
+    tied: dict[int, list[Place]] = {}
+    module = getattr(model, "_orig_mod", model)
+    for place in places_of(module) + _passing(module):
         if not place.tensor.is_meta and begin <= _address(place.tensor, 0) < end:
             tied.setdefault(id(place.tensor), []).append(place)
-    return [(group, _like(group[0].tensor, torch.empty_like(group[0].tensor, device="meta"))) for group in tied.values()]
+    return [(group, like(group[0].tensor, torch.empty_like(group[0].tensor, device="meta"))) for group in tied.values()]
 
 
 def tensors_of(model: Any) -> dict[str, Any]:
     """Return a module's parameters and buffers, by each of their names."""
     module = getattr(model, "_orig_mod", model)
-    return {place.name: place.tensor for place in _places(module)}
+    return {place.name: place.tensor for place in places_of(module) + _passing(module)}
 
 
 def moved(model: Any, at: Mapping[str, int]) -> list[str]:
@@ -78,16 +83,31 @@ def _address(t: Any, empty: int) -> int:
     return address
 
 
-def _places(model: Any) -> list[_Place]:
-    """List a module's parameters and buffers."""
-    found = []
-    for path, module in model.named_modules(remove_duplicate=False):
-        prefix = path + "." if path else ""
-        passing = getattr(module, "_non_persistent_buffers_set", ())
-        for key, t in [*module._parameters.items(), *module._buffers.items()]:
-            if t is not None:
-                found.append(_Place(module, key, prefix + key, t, key in passing))
-    return found
+def places_of(model: Any) -> list[Place]:
+    """Return the places of a module's parameters and persistent buffers, which its state_dict has."""
+    return _found(model, lambda m: {**m._parameters, **{k: t for k, t in m._buffers.items() if k not in _passing_in(m)}})
+
+
+def _passing(model: Any) -> list[Place]:
+    """Return the places of a module's buffers that are not persistent."""
+    return _found(model, lambda m: {k: t for k, t in m._buffers.items() if k in _passing_in(m)})
+
+
+def _passing_in(module: Any) -> Container[str]:
+    """Return the keys of a module's own buffers that are not persistent."""
+    names: Container[str] = getattr(module, "_non_persistent_buffers_set", ())
+    return names
+
+
+def beside(model: Any) -> list[Place]:
+    """Return the places of the tensors that a module's state_dict lacks: buffers that are not persistent, and plain attributes."""
+    return _passing(model) + _found(model, vars)
+
+
+def _found(model: Any, named: Callable[[Any], Mapping[str, Any]]) -> list[Place]:
+    """Return the places of the tensors that each module of a model has by name, in the same order in each process."""
+    modules = model.named_modules(remove_duplicate=False)
+    return [Place(m, key, f"{path}.{key}" if path else key, t) for path, m in modules for key, t in named(m).items() if isinstance(t, torch.Tensor)]
 
 
 class _Faults:
@@ -118,7 +138,7 @@ def some(names: list[str]) -> str:
     return ", ".join(quote(n) for n in names[:5]) + more
 
 
-def _new(group: list[_Place], tensors: Mapping[str, Any], faults: _Faults) -> Any:
+def _new(group: list[Place], tensors: Mapping[str, Any], faults: _Faults) -> Any:
     """Return what takes the place of one tensor, under all its names; None if nothing fits."""
     old, names = group[0].tensor, [place.name for place in group if place.name in tensors]
     if not names:
@@ -131,10 +151,10 @@ def _new(group: list[_Place], tensors: Mapping[str, Any], faults: _Faults) -> An
     if why:
         faults.unlike.append(f"{quote(names[0])}: {why}")
         return None
-    return _like(old, new)
+    return like(old, new)
 
 
-def _like(old: Any, new: Any) -> Any:
+def like(old: Any, new: Any) -> Any:
     """Return a tensor as a parameter of the class and with the attributes of an old one, if that is a parameter."""
     if not isinstance(old, torch.nn.Parameter):
         return new
@@ -167,7 +187,7 @@ def _same(a: Any, b: Any) -> bool:
 
 def replace(made: Fitted) -> None:
     """Put all in their places, or none."""
-    done: list[_Place] = []
+    done: list[Place] = []
     try:
         for group, new in made:
             for place in group:

@@ -15,6 +15,7 @@ from ..errors import ClosedError, FormatError, MismatchError, NotFoundError, Ref
 from ..keeper.control import TIMEOUT, HasSocket
 from ..keeper.get import get
 from ..keeper.refusals import explained
+from ..keeper.tables import Table, layout_difference
 from ..memory.device import Device
 from ..memory.drivers import reserve
 from ..objects import NotCopied, called
@@ -51,21 +52,35 @@ class Model(NotCopied):
         """Take the current version of a name: the arguments are those of load. Its tensors have to fit the module (Loaded.apply)."""
         if not isinstance(module, torch.nn.Module):
             raise UsageError(f"{type(module).__name__} is no module")
-        self.module = module
+        self._open(lambda version: module, layout_difference, name, socket, part, labels, device, timeout, debug)
+
+    @classmethod
+    def _made_of(cls, name: str, make: Callable[[ModelVersion], torch.nn.Module], difference: Callable[[Table, Table], str], **options: Any) -> Model:
+        """Return a Model whose module is made of the first version. difference says what is against a newer one, or ""."""
+        made = cls.__new__(cls)
+        made._open(make, difference, name, **options)
+        return made
+
+    def _open(
+        self, make: Callable[[ModelVersion], torch.nn.Module], difference: Callable[[Table, Table], str], name: str,
+        socket: str | os.PathLike[str] | HasSocket | None, part: int | Literal["here"] | None, labels: Mapping[str, str] | None,
+        device: Device | None, timeout: float | None, debug: bool,
+    ) -> None:  # fmt: skip
         self._labels, self._timeout, self._debug = labels, timeout, debug
         self._hooks: list[Any] = []
         self._lock = threading.RLock()  # held by what changes which memory is mapped
         with get(name, socket=socket, part=part, labels=labels, timeout=timeout, device=device, access=READ_ONLY) as got:
             if len(got.parts) != 1:
-                raise UsageError(f"{name} has {len(got.parts)} parts: say which")
+                raise UsageError(f"{name} has {len(got.parts)} parts: say which, or use gpufd.transformers.load, which takes all of a model's")
             (attached,) = got.take()
         memory = attached.memory
         extent = memory.chunks * memory.chunk + max(memory.chunks * memory.chunk, _ROOM)  # one in larger chunks has a part of a chunk more
-        self._address = Address(reserve(extent, device=memory.ordinal, driver=memory.driver))
+        self._address = Address(reserve(extent, device=memory.ordinal, driver=memory.driver), difference)
         self._version: ModelVersion | None = None
         self._known = 0  # the generation that swap has taken or refused last
         version = self._of(attached.attachment)
-        version.swap(module)
+        self.module = make(version)
+        version.swap(self.module)
         self._use(version)
 
     def __repr__(self) -> str:

@@ -48,13 +48,13 @@ _MAKERS = _EMPTY | {
 
 
 class _Range:
-    """Bytes of a pool that a storage has. They come back with it."""
+    """Bytes of a pool that a storage has. They come back with it. The pool lives as long as it has tensors: put looks for it."""
 
-    def __init__(self, back: deque[tuple[int, int]], begin: int, size: int) -> None:
-        self._back, self._range = back, (begin, size)
+    def __init__(self, pool: SharedPool, begin: int, size: int) -> None:
+        self._pool, self._range = pool, (begin, size)
 
     def __del__(self) -> None:
-        self._back.append(self._range)  # without a lock: it may run anywhere
+        self._pool._back.append(self._range)  # without a lock: it may run anywhere
 
 
 class SharedPool:
@@ -119,7 +119,7 @@ class SharedPool:
         if size == 0:
             return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=self.device)
         memory, begin, size = self._take(size)
-        storage = storage_of(bytes_over(memory, begin, size, "a tensor of a pool (PyTorch)", _Range(self._back, begin, size)))
+        storage = storage_of(bytes_over(memory, begin, size, "a tensor of a pool (PyTorch)", _Range(self, begin, size)))
         return torch.empty(0, dtype=t.dtype, device=self.device).set_(storage, 0, t.shape, t.stride())
 
     def _take(self, size: int) -> tuple[Memory, int, int]:

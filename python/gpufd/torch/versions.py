@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .. import arguments
-from ..errors import ClosedError, Error
+from ..errors import ClosedError, Error, UsageError
 from ..keeper.control import TIMEOUT, HasSocket, path_of
 from ..keeper.version import Attached
 from ..memory.device import Device
@@ -42,6 +42,7 @@ class ModelVersion(Mapping[str, Any]):
         self.data: Kept = attachment.kept
         self.name, self.version, self.part, self.labels = self.data.name, self.data.version, self.data.part, self.data.labels
         self._refused = ""
+        self._make: Callable[[ModelVersion], Any] | None = None  # a model of the version's own
         self._keep()
 
     def _keep(self) -> None:
@@ -83,6 +84,13 @@ class ModelVersion(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.tensors)
+
+    @cached_property
+    def model(self) -> Any:
+        """A model of the version's own, over its tensors: of gpufd.transformers.follow. It is made when it is first asked for."""
+        if not self._make:
+            raise UsageError(f"version {self.version} of {self.name} has no model of its own: swap makes it that of a module")
+        return self._make(self)
 
     # Its use, and its end.
 
@@ -131,7 +139,7 @@ class ModelVersion(Mapping[str, Any]):
 
     def _leave(self) -> None:
         """Close the attachment, or leave it to the last view of it."""
-        for held in ("tensors", "_attached"):
+        for held in ("model", "tensors", "_attached"):
             self.__dict__.pop(held, None)
         self._hold()
         close_or_leave(self.attachment)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +19,7 @@ from ..keeper.control import TIMEOUT
 from ..keeper.get import get
 from ..keeper.tables import BITS, Table, Tensor, check_tensors, quote
 from ..keeper.version import Attached, Version, need_apart
+from ..memory.array import dense
 from ..memory.base import Memory
 from ..memory.device import Device
 from ..memory.drivers import driver_kind, ordinal_of
@@ -57,7 +60,7 @@ def _lacking(t: Tensor) -> str | None:
 
 def _as(span: Any, t: Tensor, at: int) -> Any:
     """The tensor that a table describes, in a span that begins at byte at of the part."""
-    shape, stride = t.shape, t.stride if t.stride is not None else _dense(t.shape)
+    shape, stride = t.shape, t.stride if t.stride is not None else dense(t.shape)
     if t.dtype == "F4":
         shape, stride = _halved(t) or (shape, stride)
     return _over(span, DTYPES[t.dtype], t.offset - at, t.bytes, shape, stride)
@@ -80,7 +83,7 @@ def _pairs(stride: Sequence[int]) -> int:
 
 def _halved(t: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Shape and strides of a tensor of F4 in pairs, or None if there is no such tensor."""
-    strides = t.stride if t.stride is not None else _dense(t.shape)
+    strides = t.stride if t.stride is not None else dense(t.shape)
     at = _pairs(strides)
     if at < 0 or t.shape[at] % 2 or any(n % 2 for i, n in enumerate(strides) if i != at and t.shape[i] > 1):
         return None
@@ -92,16 +95,6 @@ def _doubled(shape: Sequence[int], stride: Sequence[int]) -> tuple[tuple[int, ..
     """_halved's inverse: shape and strides in F4 of a tensor of pairs."""
     at = _pairs(stride)
     return tuple(n * 2 if i == at else n for i, n in enumerate(shape)), tuple(n if i == at else n * 2 for i, n in enumerate(stride))
-
-
-def _dense(shape: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor that lies dense, in elements."""
-    strides: list[int] = []
-    step = 1
-    for n in reversed(shape):
-        strides.insert(0, step)
-        step *= max(n, 1)
-    return tuple(strides)
 
 
 def _clusters(table: list[Tensor]) -> list[tuple[int, int, list[Tensor]]]:
@@ -250,14 +243,21 @@ def load(
     _watch(arguments.flag("debug", debug))
     with get(name, socket=socket, part=part, labels=labels, timeout=timeout, driver=driver, device=device, access=READ_ONLY) as version:
         if len(version.parts) != 1:
-            raise UsageError(f"{name} has {len(version.parts)} parts: say which")
-        (attached,) = version.take()
+            raise UsageError(f"{name} has {len(version.parts)} parts: say which (all of a model's: gpufd.transformers.load)")
+        return taken(version, progress)
+
+
+def taken(version: Version, progress: Progress) -> Loaded:
+    """Return the tensors of a version, which own its parts from here on. Raises FormatError if it holds something else."""
     try:
-        with reporting(progress, attached.memory.size, f"load {name}"):
-            return tensors_of(attached)
+        with reporting(progress, sum(part.memory.size for part in version.parts), f"load {version.name}"):
+            made = tensors_of(version.parts[0]) if len(version.parts) == 1 else tensors(version)
+        version.take()
+        return made
     except BaseException:
-        with contextlib.suppress(InUseError):  # by tensors of the traceback: the lease ends with them
-            attached.close()
+        for part in version.take():
+            with contextlib.suppress(InUseError):  # by tensors of the traceback: the lease ends with them
+                part.close()
         raise
 
 
@@ -298,7 +298,7 @@ class _Block:
 
 def _strides_of(t: Any) -> tuple[int, ...]:
     """A tensor's strides; PyTorch's are anything in dimensions of one element."""
-    return _dense(t.shape) if t.is_contiguous() else tuple(t.stride())
+    return dense(t.shape) if t.is_contiguous() else tuple(t.stride())
 
 
 def _state(source: Any) -> dict[str, Any]:
@@ -437,25 +437,47 @@ def put(
 
     The other arguments are those of gpufd.put.
     """
-    from ..keeper.deposit import Deposit
+    check_progress(progress)
+    with client_of(socket, timeout) as client, filled(
+        client, name, module_or_tensors, device, driver, metadata, progress, chunk=chunk, labels=labels, part=part, parts=parts,
+        transaction=transaction, expect=expect_version, lifetime=arguments.step(timeout) if transaction else 0.0,
+    ) as deliver:  # fmt: skip
+        return deliver()
+
+
+def client_of(socket: str | os.PathLike[str] | Client | None, timeout: float | None) -> AbstractContextManager[Client]:
+    """Return the context of a keeper's client, which closes one that is made here."""
     from ..keeper.client import Client
 
-    check_progress(progress)
-    state = _state(module_or_tensors)
+    return contextlib.nullcontext(socket) if isinstance(socket, Client) else contextlib.closing(Client(socket, timeout=timeout))
+
+
+@contextlib.contextmanager
+def filled(
+    client: Client, name: str, source: Any, device: Device | None, driver: str | int | None, metadata: Mapping[str, str] | None, progress: Progress,
+    **booking: Any,
+) -> Iterator[Callable[[], Delivered]]:  # fmt: skip
+    """Book a part, move tensors into it, and yield what delivers it. After an error they can be written, unless they were delivered."""
+    from ..keeper.deposit import Deposit
+
+    state = _state(source)
     blocks = _blocks(state)
     kind, ordinal = _where(blocks, driver, device)
-    pool = _pool_for(module_or_tensors, state, blocks, kind, ordinal)
+    pool = _pool_for(source, state, blocks, kind, ordinal)
     table = _plan(state, blocks, metadata, pool)
     try:
         encoded = table.encode()  # before anything moves: it may be too large
-        client = socket if isinstance(socket, Client) else Client(socket, timeout=timeout)
-        with contextlib.nullcontext() if client is socket else contextlib.closing(client):
-            deposit = Deposit(
-                client, name, table.size, device=ordinal, driver=kind, chunk=chunk, labels=labels, part=part, parts=parts,
-                transaction=transaction, expect=expect_version, lifetime=arguments.step(timeout) if transaction else 0.0,
-                memory=pool.memory if pool else None,
-            )  # fmt: skip
-            return _deliver(deposit, blocks, table, encoded, pool, progress)
+        deposit = Deposit(client, name, table.size, device=ordinal, driver=kind, memory=pool.memory if pool else None, **booking)
+        try:
+            _fill(deposit, blocks, pool, progress)
+            deposit.prepare(encoded, layout=table.layout())
+            yield functools.partial(_deliver, deposit, table)
+        except BaseException:
+            delivered = deposit.booking is None
+            deposit.abandon()
+            if pool and not delivered:
+                pool.unseal()
+            raise
     except BaseException:
         for b in blocks:
             if pool and b.moves and b.members:  # its room was reserved, and it has not moved
@@ -463,29 +485,22 @@ def put(
         raise
 
 
-def _deliver(deposit: Deposit, blocks: list[_Block], table: Table, encoded: bytes, pool: SharedPool | None, progress: Progress) -> Delivered:
-    """Move the blocks into the deposit, and have the keeper take it. After an error the tensors can be written."""
-    try:
-        if deposit.kind == CUDA:  # what other streams still write comes along, too
-            for i in {deposit.device, *(b.device.index for b in blocks if b.device.type == "cuda")}:
-                torch.cuda.synchronize(i)
-        _move([b for b in blocks if b.moves], deposit, progress)
-        if pool:
-            pool.seal()
-        delivered = deposit.deliver(encoded, layout=table.layout())
-        _note_put(deposit, table)
-        return delivered
-    except BaseException:
-        deposit.abandon()
-        if pool:
-            pool.unseal()
-        raise
+def _fill(deposit: Deposit, blocks: list[_Block], pool: SharedPool | None, progress: Progress) -> None:
+    """Move the blocks into the deposit."""
+    if deposit.kind == CUDA:  # what other streams still write comes along, too
+        for i in {deposit.device, *(b.device.index for b in blocks if b.device.type == "cuda")}:
+            torch.cuda.synchronize(i)
+    _move([b for b in blocks if b.moves], deposit, progress)
+    if pool:
+        pool.seal()
 
 
-def _note_put(deposit: Deposit, table: Table) -> None:
-    """Remember what lies in memory that was put, and is read-only from here on."""
+def _deliver(deposit: Deposit, table: Table) -> Delivered:
+    """Have the keeper take the deposit, and remember what lies in memory that is read-only from here on."""
+    delivered = deposit.deliver()
     if deposit.memory:
         note(deposit.memory, table)
+    return delivered
 
 
 def _move(blocks: list[_Block], deposit: Deposit, progress: Progress = None) -> None:

@@ -384,7 +384,7 @@ def dial(path: str | os.PathLike[str], policy: Policy, timeout: float) -> tuple[
         raise RefusedError(f"{path}: {e.strerror}", reason="not-admitted") from None
     except OSError as e:
         close_later(sock)
-        raise LostError(f"{path}: nobody is listening there: {e.strerror}; start the producer first, with the same socket", reason="nobody-listens") from None
+        raise LostError(f"{path}: nobody is listening there: {e.strerror}; start the producer or gpufd keeper first, with the same socket", reason="nobody-listens") from None
     except BaseException:
         close_later(sock)
         raise
