@@ -1,0 +1,7 @@
+def initialize_layerwise_reload(model):
+    model.reloading = True
+
+
+def finalize_layerwise_reload(model, model_config):
+    assert model.reloading
+    model.reloading = False
