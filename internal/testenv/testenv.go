@@ -19,6 +19,7 @@ const (
 	CC         = "cc"         // a C compiler
 	Curl       = "curl"       // curl(1)
 	Namespaces = "namespaces" // user, PID and mount namespaces
+	GStreamer  = "gstreamer"  // GStreamer with its loader of elements in Python
 )
 
 // Need skips t if the machine has not got what a test needs, or fails it if GPUFD_REQUIRE lists

@@ -1,0 +1,12 @@
+"""The element gpufdbatch, where GStreamer's loader looks for it."""
+
+import os
+import sys
+
+from gi.repository import Gst
+
+sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "../../..")))  # of gpufd, if it is not installed
+
+from gpufd.gst.batch import GpufdBatch
+
+__gstelementfactory__ = ("gpufdbatch", Gst.Rank.NONE, GpufdBatch)

@@ -1,0 +1,12 @@
+"""The element gpufdsink, where GStreamer's loader looks for it."""
+
+import os
+import sys
+
+from gi.repository import Gst
+
+sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "../../..")))  # of gpufd, if it is not installed
+
+from gpufd.gst.sink import GpufdSink
+
+__gstelementfactory__ = ("gpufdsink", Gst.Rank.NONE, GpufdSink)
