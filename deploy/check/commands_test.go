@@ -29,7 +29,7 @@ func requireCommand(t *testing.T, args ...string) {
 // TestCommands: what containers and units run are command lines of this gpufd, and the keeper
 // takes the policy.
 func TestCommands(t *testing.T) {
-	for _, dir := range []string{"pod", "daemonset", "reader"} {
+	for _, dir := range []string{"pod", "engines", "daemonset", "reader"} {
 		spec := template(t, build(t, filepath.Join(manifests, dir))).Spec
 		for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
 			requireCommand(t, c.Args...)

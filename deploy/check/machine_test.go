@@ -53,7 +53,7 @@ func (m *machine) lacks() error {
 	if _, err := exec.LookPath("runc"); err != nil {
 		return err
 	}
-	for _, mount := range []string{"proc", "dev", "devices", volume} {
+	for _, mount := range []string{"proc", "dev", "devices", "models", "tmp", volume} {
 		require.NoError(m.t, os.MkdirAll(filepath.Join(m.root, mount), 0o755))
 	}
 	m.library("/bin/true")

@@ -13,6 +13,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/pod-security-admission/api"
@@ -28,7 +29,7 @@ var manifests = filepath.Join("..", "kubernetes")
 // strictly reads one object, and refuses what its type does not have.
 func strictly(text []byte) (runtime.Object, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(appsv1.AddToScheme(scheme), batchv1.AddToScheme(scheme), corev1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(appsv1.AddToScheme(scheme), batchv1.AddToScheme(scheme), corev1.AddToScheme(scheme), resourcev1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	codecs := serializer.NewCodecFactory(scheme, serializer.EnableStrict)
@@ -107,6 +108,7 @@ func TestPodSecurity(t *testing.T) {
 		baseline, restricted []string
 	}{
 		{"pod", filepath.Join(manifests, "pod"), nil, nil},
+		{"engines", filepath.Join(manifests, "engines"), nil, nil},
 		{"daemonset", filepath.Join(manifests, "daemonset"), []string{path}, []string{volumes}},
 		{"reader", filepath.Join(manifests, "reader"), []string{path}, []string{volumes}},
 		{"node-directory", withComponent(t), []string{path}, []string{volumes, "runAsNonRoot != true", "runAsUser=0", "unrestricted capabilities"}},
@@ -171,7 +173,7 @@ func TestProbes(t *testing.T) {
 func TestManifestsAreWritten(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(manifests, "*", "*.yaml"))
 	require.NoError(t, err)
-	require.Len(t, files, 9)
+	require.Len(t, files, 12)
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		require.NoError(t, err)

@@ -2,6 +2,7 @@ package check
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -165,19 +166,31 @@ func mustJSON(v any) string {
 	return string(text)
 }
 
-// requireConfined says that containers are what a pod's are: unprivileged, and apart from
-// this process and from each other.
+// requireConfined says that containers are what a pod's are: unprivileged, and apart.
 func requireConfined(t *testing.T, all ...*container) {
 	t.Helper()
+	requireUnprivileged(t, ordinary, all...)
+	requireApart(t, []string{"pid", "ipc", "net", "mnt", "user", "uts"}, all...)
+}
+
+// requireUnprivileged says that containers run as a user without capabilities, and get no more.
+func requireUnprivileged(t *testing.T, u user, all ...*container) {
+	t.Helper()
+	uid := fmt.Sprint(u.first + u.uid)
 	for _, c := range all {
-		require.Equal(t, "165532 165532 165532 165532", c.status("Uid"))
+		require.Equal(t, strings.Join([]string{uid, uid, uid, uid}, " "), c.status("Uid"))
 		for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
 			require.Equal(t, strings.Repeat("0", 16), c.status(set), set)
 		}
 		require.Equal(t, "1", c.status("NoNewPrivs"))
 		require.Equal(t, "2", c.status("Seccomp"), "a filter")
 	}
-	for _, kind := range []string{"pid", "ipc", "net", "mnt", "user", "uts"} {
+}
+
+// requireApart says that containers share no namespace of these kinds with this process or one another.
+func requireApart(t *testing.T, kinds []string, all ...*container) {
+	t.Helper()
+	for _, kind := range kinds {
 		own, err := os.Readlink("/proc/self/ns/" + kind)
 		require.NoError(t, err)
 		seen := map[string]bool{own: true}
