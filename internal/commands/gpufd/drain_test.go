@@ -67,6 +67,7 @@ func TestDrainLeavesWhatComesMeanwhile(t *testing.T) {
 func TestStoreWantsAPath(t *testing.T) {
 	t.Parallel()
 	newUser(t).fails(2, "want the absolute path", "fd-store", "--help")
+	newUser(t).fails(2, "want the absolute path", "fd-store")
 }
 
 // A quarantine is begun and ended, for all parts or one.

@@ -41,17 +41,16 @@ func Command() *cobra.Command { return newProgram(io.Discard, io.Discard, nil).r
 
 // Main runs the command with these arguments, and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
-	if len(args) == 1 && args[0] == moverCommand {
+	switch {
+	case len(args) == 1 && args[0] == moverCommand:
 		return runMover(stderr)
-	}
-	if len(args) != 2 || args[0] != storeCommand && args[0] != doctorChild {
+	case len(args) == 2 && args[0] == doctorChild:
+		return cli.ExitCode(doctor.RunChild(func() (*cu.Driver, error) { return cli.OpenDriver(args[1]) }))
+	case len(args) == 0 || args[0] != storeCommand:
 		return run(args, stdout, stderr)
 	}
-	if args[0] == doctorChild {
-		return cli.ExitCode(doctor.RunChild(func() (*cu.Driver, error) { return cli.OpenDriver(args[1]) }))
-	}
 	err := error(cli.Usagef("want the absolute path of the keeper's socket, with .store behind it; gpufd keeper starts this by itself"))
-	if filepath.IsAbs(args[1]) {
+	if len(args) == 2 && filepath.IsAbs(args[1]) {
 		err = server.RunStore(args[1])
 	}
 	if err != nil {
@@ -232,7 +231,10 @@ server that restarts gets its weights from a keeper and need not load them again
   gpufd get llama --verify            # attaches, and computes the digest
 
 Exit codes: 0 done and verified, or ended by a signal while serving; 1 failed;
-2 usage; 3 this machine cannot; 4 timed out or the peer was lost.`,
+2 usage; 3 this machine cannot; 4 timed out or the peer was lost.
+
+docs/README.md in gpufd's sources lists how-tos: PyTorch, transformers, vLLM, SGLang,
+GStreamer, containers, pods, systemd.`,
 		Version:       app.Version(),
 		SilenceErrors: true, SilenceUsage: true, DisableSuggestions: true, // unknown makes them
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error {

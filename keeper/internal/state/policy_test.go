@@ -31,7 +31,7 @@ func TestParsePolicyRefuses(t *testing.T) {
 		`{"rules": [`:                 "unexpected EOF",
 		`[]`:                          "no JSON object",
 		`{} {}`:                       "behind the object",
-		`{"rule": []}`:                `unknown field "rule"`,
+		`{"rule": []}`:                `unknown field "rule"; docs/keeper.md says`,
 		`{"grace": 10}`:               "grace",
 		`{"grace": "10"}`:             "missing unit",
 		`{"grace": "-1s"}`:            "negative",

@@ -36,7 +36,7 @@ func ParsePolicy(text []byte, owner uint32) (Policy, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p); err != nil {
-		return Policy{}, fmt.Errorf("policy: %w", err)
+		return Policy{}, fmt.Errorf("policy: %w; docs/keeper.md says what it may have", err)
 	}
 	p.Owner = owner
 	if err := p.Check(); err != nil {
