@@ -29,8 +29,9 @@ for p in $packages; do
 	cp "$p"/z*.go "$tree/$p/" 2>/dev/null || true
 done
 # The programs in other languages, which tests start, and the vectors of theirs.
-mkdir -p "$tree/examples/python" "$tree/examples/c" "$tree/python/gpufd" "$tree/python/tests"
+mkdir -p "$tree/examples/python" "$tree/examples/serve" "$tree/examples/c" "$tree/python/gpufd" "$tree/python/tests"
 cp examples/python/*.py "$tree/examples/python/"
+cp examples/serve/*.py "$tree/examples/serve/"
 (cd python && find gpufd -name "*.py" -o -name "*.ptx" -o -name py.typed | tar -cf - -T -) | tar -C "$tree/python" -xf -
 cp python/tests/*.py python/tests/*.c "$tree/python/tests/"
 cp examples/c/*.c "$tree/examples/c/"

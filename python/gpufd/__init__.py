@@ -3,17 +3,15 @@
     with gpufd.attach("weights") as att:                # memory of another process, read-only
         tensor = torch.from_dlpack(att.view("BF16", (4096, 4096)))
 
-Use a keeper        get, put, Client; gpufd.torch for models: load, put, follow, SharedPool, reduce_tensor
+Use a keeper        get, put, Client; gpufd.torch, gpufd.transformers for models: load, put, follow, Model; gpufd.vllm
 Take memory         attach, attach_parts, follow, list; reserve for an address that stays
 Offer memory        allocate, offer, Server
-Pass frames         gpufd.channel: Writer, Reader, follow, Format
+Pass frames         gpufd.channel: Writer, Reader, follow, Format; gpufd.gst for GStreamer
 Pass weights        gpufd.weights: Publisher, Subscriber
-Wait in asyncio     gpufd.aio
-Take turns          counter
+Take turns, wait    counter; gpufd.aio in asyncio
 
 The name comes first; socket= says where, if it is not the default. help(gpufd.attach) explains a name. All errors
-are gpufd.Error, with a reason: NotFoundError, LostError, MismatchError, RefusedError… docs/python.md in gpufd's
-sources says more, and docs/wire.md says what goes over the socket.
+are gpufd.Error, with a reason: NotFoundError, LostError, MismatchError… docs/python.md in gpufd's sources says more.
 """
 
 from typing import TYPE_CHECKING
@@ -74,6 +72,7 @@ if TYPE_CHECKING:  # the same names as below
     from . import channel as channel
     from . import keeper as keeper
     from . import torch as torch
+    from . import transformers as transformers
     from . import weights as weights
 
     list = list_offers
@@ -110,6 +109,7 @@ else:
         "channel": "",
         "keeper": "",
         "torch": "",
+        "transformers": "",
         "weights": "",
     })  # fmt: skip
 
@@ -119,9 +119,10 @@ else:
         try:
             return _lazy(name)
         except ModuleNotFoundError as e:
-            if e.name != "torch" or name not in ("broadcast", "torch"):
+            wanted = {"torch": "PyTorch", "transformers": "transformers"}.get(e.name)
+            if not wanted or name not in ("broadcast", "torch", "transformers"):
                 raise
-            raise AttributeError(f"gpufd.{name} wants PyTorch, which cannot be imported: {e}") from e
+            raise AttributeError(f"gpufd.{name} wants {wanted}, which cannot be imported: {e}") from e
 
 
 __all__ = [

@@ -8,7 +8,7 @@ import common
 import gpufd
 
 PACKAGE = common.PACKAGE / "gpufd"
-LAYERS = ("wire", "memory", "share", "channel", "keeper", "torch", "broadcast", "weights", "aio")  # each may use those before it
+LAYERS = ("wire", "memory", "share", "channel", "keeper", "torch", "transformers", "broadcast", "weights", "gst", "vllm", "aio")  # each may use those before it
 BESIDE = {("keeper", "channel"), ("weights", "broadcast")}  # and these may not
 KINDS = {"Error", "Memory", "Record", "Source", "Words", "NotCopied", "NoArray"}  # classes that others are a kind of
 
@@ -46,12 +46,13 @@ def cycles(edges):
 
 
 class House(unittest.TestCase):
-    def setUp(self):
+    @classmethod
+    def setUpClass(cls):
         found = modules()
-        self.trees = {name: tree for name, (_, tree) in found.items()}
-        self.edges = {name: {m for m in imports(parts, tree, found) if m != name} for name, (parts, tree) in found.items()}
-        self.edges[""] = set()  # the package's own names are of all layers
-        for users in self.edges.values():
+        cls.trees = {name: tree for name, (_, tree) in found.items()}
+        cls.edges = {name: {m for m in imports(parts, tree, found) if m != name} for name, (parts, tree) in found.items()}
+        cls.edges[""] = set()  # the package's own names are of all layers
+        for users in cls.edges.values():
             users.discard("")
 
     def test_no_cycle(self):

@@ -32,7 +32,7 @@ def imports_for_types():
     return {(a.name, n.module) for n in branch.body if isinstance(n, ast.ImportFrom) and n.module for a in n.names}
 
 
-MODULES = {"aio", "broadcast", "channel", "keeper", "torch", "weights"}
+MODULES = {"aio", "broadcast", "channel", "keeper", "torch", "transformers", "weights"}
 
 
 class Imports(unittest.TestCase):
@@ -52,8 +52,9 @@ class Imports(unittest.TestCase):
         self.assertEqual(loaded("import gpufd; gpufd.channel.Writer; gpufd.keeper.Client") & {"channel", "keeper"}, {"channel", "keeper"})
         for module in MODULES:
             self.assertIn(module, dir(gpufd))
-        said = loaded("sys.modules['torch'] = None\nimport gpufd\ntry: gpufd.torch.load\nexcept AttributeError as e: assert 'wants PyTorch' in str(e), e")
-        self.assertNotIn("torch", said)
+        for missing, wanted, module in (("torch", "PyTorch", "torch"), ("torch", "PyTorch", "transformers"), ("transformers", "transformers", "transformers")):
+            said = loaded(f"sys.modules[{missing!r}] = None\nimport gpufd\ntry: gpufd.{module}.load\nexcept AttributeError as e: assert 'wants {wanted},' in str(e), e\nelse: assert 0")
+            self.assertNotIn(module, said)
 
     def test_options_are_checked_by_name(self):
         """A name that is written wrongly is a TypeError at once, and an error of mypy's."""

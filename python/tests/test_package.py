@@ -30,6 +30,11 @@ for version in gpufd.torch.follow("x", within=1.0):
     version.swap(object(), strict=False)
     number: int = version.version
 gpufd.torch.follow("x", overlap=True)  # type: ignore[call-arg]
+gpufd.transformers.put("x", object(), parts=2)  # type: ignore[call-arg]
+gpufd.transformers.load("x", labels={"step": "1"}).eval()
+awake: int = gpufd.transformers.Model("x").wake()
+for version in gpufd.transformers.follow("x", within=1.0):
+    version.model.eval()
 gpufd.torch.follow("x", at=gpufd.reserve(1))
 gpufd.torch.follow("x", at=5)  # type: ignore[arg-type]
 with gpufd.torch.checkpoint(1, timeout=None) as made:

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpufd/gpufd/cu/cutest"
 	"github.com/gpufd/gpufd/internal/testenv"
+	"github.com/gpufd/gpufd/tests/internal/programs"
 )
 
 const (
@@ -89,6 +90,8 @@ func newHome(t *testing.T) *home {
 			t.Skip("needs ", tool)
 		}
 	}
+	bin, err := filepath.Abs(filepath.Dir(programs.ProgramPath(t, "gpufd")))
+	require.NoError(t, err)
 	dir, err := os.MkdirTemp("", "pages") // short, for sockets
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
@@ -104,15 +107,16 @@ func newHome(t *testing.T) *home {
 		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=url.file://"+h.at("repository")+".insteadOf", "GIT_CONFIG_VALUE_0=https://"+module,
 		"GIT_CONFIG_KEY_1=safe.directory", "GIT_CONFIG_VALUE_1=*",
 		"PIP_NO_INDEX=1", "PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore")
-	run(t, root, "bash", "-euc", `mkdir "$0"/bin "$0"/tools "$0"/repository
+	run(t, root, "bash", "-euc", `mkdir "$0"/tools "$0"/repository
+		ln -s "$2" "$0"/bin
 		git ls-files -co --exclude-standard | while read -r f; do [ ! -e "$f" ] || echo "$f"; done | tar -cT - | tar -xC "$0"/repository
-		go build -buildvcs=false -o "$0"/bin/ ./cmd/...
 		cd "$0"/repository && git init -q && git add -A
 		git -c user.name=reader -c user.email=reader@example.com commit -qm all && git tag "$1"
+		git -c safe.directory=* clone -q -s . "$0"/checkout # pages copy it, which is quicker
 		ln -s /usr/bin/python3 "$0"/tools/python3
 		printf '#!/bin/sh\nexec /usr/bin/python3 -m pip "$@" --quiet --no-build-isolation\n' >"$0"/tools/pip
 		printf '#!/bin/sh\n[ "$1" != test ] || set -- -n test # the tests that run now\nPATH=${PATH#*:} exec make "$@"\n' >"$0"/tools/make
-		chmod +x "$0"/tools/pip "$0"/tools/make`, dir, version)
+		chmod +x "$0"/tools/pip "$0"/tools/make`, dir, version, bin)
 	return h
 }
 
@@ -193,7 +197,7 @@ func (h *home) follow(t *testing.T, page string) {
 	require.NoError(t, err)
 	checkout, at := filepath.Join(dir, "gpufd"), dir
 	if page != readme {
-		run(t, dir, "git", "-c", "safe.directory=*", "clone", "-q", "-s", h.at("repository"), checkout)
+		run(t, dir, "cp", "-r", h.at("checkout"), checkout)
 		if at = checkout; page != tutorial {
 			at = filepath.Join(checkout, "build/_howto") // as docs/README.md says
 		}
@@ -297,6 +301,7 @@ func needTools(t *testing.T, commands string) {
 		{"cc ", testenv.CC, "cc --version"},
 		{"curl ", testenv.Curl, "curl --version"},
 		{"unshare ", testenv.Namespaces, "unshare --fork --pid --ipc --net true"},
+		{"gst-launch-1.0 ", testenv.GStreamer, "gst-inspect-1.0 --exists videotestsrc && gst-inspect-1.0 python"},
 		{"setpriv ", testenv.Namespaces, "setpriv --reuid 65534 --regid 65534 --clear-groups true"},
 	} {
 		if !strings.HasPrefix(commands, notRun) && regexp.MustCompile(`(?m)(^|[$&;|] |=\S+ |\bdo )`+tool.word).MatchString(commands) {
