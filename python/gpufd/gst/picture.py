@@ -127,3 +127,7 @@ class Picture:
     pts: int = NONE
     dts: int = NONE
     duration: int = NONE
+
+
+# PyGObject makes a class when it is first used, and gives it to another thread half made: the threads of gpufdbatch find these made.
+Kind.parsed("video/x-raw, format=RGB, width=1, height=1, framerate=0/1")
