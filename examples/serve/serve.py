@@ -41,7 +41,7 @@ BODY = 8 << 20  # bytes of a request at most
 PAUSE = 0.05  # seconds between the parts of a swap, so that they slow different steps
 STEPS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # buckets of the histogram, in seconds
 FIELDS = ("prompt", "max_tokens", "adapter")
-TEXTS = ("config.json", "generation_config.json", "transformers")  # that gpufd.transformers.put keeps beside weights
+TEXTS = ("config.json", "generation_config.json", "transformers")  # texts that gpufd.transformers.put keeps beside weights
 
 
 def say(**line):
@@ -119,7 +119,10 @@ class Adapter:
     """A LoRA adapter that is mapped: scale·B·A for the weights of some layers. examples/python/lora.py says how one is kept."""
 
     def __init__(self, name, socket, module):
-        (self.part,) = gpufd.get(name, socket=socket, timeout=5).take()
+        with gpufd.get(name, socket=socket, timeout=5) as version:
+            if len(version.parts) != 1:
+                raise Refused(409, f"adapter {name} has {len(version.parts)} parts: put it as one")
+            (self.part,) = version.take()
         labels, tensors = self.part.data.labels, gpufd.torch.tensors(self.part)
         self.renewing = False
         self.number, self.base = self.part.data.version, labels.get("base")
@@ -130,7 +133,7 @@ class Adapter:
                 w = module.get_submodule(path).weight
                 if [b.shape[0], *a.shape] != [w.shape[0], b.shape[1], w.shape[1]] or not a.dtype == b.dtype == w.dtype:
                     raise ValueError(f"{path}: B·A is {list(b.shape)}·{list(a.shape)} of {a.dtype}, and the weight {list(w.shape)} of {w.dtype}")
-        except (KeyError, ValueError, AttributeError, ZeroDivisionError) as e:
+        except (LookupError, ValueError, AttributeError, ZeroDivisionError) as e:
             raise Refused(409, f"adapter {name}, version {self.number}, does not fit: {type(e).__name__}: {e}") from None
 
     def state(self):
@@ -146,6 +149,7 @@ class Adapters:
 
     def __init__(self, prefix, socket):
         self.prefix, self.socket, self.held = prefix, socket, {}
+        self.turn = threading.Lock()  # held by the thread that maps one
 
     def get_all(self, module):
         """Map each adapter that is kept, before a request asks for it: it is served on when the keeper and its store are killed."""
@@ -173,15 +177,18 @@ class Adapters:
 
     def renew(self, name, module, held, state):
         """Map an adapter as it is kept now, and return it."""
-        try:
-            new = self.held[name] = Adapter(self.prefix + name, self.socket, module)
-        except (gpufd.Error, Refused) as e:
-            if not held or state == "newer" and isinstance(e, gpufd.NotFoundError):  # it was removed
-                self.held.pop(name, None)
-                raise
-            say(adapter=name, serves_on=held.number, why=str(e))
-            held.renewing, new = False, held
-        return new
+        with self.turn:
+            if (now := self.held.get(name)) and now is not held:
+                return now  # another thread has mapped it meanwhile
+            try:
+                new = self.held[name] = Adapter(self.prefix + name, self.socket, module)
+            except (gpufd.Error, Refused) as e:
+                if not held or state == "newer" and isinstance(e, gpufd.NotFoundError):  # it was removed
+                    self.held.pop(name, None)
+                    raise
+                say(adapter=name, serves_on=held.number, why=str(e))
+                held.renewing, new = False, held
+            return new
 
 
 @contextlib.contextmanager
@@ -325,9 +332,9 @@ class Engine:
 
     def arrive(self, version):
         """Take a version when a module is spare. One that comes while the engine sleeps is unmapped until it wakes."""
-        with self.changed:
-            self.changed.wait_for(lambda: self.spares is None or self.spares)
         with self.turn:
+            with self.changed:
+                self.changed.wait_for(lambda: self.spares is None or self.spares)
             if self.newest and self.newest.kept.attachment.generation == version.kept.attachment.generation:
                 return  # follow has begun anew
             if self.asleep:
@@ -424,10 +431,14 @@ class Engine:
 
     # Health, metrics, and the end.
 
-    def health(self):
+    def served(self):
+        """Return the Version that requests get now, or raise Refused."""
         with self.changed:
             self.check_open()
-            return {"version": self.newest.number}
+            return self.newest
+
+    def health(self):
+        return {"version": self.served().number}
 
     def count(self, series):
         with self.changed:
@@ -504,7 +515,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if self.path not in paths:
                 raise Refused(404, f"{self.command} {self.path[:100]}: there are POST /generate, /sleep and /wake, GET /metrics and /healthz")
-            self.fields = self.read_fields()  # of GET, too: what is not read would be the next request
+            self.fields = self.read_fields()  # also for GET: what is not read would be the next request
             result = paths[self.path]()
             if result is not None:
                 self.reply(200, result)
@@ -567,8 +578,8 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(400, "max_tokens is a number from 1 on")
         if adapter is not None and (not isinstance(adapter, str) or not adapter):
             raise Refused(400, "adapter is a name")
-        engine.health()
-        return Request(prompt, most, adapter and engine.adapters.get(adapter, engine.newest.module))
+        module = engine.served().module
+        return Request(prompt, most, adapter and engine.adapters.get(adapter, module))
 
     def generate(self):
         """Stream tokens as server-sent events, in chunks of HTTP: so every client notices when a stream breaks off."""
@@ -602,7 +613,7 @@ class Server(ThreadingHTTPServer):
         self.engine, self.tokenizer = engine, tokenizer
 
     def handle_error(self, request, address):
-        if not isinstance(sys.exc_info()[1], OSError):  # that of a client which has gone
+        if not isinstance(sys.exc_info()[1], OSError):  # the client has gone
             super().handle_error(request, address)
 
 
@@ -615,10 +626,10 @@ def address(text):
 
 def flags():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("name", help="of the kept weights; adapters are kept as NAME/adapters/ADAPTER")
+    p.add_argument("name", help="name of the kept weights; adapters are kept as NAME/adapters/ADAPTER")
     p.add_argument("--socket", help="the keeper's (GPUFD_SOCKET, or the default one)")
     p.add_argument("--listen", type=address, default="127.0.0.1:8000", metavar="HOST:PORT", help="port 0 takes a free one, which is printed (%(default)s)")
-    p.add_argument("--tokenizer", metavar="DIR", help="of the model; then prompts may be text")
+    p.add_argument("--tokenizer", metavar="DIR", help="directory of the model's tokenizer; then prompts may be text")
     p.add_argument("--queue", type=int, default=64, help=f"how many requests may wait, behind the {ACTIVE} that take turns (%(default)s)")
     p.add_argument("--grace", type=float, default=30, help="seconds after SIGTERM for what is under way (%(default)s)")
     return p.parse_args()

@@ -534,11 +534,15 @@ class Deaths(Serving):
 
     def test_an_adapter_that_nobody_asked_for_outlives_the_keeper(self):
         a, b = torch.ones(2, 16), torch.ones(16, 2)
-        for name in ("one", "large"):
-            rows = 16 if name == "one" else 17
-            gpufd.torch.put(f"llama/adapters/{name}", {"mix.A": a.clone(), "mix.B": torch.ones(rows, 2)}, labels={"rank": "2", "alpha": "2"})
+        for name, more in (("one", torch.ones(16, 2)), ("large", torch.ones(17, 2)), ("flat", torch.ones(16))):
+            gpufd.torch.put(f"llama/adapters/{name}", {"mix.A": a.clone(), "mix.B": more}, labels={"rank": "2", "alpha": "2"})
+        for part in (0, 1):
+            gpufd.torch.put("llama/adapters/two", {f"mix.{'AB'[part]}": a.clone()}, part=part, parts=2, transaction="t")
         r = self.server()
-        self.assertTrue(any(line.get("adapter") == "large" and "does not fit" in line["why"] for line in r.said()))
+        told = {line["adapter"]: line["why"] for line in r.said() if "adapter" in line}
+        self.assertEqual(sorted(told), ["flat", "large", "two"], told)
+        self.assertIn("has 2 parts", told.pop("two"))
+        self.assertTrue(all("does not fit" in why for why in told.values()), told)
         self.assertEqual([call(self.port, "POST", path)[0] for path in ("/sleep", "/wake")], [200, 200])
         self.assertEqual(self.metrics()["adapters"], 1)
         self.kept.kill()

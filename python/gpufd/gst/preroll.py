@@ -1,4 +1,4 @@
-"""What PyGObject has no function for: a sink that waits in do_render lets other threads change its state."""
+"""Releases the lock of a sink that waits in do_render, which PyGObject cannot: other threads change its state meanwhile."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from .libraries import GstBase
 
 _glib = ctypes.CDLL("libglib-2.0.so.0")
 _offsets: dict[str, int] = {field.get_name(): field.get_offset() for field in GstBase.BaseSink.__info__.get_fields()}
+_LOCK, _NEED, _HAVE = (_offsets[name] for name in ("preroll_lock", "need_preroll", "have_preroll"))
+if not 0 < _LOCK < _NEED or _HAVE != _NEED + 4:
+    raise ImportError(f"this GStreamer's GstBaseSink has its lock at {_LOCK} and its state at {_NEED} and {_HAVE}, where gpufdsink does not know it")
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 
@@ -18,7 +21,7 @@ _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 def unlocked(sink: Any) -> Iterator[None]:
     """Release the lock that the base class holds around do_render, for the body. As in gst_base_sink_wait_preroll the sink has a buffer meanwhile."""
     address = _pointer(sink.__gpointer__, None)
-    lock, has = ctypes.c_void_p(address + _offsets["preroll_lock"]), ctypes.c_int.from_address(address + _offsets["have_preroll"])
+    lock, has = ctypes.c_void_p(address + _LOCK), ctypes.c_int.from_address(address + _HAVE)
     has.value = 1
     _glib.g_mutex_unlock(lock)
     try:

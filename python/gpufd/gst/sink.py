@@ -54,6 +54,7 @@ class GpufdSink(GstBase.BaseSink):  # type: ignore[misc]
         self._writer: Writer | None = None
         self._kind: Kind | None = None
         self._live = False
+        self._awaits = 0  # readers to wait for
 
     # States.
 
@@ -137,12 +138,14 @@ class GpufdSink(GstBase.BaseSink):  # type: ignore[misc]
             if not self._server:  # not earlier: readers would wait at the socket
                 self._server = Server(self.socket or make_offer_socket(self.channel))
             room = max(self.slot_size, size if self.slot_size else size + _MORE_CAPS)
-            self._writer = writer = Writer(
+            self._writer = Writer(
                 self.channel, socket=self._server, slots=self.slots, slot_size=room, device=self.device, stall=self.drop_after, drop=self.drop_after > 0
             )
-            self._live = self._is_live()
-            if self.wait_for_readers:
-                self._waits(lambda timeout: writer.await_readers(self.wait_for_readers, timeout), LOOK)
+            self._live, self._awaits = self._is_live(), self.wait_for_readers
+        if self._awaits:  # a flush ends that, and the next picture waits again
+            writer = self._writer
+            self._waits(lambda timeout: writer.await_readers(self._awaits, timeout), LOOK)
+            self._awaits = 0
         return self._writer
 
     def _waits(self, wait: Callable[[float], Any], step: float) -> Any:
@@ -168,9 +171,10 @@ class GpufdSink(GstBase.BaseSink):  # type: ignore[misc]
         if not writer:
             return
         if goes_on:
+            deadline = time.monotonic() + 1
             for lease in writer.server.leases(self.channel):
-                with contextlib.suppress(Error):  # of a reader that is gone, or stands still
-                    lease.notify(NEXT, 1.0)
+                with contextlib.suppress(Error):  # the reader is gone, or stands still
+                    lease.notify(NEXT, max(0.0, deadline - time.monotonic()))
         writer.close()
 
     # Times.
