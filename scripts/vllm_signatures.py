@@ -35,6 +35,9 @@ USED = {  # the names that gpufd.vllm has of each module; of a class all methods
 }  # fmt: skip
 
 
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 class Package:
     """The sources of vLLM."""
 
@@ -52,7 +55,7 @@ class Package:
         if path is None:
             return None, None
         for node in ast.parse((self.directory / path).read_text()).body:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+            if isinstance(node, (*FUNCTION, ast.ClassDef)) and node.name == name:
                 return path, node
             targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
             if any(isinstance(t, ast.Name) and t.id == name for t in targets):
@@ -90,32 +93,34 @@ def parameters(f):
 
 def described(node):
     """Return the part of a definition that is written."""
-    if isinstance(node, ast.FunctionDef):
-        return {"parameters": parameters(node)}
+    if isinstance(node, FUNCTION):
+        return {"parameters": parameters(node)} | ({"async": True} if isinstance(node, ast.AsyncFunctionDef) else {})
     if isinstance(node, ast.ClassDef):
         methods = {}
-        for f in (n for n in node.body if isinstance(n, ast.FunctionDef)):
+        for f in (n for n in node.body if isinstance(n, FUNCTION)):
             decorators = [ast.unparse(d) for d in f.decorator_list]
-            methods[f.name] = {"parameters": parameters(f)} | {d: True for d in ("abstractmethod", "classmethod", "staticmethod", "property") if d in decorators}
+            methods[f.name] = described(f) | {d: True for d in ("abstractmethod", "classmethod", "staticmethod", "property") if d in decorators}
         fields = {n.target.id: n.value is not None for n in node.body if isinstance(n, ast.AnnAssign)}
         return {"bases": [ast.unparse(b) for b in node.bases], "fields": fields, "methods": methods}
     return {}
 
 
 def main(directory, source):
-    package, of_file = Package(directory), {}
+    package, listed = Package(directory), None
     if pathlib.Path(source).is_file():
-        of_file = dict(line.split("\t") for line in pathlib.Path(source).read_text().splitlines())
+        listed = dict(line.split("\t") for line in pathlib.Path(source).read_text().splitlines())
     found, missing = {}, []
     for module, names in USED.items():
         for name in names:
             path, node = package.find(module, name)
             if node is None:
-                missing.append(f"{module}.{name}")
-                continue
-            found[f"{module}.{name}"] = {"file": str(path), "source": of_file.get(str(path), source)} | described(node)
+                missing.append(f"{module}.{name} in {directory}")
+            elif listed is not None and str(path) not in listed:
+                missing.append(f"{path} in {source}")
+            else:
+                found[f"{module}.{name}"] = {"file": str(path), "source": listed[str(path)] if listed else source} | described(node)
     if missing:
-        sys.exit(f"{directory} lacks {', '.join(missing)}")
+        sys.exit(f"missing: {', '.join(dict.fromkeys(missing))}")
     target = pathlib.Path(__file__).resolve().parent.parent / "python/tests/vllm-signatures.json"
     target.write_text("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(said)}" for name, said in found.items()) + "\n}\n")
 

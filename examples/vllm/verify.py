@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROMPTS = ["The capital of France is", "def fibonacci(n):", "Once upon a time", "1 2 3 4 5"]
 NAME = "verify/model"
+LIMIT = 1800  # seconds for a step; an engine beside another one gets half of it
 
 
 class Failed(Exception):
@@ -83,10 +85,10 @@ def remove_kept():
 
 
 def agrees(known, there):
-    """Whether what was read is so still. There may be more, if it is not abstract."""
+    """Report whether the installed signatures match those that were read. There may be more, if they are not abstract."""
     new = [said for name, said in there.get("methods", {}).items() if name not in known.get("methods", {})]
     return (
-        known.get("parameters") in (None, there.get("parameters"))
+        ("parameters" not in known or all(known.get(of) == there.get(of) for of in ("parameters", "async")))
         and all(there.get(of, {}).get(name) == said for of in ("methods", "fields") for name, said in known.get(of, {}).items())
         and not any(said.get("abstractmethod") for said in new)
     )
@@ -164,7 +166,11 @@ def twice(a, results):
     (name,) = kept()
     with engine(a.model, {"fallback": False}, share=0.3) as llm:
         left = free()
-        other = subprocess.run([sys.executable, __file__, "--model", a.model, "--results", a.results, "--run", "second"], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, __file__, "--model", a.model, "--results", a.results, "--run", "second"]
+        try:
+            other = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT / 2)
+        except subprocess.TimeoutExpired as e:
+            raise Failed(f"the second engine has not ended within {e.timeout:.0f} s") from None
         need(other.returncode == 0, f"the second engine has failed: {other.stdout[-300:]}")
         need(answer(llm) == results["answer"], "the answer is another one")
     return f"{name.bytes >> 20} MiB for both; {left >> 20} MiB were free beside the first. {other.stdout.splitlines()[-1]}"
@@ -177,26 +183,27 @@ def second(a, results):
         return "the second answers the same"
 
 
-def mismatch(a, results):
-    """Another dtype is refused, by its name."""
+def refuses(words, model, extra=None, **others):
+    """Start an engine that gpufd must refuse, in its own words: vLLM has errors of its own for such engines."""
     try:
-        with engine(a.model, {"fallback": False}, dtype="float32"):
+        with engine(model, extra, **others):
             pass
     except Exception as e:
-        need("dtype is" in str(e) or "dtype is" in repr(e.__cause__), f"the error names no dtype: {e}")
-        return "dtype is named"
-    raise Failed("it was taken")
+        need(re.search(words, f"{e}; {e.__cause__}"), f"this is not gpufd's error: {e}")
+    else:
+        raise Failed("it was taken")
+
+
+def mismatch(a, results):
+    """Another dtype is refused, by its name."""
+    refuses("was put by another engine: .*dtype is", a.model, {"fallback": False}, dtype="float32")
+    return "dtype is named"
 
 
 def refused(a, results):
-    """A quantisation that is not known to work is refused by name."""
-    try:
-        with engine(a.model, quantization="bitsandbytes"):
-            pass
-    except Exception as e:
-        need("bitsandbytes" in str(e) or "bitsandbytes" in repr(e.__cause__), f"the error does not name it: {e}")
-        return "bitsandbytes is named"
-    raise Failed("it was taken")
+    """A quantisation that is not known to work is refused. vLLM quantises to fp8 with any loader, and to others only with theirs."""
+    refuses("weights with quantisation .* not known to be the same", a.model, quantization="fp8")
+    return "the quantisation is named"
 
 
 def sleep(a, results):
@@ -288,12 +295,17 @@ class Row:
 
 def run(a, step):
     """Run one step in a process of its own."""
-    p = subprocess.run([sys.executable, __file__, "--model", a.model, "--results", a.results, "--run", step.__name__], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    lines = p.stdout.splitlines() or [""]
-    if p.returncode == 0:
-        return Row(step.__name__, "ok", lines[-1])
-    pathlib.Path(f"verify-{step.__name__}.log").write_text(p.stdout + p.stderr)
-    return Row(step.__name__, "FAILED", (lines[-1] if p.returncode == 1 else "") + f" (verify-{step.__name__}.log)")
+    command = [sys.executable, __file__, "--model", a.model, "--results", a.results, "--run", step.__name__]
+    try:
+        p = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT)
+        last = (p.stdout.decode(errors="replace").splitlines() or [""])[-1]
+        if p.returncode == 0:
+            return Row(step.__name__, "ok", last)
+        why, said = last if p.returncode == 1 else "", p.stdout + p.stderr
+    except subprocess.TimeoutExpired as e:
+        why, said = f"it has not ended within {e.timeout} s", (e.stdout or b"") + (e.stderr or b"")
+    pathlib.Path(f"verify-{step.__name__}.log").write_bytes(said)
+    return Row(step.__name__, "FAILED", f"{why} (verify-{step.__name__}.log)")
 
 
 def one(a):
@@ -311,11 +323,14 @@ def one(a):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join(step.__name__ for step in STEPS))
+    names = [step.__name__ for step in STEPS]
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join(names))
     parser.add_argument("--model", default="Qwen/Qwen2.5-0.5B-Instruct")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--results", help=argparse.SUPPRESS)
     a = parser.parse_args()
+    if unknown := [name for name in a.steps if name not in names]:
+        parser.error(f"no step {', '.join(unknown)}: there are {', '.join(names)}")
     if importlib.util.find_spec("vllm") is None:
         print("vLLM is not installed here", file=sys.stderr)
         return 3

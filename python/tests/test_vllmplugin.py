@@ -1,16 +1,21 @@
 """How vLLM gets gpufd.vllm: by its entry point, in any order of imports, and without harm if something is missing."""
 
+import contextlib
+import importlib.util
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import tomllib
+import types
 import unittest
+from unittest import mock
 
 import common
 import vllm_engines
 
+VERIFY = common.ROOT / "examples/vllm/verify.py"
 SAYS = """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
@@ -140,7 +145,7 @@ gpufd.vllm.register()
         """Inside the stand-in, which has not all that a vLLM has."""
         with tempfile.TemporaryDirectory() as directory:
             path = os.pathsep.join(map(str, (common.PACKAGE, vllm_engines.STANDIN)))
-            command = [sys.executable, "-B", common.ROOT / "examples/vllm/verify.py", "signatures", "plugin"]
+            command = [sys.executable, "-B", VERIFY, "signatures", "plugin"]
             p = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             self.assertEqual(p.returncode, 1, p.stdout)
             first, second = p.stdout.splitlines()
@@ -150,6 +155,55 @@ gpufd.vllm.register()
             self.assertNotIn("vllm.version.__version__", first)
             self.assertRegex(second, r"^plugin       FAILED .*verify-plugin.log")
             self.assertIn("No module named 'vllm.plugins'", pathlib.Path(directory, "verify-plugin.log").read_text())
+
+
+class Verify(unittest.TestCase):
+    def setUp(self):
+        spec = importlib.util.spec_from_file_location("vllm_verify", VERIFY)
+        self.verify = importlib.util.module_from_spec(spec)
+        with mock.patch.dict(sys.modules, {"vllm_verify": self.verify}):  # dataclasses look there
+            spec.loader.exec_module(self.verify)
+
+    def test_a_step_that_there_is_not(self):
+        p = subprocess.run([sys.executable, "-B", VERIFY, "plugin", "sleeps", "warmer"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(p.returncode, 2, p.stdout)
+        self.assertIn("no step sleeps, warmer: there are signatures, plugin, disk, ", p.stdout)
+
+    def test_a_step_that_hangs_has_failed(self):
+        a = types.SimpleNamespace(model="none", results="none")
+        with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory), mock.patch.object(self.verify, "LIMIT", 0.001):
+            row = self.verify.run(a, self.verify.disk)
+            self.assertTrue(pathlib.Path("verify-disk.log").is_file())
+        self.assertEqual((row.state, row.text), ("FAILED", "it has not ended within 0.001 s (verify-disk.log)"))
+
+    def test_errors_of_vllm_are_not_taken_for_those_of_gpufd(self):
+        vllm_engines.need_torch()
+        vllm_engines.registered()
+        from gpufd.vllm import agreed, kinds, loader
+
+        def kept():
+            client = types.SimpleNamespace(find=lambda name: types.SimpleNamespace(version=1, labels={"dtype": "a"}))
+            loader.check_kept(client, agreed.Agreed("name", {"dtype": "b"}))
+
+        def supported():
+            kinds.check_supported(None, types.SimpleNamespace(quantization="fp8", hf_config=None))
+
+        def wrapped():
+            try:
+                supported()
+            except Exception as e:
+                raise RuntimeError("the engine has not started") from e
+
+        def foreign():
+            raise ValueError("the dtype is float32: quantization fp8 is not supported")
+
+        for step, passes, does in (
+            ("mismatch", True, kept), ("mismatch", False, foreign), ("mismatch", False, supported), ("mismatch", False, dict),
+            ("refused", True, supported), ("refused", True, wrapped), ("refused", False, foreign), ("refused", False, kept), ("refused", False, dict),
+        ):  # fmt: skip
+            with self.subTest(f"{step} {does.__name__}"), mock.patch.object(self.verify, "engine", lambda *_, **__: contextlib.nullcontext(does())):  # noqa: B023
+                with contextlib.nullcontext() if passes else self.assertRaises(self.verify.Failed):
+                    getattr(self.verify, step)(types.SimpleNamespace(model="none"), {})
 
 
 if __name__ == "__main__":

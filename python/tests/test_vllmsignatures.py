@@ -2,9 +2,13 @@
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import json
+import pathlib
+import shutil
 import sys
+import tempfile
 import unittest
 
 import common
@@ -214,6 +218,52 @@ class StandIn(unittest.TestCase):
 
         self.assertIn("vllmstandin", vllm.__file__ or "")
         self.assertIn(str(vllm_engines.STANDIN), sys.path)
+
+
+class Script(unittest.TestCase):
+    """scripts/vllm_signatures.py, over a made-up vLLM."""
+
+    def setUp(self):
+        self.dir = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for there in ("scripts", "python/tests"):
+            (self.dir / there).mkdir(parents=True)
+        copy = shutil.copy(common.ROOT / "scripts/vllm_signatures.py", self.dir / "scripts")
+        spec = importlib.util.spec_from_file_location("vllm_signatures", copy)
+        self.script = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.script)
+        for module, names in self.script.USED.items():
+            self.write(module, "".join(f"def {name}(): ...\n" for name in names))
+        self.files = [f"{module.replace('.', '/')}/__init__.py" for module in self.script.USED]
+
+    def write(self, module, text):
+        path = self.dir.joinpath("sources", *module.split("."), "__init__.py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def written(self, source):
+        """Run the script, and return what it has written."""
+        self.script.main(str(self.dir / "sources"), source)
+        return json.loads((self.dir / "python/tests/vllm-signatures.json").read_text())
+
+    def test_functions_that_are_async(self):
+        self.write("vllm.v1.worker.gpu_worker", "async def request_memory(a, b=1): ...\n")
+        body = "    @abstractmethod\n    async def sleep(self, level): ...\n    def wake(self): ...\n"
+        self.write("vllm.model_executor.model_loader.base_loader", "class BaseModelLoader:\n" + body)
+        data = self.written("vllm-project/vllm@1")
+        self.assertEqual({key: data["vllm.v1.worker.gpu_worker.request_memory"].get(key) for key in ("parameters", "async")}, {"parameters": ["a", "b="], "async": True})
+        methods = data["vllm.model_executor.model_loader.base_loader.BaseModelLoader"]["methods"]
+        self.assertEqual(methods, {"sleep": {"parameters": ["self", "level"], "async": True, "abstractmethod": True}, "wake": {"parameters": ["self"]}})
+
+    def test_a_file_that_the_list_of_sources_lacks(self):
+        """The list's own path is of this machine, and does not go into the data."""
+        sources = self.dir / "sources.txt"
+        sources.write_text("".join(f"{file}\tvllm-project/vllm@2\n" for file in self.files))
+        self.assertEqual({said["source"] for said in self.written(str(sources)).values()}, {"vllm-project/vllm@2"})
+        (self.dir / "python/tests/vllm-signatures.json").unlink()
+        sources.write_text("".join(f"{file}\tvllm-project/vllm@2\n" for file in self.files[1:]))
+        with self.assertRaisesRegex(SystemExit, f"^missing: vllm/version/__init__.py in {sources}$"):
+            self.written(str(sources))
+        self.assertFalse((self.dir / "python/tests/vllm-signatures.json").exists())
 
 
 if __name__ == "__main__":
