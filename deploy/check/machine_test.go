@@ -21,8 +21,8 @@ const long = time.Minute
 // A machine has runc, and a root file system with gpufd in it.
 type machine struct {
 	t     *testing.T
-	state string // where runc notes what it runs
-	root  string // of containers, which cannot write there
+	state string // runc's directory for its containers
+	root  string // containers' file system, which they cannot write to
 	dir   string
 	names int
 }
@@ -33,7 +33,7 @@ func newMachine(t *testing.T) *machine {
 	dir, err := os.MkdirTemp("", "gpufd-runc-")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Chmod(dir, 0o755)) // who is root in a container is nobody here
+	require.NoError(t, os.Chmod(dir, 0o755)) // root of a container is nobody here
 	m := &machine{t: t, dir: dir, state: filepath.Join(dir, "state"), root: filepath.Join(dir, "root")}
 	if why := m.lacks(); why != nil {
 		if slices.Contains(strings.Split(os.Getenv("GPUFD_REQUIRE"), ","), "runc") {

@@ -9,15 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// outside runs gpufd as a user of the machine who is in no user namespace, with devices and the volume read-only.
+// outside starts gpufd as a user of the machine who is in no user namespace, with devices and the volume read-only.
 func (p *pod) outside(uid uint32, args ...string) *container {
 	p.t.Helper()
 	u := user{uid: uid, gid: uid}
 	spec := p.specOf(u, []specs.Mount{bind(p.volume, volume, readOnly), bind(p.devicesOf(u), "/devices")}, append([]string{"/gpufd"}, args...))
 	spec.Linux.UIDMappings, spec.Linux.GIDMappings, spec.Linux.Namespaces = nil, nil, []specs.LinuxNamespace{{Type: specs.MountNamespace}, {Type: specs.PIDNamespace}}
-	c := p.begin(args[0], spec, nil)
-	c.wait()
-	return c
+	return p.begin(args[0], spec, nil)
 }
 
 // A user who runs containers without root is 0 in them. So a keeper in such a container knows that user by 0, whatever

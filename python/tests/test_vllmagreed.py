@@ -184,7 +184,7 @@ class Refused(Engines):
         self.assertEqual(self.kept(), [])
         self.load(quantization="modelopt_fp4", cache_config={"cache_dtype": "fp8_e5m2"})
         self.assertEqual(len(self.kept()), 1)
-        inside = types.SimpleNamespace(quantization_config={"weight_block_size": [128, 128]})  # of a model of text and pictures
+        inside = types.SimpleNamespace(quantization_config={"weight_block_size": [128, 128]})  # as a model of text and pictures has it
         self.load(quantization="fp8", model_arch_config=inside)
 
     def test_options(self):

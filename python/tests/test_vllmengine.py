@@ -52,7 +52,7 @@ class Resident(Engines):
                 self.assertEqual(self.requested(weights, **options), 90_000)
 
     def test_another_vllm(self):
-        """What request_memory takes besides goes through, and an engine starts where the wrapper finds nothing."""
+        """More arguments of request_memory go through, and an engine starts where the wrapper finds nothing."""
         from gpufd.vllm.resident import counting
 
         counted = counting(lambda found, cache, more=0: more, "gpufd")

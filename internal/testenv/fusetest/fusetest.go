@@ -45,7 +45,7 @@ const Size = 8192
 // A Mount is a file system with one file. Another process serves it: this one's runtime would
 // wait for itself, and its end for its own file system.
 type Mount struct {
-	end      func() // of the server, and so of the file system
+	end      func() // ends the server, and so the file system
 	commands io.Writer
 	once     sync.Once
 	asked    chan Op

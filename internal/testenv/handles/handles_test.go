@@ -149,7 +149,7 @@ func TestContextEndsWhatIsInIt(t *testing.T) {
 		f := newFake()
 		c.make(f)
 		inside(f, address(1))
-		inside(f, address(3)) // of another context
+		inside(f, address(3)) // in another context
 		have := len(c.end) + 4
 		if strings.HasSuffix(name, "reset") {
 			have--

@@ -13,7 +13,7 @@ var background = []string{
 	"runtime.ensureSigM.func1",                       // likewise
 	"runtime.runFinalizers",                          // seen only while it runs one
 	"runtime.runCleanups",                            // likewise
-	"github.com/gpufd/gpufd/cu/soft.(*machine).work", // of a stream, while it has work
+	"github.com/gpufd/gpufd/cu/soft.(*machine).work", // serves a stream while it has work
 }
 
 // goroutines returns the stacks of all goroutines but the caller's, by number.

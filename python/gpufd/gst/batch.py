@@ -83,8 +83,8 @@ class GpufdBatch(GstBase.BaseSrc):  # type: ignore[misc]
         self._news = threading.Condition()
         self._unlocked = False
         self._cameras: list[_Camera] = []
-        self._kind: Kind | None = None  # of each picture
-        self._whole: Kind | None = None  # of the batch
+        self._kind: Kind | None = None  # kind of each picture
+        self._whole: Kind | None = None  # kind of the batch
 
     # States.
 

@@ -1,4 +1,4 @@
-"""What the elements have in common: properties, and errors."""
+"""Properties and errors that the elements share."""
 
 from __future__ import annotations
 

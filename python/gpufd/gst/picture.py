@@ -25,7 +25,7 @@ _PIXELS = {"NV12": "NV12", "P010_10LE": "P010"}  # names of GStreamer, and those
 
 @dataclass(frozen=True)
 class Note:
-    """What gpufdsink says of a frame beside its format."""
+    """Holds the caps' size, the DTS and the duration of a frame, which gpufdsink sends with it."""
 
     caps_size: int  #: bytes of the caps, which are behind the picture
     dts: int = NONE
@@ -41,7 +41,7 @@ class Note:
 
 
 class Kind:
-    """What pictures are by their caps. Raises UsageError if the caps are not those of raw pictures."""
+    """Describes pictures by their caps. Raises UsageError if the caps are not those of raw pictures."""
 
     def __init__(self, caps: Any) -> None:
         self.text = caps.to_string()

@@ -15,7 +15,7 @@ _ARRAYS = {("U8", 1): "GRAY8", ("U8", 3): "RGB", ("U8", 4): "RGBA", ("U16", 1): 
 
 
 class Layout(NamedTuple):
-    """Where the planes of a picture are."""
+    """The offsets and strides of a picture's planes."""
 
     offsets: tuple[int, ...]
     strides: tuple[int, ...]

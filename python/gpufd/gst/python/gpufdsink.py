@@ -5,7 +5,7 @@ import sys
 
 from gi.repository import Gst
 
-sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "../../..")))  # of gpufd, if it is not installed
+sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "../../..")))  # find gpufd where it is not installed
 
 from gpufd.gst.sink import GpufdSink
 
