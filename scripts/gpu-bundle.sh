@@ -29,11 +29,15 @@ for p in $packages; do
 	cp "$p"/z*.go "$tree/$p/" 2>/dev/null || true
 done
 # The programs in other languages, which tests start, and the vectors of theirs.
-mkdir -p "$tree/examples/python" "$tree/examples/serve" "$tree/examples/c" "$tree/python/gpufd" "$tree/python/tests"
+mkdir -p "$tree/examples/python" "$tree/examples/serve" "$tree/examples/vllm" "$tree/examples/c" "$tree/python/gpufd" "$tree/python/tests" "$tree/scripts"
 cp examples/python/*.py "$tree/examples/python/"
 cp examples/serve/*.py "$tree/examples/serve/"
+cp examples/vllm/*.py "$tree/examples/vllm/"
+cp scripts/vllm_signatures.py "$tree/scripts/"
+cp python/pyproject.toml "$tree/python/"
 (cd python && find gpufd -name "*.py" -o -name "*.ptx" -o -name py.typed | tar -cf - -T -) | tar -C "$tree/python" -xf -
-cp python/tests/*.py python/tests/*.c "$tree/python/tests/"
+cp python/tests/*.py python/tests/*.c python/tests/*.json "$tree/python/tests/"
+(cd python/tests && find vllmstandin -name "*.py" | tar -cf - -T -) | tar -C "$tree/python/tests" -xf -
 cp examples/c/*.c "$tree/examples/c/"
 mkdir -p "$tree/internal/wire/testdata"
 cp internal/wire/testdata/vectors.json "$tree/internal/wire/testdata/"

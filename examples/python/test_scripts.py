@@ -34,8 +34,8 @@ def setUpModule():
 class Running:
     """A script that runs, and the lines that it has said."""
 
-    def __init__(self, *command, env=None):
-        self.process = forks.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    def __init__(self, *command, env=None, popen=forks.Popen):
+        self.process = popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.lines, self.errors = [], []
         self.threads = [threading.Thread(target=self._read, args=a) for a in ((self.process.stdout, self.lines), (self.process.stderr, self.errors))]
         for thread in self.threads:
@@ -82,10 +82,10 @@ class Scripts(KeeperTest):
     def setUp(self):
         super().setUp()
         keeper = self.keeper()
-        self.environ(GPUFD_SOCKET=keeper.socket, GPUFD_HANDLE_DIR=self.dir, OMP_NUM_THREADS="1")
+        self.environ(GPUFD_SOCKET=keeper.socket, GPUFD_HANDLE_DIR=self.dir)
 
-    def running(self, script, *flags):
-        r = Running(sys.executable, "-B", "-u", str(HERE / "standins.py"), str(HERE / script), *flags)
+    def running(self, script, *flags, popen=forks.Popen):
+        r = Running(sys.executable, "-B", "-u", str(HERE / "standins.py"), str(HERE / script), *flags, popen=popen)
         self.addCleanup(lambda: r.process.stdin.closed or r.end(signal.SIGKILL))
         return r
 
@@ -119,7 +119,7 @@ class Scripts(KeeperTest):
         want = {1: first, 2: second, 3: first}
         self.assertNotEqual(first, second)
         self.gpufd("put", "llama", one)
-        engines = [self.running("engine.py", one, "--prompt", PROMPT) for _ in range(2)]
+        engines = [self.running("engine.py", one, "--prompt", PROMPT, popen=popen) for popen in (forks.Popen, subprocess.Popen)]
         for e in engines:
             e.until(lambda e=e: e.lines, "a generation")
         self.gpufd("put", "llama", two)

@@ -136,14 +136,16 @@ class Scene(unittest.TestCase):
         if waits_for:
             said, watch = [], threading.Timer(PATIENCE, p.kill)  # reading its lines would wait for ever
             watch.start()
-            for line in p.stdout:
-                said.append(line)
-                if waits_for in line:
-                    break
-            watch.cancel()
-            watch.join()
+            try:
+                for line in p.stdout:
+                    said.append(line)
+                    if waits_for in line:
+                        break
+            finally:
+                watch.cancel()
+                watch.join()
             if not said or waits_for not in said[-1]:
-                self.fail(f"{command} ended: {''.join(said)}")
+                self.fail(f"{command} did not say {waits_for!r} within {PATIENCE:g} s, or before it ended: {''.join(said)}")
         return p
 
     @staticmethod

@@ -1,6 +1,8 @@
 """Programs in Python that begin with their imports done: each is forked from a process that has made them.
 
 PyTorch takes most of a second to import. Popen is subprocess.Popen for ``[sys.executable, FLAG…, FILE or -c TEXT, ARGUMENT…]``.
+A forked program ends before Python frees its modules, so test_scripts starts one script with subprocess.Popen to see finalisers
+that fail. The servers of test_serve need no such run, because serve.py itself ends by os._exit.
 """
 
 import atexit
@@ -29,11 +31,16 @@ class Popen(subprocess.Popen):
         if not self.server or args[0] != sys.executable:
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)
             return
-        pipes = rest[3:9]
+        assert len(rest) == 16, "this Python's subprocess.Popen has other arguments"
+        shell, pipes, start_new_session = rest[2], rest[3:9], rest[14]
+        assert not (executable or preexec_fn or pass_fds or cwd or shell or start_new_session), "use subprocess.Popen for these arguments"
         stdin, _, _, stdout, _, stderr = pipes
         files = [own if fd == -1 else fd for own, fd in enumerate((stdin, stdout, stderr))]
         socket.send_fds(self.server, [json.dumps([args, dict(os.environ if env is None else env)]).encode()], files)
-        self.pid = int(self.server.recv(20))
+        said = self.server.recv(20)
+        if not said:
+            raise RuntimeError("the process that forks has ended, or cannot fork")
+        self.pid = int(said)
         self._child_created = True
         self._close_pipe_fds(*pipes)
 
@@ -41,18 +48,23 @@ class Popen(subprocess.Popen):
 def run(command, timeout, popen=Popen):
     """subprocess.run, without input."""
     with popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
-        out, err = p.communicate(timeout=timeout)
+        try:
+            out, err = p.communicate(timeout=timeout)
+        except BaseException:
+            p.kill()  # leaving the block waits for it
+            raise
     return subprocess.CompletedProcess(command, p.returncode, out, err)
 
 
 def begin(*modules):
-    """Start the process that imports modules, and end it behind the tests of the module that calls this."""
+    """Start the process that imports modules, and end it after the tests of the module that calls this."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)  # forked twice, a program becomes a child of this process
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(60)
     with theirs:
         p = subprocess.Popen([sys.executable, "-B", "-u", __file__, str(theirs.fileno()), *modules], pass_fds=[theirs.fileno()],
-                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"})  # fmt: skip
     Popen.server = ours
     unittest.addModuleCleanup(setattr, Popen, "server", None)
     unittest.addModuleCleanup(libc.prctl, PR_SET_CHILD_SUBREAPER, 0)
@@ -81,9 +93,10 @@ def serve(conn):
             os.environ.clear()
             os.environ.update(env)
             return command
+        os.close(write)  # so that read ends if the fork above fails
         os.waitpid(middle, 0)  # now the program is our parent's child
         conn.send(os.read(read, 20))
-        for fd in (read, write, *fds):
+        for fd in (read, *fds):
             os.close(fd)
 
 

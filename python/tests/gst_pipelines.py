@@ -1,4 +1,4 @@
-"""What the tests of GStreamer's elements have in common: pipelines in processes of their own, and what they say."""
+"""Pipelines in processes of their own, for the tests of GStreamer's elements."""
 
 import functools
 import hashlib
@@ -62,8 +62,11 @@ class Pipelines(common.Scene):
 
     def peer(self, description, *flags):
         """A pipeline whose buffers come as lines."""
-        p = self.run_program([sys.executable, "-B", PEER, *flags, description])
-        watch = threading.Timer(PATIENCE, p.kill)  # reading its lines would wait for ever
+        return self.watched(self.run_program([sys.executable, "-B", PEER, *flags, description]))
+
+    def watched(self, p):
+        """Kill a program that runs for too long, because reading its lines would wait forever. Returns it."""
+        watch = threading.Timer(PATIENCE, p.kill)
         watch.start()
         self.addCleanup(watch.join)
         self.addCleanup(watch.cancel)
@@ -96,7 +99,7 @@ class Pipelines(common.Scene):
         p.stdin.flush()
 
     def reference(self, description):
-        """What comes out of a pipeline without gpufd."""
+        """Run a pipeline without gpufd, and return its buffers."""
         return self.lines(self.peer(description))
 
     def same(self, got, want, *but):

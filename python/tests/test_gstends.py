@@ -189,7 +189,7 @@ print(first, due())
 p.set_state(Gst.State.NULL)
 """
         with channel.Writer("cam", slots=4, slot_size=96) as w:
-            reader = self.python(text)
+            reader = self.watched(self.python(text))
             w.await_readers(1, PATIENCE)
             self.send(w, 0)
             while "plays again" not in (line := reader.stdout.readline()):

@@ -44,7 +44,7 @@ class Serving(KeeperTest):
     def setUp(self):
         super().setUp()
         self.kept = self.keeper()
-        self.environ(GPUFD_SOCKET=self.kept.socket, OMP_NUM_THREADS="1")
+        self.environ(GPUFD_SOCKET=self.kept.socket)
         self.models = {}
         self.put(1)
 

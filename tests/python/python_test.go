@@ -52,7 +52,12 @@ func TestModules(t *testing.T) {
 		files = append(files, found...)
 	}
 	compiled := []string{"-m", "compileall", "-q", filepath.Join(programs.Root(), "python", "gpufd"), packageTests, programs.PythonDir}
-	_ = exec.CommandContext(t.Context(), python, compiled...).Run() // else each process compiles what it imports
+	if out, err := exec.CommandContext(t.Context(), python, compiled...).CombinedOutput(); err != nil {
+		t.Logf("compileall: %v: each process compiles what it imports\n%s", err, out)
+	}
+	for _, name := range longest {
+		require.True(t, slices.ContainsFunc(files, func(file string) bool { return moduleOf(file) == name }), "no file for %s", name)
+	}
 	slices.SortStableFunc(files, func(a, b string) int { return slices.Index(longest, moduleOf(a)) - slices.Index(longest, moduleOf(b)) })
 	for _, file := range files {
 		t.Run(moduleOf(file), func(t *testing.T) {
@@ -68,7 +73,7 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// longest lists the modules that take longest, from 8 s on. They stand behind the others, because testing begins with the last one.
+// longest lists the modules that take longest, from 8 s on. TestModules puts them after the others.
 var longest = []string{"test_aio", "test_anyorder", "test_model", "test_detach", "test_channelstreams", "test_liars", "test_programs", "test_serve", "test_broadcast"}
 
 func moduleOf(file string) string { return strings.TrimSuffix(filepath.Base(file), ".py") }
